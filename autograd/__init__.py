@@ -1,0 +1,10 @@
+"""Gradients of direct calls: one `autograd.Function` an op, on its companion `_vjp` op. Never imports JAX."""
+
+if __name__ != "jaten_ops.autograd":
+    raise ImportError("this is jaten_ops.autograd: import it by that name")
+
+from . import formulas
+from .differentiability import vjp_spec
+from .function import make_autograd_kernel
+
+__all__ = ["formulas", "make_autograd_kernel", "vjp_spec"]

@@ -1,0 +1,74 @@
+"""Strides of a graph's outputs: produced in their physical order by the executable, viewed on the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes and strides that are not row-major: permuted, expanded, or with gaps, but no element overlaps another.
+
+    Attributes:
+        order: the dimensions by falling stride: the order of the memory.
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    order: tuple[int, ...]
+
+    def store(self, array: jax.Array) -> jax.Array:
+        """The memory of the tensor, as a flat array: its elements in their places, each once, and zeros in the gaps."""
+        # a dimension of size 1 or stride 0 holds one element
+        strides = [0 if size == 1 else stride for size, stride in zip(self.sizes, self.strides, strict=True)]
+        first = tuple(slice(None) if stride else slice(0, 1) for stride in strides)
+        memory = jnp.transpose(array[first], self.order)[..., None]
+        for d in reversed(self.order):
+            used, stride = memory.shape[-1], max(strides[d], memory.shape[-1])
+            gap = [(0, 0, 0)] * (memory.ndim - 1) + [(0, stride - used, 0)]
+            memory = lax.pad(memory, jnp.zeros((), memory.dtype), gap) if stride > used else memory
+            *outer, size, _ = memory.shape
+            memory = memory.reshape(*outer, size * stride)[..., : (size - 1) * stride + used]
+        return memory
+
+    def view(self, memory: torch.Tensor) -> torch.Tensor:
+        """The stored tensor with the sizes and strides."""
+        return torch.as_strided(memory, self.sizes, self.strides)
+
+
+def layout_of(sizes: Sequence[int], strides: Sequence[int]) -> Layout | None:
+    """The layout of these strides; None if they are row-major, or if elements overlap, so that a copy is due."""
+    if 0 in sizes:
+        return None
+    if all(size == 1 or stride == want for size, stride, want in zip(sizes, strides, _row_major(sizes), strict=True)):
+        return None
+    order = tuple(sorted(range(len(sizes)), key=lambda d: -strides[d]))
+    used = 1
+    for d in reversed(order):
+        if strides[d] and sizes[d] > 1:
+            if strides[d] < used:
+                return None
+            used += (sizes[d] - 1) * strides[d]
+    return Layout(tuple(sizes), tuple(strides), order)
+
+
+def _row_major(sizes: Sequence[int]) -> list[int]:
+    strides, step = [], 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step *= size
+    return strides[::-1]
+
+
+def concretize(value: int | torch.SymInt, symbols: dict[Any, int]) -> int:
+    """A size of the graph, which may be an expression in its symbols, for given values of the symbols."""
+    if isinstance(value, int):
+        return value
+    return int(value.node.expr.subs(symbols))

@@ -1,0 +1,142 @@
+"""From a graph of `jaten::` ops to one JAX function: each node is a call of its kernel, traced under `jax.jit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from jaten_ops import bridge, registry
+from jaten_ops.errors import KernelError
+from jaten_ops.execute import KernelCall, Signature, freeze
+from jaten_ops.kernels import checks, promotion
+
+from .targets import effectful, is_token, overload_of, source_line
+
+
+class _KernelNode:
+    """One node of a graph, ready to be called with arrays for its inputs."""
+
+    def __init__(self, node: torch.fx.Node, index: int) -> None:
+        target, args = effectful(node)
+        key = overload_of(target)
+        assert key is not None
+        spec = registry.SPECS[key]
+        self._node, self._spec, self._index = node, spec, index
+        self._signature = Signature(spec)
+        self._call = KernelCall(spec, registry.KERNELS[key].fn)
+        self._values = self._signature.bind(args, node.kwargs)
+        self._has_token = target is not node.target
+        self._single = len(spec.returns) == 1 and not spec.returns[0].endswith("[]")
+
+    def run(self, read: Callable[[Any], Any], key: jax.Array | None) -> Any:
+        values = [freeze(read(self._values[i])) for i in self._signature.kernel_positions]
+        key = jax.random.fold_in(key, self._index) if self._spec.random and key is not None else None
+        conditions = checks.Conditions()
+        try:
+            with checks.collect(conditions):
+                results = self._call(values, key)
+        except Exception as error:
+            shapes = ", ".join(_describe(v) for v in values)
+            raise KernelError(self._spec.name, shapes, source_line(self._node), error) from error
+        self._forward(conditions)
+        if self._single:
+            results = results[0] if isinstance(results, tuple | list) else results
+        results = jax.tree.map(lambda a: promotion.cast(a, a.dtype), results)
+        if self._has_token:
+            return (None, *(results if isinstance(results, tuple | list) else (results,)))
+        return results
+
+    def _forward(self, conditions: checks.Conditions) -> None:
+        """Hands the node's conditions on to the graph's, with the user's line in their messages."""
+        for holds, error in zip(conditions.values, conditions.errors, strict=True):
+            checks.require(holds, type(error), f"{error}{source_line(self._node)}")
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, jax.Array):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_describe, value)) + "]"
+    return repr(value)
+
+
+class Lowered:
+    """A graph as a JAX function.
+
+    Attributes:
+        random: whether it draws random numbers, and so takes a seed.
+    """
+
+    def __init__(self, gm: torch.fx.GraphModule, default_float: torch.dtype) -> None:
+        self._default_float = bridge.DTYPES[default_float]
+        self.placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
+        (output,) = (n for n in gm.graph.nodes if n.op == "output")
+        self.outputs: list[Any] = list(output.args[0])
+        self._steps: list[tuple[torch.fx.Node, Any]] = []
+        self.random = False
+        for index, node in enumerate(gm.graph.nodes):
+            if node.op == "get_attr":
+                self._steps.append((node, _constant(gm, node)))
+            elif node.op == "call_function":
+                key = overload_of(effectful(node)[0])
+                kernel = _KernelNode(node, index) if key in registry.KERNELS else None
+                self._steps.append((node, kernel))
+                self.random |= kernel is not None and registry.SPECS[key or ""].random
+
+    def __call__(self, values: Mapping[torch.fx.Node, Any], seed: Any, wanted: Sequence[torch.fx.Node]) -> Any:
+        """Runs the graph.
+
+        Args:
+            values: for each placeholder its array, or int for a size.
+            seed: the int64 seed of this call, None if the graph is not random.
+            wanted: the nodes whose values are returned.
+
+        Returns:
+            The values of the wanted nodes, and the conditions that kernels set (see `kernels.checks`).
+        """
+        env = dict(values)
+
+        def read(argument: Any) -> Any:
+            return torch.fx.map_arg(argument, lambda node: env[node])
+
+        key = None if seed is None else jax.random.key(seed, impl="threefry2x32")
+        conditions = checks.Conditions()
+        with (
+            promotion.default_float(self._default_float),
+            checks.collect(conditions),
+            jax.numpy_dtype_promotion("standard"),
+            jax.numpy_rank_promotion("allow"),
+        ):
+            for node, step in self._steps:
+                if node.op == "get_attr":
+                    env[node] = step
+                elif step is not None:
+                    env[node] = step.run(read, key)
+                else:
+                    env[node] = _run_python(node, read)
+        return [env[node] for node in wanted], conditions
+
+
+def _constant(gm: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
+    """A tensor that the graph holds, as a numpy array of its own: the graph may not see later writes to it."""
+    value = gm
+    for name in str(node.target).split("."):
+        value = getattr(value, name)
+    return np.array(bridge.borrow(value)) if isinstance(value, torch.Tensor) else value
+
+
+def _run_python(node: torch.fx.Node, read: Callable[[Any], Any]) -> Any:
+    """Sizes and arithmetic on them, and getitem: concrete while tracing, since every array has a concrete shape."""
+    if is_token(node.target):
+        return None
+    args = [read(a) for a in node.args]
+    name = overload_of(node.target)
+    if name == "sym_size.int":
+        return args[0].shape[args[1]]
+    if name == "sym_numel":
+        return args[0].size
+    return node.target(*args, **node.kwargs)  # type: ignore[operator]  # a call_function's target is callable

@@ -1,0 +1,111 @@
+"""torch.Tensor <-> jax.Array, dtypes and devices: the only place that touches dlpack.
+
+Memory is shared both ways where it can be. A borrowed array must not outlive the tensor's next in-place write unless
+that write is meant to be seen; an exported tensor owns the array's buffer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.dlpack
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch.utils import dlpack as torch_dlpack
+
+from .errors import UnsupportedInputError
+
+try:  # private, seven times faster than jax.dlpack.from_dlpack for a small tensor
+    from jaxlib._jax import buffer_to_dlpack_managed_tensor as _buffer_to_capsule
+    from jaxlib._jax import dlpack_managed_tensor_to_buffer as _capsule_to_buffer
+except ImportError:  # pragma: no cover  # a jaxlib that has moved them: the public functions do
+    _buffer_to_capsule = _capsule_to_buffer = None  # type: ignore[assignment]
+
+DTYPES: dict[torch.dtype, np.dtype] = {
+    torch.bool: np.dtype(bool),
+    **{
+        getattr(torch, n): np.dtype(n)
+        for n in ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
+    },
+    **{getattr(torch, n): np.dtype(n) for n in ("float16", "float32", "float64", "complex64", "complex128")},
+    torch.bfloat16: np.dtype(jnp.bfloat16),
+    **{
+        getattr(torch, n): np.dtype(getattr(jnp, n))
+        for n in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
+    },
+}
+"""The numpy dtype of each torch dtype that JAX can hold."""
+
+TORCH_DTYPES: dict[np.dtype, torch.dtype] = {v: k for k, v in DTYPES.items()}
+
+_NOT_IN_DLPACK = {dtype for dtype in DTYPES if dtype.is_floating_point and dtype.itemsize == 1}
+_cpu: Any = None
+
+
+def to_numpy_dtype(dtype: torch.dtype) -> np.dtype:
+    """The numpy dtype of a torch dtype.
+
+    Raises:
+        UnsupportedInputError: JAX has no such dtype (quantized types, complex32).
+    """
+    found = DTYPES.get(dtype)
+    if found is None:
+        raise UnsupportedInputError("dtype", dtype, "a dtype that JAX has; convert the tensor with .to(...)")
+    return found
+
+
+def cpu_device() -> Any:
+    """JAX's first CPU device; the first call starts JAX's backends."""
+    global _cpu
+    if _cpu is None:
+        _cpu = jax.devices("cpu")[0]
+    return _cpu
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values in a row-major tensor without lazy conjugation or negation, the same memory if possible."""
+    if tensor.layout is not torch.strided:
+        raise UnsupportedInputError("tensor layout", tensor.layout, "torch.strided; convert it with .to_dense()")
+    if tensor._is_zerotensor():  # autograd's zeros without memory
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    return tensor.resolve_conj().resolve_neg().contiguous()
+
+
+def borrow(tensor: torch.Tensor) -> jax.Array:
+    """A dense CPU or CUDA tensor as a `jax.Array`.
+
+    Shares the memory if the tensor is contiguous and its address a multiple of 64 bytes (`shares_memory` tells);
+    copies otherwise. Never narrows a dtype.
+
+    Raises:
+        UnsupportedInputError: a layout or dtype that JAX has not.
+    """
+    if tensor.dtype not in DTYPES:
+        raise UnsupportedInputError("tensor dtype", tensor.dtype, "a dtype that JAX has; convert it with .to(...)")
+    tensor = _plain(tensor)
+    if tensor.dtype in _NOT_IN_DLPACK:
+        with jax.enable_x64(True):
+            return borrow(tensor.view(torch.uint8)).view(DTYPES[tensor.dtype])
+    if _capsule_to_buffer is not None and tensor.device.type == "cpu":
+        return _capsule_to_buffer(torch._C._to_dlpack(tensor), _cpu or cpu_device(), None)
+    with jax.enable_x64(True):
+        return jax.dlpack.from_dlpack(tensor.detach())
+
+
+def export(array: jax.Array) -> torch.Tensor:
+    """A `jax.Array` as a tensor on the same hardware, sharing its memory; waits until the array is computed."""
+    if not array.size:  # JAX's strides of an empty array are not torch's
+        return torch.empty(array.shape, dtype=TORCH_DTYPES[array.dtype])
+    if TORCH_DTYPES[array.dtype] in _NOT_IN_DLPACK:
+        with jax.enable_x64(True):
+            return export(array.view(np.uint8)).view(TORCH_DTYPES[array.dtype])
+    if _buffer_to_capsule is not None and not torch.cuda.is_initialized():
+        return torch._C._from_dlpack(_buffer_to_capsule(array))
+    return torch_dlpack.from_dlpack(array)
+
+
+def shares_memory(array: jax.Array, tensor: torch.Tensor) -> bool:
+    """Whether an array made by `borrow` reads the tensor's own memory."""
+    return array.unsafe_buffer_pointer() == tensor.data_ptr()

@@ -1,0 +1,89 @@
+"""The exceptions of jaten. Each message names the op, what is wrong, and what to do.
+
+Bad input to an op raises what ATen raises for it (`RuntimeError`, `IndexError`, ...), not one of these.
+"""
+
+
+class JatenError(Exception):
+    """Base of the exceptions that jaten itself raises."""
+
+
+class UnknownOpError(JatenError, LookupError):
+    """A name that is no overload of the installed torch."""
+
+    def __init__(self, overload: str, where: str, close: list[str]) -> None:
+        hint = f" Did you mean {', '.join(close)}?" if close else ""
+        super().__init__(
+            f"{overload}: no such operator overload, registered at {where}.{hint}"
+            " Names are whole overloads, such as 'add.Tensor', or 'relu' for the default overload;"
+            " operators of your own are made by `jaten_ops.op`."
+        )
+
+
+class DuplicateRegistrationError(JatenError, ValueError):
+    """Two registrations of one thing for one overload."""
+
+    def __init__(self, what: str, overload: str, first: str, second: str) -> None:
+        super().__init__(f"{overload}: {what} registered twice, first at {first}, again at {second}. Remove one.")
+
+
+class MissingKernelError(JatenError, NotImplementedError):
+    """An overload whose schema is known but which has no JAX kernel."""
+
+    def __init__(self, name: str, source: str = "") -> None:
+        super().__init__(
+            f"{name} has no kernel{source}. Register one with `jaten_ops.kernel({name.removeprefix('jaten::')!r})`"
+            " (see 'Adding a kernel' in CONTRIBUTING.md), or keep this part of the program outside jaten."
+        )
+
+
+class MissingGradientError(JatenError, NotImplementedError):
+    """A gradient was asked of a random op that has none."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name} draws random numbers, so its gradient cannot be derived from its kernel, which would draw others."
+            f" Register one with `jaten_ops.gradient({name.removeprefix('jaten::')!r})`, from the op's results."
+        )
+
+
+class InvalidSchemaError(JatenError, ValueError):
+    """A user's operator that cannot be registered as it is written."""
+
+    def __init__(self, schema: str, problem: str, remedy: str) -> None:
+        super().__init__(f"{schema}: {problem}. To mend it: {remedy}.")
+
+
+class UnsupportedInputError(JatenError, TypeError):
+    """A tensor or value that has no counterpart in JAX."""
+
+    def __init__(self, what: str, got: object, expected: str) -> None:
+        super().__init__(f"{what}: got {got}, expected {expected}.")
+
+
+class DeviceSlotError(JatenError, RuntimeError):
+    """The one PrivateUse1 slot of the process belongs to another backend."""
+
+    def __init__(self, owner: str) -> None:
+        super().__init__(
+            f"the device 'jax' is not available: the PrivateUse1 slot of this process is taken by {owner!r}."
+            " Plain tensors and torch.compile(backend='jaten') work as usual;"
+            " to have the device, import jaten_ops before that backend."
+        )
+
+
+class KernelError(JatenError, RuntimeError):
+    """A kernel failed while a graph was compiled; the cause is attached."""
+
+    def __init__(self, name: str, arguments: str, source: str, cause: Exception) -> None:
+        super().__init__(f"{name}({arguments}){source}: {type(cause).__name__}: {cause}")
+
+
+class KernelResultError(JatenError, RuntimeError):
+    """A kernel returned something else than the op's fake says."""
+
+    def __init__(self, name: str, got: object, expected: object) -> None:
+        super().__init__(
+            f"{name}: its kernel returned {got}, its fake says {expected} (shapes and dtypes)."
+            " One of the two is wrong: mend the kernel, or give the op a fake with `jaten_ops.fake`."
+        )

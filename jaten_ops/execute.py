@@ -1,0 +1,222 @@
+"""How a kernel becomes a function that runs: arguments in order, `jax.jit`, checks of shapes and of values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from . import bridge
+from .errors import KernelResultError
+from .kernels import checks, promotion
+from .registry import Entry
+from .schema import STORAGE_ARGUMENTS, OpSpec
+
+# Values of these types may differ from call to call without compiling anew; all others are static.
+_TRACED_TYPES = frozenset({"Scalar", "Scalar?", "Scalar[]", "float", "float?"})
+_DEFAULT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+class Signature:
+    """The arguments of a schema as a flat list of values, and how kernels and ops take them.
+
+    Attributes:
+        arguments: all arguments, in schema order.
+        kernel_positions: those that a kernel is given: not the ones that say where a result is stored.
+    """
+
+    def __init__(self, spec: OpSpec) -> None:
+        self.arguments = spec.arguments
+        self._index = {a.name: i for i, a in enumerate(self.arguments)}
+        self._defaults = [a.default for a in self.arguments]
+        self.kernel_positions = [i for i, a in enumerate(self.arguments) if a.name not in STORAGE_ARGUMENTS]
+        self.positional = sum(not a.kwarg_only for a in self.arguments)
+
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """The values of a call in schema order, defaults filled in."""
+        values = [*args, *self._defaults[len(args) :]]
+        for name, value in kwargs.items():
+            values[self._index[name]] = value
+        return values
+
+    def split(self, values: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Values in schema order as the positional and keyword arguments of a call."""
+        names = (a.name for a in self.arguments[self.positional :])
+        return values[: self.positional], dict(zip(names, values[self.positional :], strict=True))
+
+
+class KernelCall:
+    """Calls a kernel with the values of `Signature.kernel_positions`, as the kernel's own parameters."""
+
+    def __init__(self, spec: OpSpec, fn: Callable[..., Any]) -> None:
+        arguments = [spec.arguments[i] for i in Signature(spec).kernel_positions]
+        self._fn = fn
+        self.positional_names = [a.name for a in arguments if not a.kwarg_only]
+        self.keyword_names = [a.name for a in arguments if a.kwarg_only]
+
+    def __call__(self, values: Sequence[Any], key: jax.Array | None = None) -> Any:
+        cut = len(self.positional_names)
+        keywords = dict(zip(self.keyword_names, values[cut:], strict=True))
+        if key is not None:
+            keywords["key"] = key
+        return self._fn(*values[:cut], **keywords)
+
+
+def freeze(value: Any) -> Any:
+    """An argument that holds no tensor, as kernels take it: lists are tuples, torch's dtypes numpy's."""
+    if isinstance(value, list | tuple):
+        return tuple(freeze(v) for v in value)
+    return bridge.to_numpy_dtype(value) if isinstance(value, torch.dtype) else value
+
+
+@jax.tree_util.register_pytree_node_class
+class Checked:
+    """Results together with the conditions under which they hold, as one output of a jitted function."""
+
+    def __init__(self, results: Any, holds: Any, errors: tuple[Exception, ...]) -> None:
+        self.results, self.holds, self.errors = results, holds, errors
+
+    def tree_flatten(self) -> tuple[tuple[Any, Any], tuple[Exception, ...]]:
+        return (self.results, self.holds), self.errors
+
+    @classmethod
+    def tree_unflatten(cls, errors: tuple[Exception, ...], children: tuple[Any, Any]) -> Checked:
+        return cls(*children, errors)
+
+
+def raise_first_broken(holds: jax.Array, errors: Sequence[Exception]) -> None:
+    """Raises the error of the first condition that does not hold; waits for the computation."""
+    values = np.asarray(holds)
+    if not values.all():
+        error = errors[int(values.argmin())]
+        kind = torch.linalg.LinAlgError if isinstance(error, np.linalg.LinAlgError) else type(error)
+        raise kind(*error.args)
+
+
+def _to_meta(value: Any, type_name: str) -> Any:
+    """A kernel's argument as its op's fake takes it: arrays as meta tensors, traced numbers as some number."""
+    if isinstance(value, tuple):
+        return [_to_meta(v, type_name) for v in value]
+    if isinstance(value, np.dtype):
+        return bridge.TORCH_DTYPES[value]
+    if isinstance(value, jax.Array):
+        if promotion.is_scalar(value) or not type_name.startswith("Tensor"):
+            return np.ones((), value.dtype).item()
+        return torch.empty(value.shape, dtype=bridge.TORCH_DTYPES[np.dtype(value.dtype)], device="meta")
+    return value
+
+
+def _always(*_args: Any, **_kwargs: Any) -> bool:
+    return True
+
+
+class Executor:
+    """One op's kernel under `jax.jit`, called with arrays.
+
+    Args:
+        spec: the op.
+        entry: its kernel.
+        fake: the op's fake. It is run on meta tensors when a new combination of shapes, dtypes and static values is
+            traced: it raises ATen's error for bad ones, and says what the kernel must return.
+    """
+
+    def __init__(self, spec: OpSpec, entry: Entry, fake: Callable[..., Any] | None) -> None:
+        self._spec = spec
+        self._signature = Signature(spec)
+        self._call = KernelCall(spec, entry.fn)
+        self._fake = fake
+        self._may_be_eager = bool(entry.eager)
+        self._is_eager = KernelCall(spec, entry.eager if callable(entry.eager) else _always)
+        taken = [spec.arguments[i] for i in self._signature.kernel_positions]
+        static_positions = [
+            i
+            for i, a in enumerate(taken)
+            if not a.is_tensor and (a.type not in _TRACED_TYPES or a.name in entry.static)
+        ]
+        self._run = {dtype: self._make_traced(bridge.DTYPES[dtype]) for dtype in _DEFAULT_DTYPES}
+        self._jit = {dtype: jax.jit(run, static_argnums=static_positions) for dtype, run in self._run.items()}
+
+    def _make_traced(self, default_dtype: np.dtype) -> Callable[..., Any]:
+        def traced(*values: Any) -> Any:
+            conditions = checks.Conditions()
+            key = None
+            if self._spec.random:
+                values, key = values[:-1], jax.random.key(values[-1], impl="threefry2x32")
+            with (
+                promotion.default_float(default_dtype),
+                checks.collect(conditions),
+                jax.numpy_dtype_promotion("standard"),
+                jax.numpy_rank_promotion("allow"),
+            ):
+                expected = self._validate(values)
+                results = self._finish(self._call(values, key), expected)
+            if conditions.values:
+                return Checked(results, conditions.stacked(), tuple(conditions.errors))
+            return results
+
+        traced.__name__ = f"jaten_{self._spec.overload.replace('.', '_')}"
+        return traced
+
+    def _validate(self, values: Sequence[Any]) -> Any:
+        if self._fake is None:
+            return None
+        full: list[Any] = [torch.device("meta") if a.name == "device" else None for a in self._spec.arguments]
+        for i, value in zip(self._signature.kernel_positions, values, strict=True):
+            full[i] = _to_meta(value, self._spec.arguments[i].type)
+        args, kwargs = self._signature.split(full)
+        try:
+            return self._fake(*args, **kwargs)
+        except NotImplementedError:  # ATen has no meta function for it
+            return None
+
+    def _finish(self, results: Any, expected: Any) -> Any:
+        """The results without weak types, held against what the fake says."""
+        kinds = self._spec.returns  # numbers among the results, as lengths, are arrays here; the fake has plain ones
+        tensors = results
+        if len(kinds) > 1:
+            tensors = [r for r, k in zip(results, kinds, strict=True) if k.startswith("Tensor")]
+        flat = jax.tree.leaves(tensors)
+        wanted = [t for t in jax.tree.leaves(expected) if isinstance(t, torch.Tensor)]
+        if expected is not None:
+            got = [(tuple(a.shape), np.dtype(a.dtype)) for a in flat]
+            want = [(tuple(t.shape), bridge.DTYPES[t.dtype]) for t in wanted]
+            if got != want:
+                raise KernelResultError(self._spec.name, got, want)
+        return jax.tree.map(lambda a: promotion.cast(a, a.dtype), results)
+
+    def __call__(self, values: Sequence[Any]) -> Any:
+        """Runs the kernel on arrays and frozen values; raises what its conditions say."""
+        with jax.enable_x64(True):
+            if self._may_be_eager and self._is_eager(values):
+                results = self._run[torch.get_default_dtype()](*values)
+            else:
+                results = self._jit[torch.get_default_dtype()](*values)
+        if type(results) is Checked:
+            raise_first_broken(results.holds, results.errors)
+            return results.results
+        return results
+
+    def fake(self, *args: Any, **kwargs: Any) -> Any:
+        """The results as meta tensors, from the kernel traced on the shapes and dtypes of tensors."""
+        values = self._signature.bind(args, kwargs)
+
+        def abstract(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return jax.ShapeDtypeStruct(tuple(map(int, value.shape)), bridge.to_numpy_dtype(value.dtype))
+            if isinstance(value, list | tuple):
+                return tuple(abstract(v) for v in value)
+            return int(value) if isinstance(value, torch.SymInt) else freeze(value)
+
+        taken = [abstract(values[i]) for i in self._signature.kernel_positions]
+        if self._spec.random:
+            taken.append(jax.ShapeDtypeStruct((), np.dtype("int64")))
+        with jax.enable_x64(True):
+            results = self._jit[torch.get_default_dtype()].eval_shape(*taken)
+        results = results.results if type(results) is Checked else results
+        device = next(v.device for v in jax.tree.leaves(values) if isinstance(v, torch.Tensor))
+        return jax.tree.map(
+            lambda a: torch.empty(a.shape, dtype=bridge.TORCH_DTYPES[np.dtype(a.dtype)], device=device), results
+        )

@@ -1,0 +1,374 @@
+"""Activation functions and their derivatives as ATen defines them, at the edges too.
+
+Source: aten/src/ATen/native/cpu/Activation.cpp. A function and its `<name>_backward` kernel share one slope.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaten_ops.registry import kernel
+
+from .derivatives import with_partials
+from .promotion import cast, float_type, is_complex, opmath, result_type
+
+Function = Callable[..., jax.Array]
+
+
+def _forward(fn: Function) -> Function:
+    """A kernel from a function of (input, numbers) in the dtype that ATen computes in; rounds the result."""
+
+    def forward(self, *numbers):
+        (x,) = opmath(self.dtype, self)
+        return cast(fn(x, *(cast(n, x.dtype) for n in numbers)), self.dtype)
+
+    return forward
+
+
+def _backward(fn: Function) -> Function:
+    """The same for a function of (gradient, input, numbers)."""
+
+    def backward(grad, self, *numbers):
+        dtype = result_type(grad, self)
+        g, x = opmath(dtype, grad, self)
+        return cast(fn(g, x, *(cast(n, x.dtype) for n in numbers)), dtype)
+
+    return backward
+
+
+def _scaled(slope: Function) -> Function:
+    """The function of (gradient, input, numbers) that multiplies with the slope at the input."""
+    return lambda g, x, *numbers: g * slope(x, *numbers)
+
+
+def _masked(passes: Function) -> Function:
+    """The function of (gradient, input, numbers) that lets the gradient pass where a mask is true."""
+    return lambda g, x, *numbers: jnp.where(passes(x, *numbers), g, _zero(g))
+
+
+def _with_slope(fn: Function, slope: Function, numbers: int = 0) -> Function:
+    """A function of (input, numbers) that has the given derivative by its input."""
+    return with_partials(fn, lambda r, *args: slope(*args), *[None] * numbers)
+
+
+def _zero(x: jax.Array) -> jax.Array:
+    return jnp.zeros_like(x)
+
+
+def _conj(x: jax.Array) -> jax.Array:
+    return lax.conj(x) if is_complex(x.dtype) else x
+
+
+# --- piecewise linear -----------------------------------------------------------------------------------------------
+
+
+@kernel("relu")
+def relu(self):
+    return jnp.where(self <= 0, _zero(self), self)
+
+
+kernel("threshold")(_forward(lambda x, threshold, value: jnp.where(x <= threshold, value, x)))
+kernel("threshold_backward")(_backward(_masked(lambda x, threshold: ~(x <= threshold))))
+
+
+def _clip(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    return jnp.minimum(jnp.maximum(x, low), high)
+
+
+def _strictly_between(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    return ~((x <= low) | (x >= high))
+
+
+kernel("hardtanh")(_forward(_with_slope(_clip, _strictly_between, numbers=2)))
+kernel("hardtanh_backward")(_backward(_masked(_strictly_between)))
+
+
+def _leaky(x: jax.Array, slope: jax.Array) -> jax.Array:
+    return jnp.where(x > 0, x, x * slope)
+
+
+leaky_relu = kernel("leaky_relu")(_forward(_leaky))
+
+
+@kernel("leaky_relu_backward")
+def leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
+    return _backward(lambda g, x, slope: jnp.where(x > 0, g, g * slope))(grad_output, self, negative_slope)
+
+
+_prelu = with_partials(
+    _leaky, lambda r, x, w: jnp.where(x > 0, jnp.ones_like(r), w), lambda r, x, w: jnp.where(x > 0, _zero(r), x)
+)
+
+
+@kernel("_prelu_kernel")
+def _prelu_kernel(self, weight):
+    return cast(_prelu(*opmath(self.dtype, self, weight)), self.dtype)
+
+
+@kernel("_prelu_kernel_backward")
+def _prelu_kernel_backward(grad_output, self, weight):
+    grad, x, w = opmath(self.dtype, *jnp.broadcast_arrays(grad_output, self, weight))
+    by_input, by_weight = jnp.where(x > 0, grad, grad * w), jnp.where(x > 0, _zero(grad), grad * x)
+    return cast(by_input, self.dtype), cast(by_weight, self.dtype)
+
+
+@kernel("rrelu_with_noise_functional")
+def rrelu_with_noise_functional(self, noise, lower, upper, training, *, key):
+    low, high = opmath(self.dtype, lower, upper)
+    if not training:
+        return leaky_relu(self, (low + high) / 2), lax.copy_p.bind(noise)
+    slopes = low + jax.random.uniform(key, self.shape, low.dtype) * (high - low)
+    noise = jnp.where(self <= 0, cast(slopes, self.dtype), jnp.ones_like(self))
+    return self * noise, noise
+
+
+@kernel("rrelu_with_noise_backward")
+def rrelu_with_noise_backward(grad_output, self, noise, lower, upper, training, self_is_result):
+    low, high = opmath(self.dtype, lower, upper)
+    leaky = leaky_relu_backward(grad_output, self, (low + high) / 2, self_is_result)
+    return jnp.where(high - low > 1e-6, noise * grad_output, leaky) if training else leaky
+
+
+def _hardsigmoid(x: jax.Array) -> jax.Array:
+    return _clip(x + 3, _zero(x), jnp.full_like(x, 6)) / 6
+
+
+def _hardsigmoid_backward(g: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.where((x > -3) & (x < 3), g / 6, _zero(g))
+
+
+def _hardswish_backward(g: jax.Array, x: jax.Array) -> jax.Array:
+    inner = jnp.where((x > -3) & (x < 3), x, _zero(x))
+    return jnp.where(x <= -3, _zero(g), jnp.where(x < 3, g * (inner / 3 + 0.5), g))
+
+
+def _slope(backward: Function) -> Function:
+    """The slope from the function of (gradient, input)."""
+    return lambda x: backward(jnp.ones_like(x), x)
+
+
+kernel("hardsigmoid")(_forward(_with_slope(_hardsigmoid, _slope(_hardsigmoid_backward))))
+kernel("hardsigmoid_backward")(_backward(_hardsigmoid_backward))
+kernel("hardswish")(_forward(_with_slope(lambda x: x * _hardsigmoid(x), _slope(_hardswish_backward))))
+kernel("hardswish_backward")(_backward(_hardswish_backward))
+
+
+# --- shrinking ------------------------------------------------------------------------------------------------------
+
+
+def _outside(x: jax.Array, bound: jax.Array) -> jax.Array:
+    return ~((x >= -bound) & (x <= bound))
+
+
+def _shrink(x: jax.Array, bound: jax.Array) -> jax.Array:
+    return jnp.where(x > bound, x - bound, jnp.where(x < -bound, x + bound, x * 0))
+
+
+kernel("hardshrink")(_forward(lambda x, bound: jnp.where(_outside(x, bound), x, _zero(x))))
+kernel("softshrink")(_forward(_with_slope(_shrink, _outside, numbers=1)))
+kernel("hardshrink_backward", "softshrink_backward")(_backward(_masked(_outside)))
+
+
+# --- exponential ----------------------------------------------------------------------------------------------------
+
+
+def _elu(x: jax.Array, alpha: jax.Array, scale: jax.Array, input_scale: jax.Array) -> jax.Array:
+    return jnp.where(x < 0, lax.expm1(x * input_scale) * (alpha * scale), x * scale)
+
+
+def _elu_slope(x: jax.Array, alpha: jax.Array, scale: jax.Array, input_scale: jax.Array) -> jax.Array:
+    negative = jnp.where(x <= 0, x, _zero(x))  # keeps exp from overflow where it is not taken
+    return jnp.where(x <= 0, input_scale * alpha * scale * lax.exp(negative * input_scale), scale)
+
+
+def _elu_slope_at_result(y: jax.Array, alpha: jax.Array, scale: jax.Array, input_scale: jax.Array) -> jax.Array:
+    return jnp.where(y <= 0, input_scale * (y + alpha * scale), scale)
+
+
+elu = kernel("elu")(_forward(_with_slope(_elu, _elu_slope, numbers=3)))
+
+
+@kernel("celu")
+def celu(self, alpha):
+    (wide,) = opmath(self.dtype, alpha)
+    return elu(self, wide, 1, 1 / wide)
+
+
+@kernel("elu_backward")
+def elu_backward(grad_output, alpha, scale, input_scale, is_result, self_or_result):
+    slope = _elu_slope_at_result if is_result else _elu_slope
+    return _backward(_scaled(slope))(grad_output, self_or_result, alpha, scale, input_scale)
+
+
+def _softplus(x: jax.Array, beta: jax.Array, threshold: jax.Array) -> jax.Array:
+    scaled = x * beta
+    return jnp.where(scaled > threshold, x, lax.log1p(lax.exp(scaled)) / beta)
+
+
+def _softplus_slope(x: jax.Array, beta: jax.Array, threshold: jax.Array) -> jax.Array:
+    scaled = x * beta
+    return jnp.where(scaled > threshold, jnp.ones_like(x), lax.logistic(scaled))
+
+
+kernel("softplus")(_forward(_with_slope(_softplus, _softplus_slope, numbers=2)))
+kernel("softplus_backward")(_backward(_scaled(_softplus_slope)))
+
+
+def _exp_of_minus_abs(x: jax.Array) -> jax.Array:
+    return lax.exp(-lax.abs(x))
+
+
+_log_sigmoid = _with_slope(
+    lambda x: jnp.minimum(x, _zero(x)) - lax.log1p(_exp_of_minus_abs(x)), lambda x: lax.logistic(-x)
+)
+
+
+@kernel("log_sigmoid_forward")
+def log_sigmoid_forward(self):
+    return _forward(_log_sigmoid)(self), _forward(_exp_of_minus_abs)(lax.stop_gradient(self))
+
+
+@kernel("log_sigmoid_backward")
+def log_sigmoid_backward(grad_output, self, buffer):
+    return _backward(lambda g, x: g * lax.logistic(-x))(grad_output, self)  # the buffer is a function of self
+
+
+# --- sigmoid and its kin --------------------------------------------------------------------------------------------
+
+
+def _logistic(x: jax.Array) -> jax.Array:
+    return 1 / (1 + lax.exp(-x)) if is_complex(x.dtype) else lax.logistic(x)
+
+
+def _silu_slope(x: jax.Array) -> jax.Array:
+    sigmoid = _logistic(x)
+    return sigmoid * (1 + x * (1 - sigmoid))
+
+
+kernel("silu")(_forward(_with_slope(lambda x: x * _logistic(x), _silu_slope)))
+kernel("silu_backward")(_backward(_scaled(_silu_slope)))
+
+
+def _mish(x: jax.Array) -> jax.Array:
+    return x * lax.tanh(lax.log1p(lax.exp(x)))
+
+
+def _mish_slope(x: jax.Array) -> jax.Array:
+    tanh = lax.tanh(lax.log1p(lax.exp(x)))
+    return tanh + x * lax.logistic(x) * (1 - tanh * tanh)
+
+
+kernel("mish")(_forward(_with_slope(_mish, _mish_slope)))
+kernel("mish_backward")(_backward(_scaled(_mish_slope)))
+
+kernel("sigmoid_backward")(_backward(lambda g, y: g * _conj((1 - y) * y)))
+kernel("tanh_backward")(_backward(lambda g, y: g * _conj(1 - y * y)))
+
+
+def _logit(x: jax.Array) -> jax.Array:
+    return jnp.where(x == 1, jnp.full_like(x, jnp.inf), lax.log(x / (1 - x)))
+
+
+def _logit_backward(eps: float | None, dtype: jnp.dtype) -> Function:
+    """The gradient by (gradient, input): beyond the bounds there is none."""
+    low, high, outside = (0, 1, math.nan) if eps is None else (*_bounds(eps, dtype), 0)
+    return lambda g, x: jnp.where((x < low) | (x > high), jnp.full_like(x, outside), g / (x * (1 - x)))
+
+
+def _bounds(eps: float, dtype: jnp.dtype) -> tuple[jax.Array, ...]:
+    """eps and 1 - eps, as numbers of a dtype."""
+    return opmath(dtype, cast(eps, dtype), 1 - cast(eps, dtype))
+
+
+@kernel("logit", static=("eps",))
+def logit(self, eps):
+    x = cast(self, float_type(self))
+    eps = None if eps is None or eps < 0 else eps
+    slope = _slope(_logit_backward(eps, x.dtype))
+    if eps is None:
+        return _forward(_with_slope(_logit, slope))(x)
+    low, high = _bounds(eps, x.dtype)
+    return _forward(_with_slope(lambda x: _logit(jnp.where(x < low, low, jnp.where(x > high, high, x))), slope))(x)
+
+
+@kernel("logit_backward", static=("eps",))
+def logit_backward(grad_output, self, eps):
+    return _backward(_logit_backward(None if eps is None or eps < 0 else eps, self.dtype))(grad_output, self)
+
+
+# --- gelu -----------------------------------------------------------------------------------------------------------
+
+
+def _gelu(x: jax.Array) -> jax.Array:
+    return 0.5 * x * (1 + lax.erf(x * math.sqrt(0.5)))
+
+
+def _gelu_slope(x: jax.Array) -> jax.Array:
+    density = lax.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+    return 0.5 * (1 + lax.erf(x * math.sqrt(0.5))) + x * density
+
+
+def _gelu_tanh(x: jax.Array) -> jax.Array:
+    return 0.5 * x * (1 + lax.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+def _gelu_tanh_slope(x: jax.Array) -> jax.Array:
+    beta, kappa = math.sqrt(2 / math.pi), 0.044715
+    tanh = lax.tanh(beta * (x + kappa * x * x * x))
+    return 0.5 * (1 + tanh) + 0.5 * x * (1 - tanh * tanh) * beta * (1 + 3 * kappa * x * x)
+
+
+_GELU = {"none": (_gelu, _gelu_slope), "tanh": (_gelu_tanh, _gelu_tanh_slope)}
+_GELU_FORWARD = {name: _forward(_with_slope(*pair)) for name, pair in _GELU.items()}
+_GELU_BACKWARD = {name: _backward(_scaled(slope)) for name, (_, slope) in _GELU.items()}
+
+
+@kernel("gelu")
+def gelu(self, *, approximate):
+    return _GELU_FORWARD[approximate](self)
+
+
+@kernel("gelu_backward")
+def gelu_backward(grad_output, self, *, approximate):
+    return _GELU_BACKWARD[approximate](grad_output, self)
+
+
+# --- glu ------------------------------------------------------------------------------------------------------------
+
+
+def _halves(x: jax.Array, dim: int) -> list[jax.Array]:
+    dim %= x.ndim
+    return jnp.split(x, 2, axis=dim)
+
+
+@kernel("glu")
+def glu(self, dim):
+    a, b = _halves(*opmath(self.dtype, self), dim)
+    return cast(a * lax.logistic(b), self.dtype)
+
+
+@kernel("glu_backward")
+def glu_backward(grad_output, self, dim):
+    grad, x = opmath(self.dtype, grad_output, self)
+    a, b = _halves(x, dim)
+    sigmoid = lax.logistic(b)
+    return cast(jnp.concatenate([grad * sigmoid, grad * a * sigmoid * (1 - sigmoid)], axis=dim), self.dtype)
+
+
+@kernel("glu_jvp")
+def glu_jvp(glu, x, dx, dim):
+    _, b = _halves(x, dim)
+    da, db = _halves(dx, dim)
+    sigmoid = lax.logistic(b)
+    return da * sigmoid + glu * (db - sigmoid * db)
+
+
+@kernel("glu_backward_jvp")
+def glu_backward_jvp(grad_x, grad_glu, x, dgrad_glu, dx, dim):
+    _, pushed = jax.jvp(lambda g, x: glu_backward(g, x, dim), (grad_glu, x), (dgrad_glu, dx))
+    return pushed

@@ -1,0 +1,395 @@
+"""Addition, multiplication, division, powers and their kin, with ATen's promotion."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaten_ops.registry import kernel
+
+from .checks import require
+from .derivatives import with_partials
+from .promotion import (
+    cast,
+    float_type,
+    is_complex,
+    is_inexact,
+    opmath,
+    promote,
+    promote_types,
+    result_type,
+)
+
+
+def _times(factor: object, x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """`factor * x`, the factor (1 in most calls) rounded to `dtype`."""
+    return x if type(factor) in (int, float) and factor == 1 else cast(cast(factor, dtype), x.dtype) * x
+
+
+@kernel("add.Tensor", "add.Scalar")
+def add(self, other, alpha=1):
+    dtype = result_type(self, other)
+    a, b = opmath(dtype, self, other)
+    if dtype.kind == "b":
+        return a | (b & cast(alpha, bool))
+    return cast(a + _times(alpha, b, dtype), dtype)
+
+
+@kernel("sub.Tensor", "sub.Scalar")
+def sub(self, other, alpha=1):
+    dtype = result_type(self, other)
+    a, b = opmath(dtype, self, other)
+    return cast(a - _times(alpha, b, dtype), dtype)
+
+
+@kernel("rsub.Tensor", "rsub.Scalar")
+def rsub(self, other, alpha=1):
+    return sub(other, self, alpha)
+
+
+@kernel("_add_relu.Tensor", "_add_relu.Scalar")
+def _add_relu(self, other, alpha=1):
+    total = add(self, other, alpha)
+    limit = jnp.finfo(total.dtype).max if is_inexact(total.dtype) else jnp.iinfo(total.dtype).max
+    return jnp.where(total > 0, jnp.minimum(total, cast(limit, total.dtype)), jnp.zeros_like(total))
+
+
+@kernel("mul.Tensor", "mul.Scalar")
+def mul(self, other):
+    dtype = result_type(self, other)
+    a, b = opmath(dtype, self, other)
+    return a & b if dtype.kind == "b" else cast(a * b, dtype)
+
+
+def _quotient(a: jax.Array, b: jax.Array) -> jax.Array:
+    """`a / b`, rounded correctly.
+
+    XLA turns the division by a broadcast or constant `b` into a product with 1 / b, so that 49 / 49 is less than 1. A
+    divisor that depends on `a` prevents that, and where `a` is NaN it makes no difference.
+    """
+    return a / jnp.where(jnp.isnan(a), a, b)
+
+
+divide = with_partials(_quotient, lambda r, a, b: 1 / b, lambda r, a, b: -r / b)
+"""`a / b`, rounded correctly also where XLA would multiply with 1 / b."""
+
+
+def true_divide(self, other):
+    dtype = float_type(self, other)
+    a, b = opmath(dtype, self, other)
+    return cast(a / b if is_complex(dtype) else divide(a, b), dtype)
+
+
+kernel("div.Tensor", "div.Scalar")(true_divide)
+
+
+def _require_nonzero(x: jax.Array) -> None:
+    require(x != 0, RuntimeError, "ZeroDivisionError")
+
+
+def _divide_integers(a: jax.Array, b: jax.Array) -> jax.Array:
+    _require_nonzero(b)
+    a, b = jnp.broadcast_arrays(a, b)
+    return lax.div(a, b)
+
+
+def _fmod(a: jax.Array, b: jax.Array) -> jax.Array:
+    a, b = jnp.broadcast_arrays(a, b)
+    if not is_inexact(a.dtype):
+        _require_nonzero(b)
+    return lax.rem(a, b)
+
+
+def _remainder(a: jax.Array, b: jax.Array) -> jax.Array:
+    mod = _fmod(a, b)
+    return jnp.where((mod != 0) & ((b < 0) != (mod < 0)), mod + b, mod)
+
+
+def _truncate(x: jax.Array) -> jax.Array:
+    return jnp.where(x < 0, lax.ceil(x), lax.floor(x))
+
+
+def _divide_floor(a: jax.Array, b: jax.Array) -> jax.Array:
+    """c10::div_floor_integer and c10::div_floor_floating (c10/util/generic_math.h)."""
+    if not is_inexact(a.dtype):
+        quotient = _divide_integers(a, b)
+        inexact = quotient * b != a
+        return jnp.where(inexact & ((a < 0) != (b < 0)), quotient - 1, quotient)
+    basic = _quotient(a, b)
+    mod = _fmod(a, b)
+    exact = _quotient(a - mod, b)
+    exact = jnp.where((mod != 0) & ((b < 0) != (mod < 0)), exact - 1, exact)
+    floor = lax.floor(exact)
+    floor = jnp.where(exact - floor > 0.5, floor + 1, floor)
+    floor = jnp.where(exact == 0, jnp.copysign(jnp.zeros_like(basic), basic), floor)
+    return jnp.where(b == 0, basic, floor)
+
+
+def _divide_truncate(a: jax.Array, b: jax.Array) -> jax.Array:
+    return _truncate(_quotient(a, b)) if is_inexact(a.dtype) else _divide_integers(a, b)
+
+
+_ROUNDED = {"floor": with_partials(_divide_floor, None, None), "trunc": with_partials(_divide_truncate, None, None)}
+
+
+@kernel("div.Tensor_mode", "div.Scalar_mode")
+def div_mode(self, other, rounding_mode):
+    if rounding_mode is None:
+        return true_divide(self, other)
+    dtype = result_type(self, other)
+    return cast(_ROUNDED[rounding_mode](*opmath(dtype, self, other)), dtype)
+
+
+@kernel("floor_divide", "floor_divide.Scalar")
+def floor_divide(self, other):
+    return div_mode(self, other, "floor")
+
+
+_fmod_like_aten = with_partials(_fmod, lambda r, a, b: jnp.ones_like(r), lambda r, a, b: -_ROUNDED["trunc"](a, b))
+_remainder_like_aten = with_partials(
+    _remainder, lambda r, a, b: jnp.ones_like(r), lambda r, a, b: -_ROUNDED["floor"](a, b)
+)
+
+
+@kernel("fmod.Tensor", "fmod.Scalar")
+def fmod(self, other):
+    dtype = result_type(self, other)
+    return cast(_fmod_like_aten(*opmath(dtype, self, other)), dtype)
+
+
+@kernel("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+def remainder(self, other):
+    dtype = result_type(self, other)
+    return cast(_remainder_like_aten(*opmath(dtype, self, other)), dtype)
+
+
+@kernel("addcmul")
+def addcmul(self, tensor1, tensor2, *, value=1):
+    dtype = result_type(self, tensor1, tensor2)
+    a, b, c = opmath(dtype, self, tensor1, tensor2)
+    return cast(a + _times(value, b, b.dtype) * c, dtype)
+
+
+@kernel("addcdiv")
+def addcdiv(self, tensor1, tensor2, *, value=1):
+    dtype = result_type(self, tensor1, tensor2)
+    a, b, c = opmath(dtype, self, tensor1, tensor2)
+    return cast(a + _times(value, b, b.dtype) / c, dtype)
+
+
+def _lerp(a: jax.Array, b: jax.Array, weight: jax.Array) -> jax.Array:
+    """From the nearer end, for accuracy: aten/src/ATen/native/Lerp.h."""
+    return jnp.where(lax.abs(weight) < 0.5, a + weight * (b - a), b - (b - a) * (1 - weight))
+
+
+_lerp_like_aten = with_partials(_lerp, lambda r, a, b, w: 1 - w, lambda r, a, b, w: w, lambda r, a, b, w: b - a)
+
+
+@kernel("lerp.Tensor", "lerp.Scalar")
+def lerp(self, end, weight):
+    dtype = result_type(self, end)
+    return cast(_lerp_like_aten(*opmath(dtype, self, end, weight)), dtype)
+
+
+# --- powers ---------------------------------------------------------------------------------------------------------
+
+
+def _integer_power(base: jax.Array, exponent: jax.Array) -> jax.Array:
+    """By squaring, with wrap-around; a negative exponent gives 1 / base rounded to zero (native/Pow.h: powi)."""
+    base, exponent = jnp.broadcast_arrays(base, exponent)
+
+    def step(state):
+        result, base, exponent = state
+        return jnp.where(exponent & 1 == 1, result * base, result), base * base, exponent >> 1
+
+    start = (jnp.ones_like(base), base, lax.max(exponent, jnp.zeros_like(exponent)))
+    result, _, _ = lax.while_loop(lambda state: jnp.any(state[2] != 0), step, start)
+    sign = jnp.where(exponent & 1 == 1, base, jnp.ones_like(base))
+    inverse = jnp.where((base == 1) | (base == -1), sign, jnp.zeros_like(base)) if base.dtype != jnp.uint8 else result
+    return jnp.where(exponent < 0, inverse, result)
+
+
+def _float_power(base: jax.Array, exponent: jax.Array) -> jax.Array:
+    base, exponent = jnp.broadcast_arrays(base, exponent)
+    if not is_complex(base.dtype):
+        return lax.pow(base, exponent)
+    zero = (base == 0) & (lax.real(exponent) > 0)  # XLA's is NaN unless the exponent is real
+    return jnp.where(zero, jnp.zeros_like(base), lax.pow(jnp.where(zero, jnp.ones_like(base), base), exponent))
+
+
+def _power_by_base(result: jax.Array, base: jax.Array, exponent: jax.Array) -> jax.Array:
+    zero = exponent == 0
+    exponent = jnp.where(zero, jnp.ones_like(exponent), exponent)
+    return jnp.where(zero, jnp.zeros_like(result), exponent * _power(base, exponent - 1))
+
+
+def _power_by_exponent(result: jax.Array, base: jax.Array, exponent: jax.Array) -> jax.Array:
+    nonnegative = lax.real(exponent) >= 0 if is_complex(exponent.dtype) else exponent >= 0
+    zero = (base == 0) & nonnegative
+    return jnp.where(zero, jnp.zeros_like(result), result * lax.log(jnp.where(zero, jnp.ones_like(base), base)))
+
+
+_power = with_partials(_float_power, _power_by_base, _power_by_exponent)
+
+
+@kernel("pow.Tensor_Tensor", "pow.Scalar")
+def pow_tensor(self, exponent):
+    dtype = result_type(self, exponent)
+    base, exponent = opmath(dtype, self, exponent)
+    return cast(_power(base, exponent), dtype) if is_inexact(dtype) else _integer_power(base, exponent)
+
+
+@kernel("pow.Tensor_Scalar", static=("exponent",))
+def pow_scalar(self, exponent):
+    dtype = result_type(self, exponent)
+    if dtype.kind == "b":
+        dtype = np.dtype("int64")
+    (base,) = opmath(dtype, self)
+    if exponent == 0:
+        return jnp.ones(base.shape, dtype)
+    if not is_inexact(dtype) or exponent in (1, 2, 3, 4, -1, -2):
+        result = base if exponent == 1 else lax.integer_pow(base, int(exponent))
+    elif exponent == 0.5:
+        result = lax.sqrt(base)
+    elif exponent == -0.5:
+        result = lax.rsqrt(base)
+    else:
+        result = _power(base, jnp.full(base.shape, exponent, base.dtype))
+    return cast(result, dtype)
+
+
+@kernel("ldexp.Tensor")
+def ldexp(self, other):
+    return mul(self, pow_tensor(2.0, other))
+
+
+# --- floating point -------------------------------------------------------------------------------------------------
+
+
+def _hypot(a: jax.Array, b: jax.Array) -> jax.Array:
+    infinite = (lax.abs(a) == jnp.inf) | (lax.abs(b) == jnp.inf)
+    a, b = jnp.maximum(lax.abs(a), lax.abs(b)), jnp.minimum(lax.abs(a), lax.abs(b))
+    ratio = b / jnp.where(a == 0, jnp.ones_like(a), a)
+    return jnp.where(infinite, jnp.full_like(a, jnp.inf), a * lax.sqrt(1 + ratio * ratio))
+
+
+def _logaddexp(a: jax.Array, b: jax.Array) -> jax.Array:
+    difference = a - b
+    equal_infinite = (a == b) & ~jnp.isfinite(a)
+    if is_complex(a.dtype):
+        high = jnp.where(lax.real(a) < lax.real(b), b, a)
+        low = jnp.where(lax.real(a) < lax.real(b), a, b)
+        return jnp.where(equal_infinite, a, high + jnp.log1p(jnp.exp(low - high)))
+    return jnp.where(equal_infinite, a, jnp.maximum(a, b) + lax.log1p(lax.exp(-lax.abs(difference))))
+
+
+def _logaddexp2(a: jax.Array, b: jax.Array) -> jax.Array:
+    low = lax.log1p(lax.exp2(-lax.abs(a - b))) * (1 / jnp.log(2.0).astype(a.dtype))
+    return jnp.where((a == b) & (lax.abs(a) == jnp.inf), a, jnp.maximum(a, b) + low)
+
+
+def _xlogy(x: jax.Array, y: jax.Array) -> jax.Array:
+    zero = (x == 0) & ~jnp.isnan(y)
+    return jnp.where(zero, jnp.zeros_like(y), x * lax.log(y))
+
+
+def _xlog1py(x: jax.Array, y: jax.Array) -> jax.Array:
+    zero = (x == 0) & ~jnp.isnan(y)
+    return jnp.where(zero, jnp.zeros_like(y), x * lax.log1p(y))
+
+
+def _log_unless_both(log, edge):
+    def partial(r, x, y):
+        both = (x == 0) & (y <= edge)
+        return jnp.where(both, jnp.zeros_like(r), log(jnp.where(both, jnp.ones_like(y), y)))
+
+    return partial
+
+
+def _copysign_partial(r, a, b):
+    return jnp.where(a == 0, jnp.zeros_like(r), r / jnp.where(a == 0, jnp.ones_like(a), a))
+
+
+def _per_square(a: jax.Array, b: jax.Array) -> jax.Array:
+    square = a * a + b * b
+    return jnp.where(square == 0, square, 1 / jnp.where(square == 0, jnp.ones_like(square), square))
+
+
+_FLOAT_FUNCTIONS = {
+    ("atan2",): with_partials(
+        jnp.arctan2, lambda r, a, b: b * _per_square(a, b), lambda r, a, b: -a * _per_square(a, b)
+    ),
+    ("hypot",): with_partials(_hypot, lambda r, a, b: a / r, lambda r, a, b: b / r),
+    ("logaddexp",): with_partials(
+        _logaddexp, lambda r, a, b: 1 / (1 + lax.exp(b - a)), lambda r, a, b: 1 / (1 + lax.exp(a - b))
+    ),
+    ("logaddexp2",): with_partials(
+        _logaddexp2, lambda r, a, b: 1 / (1 + lax.exp2(b - a)), lambda r, a, b: 1 / (1 + lax.exp2(a - b))
+    ),
+    ("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other"): with_partials(
+        _xlogy, _log_unless_both(lax.log, 0), lambda r, x, y: x / y
+    ),
+    ("special_xlog1py", "special_xlog1py.self_scalar", "special_xlog1py.other_scalar"): with_partials(
+        _xlog1py, _log_unless_both(lax.log1p, -1), lambda r, x, y: x / (y + 1)
+    ),
+    ("copysign.Tensor", "copysign.Scalar"): with_partials(jnp.copysign, _copysign_partial, None),
+}
+
+
+def _float_kernel(fn):
+    def float_kernel(self, other):
+        dtype = float_type(self, other)
+        return cast(fn(*opmath(dtype, self, other)), dtype)
+
+    return float_kernel
+
+
+for _overloads, _fn in _FLOAT_FUNCTIONS.items():
+    kernel(*_overloads)(_float_kernel(_fn))
+
+
+def _nextafter(a: jax.Array, b: jax.Array) -> jax.Array:
+    return lax.nextafter(*jnp.broadcast_arrays(a, b))
+
+
+_nextafter_like_aten = with_partials(_nextafter, lambda r, a, b: a != b, None)
+
+
+@kernel("nextafter")
+def nextafter(self, other):
+    return _nextafter_like_aten(*promote(self, other))
+
+
+@kernel("heaviside")
+def heaviside(self, values):
+    self, values = promote(self, values)
+    return jnp.where(self == 0, values, cast(self > 0, self.dtype))
+
+
+# --- integers -------------------------------------------------------------------------------------------------------
+
+
+@kernel("gcd")
+def gcd(self, other):
+    """Euclid's algorithm."""
+    a, b = jnp.broadcast_arrays(*promote(self, other))
+
+    def step(state):
+        a, b = state
+        done = b == 0
+        return jnp.where(done, a, b), jnp.where(done, b, lax.rem(a, jnp.where(done, jnp.ones_like(b), b)))
+
+    result, _ = lax.while_loop(lambda state: jnp.any(state[1] != 0), step, (jnp.abs(a), jnp.abs(b)))
+    return result
+
+
+@kernel("lcm")
+def lcm(self, other):
+    dtype = result_type(self, other)
+    wide = promote_types(dtype, np.int32)  # C++ computes small integers as int
+    a, b = jnp.broadcast_arrays(cast(self, wide), cast(other, wide))
+    divisor = gcd(a, b)
+    quotient = lax.div(a, jnp.where(divisor == 0, jnp.ones_like(divisor), divisor))
+    return cast(jnp.where(divisor == 0, divisor, jnp.abs(quotient * b)), dtype)

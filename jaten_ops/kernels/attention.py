@@ -1,0 +1,357 @@
+"""Scaled dot-product attention and multi-head attention: one forward and one backward for all members of the family.
+
+Tensors are (batch, heads, length, head size); key and value may have fewer heads, each for a group of query heads.
+Scores and statistics are float32 where the inputs are smaller. A row in which every key is masked gives 0, and 0 as
+its logsumexp, as in aten/src/ATen/native/cpu/FlashAttentionKernel.cpp.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaten_ops.registry import kernel
+
+from .normalization import native_layer_norm
+from .promotion import cast, compute_type
+from .softmax import masked_softmax
+
+_QK = (((3,), (3,)), ((0, 1), (0, 1)))
+_PV = (((3,), (2,)), ((0, 1), (0, 1)))
+_PTV = (((2,), (2,)), ((0, 1), (0, 1)))
+
+# The forward
+
+
+def _product(a: jax.Array, b: jax.Array, dimension_numbers: Any) -> jax.Array:
+    return lax.dot_general(a, b, dimension_numbers, preferred_element_type=compute_type(a.dtype))
+
+
+def _fold(x: jax.Array, heads: int) -> jax.Array:
+    """Query heads of one group one after the other along the length: (B, H, L, E) to (B, heads, H / heads * L, E)."""
+    return x if x.shape[1] == heads else x.reshape(x.shape[0], heads, -1, x.shape[3])
+
+
+def _scores(query: jax.Array, key: jax.Array, bias: Any, scale: Any, causal: bool) -> jax.Array:
+    """query @ key^T * scale + bias, -inf where a query comes before a key if causal: (B, H, L, S)."""
+    (batch, heads, length, _), size = query.shape, key.shape[2]
+    scores = _product(_fold(query, key.shape[1]), key, _QK).reshape(batch, heads, length, size) * scale
+    if bias is not None and bias.dtype == bool:
+        scores = jnp.where(bias, scores, -np.inf)
+    elif bias is not None:
+        scores = scores + cast(bias, scores.dtype)
+    if causal:
+        later = lax.broadcasted_iota(np.int32, (length, size), 0) < lax.broadcasted_iota(np.int32, (length, size), 1)
+        scores = jnp.where(later, -np.inf, scores)
+    return scores
+
+
+def _attend(query, key, value, bias, keep, scale, causal):
+    scores = _scores(query, key, bias, scale, causal)
+    top = lax.reduce_max(scores, (3,))[..., None]
+    top = jnp.where(top == -np.inf, 0, top)
+    weights = jnp.exp(scores - top)
+    total = jnp.sum(weights, 3, keepdims=True)
+    empty = total == 0
+    weights = weights if keep is None else weights * keep
+    context = _product(cast(_fold(weights, value.shape[1]), value.dtype), value, _PV)
+    context = context.reshape(*scores.shape[:3], value.shape[3]) / jnp.where(empty, 1, total)
+    return cast(context, query.dtype), jnp.where(empty, 0, jnp.log(total) + top)[..., 0]
+
+
+def attention_backward(grad, query, key, value, bias, keep, scale, out, logsumexp, causal, grad_logsumexp=0):
+    """The gradients of query, key, value and the scores, from the saved results; the weights are computed again."""
+    heads = key.shape[1]
+    weights = jnp.exp(_scores(query, key, bias, scale, causal) - logsumexp[..., None])
+    grad_weights = _product(_fold(grad, heads), value, _QK).reshape(weights.shape)
+    dropped = weights
+    if keep is not None:
+        grad_weights, dropped = grad_weights * keep, weights * keep
+    wide = compute_type(query.dtype)
+    delta = jnp.sum(cast(grad, wide) * cast(out, wide), 3, keepdims=True) - grad_logsumexp
+    grad_scores = weights * (grad_weights - delta)
+    scaled = cast(_fold(grad_scores * scale, heads), query.dtype)
+    return (
+        cast(_product(scaled, key, _PV), query.dtype).reshape(query.shape),
+        cast(_product(scaled, _fold(query, heads), _PTV), key.dtype),
+        cast(_product(cast(_fold(dropped, heads), value.dtype), _fold(grad, heads), _PTV), value.dtype),
+        grad_scores,
+    )
+
+
+def _sum_to(x: jax.Array, like: jax.Array) -> jax.Array:
+    """The gradient of broadcasting `like` to the shape of `x`."""
+    extra = x.ndim - like.ndim
+    dims = [d for d in range(x.ndim) if d < extra or like.shape[d - extra] == 1 != x.shape[d]]
+    return cast(jnp.sum(x, dims).reshape(like.shape), like.dtype)
+
+
+@jax.custom_vjp
+def _attention(query, key, value, bias, keep, scale):
+    return _attend(query, key, value, bias, keep, scale, False)
+
+
+@jax.custom_vjp
+def _causal_attention(query, key, value, bias, keep, scale):
+    return _attend(query, key, value, bias, keep, scale, True)
+
+
+def _define_gradient(fn: Any, causal: bool) -> None:
+    def forward(query, key, value, bias, keep, scale):
+        out, logsumexp = fn(query, key, value, bias, keep, scale)
+        return (out, logsumexp), (query, key, value, bias, keep, scale, out, logsumexp)
+
+    def backward(saved, grads):
+        query, key, value, bias, keep, scale, out, logsumexp = saved
+        *gradients, grad_scores = attention_backward(
+            grads[0], query, key, value, bias, keep, scale, out, logsumexp, causal, grads[1][..., None]
+        )
+        grad_bias = None if bias is None or bias.dtype == bool else _sum_to(grad_scores, bias)
+        return *gradients, grad_bias, None, None
+
+    fn.defvjp(forward, backward)
+
+
+_define_gradient(_attention, False)
+_define_gradient(_causal_attention, True)
+
+
+def _scale(query: jax.Array, scale: Any) -> Any:
+    return cast(query.shape[-1] ** -0.5 if scale is None else scale, compute_type(query.dtype))
+
+
+def _keep(query: jax.Array, key: jax.Array, dropout_p: float, rng: jax.Array) -> Any:
+    """What dropout multiplies the weights with: 0 or 1 / (1 - p)."""
+    if dropout_p == 0:
+        return None
+    kept = jax.random.bernoulli(rng, 1 - dropout_p, (*query.shape[:3], key.shape[2]))
+    return cast(kept, compute_type(query.dtype)) * (0.0 if dropout_p == 1 else 1 / (1 - dropout_p))
+
+
+def attention(query, key, value, bias=None, keep=None, scale=None, causal=False):
+    """softmax(query @ key^T * scale + bias) @ value, and the logsumexp of the scores, (B, H, L).
+
+    Args:
+        bias: added to the scores, or, if bool, True for the keys that count; it broadcasts to (B, H, L, S).
+        keep: multiplied with the softmax, (B, H, L, S); None for 1.
+        scale: None for 1 / sqrt(head size).
+        causal: a query attends to the keys up to its own position.
+    """
+    fn = _causal_attention if causal else _attention
+    return fn(query, key, value, bias, keep, _scale(query, scale))
+
+
+# The members of the family. They differ in how they hand on logsumexp and the state of dropout.
+
+
+def _check_cpu(query, key, value, dropout_p, attn_mask) -> None:
+    name = "scaled_dot_product_attention_flash_attention"
+    if not query.ndim == key.ndim == value.ndim == 4:
+        raise RuntimeError(f"{name}: Accept only 4 dims inputs shape of {{B, H, T, K}}")
+    if dropout_p != 0:
+        raise RuntimeError(f"{name}: Currently do not support dropout > 0")
+    if not query.shape[3] == key.shape[3] == value.shape[3]:
+        raise RuntimeError(f"{name}: Q/K/V should have the same head size")
+    if attn_mask is not None and attn_mask.dtype not in (query.dtype, compute_type(query.dtype)):
+        raise RuntimeError(f"{name}: Attention mask is the same data type as query")
+    if attn_mask is not None and attn_mask.ndim not in (2, 4):
+        raise RuntimeError(f"{name}: Attention mask dim in {{2, 4}}")
+
+
+@kernel("_scaled_dot_product_flash_attention_for_cpu", static=("dropout_p",))
+def flash_attention_for_cpu(
+    query, key_, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None, key=None
+):
+    _check_cpu(query, key_, value, dropout_p, attn_mask)
+    return attention(query, key_, value, attn_mask, None, scale, is_causal)
+
+
+@kernel("_scaled_dot_product_flash_attention_for_cpu_backward", static=("dropout_p",))
+def flash_attention_for_cpu_backward(
+    grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None
+):
+    return attention_backward(
+        grad_out, query, key, value, attn_mask, None, _scale(query, scale), out, logsumexp, is_causal
+    )[:3]
+
+
+def _pack(key: jax.Array, dtype: Any) -> jax.Array:
+    """A PRNG key as a 0-d array of a 64-bit integer dtype, as ops hand on the state of dropout to their backward."""
+    return lax.bitcast_convert_type(jax.random.key_data(key), dtype)
+
+
+def _unpack(seed: jax.Array) -> jax.Array:
+    return jax.random.wrap_key_data(lax.bitcast_convert_type(seed, np.uint32), impl="threefry2x32")
+
+
+def _zero(dtype: Any, *shape: int) -> jax.Array:
+    return jnp.zeros(shape, dtype)
+
+
+@kernel("_scaled_dot_product_efficient_attention", static=("dropout_p",))
+def efficient_attention(
+    query, key_, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, *, scale=None, key
+):
+    keep = _keep(query, key_, dropout_p, key)
+    out, logsumexp = attention(query, key_, value, attn_bias, keep, scale, is_causal)
+    padding = -logsumexp.shape[2] % 32  # CUDA's kernel writes whole tiles of 32 rows
+    logsumexp = jnp.pad(logsumexp, ((0, 0), (0, 0), (0, padding))) if compute_log_sumexp else logsumexp[..., :0]
+    return out, cast(logsumexp, np.float32), _pack(key, np.int64), _zero(np.int64)
+
+
+@kernel("_scaled_dot_product_efficient_attention_backward", static=("dropout_p",))
+def efficient_attention_backward(
+    grad_out_, query, key_, value, attn_bias, out, logsumexp, philox_seed, philox_offset, dropout_p, grad_input_mask,
+    is_causal=False, *, scale=None, key=None
+):  # fmt: skip
+    keep = _keep(query, key_, dropout_p, _unpack(philox_seed))
+    bias = None if attn_bias is None or attn_bias.size == 0 else attn_bias
+    *gradients, grad_scores = attention_backward(
+        grad_out_, query, key_, value, bias, keep, _scale(query, scale), out,
+        logsumexp[..., : query.shape[2]], is_causal,
+    )  # fmt: skip
+    gradients.append(None if bias is None or not grad_input_mask[3] else _sum_to(grad_scores, bias))
+    return tuple(g if on else None for g, on in zip(gradients, grad_input_mask, strict=True))
+
+
+@kernel("_scaled_dot_product_fused_attention_overrideable", static=("dropout_p",))
+def fused_attention_overrideable(
+    query, key_, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None, key
+):
+    keep = _keep(query, key_, dropout_p, key)
+    out, logsumexp = attention(query, key_, value, attn_bias, keep, scale, is_causal)
+    lengths = jnp.asarray(query.shape[2]), jnp.asarray(key_.shape[2])
+    return out, cast(logsumexp, np.float32), None, None, *lengths, _pack(key, np.int64), _zero(np.int64), None
+
+
+@kernel("_scaled_dot_product_fused_attention_overrideable_backward", static=("dropout_p",))
+def fused_attention_overrideable_backward(
+    grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
+    dropout_p, is_causal, philox_seed, philox_offset, *, scale=None
+):  # fmt: skip
+    gradients = efficient_attention_backward(
+        grad_out, query, key, value, attn_bias, out, logsumexp, philox_seed, philox_offset, dropout_p,
+        grad_input_mask, is_causal, scale=scale,
+    )  # fmt: skip
+    # here a gradient that is not wanted is a tensor too
+    inputs = (query, key, value, attn_bias)
+    return tuple(jnp.zeros_like(x) if g is None else g for g, x in zip(gradients, inputs, strict=True))
+
+
+@kernel("_scaled_dot_product_flash_attention", static=("dropout_p",))
+def flash_attention(query, key_, value, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None, key):
+    out, logsumexp = attention(query, key_, value, None, _keep(query, key_, dropout_p, key), scale, is_causal)
+    lengths = jnp.asarray(query.shape[2]), jnp.asarray(key_.shape[2])
+    state = jnp.stack([_pack(key, np.uint64), _zero(np.uint64)])
+    return out, cast(logsumexp, np.float32), None, None, *lengths, state, _zero(np.uint64), _zero(query.dtype, 0)
+
+
+@kernel("_scaled_dot_product_flash_attention_backward", static=("dropout_p",))
+def flash_attention_backward(
+    grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal,
+    philox_seed, philox_offset, *, scale=None
+):  # fmt: skip
+    seed = philox_seed if philox_seed.ndim == 0 else philox_seed[0]
+    keep = _keep(query, key, dropout_p, _unpack(seed))
+    return attention_backward(grad_out, query, key, value, None, keep, _scale(query, scale), out, logsumexp, is_causal)[
+        :3
+    ]
+
+
+@kernel("_scaled_dot_product_cudnn_attention", static=("dropout_p",))
+def cudnn_attention(
+    query, key_, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, return_debug_mask=False,
+    *, scale=None, key
+):  # fmt: skip
+    keep = _keep(query, key_, dropout_p, key)
+    out, logsumexp = attention(query, key_, value, attn_bias, keep, scale, is_causal)
+    lengths = jnp.asarray(query.shape[2]), jnp.asarray(key_.shape[2])
+    logsumexp = cast(logsumexp, np.float32)[..., None]
+    return out, logsumexp, None, None, *lengths, _pack(key, np.int64), _zero(np.int64), None
+
+
+@kernel("_scaled_dot_product_cudnn_attention_backward", static=("dropout_p",))
+def cudnn_attention_backward(
+    grad_out, query, key_, value, out, logsumexp, philox_seed, philox_offset, attn_bias, cum_seq_q, cum_seq_k,
+    max_q, max_k, dropout_p, is_causal, *, scale=None, key=None
+):  # fmt: skip
+    return efficient_attention_backward(
+        grad_out, query, key_, value, attn_bias, out, logsumexp[..., 0], philox_seed, philox_offset, dropout_p,
+        (True, True, True, False), is_causal, scale=scale,
+    )[:3]  # fmt: skip
+
+
+# Multi-head attention, forward only: aten/src/ATen/native/transformers/attention.cpp
+
+
+def _linear(x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
+    product = _product(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
+    return cast(product + cast(bias, product.dtype), x.dtype)
+
+
+@kernel("_transform_bias_rescale_qkv")
+def transform_bias_rescale_qkv(qkv, qkv_bias, num_heads):
+    """(B, T, 3 D) to query, key and value of (B, heads, T, D / heads), with bias, the query scaled."""
+    batch, length, width = qkv.shape
+    size = width // 3 // num_heads
+    wide = cast(qkv, compute_type(qkv.dtype)) + cast(qkv_bias, compute_type(qkv.dtype))
+    query, key, value = wide.reshape(batch, length, 3, num_heads, size).transpose(2, 0, 3, 1, 4)
+    return tuple(cast(x, qkv.dtype) for x in (query * size**-0.5, key, value))
+
+
+@kernel("_native_multi_head_attention")
+def native_multi_head_attention(
+    query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask=None,
+    need_weights=True, average_attn_weights=True, mask_type=None
+):  # fmt: skip
+    none = jnp.zeros((), query.dtype)
+    if query is key is value:
+        projected = _linear(query, qkv_weight, none)
+    else:
+        parts = zip((query, key, value), jnp.split(qkv_weight, 3), strict=True)
+        projected = jnp.concatenate([_linear(x, weight, none) for x, weight in parts], axis=2)
+    query, key, value = transform_bias_rescale_qkv(projected, qkv_bias, num_head)
+    scores = cast(_product(query, key, _QK), query.dtype)
+    if mask is None:
+        weights = cast(jax.nn.softmax(cast(scores, compute_type(scores.dtype)), axis=3), scores.dtype)
+    else:
+        weights = masked_softmax(scores, cast(mask, bool), 3, mask_type)
+    context = cast(_product(weights, value, _PV), query.dtype)
+    context = context.transpose(0, 2, 1, 3).reshape(*projected.shape[:2], embed_dim)
+    out = _linear(context, proj_weight, proj_bias)
+    if not need_weights:
+        return out, None
+    return out, cast(jnp.mean(weights, 1), weights.dtype) if average_attn_weights else weights
+
+
+@kernel("_transformer_encoder_layer_fwd")
+def transformer_encoder_layer_fwd(
+    src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, use_gelu, norm_first, eps, norm_weight_1,
+    norm_bias_1, norm_weight_2, norm_bias_2, ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2, mask=None,
+    mask_type=None
+):  # fmt: skip
+    def attend(x: jax.Array) -> jax.Array:
+        return native_multi_head_attention(
+            x, x, x, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, False, True, mask_type
+        )[0]
+
+    def feed_forward(x: jax.Array) -> jax.Array:
+        hidden = _linear(x, ffn_weight_1, ffn_bias_1)
+        hidden = jax.nn.gelu(hidden, approximate=False) if use_gelu else jax.nn.relu(hidden)
+        return _linear(hidden, ffn_weight_2, ffn_bias_2)
+
+    def norm_1(x: jax.Array) -> jax.Array:
+        return native_layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)[0]
+
+    def norm_2(x: jax.Array) -> jax.Array:
+        return native_layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)[0]
+
+    if norm_first:
+        x = src + attend(norm_1(src))
+        return x + feed_forward(norm_2(x))
+    x = norm_1(src + attend(src))
+    return norm_2(x + feed_forward(x))

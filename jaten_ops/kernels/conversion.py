@@ -1,0 +1,114 @@
+"""Copies and conversions of dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaten_ops.registry import kernel
+
+from . import checks
+from .promotion import cast, is_complex, is_float
+
+
+def convert(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """`x` in another dtype, as ATen's `to` does it on a CPU.
+
+    A float that an integer type cannot hold is undefined in C++. ATen's binaries go through int32, or int64 for wide
+    types, where such a float and NaN become the lowest value, and then drop the high bits: 300.0 is 44 as uint8.
+    """
+    if is_complex(x.dtype) and dtype.kind != "b" and not is_complex(dtype):
+        x = lax.real(x)
+    if dtype.name.startswith("float8_e4m3"):  # has no infinity: the largest value stands for it
+        limit = float(jnp.finfo(dtype).max)
+        x = lax.clamp(-limit, cast(x, np.promote_types(np.float32, x.dtype)), limit)
+    if not is_float(x.dtype) or dtype.kind not in "iu":
+        return cast(x, dtype)
+    wide = np.int64 if dtype.itemsize == 8 or dtype == np.uint32 else np.int32
+    lowest = np.array(np.iinfo(wide).min, wide)
+    whole = lax.convert_element_type(x, wide)
+    # -lowest is a power of two, so it is exact in every float type but float16, where it is infinite
+    fits = x < -float(lowest) if x.dtype != np.float16 else jnp.isfinite(x)
+    signed = cast(jnp.where(fits, whole, lowest), dtype)
+    if dtype != np.uint64:
+        return signed
+    return jnp.where(x >= -float(lowest), lax.convert_element_type(x, dtype), signed)
+
+
+def scalar(value: Any, dtype: np.dtype) -> jax.Array:
+    """A Python number, or the tracer of one, as a 0-d array; raises if the dtype cannot hold it, as ATen does."""
+    known = not isinstance(value, jax.Array)
+    holds = _holds(np.asarray(value) if known else value, dtype, np if known else jnp)
+    message = f"value cannot be converted to type {dtype} without overflow"
+    if known and not holds:
+        raise RuntimeError(message)
+    if not known and holds is not True:
+        checks.require(holds, RuntimeError, message)
+    return cast(value, dtype)
+
+
+def _holds(value: Any, dtype: np.dtype, xp: Any) -> Any:
+    """Whether a dtype can hold a number. Source: c10::overflows in c10/util/overflow_utils.h."""
+    if is_complex(dtype) or dtype.kind == "b" or value.dtype.kind == "b":
+        return True
+    real = True
+    if value.dtype.kind == "c":
+        value, real = value.real, value.imag == 0
+    if is_float(dtype):
+        limit = float(jnp.finfo(dtype).max)
+        return real if dtype.itemsize == 8 else real & ~(xp.isfinite(value) & (xp.abs(value) > limit))
+    info = np.iinfo(dtype)
+    if value.dtype.kind in "iu":
+        # a negative number may wrap round in an unsigned type
+        return True if dtype.itemsize == 8 else (value >= (info.min or -info.max)) & (value <= info.max)
+    return real & (value >= float(info.min)) & (value <= float(info.max))
+
+
+@kernel("_to_copy")
+def to_copy(self, *, dtype=None):
+    return lax.copy_p.bind(self) if dtype is None or dtype == self.dtype else convert(self, dtype)
+
+
+@kernel("clone")
+def clone(self):
+    # a copy even where XLA would hand on the same array: the caller may write to the result
+    return lax.copy_p.bind(self)
+
+
+@kernel("copy", "_copy_from")
+def copy(self, src):
+    return lax.broadcast_in_dim(convert(src, self.dtype), self.shape, range(self.ndim - src.ndim, self.ndim))
+
+
+@kernel("_local_scalar_dense")
+def local_scalar_dense(self):
+    if self.size != 1:
+        raise RuntimeError(f"a Tensor with {self.size} elements cannot be converted to Scalar")
+    return lax.reshape(self, ())
+
+
+@kernel("resize")
+def resize(self, size):
+    """The elements in order, those that `size` has more undefined in ATen and zero here."""
+    numel = int(np.prod(size, dtype=np.int64))
+    flat = lax.reshape(self, (self.size,))
+    return lax.reshape(lax.pad(flat, np.zeros((), self.dtype), [(0, numel - self.size, 0)]), size)
+
+
+@kernel("resize_as")
+def resize_as(self, the_template):
+    return resize(self, the_template.shape)
+
+
+@kernel("set.source_Tensor")
+def set_source_tensor(self, source):
+    return lax.copy_p.bind(source)
+
+
+@kernel("set")
+def set_empty(self):
+    return lax.full((0,), 0, self.dtype)

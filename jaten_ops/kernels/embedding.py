@@ -1,0 +1,239 @@
+"""Embeddings and bags of them.
+
+A bag is a run of indices between two offsets, reduced to one row. Mode 0 sums it, 1 takes the mean, 2 the maximum.
+Source: aten/src/ATen/native/Embedding.cpp, EmbeddingBag.cpp.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaten_ops.registry import kernel
+
+from .checks import require
+from .promotion import cast, compute_type
+
+SUM, MEAN, MAX = 0, 1, 2
+
+
+def _rows(weight: jax.Array, indices: jax.Array) -> jax.Array:
+    """The rows of (N, D) at indices of any shape, (*, D); the caller checks the range."""
+    if not indices.size or not weight.shape[0]:
+        return jnp.zeros((*indices.shape, weight.shape[1]), weight.dtype)
+    numbers = lax.GatherDimensionNumbers(offset_dims=(indices.ndim,), collapsed_slice_dims=(0,), start_index_map=(0,))
+    mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    return lax.gather(weight, indices[..., None], numbers, (1, weight.shape[1]), mode=mode)
+
+
+def _add_rows(size: int, indices: jax.Array, rows: jax.Array) -> jax.Array:
+    """The sum of the rows of each index, (size, *); an index of `size` drops its row."""
+    return jnp.zeros((size, *rows.shape[1:]), rows.dtype).at[indices].add(rows, mode="drop")
+
+
+@jax.custom_jvp
+def _with_gradient_factor(x: jax.Array, factor: jax.Array) -> jax.Array:
+    """`x`, with its gradient multiplied by `factor`."""
+    return x
+
+
+@_with_gradient_factor.defjvp
+def _with_gradient_factor_jvp(primals, tangents):
+    (x, factor), (dx, _) = primals, tangents
+    return x, dx * factor
+
+
+def _frequency(indices: jax.Array, size: int, dtype: Any) -> jax.Array:
+    """How often the index at each place occurs."""
+    return _add_rows(size, indices, jnp.ones(indices.shape, dtype))[indices]
+
+
+def _require_in_range(indices: jax.Array, size: int, error: type[Exception], message: str) -> None:
+    require((indices >= 0) & (indices < size), error, message)
+
+
+@kernel("embedding")
+def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
+    if weight.ndim != 2:
+        raise RuntimeError("'weight' must be 2-D")
+    if indices.dtype not in (np.int32, np.int64):
+        raise RuntimeError(f"Expected argument #1 'indices' to be of dtype int64 or int32; got {indices.dtype}")
+    _require_in_range(indices, weight.shape[0], IndexError, "index out of range in self")
+    rows = _rows(weight, indices)
+    if padding_idx < 0 and not scale_grad_by_freq:
+        return rows
+    factor = cast(indices != padding_idx, weight.dtype)
+    if scale_grad_by_freq:
+        factor = factor / _frequency(indices.reshape(-1), weight.shape[0], weight.dtype).reshape(indices.shape)
+    return _with_gradient_factor(rows, factor[..., None])
+
+
+@kernel("embedding_dense_backward")
+def embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq):
+    indices = indices.reshape(-1)
+    grad = cast(grad_output, compute_type(grad_output.dtype)).reshape(indices.size, -1)
+    if scale_grad_by_freq:
+        grad = grad / _frequency(indices, num_weights, grad.dtype)[:, None]
+    indices = jnp.where(indices == padding_idx, num_weights, indices)
+    return cast(_add_rows(num_weights, indices, grad), grad_output.dtype)
+
+
+@kernel("embedding_renorm")
+def embedding_renorm(self, indices, max_norm, norm_type):
+    """`self` with the rows at `indices` scaled down to a norm of at most `max_norm`."""
+    indices = indices.reshape(-1)
+    _require_in_range(indices, self.shape[0], IndexError, "index out of range in self")
+    rows = cast(_rows(self, indices), compute_type(self.dtype))
+    size, p = jnp.abs(rows), cast(norm_type, rows.dtype)
+    norm = jnp.where(
+        p == math.inf,
+        jnp.max(size, 1, initial=0),
+        jnp.where(p == 0, jnp.sum(cast(size != 0, rows.dtype), 1), jnp.sum(size**p, 1) ** (1 / p)),
+    )
+    limit = cast(max_norm, rows.dtype)
+    factor = jnp.where(norm > limit, limit / (norm + np.asarray(1e-7, rows.dtype)), 1)
+    return self.at[indices].set(cast(rows * factor[:, None], self.dtype), mode="drop")
+
+
+# Bags
+
+
+def _check_bags(weight: jax.Array, indices: jax.Array, offsets: jax.Array) -> None:
+    count = indices.shape[0]
+    _require_in_range(
+        indices, weight.shape[0], RuntimeError, f"Index of input is not in the valid range [0, {weight.shape[0]})"
+    )
+    if offsets.shape[0]:
+        require(offsets[0] == 0, RuntimeError, "offsets[0] has to be 0: the first bag has to start there")
+        require(offsets[-1] <= count, RuntimeError, f"offsets[-1] can not be greater than input's length {count}")
+
+
+def _bag_of(count: int, starts: jax.Array) -> jax.Array:
+    """The bag of each of `count` indices, given where the bags start."""
+    if not starts.shape[0]:
+        return jnp.zeros((count,), starts.dtype)
+    begun = jnp.zeros((count,), starts.dtype).at[starts[1:]].add(1, mode="drop")
+    return jnp.cumsum(begun, dtype=starts.dtype)
+
+
+def _bag_sizes(bag: jax.Array, bags: int, counts: jax.Array) -> jax.Array:
+    return _add_rows(bags, bag, cast(counts, bag.dtype))
+
+
+def _maximum(rows: jax.Array, indices: jax.Array, bag: jax.Array, bags: int, counts: jax.Array) -> Any:
+    """The largest value of each bag, 0 if it is empty, and the index of the row that it is in."""
+    shape, count = (bags, rows.shape[1]), rows.shape[0]
+    bag = jnp.where(counts, bag, bags)
+    top = jnp.full(shape, -np.inf, rows.dtype).at[bag].max(lax.stop_gradient(rows), mode="drop")
+    position = jnp.where(rows == _rows(top, bag), lax.broadcasted_iota(np.int32, rows.shape, 0), count)
+    first = jnp.full(shape, count, np.int32).at[bag].min(position, mode="drop")
+    found = first < count
+    first = jnp.where(found, first, 0)
+    values = jnp.take_along_axis(rows, first, 0) if count else jnp.zeros(shape, rows.dtype)
+    where = indices[first] if count else jnp.zeros(shape, indices.dtype)
+    return jnp.where(found, values, 0), jnp.where(found, where, 0)
+
+
+def _embedding_bag(
+    weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx,
+    sizes_of_sum
+):  # fmt: skip
+    dtype = indices.dtype if indices.dtype == offsets.dtype else np.dtype("int64")
+    indices, offsets = cast(indices, dtype), cast(offsets, dtype)
+    _check_bags(weight, indices, offsets)
+    starts = offsets[:-1] if include_last_offset else offsets
+    bags, count = starts.shape[0], indices.shape[0]
+    bag, counts = _bag_of(count, starts), indices != padding_idx
+    rows = cast(_rows(weight, indices), compute_type(weight.dtype))
+    if scale_grad_by_freq:
+        rows = _with_gradient_factor(rows, 1 / _frequency(indices, weight.shape[0], rows.dtype)[:, None])
+    if mode == MAX:
+        out, where = _maximum(rows, indices, bag, bags, counts)
+        return cast(out, weight.dtype), bag, _bag_sizes(bag, bags, counts), where
+    if per_sample_weights is not None:
+        rows = rows * cast(per_sample_weights, rows.dtype)[:, None]
+    out = _add_rows(bags, jnp.where(counts, bag, bags) if padding_idx >= 0 else bag, rows)
+    if mode == SUM:
+        # ATen fills these only where its backward needs them
+        sizes = jnp.zeros((sizes_of_sum,), dtype)
+        fast = padding_idx < 0 and weight.dtype != np.float64
+        return cast(out, weight.dtype), bag[:0] if fast else bag, sizes, sizes
+    sizes = _bag_sizes(bag, bags, counts)
+    out = out / cast(jnp.maximum(sizes, 1), out.dtype)[:, None]
+    return cast(out, weight.dtype), bag, sizes, sizes
+
+
+@kernel("_embedding_bag")
+def embedding_bag(
+    weight, indices, offsets, scale_grad_by_freq=False, mode=0, sparse=False, per_sample_weights=None,
+    include_last_offset=False, padding_idx=-1
+):  # fmt: skip
+    return _embedding_bag(
+        weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx,
+        offsets.shape[0] - include_last_offset,
+    )  # fmt: skip
+
+
+@kernel("_embedding_bag_forward_only")
+def embedding_bag_forward_only(
+    weight, indices, offsets, scale_grad_by_freq=False, mode=0, sparse=False, per_sample_weights=None,
+    include_last_offset=False, padding_idx=-1
+):  # fmt: skip
+    return _embedding_bag(
+        weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx,
+        offsets.shape[0],
+    )  # fmt: skip
+
+
+@kernel("_embedding_bag_dense_backward")
+def embedding_bag_dense_backward(
+    grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights,
+    padding_idx=-1
+):  # fmt: skip
+    wide = cast(grad, compute_type(grad.dtype))
+    if mode == MAX:
+        columns = lax.broadcasted_iota(maximum_indices.dtype, maximum_indices.shape, 1)
+        rows = jnp.where(bag_size[:, None] > 0, maximum_indices, num_weights)
+        zeros = jnp.zeros((num_weights, grad.shape[1]), wide.dtype)
+        return cast(zeros.at[rows, columns].add(wide, mode="drop"), grad.dtype)
+    if mode == MEAN:
+        wide = wide / cast(jnp.maximum(bag_size, 1), wide.dtype)[:, None]
+    rows = _rows(wide, offset2bag)
+    if per_sample_weights is not None:
+        rows = rows * cast(per_sample_weights, rows.dtype)[:, None]
+    if scale_grad_by_freq:
+        rows = rows / _frequency(indices, num_weights, rows.dtype)[:, None]
+    indices = jnp.where(indices == padding_idx, num_weights, indices)
+    return cast(_add_rows(num_weights, indices, rows), grad.dtype)
+
+
+def _offset2bag(indices: jax.Array, offsets: jax.Array, offset2bag: jax.Array) -> jax.Array:
+    """The forward's `offset2bag`, which it leaves empty in ATen's fast path."""
+    return offset2bag if offset2bag.shape[0] == indices.shape[0] else _bag_of(indices.shape[0], offsets)
+
+
+@kernel("_embedding_bag_backward")
+def embedding_bag_backward(
+    grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, sparse,
+    per_sample_weights, padding_idx=-1
+):  # fmt: skip
+    """The gradient is dense also if `sparse`: XLA has no sparse tensors."""
+    return embedding_bag_dense_backward(
+        grad, indices, _offset2bag(indices, offsets, offset2bag), bag_size, maximum_indices, num_weights,
+        scale_grad_by_freq, mode, per_sample_weights, padding_idx,
+    )  # fmt: skip
+
+
+@kernel("_embedding_bag_per_sample_weights_backward")
+def embedding_bag_per_sample_weights_backward(grad, weight, indices, offsets, offset2bag, mode, padding_idx=-1):
+    if mode != SUM:
+        raise RuntimeError("embedding_bag_backward: per_sample_weights only supported for mode='sum'")
+    wide = compute_type(grad.dtype)
+    of_bag = _rows(cast(grad, wide), _offset2bag(indices, offsets, offset2bag))
+    products = jnp.sum(of_bag * cast(_rows(weight, indices), wide), 1)
+    return cast(jnp.where(indices == padding_idx, 0, products), grad.dtype)

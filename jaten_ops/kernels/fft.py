@@ -1,0 +1,80 @@
+"""Discrete Fourier transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod, sqrt
+
+import jax
+import numpy as np
+from jax import lax
+
+from jaten_ops.registry import kernel
+
+from .promotion import to_complex
+
+_MOST_AXES = 3  # of lax.fft
+
+
+def _scale(normalization: int, lengths: Sequence[int]) -> float:
+    """`fft_norm_mode` of aten/src/ATen/native/SpectralOpsUtils.h: none, by the root of n, by n."""
+    n = prod(lengths)
+    return (1.0, 1 / sqrt(n), 1 / n)[normalization] if n else 1.0
+
+
+def _normalize(x: jax.Array, normalization: int, lengths: Sequence[int]) -> jax.Array:
+    scale = _scale(normalization, lengths)
+    return x if scale == 1 else x * np.asarray(scale, x.dtype)
+
+
+def _last(dims: Sequence[int], ndim: int) -> list[int]:
+    """The permutation that brings the transformed dimensions to the end, in the order given."""
+    return [d for d in range(ndim) if d not in dims] + list(dims)
+
+
+def _at_end(x: jax.Array, dims: Sequence[int], fn: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    order = _last(dims, x.ndim)
+    if order == sorted(order):
+        return fn(x)
+    return fn(x.transpose(order)).transpose(np.argsort(order))
+
+
+def _complex_to_complex(x: jax.Array, dims: Sequence[int], forward: bool) -> jax.Array:
+    kind = lax.FftType.FFT if forward else lax.FftType.IFFT
+    for i in range(0, len(dims), _MOST_AXES):
+        group = dims[i : i + _MOST_AXES]
+        lengths = tuple(x.shape[d] for d in group)
+        if x.size:
+            x = _at_end(x, group, lambda x, lengths=lengths: lax.fft(x, kind, lengths))
+        if not forward:  # XLA's inverse transform divides by n, ATen's does not
+            x = x * np.asarray(prod(lengths), x.dtype)
+    return x
+
+
+@kernel("_fft_c2c")
+def _fft_c2c(self, dim, normalization, forward):
+    dim = [d % self.ndim for d in dim] if self.ndim else []
+    out = _complex_to_complex(self, dim, forward)
+    return _normalize(out, normalization, [self.shape[d] for d in dim])
+
+
+@kernel("_fft_r2c")
+def _fft_r2c(self, dim, normalization, onesided):
+    dim = [d % self.ndim for d in dim]
+    lengths = tuple(self.shape[d] for d in dim)
+    if onesided:
+        rest, last = dim[:-1], dim[-1:]
+        out = _at_end(self, last, lambda x: lax.fft(x, lax.FftType.RFFT, lengths[-1:]))
+        out = _complex_to_complex(out, rest, True)
+    else:
+        out = _complex_to_complex(lax.convert_element_type(self, to_complex(self.dtype)), dim, True)
+    return _normalize(out, normalization, lengths)
+
+
+@kernel("_fft_c2r")
+def _fft_c2r(self, dim, normalization, last_dim_size):
+    dim = [d % self.ndim for d in dim]
+    lengths = [*(self.shape[d] for d in dim[:-1]), last_dim_size]
+    x = _complex_to_complex(self, dim[:-1], False)
+    out = _at_end(x, dim[-1:], lambda x: lax.fft(x, lax.FftType.IRFFT, (last_dim_size,)))
+    return _normalize(out * np.asarray(last_dim_size, out.dtype), normalization, lengths)

@@ -1,0 +1,68 @@
+"""`_foreach_*`: the kernel of the elementwise op of the same name, for each element of the lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jaten_ops.registry import KERNELS, kernel
+from jaten_ops.schema import FUNCTIONAL, OpSpec
+
+# what the suffix of a foreach overload says of the overload it repeats
+_SUFFIXES = {"": "", "List": ".Tensor", "Tensor": ".Tensor", "Scalar": ".Scalar", "ScalarList": ".Scalar"}
+
+_EXCEPTIONS = {
+    "clamp_max.Scalar": "clamp_max",
+    "clamp_max.ScalarList": "clamp_max",
+    "clamp_min.Scalar": "clamp_min",
+    "clamp_min.ScalarList": "clamp_min",
+    "norm.Scalar": "linalg_vector_norm",
+    "pow.List": "pow.Tensor_Tensor",
+    "pow.Scalar": "pow.Tensor_Scalar",
+    "pow.ScalarAndTensor": "pow.Scalar",
+    "pow.ScalarList": "pow.Tensor_Scalar",
+    "powsum.Scalar": "linalg__powsum",
+}
+_ONE_OVERLOAD = ("addcdiv", "addcmul", "maximum", "minimum")
+
+
+def _repeated(spec: OpSpec) -> str:
+    """The overload that a foreach overload repeats."""
+    name = spec.overload.removeprefix("_foreach_")
+    packet, _, suffix = name.partition(".")
+    if name in _EXCEPTIONS:
+        return _EXCEPTIONS[name]
+    return packet if packet in _ONE_OVERLOAD else packet + _SUFFIXES[suffix]
+
+
+def _element(spec: OpSpec) -> Callable[..., Any]:
+    """The function of one element of each list, and of the arguments that are not lists."""
+    repeated = _repeated(spec)
+
+    # looked up at the call: the modules of kernels may be imported in any order
+    if spec.packet in ("_foreach_addcdiv", "_foreach_addcmul"):
+        return lambda self, tensor1, tensor2, value: KERNELS[repeated].fn(self, tensor1, tensor2, value=value)
+    if repeated.startswith("linalg_"):
+        return lambda self, ord, dtype: KERNELS[repeated].fn(self, ord, None, False, dtype=dtype)
+    return lambda *args, **kwargs: KERNELS[repeated].fn(*args, **kwargs)
+
+
+def _foreach(spec: OpSpec) -> Callable[..., Any]:
+    element = _element(spec)
+    # of addcdiv.Tensor and addcmul.Tensor, `scalars` is a tensor with an element for each
+    listed = [a.type.endswith("[]") or a.name == "scalars" for a in spec.arguments]
+    first = listed.index(True)
+
+    def foreach(*args, **kwargs):
+        return [
+            element(*(a[i] if many else a for a, many in zip(args, listed, strict=False)), **kwargs)
+            for i in range(len(args[first]))
+        ]
+
+    return foreach
+
+
+for _spec in FUNCTIONAL.values():
+    if _spec.overload.startswith("_foreach_"):
+        _static = {"exponent", "ord"} & {a.name for a in _spec.arguments if not a.is_tensor}
+        kernel(_spec.overload, static=_static)(_foreach(_spec))

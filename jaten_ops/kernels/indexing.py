@@ -1,0 +1,270 @@
+"""Reading by index: index, gather, select, take, masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaten_ops.registry import kernel
+
+from .checks import require
+from .conversion import scalar
+from .views import at_least_1d, broadcast_to, wrap_dim
+
+# Indices are checked, so XLA need not guard them; it clamps an index that is wrong all the same.
+IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
+
+
+def is_mask(index: jax.Array | None) -> bool:
+    """Whether an index is a mask: bool, or uint8 as in old programs."""
+    return index is not None and index.dtype in (np.bool_, np.uint8)
+
+
+def in_range(index: jax.Array, size: int, error: type[Exception], message: str) -> jax.Array:
+    """An index that may not be negative."""
+    require((index >= 0) & (index < size), error, message)
+    return index
+
+
+def wrapped(index: jax.Array, size: int, message: str = "", check: bool = True) -> jax.Array:
+    """An index whose negative values count from the end."""
+    if check:
+        require((index >= -size) & (index < size), IndexError, message)
+    return lax.select(index < 0, index + np.array(size, index.dtype), index)
+
+
+def where(mask: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+    """`x` where the mask holds, else `y`; all broadcast, `x` and `y` of one dtype."""
+    shape = np.broadcast_shapes(mask.shape, x.shape, y.shape)
+    return lax.select(*(broadcast_to(a, shape) for a in (mask, x, y)))
+
+
+class Places:
+    """Where advanced indices read or write: the indices broadcast together, and how the result's dimensions lie.
+
+    Args:
+        shape: of the indexed tensor.
+        indices: one index for each of its first dimensions, None for those taken whole. No masks.
+        check: whether an index out of range raises.
+
+    Attributes:
+        dims: the indexed dimensions.
+        index: of shape (*batch, len(dims)).
+        shape: of the result. The batch dimensions stand where the indexed ones did if those are adjacent, and in front
+            if not.
+        window: the dimensions of the result that are not batch dimensions.
+    """
+
+    def __init__(self, shape: Sequence[int], indices: Sequence[jax.Array | None], check: bool = True) -> None:
+        self.dims = [d for d, index in enumerate(indices) if index is not None]
+        arrays = []
+        for d in self.dims:
+            message = f"index is out of bounds for dimension {d} with size {shape[d]}"
+            arrays.append(wrapped(jnp.asarray(indices[d]), shape[d], message, check))
+        dtype = np.result_type(*(a.dtype for a in arrays))
+        batch = np.broadcast_shapes(*(a.shape for a in arrays))
+        columns = [lax.convert_element_type(broadcast_to(a, batch), dtype) for a in arrays]
+        last = len(batch)
+        self.index = lax.concatenate([lax.expand_dims(c, (last,)) for c in columns], last)
+        adjacent = self.dims[-1] - self.dims[0] == len(self.dims) - 1
+        lead = self.dims[0] if adjacent else 0
+        rest = [n for d, n in enumerate(shape) if d not in self.dims]
+        self.shape = (*rest[:lead], *batch, *rest[lead:])
+        self.window = [*range(lead), *range(lead + last, len(self.shape))]
+
+
+@kernel("index.Tensor", eager=lambda self, indices: any(map(is_mask, indices)))
+def index_tensor(self, indices):
+    return _index(self, indices, check=True)
+
+
+@kernel("_unsafe_index.Tensor", eager=lambda self, indices: any(map(is_mask, indices)))
+def unsafe_index(self, indices):
+    return _index(self, indices, check=False)
+
+
+def _index(self: jax.Array, indices: Sequence[jax.Array | None], check: bool) -> jax.Array:
+    indices = expand_masks(self.shape, indices)
+    if all(index is None for index in indices):
+        return self
+    places = Places(self.shape, indices, check)
+    if 0 in (self.shape[d] for d in places.dims) or 0 in places.shape:
+        return lax.full(places.shape, 0, self.dtype)
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=tuple(places.window),
+        collapsed_slice_dims=tuple(places.dims),
+        start_index_map=tuple(places.dims),
+    )
+    sizes = [1 if d in places.dims else n for d, n in enumerate(self.shape)]
+    return lax.gather(self, places.index, numbers, sizes, mode=IN_BOUNDS)
+
+
+def expand_masks(shape: Sequence[int], indices: Sequence[jax.Array | None], count: int | None = None) -> list[Any]:
+    """Indices in which each mask has become the positions of its true elements, one index for each of its dimensions.
+
+    A mask that is a tracer needs `count`, how many true elements it is to have; if it has fewer, the rest of the
+    positions lie out of range.
+    """
+    expanded: list[Any] = []
+    for index in indices:
+        if not is_mask(index):
+            expanded.append(index)
+            continue
+        at = len(expanded)
+        if index.shape != tuple(shape[at : at + index.ndim]):
+            raise IndexError(
+                f"The shape of the mask {list(index.shape)} at index {at} does not match the shape of the indexed"
+                f" tensor {list(shape)} at index {at}"
+            )
+        if count is None:
+            expanded.extend(np.nonzero(np.asarray(index)))
+        else:
+            expanded.extend(jnp.nonzero(index, size=count, fill_value=max(shape)))
+    return expanded
+
+
+# One index along one dimension
+
+
+def cut(x: jax.Array, shape: Sequence[int], dim: int) -> jax.Array:
+    """The start of `x` that has this shape in all dimensions but one."""
+    limits = [n if d == dim else m for d, (n, m) in enumerate(zip(x.shape, shape, strict=True))]
+    return x if tuple(limits) == x.shape else lax.slice(x, [0] * x.ndim, limits)
+
+
+@kernel("gather")
+def gather(self, dim, index, *, sparse_grad=False):
+    x, i = at_least_1d(self), at_least_1d(index)
+    dim = wrap_dim(dim, x.ndim)
+    if i.size == 0:
+        return lax.full(index.shape, 0, self.dtype)
+    message = f"index is out of bounds for dimension {dim} with size {x.shape[dim]}"
+    i = in_range(i, x.shape[dim], RuntimeError, message)
+    others = tuple(d for d in range(x.ndim) if d != dim)
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=(),
+        collapsed_slice_dims=(dim,),
+        start_index_map=(dim,),
+        operand_batching_dims=others,
+        start_indices_batching_dims=others,
+    )
+    found = lax.gather(cut(x, i.shape, dim), lax.expand_dims(i, (x.ndim,)), numbers, (1,) * x.ndim, mode=IN_BOUNDS)
+    return lax.reshape(found, index.shape)
+
+
+@kernel("index_select")
+def index_select(self, dim, index):
+    x, i = at_least_1d(self), at_least_1d(index)
+    dim = wrap_dim(dim, x.ndim)
+    i = in_range(i, x.shape[dim], IndexError, "index out of range in self")
+    found = _rows(x, dim, i)
+    return lax.reshape(found, ()) if self.ndim == 0 else found
+
+
+def _rows(x: jax.Array, dim: int, index: jax.Array) -> jax.Array:
+    """The slices of `x` along one dimension that a 1-d index names."""
+    shape = (*x.shape[:dim], index.size, *x.shape[dim + 1 :])
+    if 0 in shape or x.shape[dim] == 0:
+        return lax.full(shape, 0, x.dtype)
+    others = tuple(d for d in range(x.ndim) if d != dim)
+    numbers = lax.GatherDimensionNumbers(offset_dims=others, collapsed_slice_dims=(dim,), start_index_map=(dim,))
+    sizes = [1 if d == dim else n for d, n in enumerate(x.shape)]
+    return lax.gather(x, lax.expand_dims(index, (1,)), numbers, sizes, mode=IN_BOUNDS)
+
+
+@kernel("take")
+def take(self, index):
+    flat = lax.reshape(self, (self.size,))
+    i = wrapped(lax.reshape(index, (index.size,)), self.size, f"out of range on a tensor of {self.size} elements")
+    return lax.reshape(_rows(flat, 0, i), index.shape)
+
+
+# Masks
+
+
+def _to_device_of(found: np.ndarray, x: jax.Array) -> jax.Array:
+    return jax.device_put(found, next(iter(x.devices())))
+
+
+@kernel("nonzero", eager=True)
+def nonzero(self):
+    return _to_device_of(np.argwhere(np.asarray(self != 0)), self)
+
+
+@kernel("nonzero_static")
+def nonzero_static(self, *, size, fill_value=-1):
+    if self.ndim == 0:
+        return lax.full((size, 0), 0, np.int64)
+    found = jnp.nonzero(self, size=size, fill_value=fill_value)
+    return lax.convert_element_type(jnp.stack(found, 1), np.int64)
+
+
+@kernel("masked_select", eager=True)
+def masked_select(self, mask):
+    self, mask = jnp.broadcast_arrays(self, mask)
+    flat = lax.reshape(self, (self.size,))
+    return _rows(flat, 0, _to_device_of(np.flatnonzero(np.asarray(mask)), self))
+
+
+@kernel("_unsafe_masked_index")
+def unsafe_masked_index(self, mask, indices, fill):
+    """`self[indices]` where the mask holds, with the indices clamped, and `fill` elsewhere."""
+    indices = clamped(self.shape, indices, lowest=0)
+    found = _index(self, indices, check=False)
+    return where(mask, found, scalar(fill, self.dtype))
+
+
+def clamped(shape: Sequence[int], indices: Sequence[jax.Array | None], lowest: int | None = None) -> list[Any]:
+    """Indices made valid; negative ones stay, or become `lowest`."""
+    return [
+        None if i is None else jnp.clip(i, -shape[d] if lowest is None else lowest, max(shape[d] - 1, 0))
+        for d, i in enumerate(indices)
+    ]
+
+
+# Triangles
+
+
+def _triangle(rows: int, columns: int, diagonal: int) -> jax.Array:
+    """True on and below a diagonal: bool of shape (rows, columns)."""
+    row, column = (lax.broadcasted_iota(np.int32, (rows, columns), d) for d in (0, 1))
+    limit = np.int32(max(min(diagonal, columns), -rows - 1))
+    return column - row <= limit
+
+
+@kernel("tril")
+def tril(self, diagonal=0):
+    keep = lax.broadcast(_triangle(*self.shape[-2:], diagonal), self.shape[:-2])
+    return lax.select(keep, self, lax.full_like(self, 0))
+
+
+@kernel("triu")
+def triu(self, diagonal=0):
+    drop = lax.broadcast(_triangle(*self.shape[-2:], diagonal - 1), self.shape[:-2])
+    return lax.select(drop, lax.full_like(self, 0), self)
+
+
+def _ragged(starts: np.ndarray, lengths: np.ndarray, dtype: np.dtype) -> jax.Array:
+    """The coordinates (row, column) of runs, one in each row, as a (2, n) array."""
+    total = int(lengths.sum())
+    rows = jnp.repeat(np.arange(len(lengths)), lengths, total_repeat_length=total)
+    shift = starts - (np.cumsum(lengths) - lengths)
+    columns = lax.iota(np.int64, total) + jnp.asarray(shift)[rows]
+    return lax.convert_element_type(jnp.stack([rows, columns]), dtype)
+
+
+@kernel("tril_indices")
+def tril_indices(row, col, offset=0, *, dtype):
+    lengths = np.clip(np.arange(row) + offset + 1, 0, col)
+    return _ragged(np.zeros_like(lengths), lengths, dtype)
+
+
+@kernel("triu_indices")
+def triu_indices(row, col, offset=0, *, dtype):
+    starts = np.clip(np.arange(row) + offset, 0, col)
+    return _ragged(starts, col - starts, dtype)

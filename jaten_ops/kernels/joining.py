@@ -1,0 +1,146 @@
+"""Joining, repeating, flipping and rolling."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaten_ops.registry import kernel
+
+from .promotion import cast, result_type
+from .views import wrap_dim
+
+
+@kernel("cat")
+def cat(tensors, dim=0):
+    dtype = result_type(*tensors)
+    # ATen's legacy: a 1-d tensor without elements joins with anything
+    joined = [cast(x, dtype) for x in tensors if x.shape != (0,)]
+    if not joined:
+        return lax.full((0,), 0, dtype)
+    return lax.concatenate(joined, wrap_dim(dim, joined[0].ndim)) if len(joined) > 1 else joined[0]
+
+
+@kernel("stack", "_stack")
+def stack(tensors, dim=0):
+    dtype = result_type(*tensors)
+    dim = wrap_dim(dim, tensors[0].ndim + 1)
+    return lax.concatenate([lax.expand_dims(cast(x, dtype), (dim,)) for x in tensors], dim)
+
+
+@kernel("block_diag")
+def block_diag(tensors):
+    blocks = [lax.reshape(x, (1,) * (2 - x.ndim) + x.shape) if x.ndim < 2 else x for x in tensors]
+    dtype = result_type(*tensors)
+    width, at, rows = sum(b.shape[1] for b in blocks), 0, []
+    for block in blocks:
+        columns = block.shape[1]
+        rows.append(lax.pad(cast(block, dtype), np.zeros((), dtype), [(0, 0, 0), (at, width - at - columns, 0)]))
+        at += columns
+    return lax.concatenate(rows, 0) if rows else lax.full((1, 0), 0, dtype)
+
+
+@kernel("_chunk_cat")
+def chunk_cat(tensors, dim, num_chunks):
+    """Each tensor padded with zeros to `num_chunks` equal chunks, flattened, and joined chunk by chunk."""
+    dim, dtype = wrap_dim(dim, tensors[0].ndim), result_type(*tensors)
+    parts = []
+    for x in tensors:
+        length = -(-x.shape[dim] // num_chunks) * num_chunks
+        config = [(0, length - x.shape[dim] if d == dim else 0, 0) for d in range(x.ndim)]
+        padded = lax.pad(cast(x, dtype), np.zeros((), dtype), config)
+        lead = padded.shape[:dim]
+        parts.append(lax.reshape(padded, (*lead, num_chunks, padded.size // max(num_chunks * math.prod(lead), 1))))
+    return lax.concatenate(parts, parts[0].ndim - 1)
+
+
+@kernel("repeat")
+def repeat(self, repeats):
+    shape = (1,) * (len(repeats) - self.ndim) + self.shape
+    interleaved = [n for pair in zip(repeats, shape, strict=True) for n in pair]
+    lead = len(repeats) - self.ndim
+    x = lax.broadcast_in_dim(self, interleaved, [2 * (lead + d) + 1 for d in range(self.ndim)])
+    return lax.reshape(x, [r * n for r, n in zip(repeats, shape, strict=True)])
+
+
+@kernel("repeat_interleave.Tensor", eager=lambda repeats, output_size=None: output_size is None)
+def repeat_interleave(repeats, *, output_size=None):
+    """i repeated repeats[i] times."""
+    ends = jnp.cumsum(repeats, dtype=repeats.dtype)
+    if output_size is None:
+        output_size = int(ends[-1]) if ends.size else 0
+    if not ends.size:
+        return lax.full((output_size,), 0, repeats.dtype)
+    return jnp.searchsorted(ends, lax.iota(repeats.dtype, output_size), side="right").astype(repeats.dtype)
+
+
+@kernel("flip")
+def flip(self, dims):
+    return lax.rev(self, [wrap_dim(d, self.ndim) for d in dims]) if self.ndim else self
+
+
+@kernel("rot90")
+def rot90(self, k=1, dims=(0, 1)):
+    first, second = (wrap_dim(d, self.ndim) for d in dims)
+    order = list(range(self.ndim))
+    order[first], order[second] = second, first
+    match k % 4:
+        case 0:
+            return self
+        case 1:
+            return lax.transpose(lax.rev(self, [second]), order)
+        case 2:
+            return lax.rev(self, [first, second])
+        case _:
+            return lax.transpose(lax.rev(self, [first]), order)
+
+
+@kernel("roll")
+def roll(self, shifts, dims=()):
+    if not dims:
+        return lax.reshape(_roll(lax.reshape(self, (self.size,)), shifts[0], 0), self.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        self = _roll(self, shift, wrap_dim(dim, self.ndim))
+    return self
+
+
+def _roll(x: jax.Array, shift: int, dim: int) -> jax.Array:
+    length = x.shape[dim] if x.ndim else 0
+    shift = shift % length if length else 0
+    if not shift:
+        return x
+    cut = length - shift
+    parts = [lax.slice_in_dim(x, cut, length, 1, dim), lax.slice_in_dim(x, 0, cut, 1, dim)]
+    return lax.concatenate(parts, dim)
+
+
+# Channels and pixels
+
+
+@kernel("pixel_shuffle")
+def pixel_shuffle(self, upscale_factor):
+    *batch, channels, height, width = self.shape
+    r, n = upscale_factor, len(batch)
+    x = lax.reshape(self, (*batch, channels // (r * r), r, r, height, width))
+    x = lax.transpose(x, [*range(n + 1), n + 3, n + 1, n + 4, n + 2])
+    return lax.reshape(x, (*batch, channels // (r * r), height * r, width * r))
+
+
+@kernel("pixel_unshuffle")
+def pixel_unshuffle(self, downscale_factor):
+    *batch, channels, height, width = self.shape
+    r, n = downscale_factor, len(batch)
+    x = lax.reshape(self, (*batch, channels, height // r, r, width // r, r))
+    x = lax.transpose(x, [*range(n + 1), n + 2, n + 4, n + 1, n + 3])
+    return lax.reshape(x, (*batch, channels * r * r, height // r, width // r))
+
+
+@kernel("channel_shuffle", "native_channel_shuffle")
+def channel_shuffle(self, groups):
+    batch, channels, *rest = self.shape
+    x = lax.reshape(self, (batch, groups, channels // groups, *rest))
+    return lax.reshape(lax.transpose(x, [0, 2, 1, *range(3, x.ndim)]), self.shape)

@@ -1,0 +1,231 @@
+"""Matrix products.
+
+float16 and bfloat16 products are accumulated in float32 and rounded once; integers wrap.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaten_ops.registry import kernel
+
+from .promotion import cast, compute_type, is_integral, promote
+
+_MM = (((1,), (0,)), ((), ()))
+_BMM = (((2,), (1,)), ((0,), (0,)))
+_ADDBMM = (((0, 2), (0, 1)), ((), ()))
+_VECTORS = (((0,), (0,)), ((), ()))
+
+
+def require_same_dtype(op: str, *tensors: Any) -> None:
+    """Raises ATen's RuntimeError where the tensors of a product have different dtypes; there is no promotion."""
+    dtypes = [np.dtype(t.dtype) for t in tensors]
+    if len(set(dtypes)) > 1:
+        raise RuntimeError(f"{op}: expected tensors of one dtype, but got {', '.join(map(str, dtypes))}")
+
+
+def contract(a: jax.Array, b: jax.Array, dimension_numbers: Any) -> jax.Array:
+    """`lax.dot_general` of arrays of one dtype, with the result still in the dtype that ATen computes in."""
+    return lax.dot_general(a, b, dimension_numbers, preferred_element_type=compute_type(a.dtype))
+
+
+def _times(factor: Any, x: jax.Array) -> jax.Array:
+    if isinstance(factor, int | float) and factor == 1:
+        return x
+    return cast(factor, x.dtype) * x
+
+
+def blend(self: jax.Array, product: jax.Array, beta: Any, alpha: Any) -> jax.Array:
+    """`beta * self + alpha * product` in the dtype of `self`, rounded once. NaN in `self` is ignored if `beta` is 0."""
+    dtype = self.dtype
+    product = _times(alpha, product)
+    if isinstance(beta, int | float | complex) and beta == 0:
+        return cast(product, dtype)
+    scaled = _times(beta, cast(self, product.dtype))
+    if not isinstance(beta, int | float | complex):
+        scaled = jnp.where(beta == 0, jnp.zeros((), scaled.dtype), scaled)
+    return cast(scaled + product, dtype)
+
+
+@kernel("mm")
+def mm(self, mat2):
+    require_same_dtype("mm", self, mat2)
+    return cast(contract(self, mat2, _MM), self.dtype)
+
+
+@kernel("bmm")
+def bmm(self, mat2):
+    require_same_dtype("bmm", self, mat2)
+    return cast(contract(self, mat2, _BMM), self.dtype)
+
+
+@kernel("mv")
+def mv(self, vec):
+    require_same_dtype("mv", self, vec)
+    return cast(contract(self, vec, _MM), self.dtype)
+
+
+@kernel("dot")
+def dot(self, tensor):
+    require_same_dtype("dot", self, tensor)
+    return cast(contract(self, tensor, _VECTORS), self.dtype)
+
+
+@kernel("vdot")
+def vdot(self, other):
+    return dot(jnp.conj(self), other)
+
+
+@kernel("addmm")
+def addmm(self, mat1, mat2, *, beta=1, alpha=1):
+    require_same_dtype("addmm", self, mat1, mat2)
+    return blend(self, contract(mat1, mat2, _MM), beta, alpha)
+
+
+@kernel("baddbmm")
+def baddbmm(self, batch1, batch2, *, beta=1, alpha=1):
+    require_same_dtype("baddbmm", self, batch1, batch2)
+    return blend(self, contract(batch1, batch2, _BMM), beta, alpha)
+
+
+@kernel("addbmm")
+def addbmm(self, batch1, batch2, *, beta=1, alpha=1):
+    require_same_dtype("addbmm", self, batch1, batch2)
+    return blend(self, contract(batch1, batch2, _ADDBMM), beta, alpha)
+
+
+@kernel("addmv")
+def addmv(self, mat, vec, *, beta=1, alpha=1):
+    require_same_dtype("addmv", self, mat, vec)
+    return blend(self, contract(mat, vec, _MM), beta, alpha)
+
+
+@kernel("addr")
+def addr(self, vec1, vec2, *, beta=1, alpha=1):
+    # unlike its kin, a pointwise op: it promotes, and takes bool
+    self, vec1, vec2 = promote(self, vec1, vec2)
+    if is_integral(self.dtype) and not all(is_integral(jnp.result_type(factor)) for factor in (beta, alpha)):
+        raise RuntimeError("For integral input tensors, arguments beta and alpha must not be floating point numbers.")
+    vec1, vec2 = vec1[:, None], vec2[None, :]
+    if self.dtype == bool:
+        return (cast(beta, bool) & self) | (cast(alpha, bool) & vec1 & vec2)
+    compute = compute_type(self.dtype)
+    return blend(self, cast(vec1, compute) * cast(vec2, compute), beta, alpha)
+
+
+@kernel("_addmm_activation")
+def addmm_activation(self, mat1, mat2, *, beta=1, alpha=1, use_gelu=False):
+    require_same_dtype("_addmm_activation", self, mat1, mat2)
+    compute = compute_type(self.dtype)
+    total = blend(cast(self, compute), contract(mat1, mat2, _MM), beta, alpha)
+    return cast(jax.nn.gelu(total, approximate=False) if use_gelu else jax.nn.relu(total), self.dtype)
+
+
+# The forms with `out_dtype` return the accumulated product unrounded; ATen has them for CUDA.
+
+
+@kernel("mm.dtype")
+def mm_dtype(self, mat2, out_dtype):
+    require_same_dtype("mm", self, mat2)
+    return cast(contract(self, mat2, _MM), out_dtype)
+
+
+@kernel("bmm.dtype")
+def bmm_dtype(self, mat2, out_dtype):
+    require_same_dtype("bmm", self, mat2)
+    return cast(contract(self, mat2, _BMM), out_dtype)
+
+
+@kernel("addmm.dtype")
+def addmm_dtype(self, mat1, mat2, out_dtype, *, beta=1, alpha=1):
+    return blend(cast(self, out_dtype), contract(mat1, mat2, _MM), beta, alpha)
+
+
+@kernel("baddbmm.dtype")
+def baddbmm_dtype(self, batch1, batch2, out_dtype, *, beta=1, alpha=1):
+    return blend(cast(self, out_dtype), contract(batch1, batch2, _BMM), beta, alpha)
+
+
+@kernel("_int_mm")
+def int_mm(self, mat2):
+    return lax.dot_general(self, mat2, _MM, preferred_element_type=jnp.int32)
+
+
+@kernel("_weight_int8pack_mm")
+def weight_int8pack_mm(self, mat2, scales):
+    compute = compute_type(self.dtype)
+    product = lax.dot_general(cast(self, compute), cast(mat2, compute), (((1,), (1,)), ((), ())))
+    return cast(product * cast(scales, compute), self.dtype)
+
+
+@kernel("_scaled_mm")
+def scaled_mm(self, mat2, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False):
+    """Product of float8 matrices with one scale a tensor or a row. `use_fast_accum` is about hardware only."""
+    product = lax.dot_general(cast(self, jnp.float32) * scale_a, cast(mat2, jnp.float32) * scale_b, _MM)
+    if bias is not None:
+        product = product + cast(bias, jnp.float32)
+    dtype = np.dtype(out_dtype or self.dtype)
+    if scale_result is not None and dtype.itemsize == 1:  # ATen ignores it where the result needs no scale
+        product = product / scale_result
+    return cast(product, dtype)
+
+
+@kernel("_grouped_mm")
+def grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
+    """A product for each group. A 2-d operand holds the groups side by side, with ends `offs`, along the rows of
+    `self`, the columns of `mat2`, or, if both are 2-d, the dimension that is summed over; a 3-d one stacks them."""
+    require_same_dtype("_grouped_mm", self, mat2)
+    compute = compute_type(self.dtype)
+    if self.ndim == mat2.ndim == 3:
+        product = contract(self, mat2, _BMM)
+    else:
+        sizes = jnp.diff(offs, prepend=0).astype(jnp.int32)
+        if self.ndim == mat2.ndim == 2:
+            numbers = lax.RaggedDotDimensionNumbers(_MM, lhs_ragged_dimensions=[1], rhs_group_dimensions=[])
+            product = lax.ragged_dot_general(self, mat2, sizes, numbers, preferred_element_type=compute)
+        elif self.ndim == 2:
+            product = lax.ragged_dot(self, mat2, sizes, preferred_element_type=compute)
+        else:
+            # rounded first: XLA's CPU backend cannot transpose the float32 product of bfloat16 matrices
+            product = lax.ragged_dot(mat2.T, self.swapaxes(1, 2), sizes, preferred_element_type=compute)
+            product = cast(product, out_dtype or self.dtype).T
+    if bias is not None:
+        product = cast(product, compute) + cast(bias, compute)
+    return cast(product, out_dtype or self.dtype)
+
+
+@kernel("linear_backward")
+def linear_backward(self, grad_output, weight, output_mask):
+    """Gradients of `linear` to its input, weight and bias. ATen has it for nested tensors and MPS only."""
+    rows = grad_output.reshape(-1, grad_output.shape[-1])
+    want_input, want_weight, want_bias = output_mask
+    return (
+        jnp.matmul(grad_output, weight) if want_input else None,
+        mm(rows.T, self.reshape(-1, self.shape[-1])) if want_weight else None,
+        cast(rows.sum(0), grad_output.dtype) if want_bias else None,
+    )
+
+
+@kernel("_trilinear")
+def trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
+    """`(i1 * i2 * i3).sum(sumdim)` after unsqueezing each at the dims `expand`. `unroll_dim` says only how to loop."""
+    operands, ndim = [i1, i2, i3], i1.ndim + len(expand1)
+    labels, shape = [], [1] * ndim
+    for at, (x, expand) in enumerate(zip(operands, (expand1, expand2, expand3), strict=True)):
+        dims = [d for d in range(ndim) if d not in expand]
+        for d, size in zip(dims, x.shape, strict=True):
+            shape[d] = size if shape[d] == 1 else shape[d]
+        kept = [d for d, size in zip(dims, x.shape, strict=True) if size != 1]  # a dim of size 1 broadcasts
+        operands[at] = x.reshape([size for size in x.shape if size != 1])
+        labels.append(kept)
+    known = {d for kept in labels for d in kept}
+    result = [d for d in range(ndim) if d not in sumdim]
+    compute = compute_type(i1.dtype)
+    pairs = [y for x, kept in zip(operands, labels, strict=True) for y in (cast(x, compute), kept)]
+    total = jnp.einsum(*pairs, [d for d in result if d in known], optimize="optimal")
+    return cast(total.reshape([shape[d] for d in result]), i1.dtype)

@@ -1,0 +1,370 @@
+"""Batch, layer, group and instance normalization.
+
+Statistics are computed in float32 (float64 for float64) by two passes over the input: the one-pass formula cancels
+where the mean is large, and XLA's reductions are as fast as a copy. Sources: aten/src/ATen/native/Normalization.cpp,
+layer_norm.cpp, group_norm.cpp.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaten_ops.registry import kernel
+
+from .promotion import cast, compute_type
+
+Dims = tuple[int, ...]
+
+
+def statistics_dtype(input: jax.Array, *parameters: jax.Array | None) -> np.dtype:
+    """The dtype of saved statistics: the input's, unless a float16 or bfloat16 input has float32 parameters."""
+    dtypes = {np.dtype(p.dtype) for p in parameters if p is not None}
+    return np.dtype("float32") if np.dtype("float32") in dtypes and input.dtype.itemsize < 4 else np.dtype(input.dtype)
+
+
+def _mean(x: jax.Array, dims: Dims) -> jax.Array:
+    return jnp.sum(x, dims, keepdims=True) / np.asarray(math.prod(x.shape[d] for d in dims), x.dtype)
+
+
+def _moments(x: jax.Array, dims: Dims) -> tuple[jax.Array, jax.Array]:
+    mean = _mean(x, dims)
+    centred = x - mean
+    # XLA adds up in one row where ATen adds blocks; the mean of what is left, from the same pass, makes up for it
+    rest = _mean(centred, dims)
+    return mean + rest, _mean(centred * centred, dims) - rest * rest
+
+
+def _inverse_std(var: jax.Array, eps: jax.Array) -> jax.Array:
+    """`1 / sqrt(var + eps)`, but 0 where both are 0, as ATen has it."""
+    total = var + eps
+    zero = total == 0
+    return jnp.where(zero, 0, lax.rsqrt(jnp.where(zero, 1, total)))
+
+
+def _saved(x: jax.Array, mean: jax.Array, rstd: jax.Array, dims: Dims) -> tuple[jax.Array, jax.Array]:
+    """Saved statistics of `x` over `dims`, differentiable as the functions of `x` that they are."""
+
+    @jax.custom_jvp
+    def saved(x, mean, rstd):
+        return mean, rstd
+
+    @saved.defjvp
+    def saved_jvp(primals, tangents):
+        x, mean, rstd = primals
+        dx = tangents[0]
+        return (mean, rstd), (_mean(dx, dims), -(rstd**3) * _mean((x - mean) * dx, dims))
+
+    return saved(x, mean, rstd)
+
+
+def _backward(grad: jax.Array, x: jax.Array, weight: Any, mean: jax.Array, rstd: jax.Array, dims: Dims) -> jax.Array:
+    """The gradient of `(x - mean) * rstd * weight` by `x`, whose statistics over `dims` mean and rstd are."""
+    normal = (x - mean) * rstd
+    scaled = grad * weight
+    return rstd * (scaled - _mean(scaled, dims) - normal * _mean(scaled * normal, dims))
+
+
+def _widen(*arrays: jax.Array | None, like: jax.Array) -> list[Any]:
+    """The arrays in the dtype that `like` is computed in."""
+    dtype = compute_type(like.dtype)
+    return [None if a is None else cast(a, dtype) for a in arrays]
+
+
+# Batch normalization: input (N, C, *), everything else (C,)
+
+
+def _per_channel(x: jax.Array | None, ndim: int) -> Any:
+    return None if x is None else x.reshape(1, -1, *[1] * (ndim - 2))
+
+
+def _affine(normal: jax.Array, weight: Any, bias: Any) -> jax.Array:
+    normal = normal if weight is None else normal * weight
+    return normal if bias is None else normal + bias
+
+
+def _batch_dims(x: jax.Array) -> Dims:
+    return (0, *range(2, x.ndim))
+
+
+def _batch_norm_apply(input, weight, bias, mean, invstd):
+    x, weight, bias, mean, invstd = _widen(input, weight, bias, mean, invstd, like=input)
+    scale = invstd if weight is None else invstd * weight
+    mean, scale, bias = (_per_channel(p, x.ndim) for p in (mean, scale, bias))
+    return cast(_affine((x - mean) * scale, None, bias), input.dtype)
+
+
+def _update(running: jax.Array | None, value: jax.Array, momentum: Any) -> Any:
+    if running is None:
+        return None
+    wide = cast(running, value.dtype)
+    return cast(wide + cast(momentum, value.dtype) * (value - wide), running.dtype)
+
+
+def _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps):
+    """The output, the saved statistics, and the new running statistics."""
+    for name, p in (("weight", weight), ("bias", bias), ("running_mean", running_mean), ("running_var", running_var)):
+        if p is not None and p.size != input.shape[1]:
+            raise RuntimeError(f"{name} should contain {input.shape[1]} elements not {p.size}")
+    (x,) = _widen(input, like=input)
+    eps = cast(eps, x.dtype)
+    dtype = statistics_dtype(input, weight, bias, running_mean, running_var)
+    if not training:
+        if running_mean is None or running_var is None:
+            raise RuntimeError("batch_norm: expected running_mean and running_var where training is False")
+        invstd = _inverse_std(cast(running_var, x.dtype), eps)
+        out = _batch_norm_apply(input, weight, bias, running_mean, invstd)
+        empty = jnp.zeros((0,), dtype)
+        return out, empty, empty, running_mean, running_var
+    dims = _batch_dims(x)
+    mean, var = (s.reshape(-1) for s in _moments(x, dims))
+    invstd = _inverse_std(var, eps)
+    out = _batch_norm_apply(input, weight, bias, mean, invstd)
+    # ATen ignores gradients of the statistics
+    mean, var, saved_invstd = (lax.stop_gradient(s) for s in (mean, var, invstd))
+    count = math.prod(x.shape[d] for d in dims)
+    unbiased = var * np.asarray(np.divide(count, count - 1) if count != 1 else math.nan, x.dtype)
+    return (
+        out,
+        cast(mean, dtype),
+        cast(saved_invstd, dtype),
+        _update(running_mean, mean, momentum),
+        _update(running_var, unbiased, momentum),
+    )
+
+
+@kernel("native_batch_norm")
+def native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps):
+    return _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[:3]
+
+
+@kernel("_native_batch_norm_legit_functional")
+def native_batch_norm_legit_functional(input, weight, bias, running_mean, running_var, training, momentum, eps):
+    return _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+
+
+@kernel("_native_batch_norm_legit.no_stats")
+def native_batch_norm_no_stats(input, weight, bias, training, momentum, eps):
+    return _batch_norm(input, weight, bias, None, None, training, momentum, eps)[:3]
+
+
+@kernel("_native_batch_norm_legit_no_training")
+def native_batch_norm_no_training(input, weight, bias, running_mean, running_var, momentum, eps):
+    return _batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)[:3]
+
+
+def _reserve() -> jax.Array:
+    """What cuDNN would keep for its backward: nothing."""
+    return jnp.zeros((0,), jnp.uint8)
+
+
+@kernel("_batch_norm_no_update")
+def batch_norm_no_update(input, weight, bias, running_mean, running_var, momentum, eps):
+    return *_batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)[:3], _reserve()
+
+
+@kernel("_batch_norm_with_update_functional")
+def batch_norm_with_update_functional(input, weight, bias, running_mean, running_var, momentum, eps):
+    out, mean, invstd, *running = _batch_norm(input, weight, bias, running_mean, running_var, True, momentum, eps)
+    return out, mean, invstd, _reserve(), *running
+
+
+@kernel("cudnn_batch_norm")
+def cudnn_batch_norm(input, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon):
+    results = native_batch_norm(
+        input, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon
+    )
+    return *results, _reserve()
+
+
+@kernel("miopen_batch_norm")
+def miopen_batch_norm(input, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon):
+    return native_batch_norm(
+        input, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon
+    )
+
+
+@kernel("batch_norm_update_stats")
+def batch_norm_update_stats(input, running_mean, running_var, momentum):
+    """Mean and biased variance of each channel."""
+    dtype = statistics_dtype(input, running_mean, running_var)
+    (x,) = _widen(input, like=input)
+    return tuple(cast(s.reshape(-1), dtype) for s in _moments(x, _batch_dims(x)))
+
+
+@kernel("native_batch_norm_backward")
+def native_batch_norm_backward(
+    grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask
+):
+    grad, x, scale = _widen(grad_out, input, weight, like=input)
+    dims = _batch_dims(x)
+    scale = 1 if scale is None else _per_channel(scale, x.ndim)
+    mean, invstd = (save_mean, save_invstd) if train else (running_mean, running_var)
+    mean, invstd = (_per_channel(s, x.ndim) for s in _widen(mean, invstd, like=input))
+    if train:
+        mean, invstd = _saved(x, mean, invstd, dims)
+        grad_input = _backward(grad, x, scale, mean, invstd, dims)
+    else:
+        invstd = _inverse_std(invstd, cast(eps, x.dtype))
+        grad_input = grad * (invstd * scale)
+    dtype = statistics_dtype(input, running_mean, running_var) if weight is None else weight.dtype
+    return (
+        cast(grad_input, input.dtype) if output_mask[0] else None,
+        cast(jnp.sum(grad * ((x - mean) * invstd), dims), dtype) if output_mask[1] else None,
+        cast(jnp.sum(grad, dims), dtype) if output_mask[2] else None,
+    )
+
+
+@kernel("batch_norm_backward")
+def batch_norm_backward(
+    grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask, reserve
+):
+    return native_batch_norm_backward(
+        grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask
+    )
+
+
+@kernel("cudnn_batch_norm_backward")
+def cudnn_batch_norm_backward(
+    input, grad_output, weight, running_mean, running_var, save_mean, save_var, epsilon, reserveSpace=None
+):
+    return native_batch_norm_backward(
+        grad_output, input, weight, running_mean, running_var, save_mean, save_var, True, epsilon, (True, True, True)
+    )
+
+
+kernel("miopen_batch_norm_backward")(cudnn_batch_norm_backward)
+
+
+# Layer normalization: over the last dims
+
+
+def _last_dims(x: jax.Array, normalized_shape: Dims) -> Dims:
+    return tuple(range(x.ndim - len(normalized_shape), x.ndim))
+
+
+def _first_dims(x: jax.Array, normalized_shape: Dims) -> Dims:
+    return tuple(range(x.ndim - len(normalized_shape)))
+
+
+@kernel("native_layer_norm")
+def native_layer_norm(input, normalized_shape, weight, bias, eps):
+    x, scale, shift = _widen(input, weight, bias, like=input)
+    mean, var = _moments(x, _last_dims(x, normalized_shape))
+    rstd = lax.rsqrt(var + cast(eps, x.dtype))
+    out = _affine((x - mean) * rstd, scale, shift)
+    dtype = statistics_dtype(input, weight, bias)
+    return cast(out, input.dtype), *(cast(lax.stop_gradient(s), dtype) for s in (mean, rstd))
+
+
+@kernel("native_layer_norm_backward")
+def native_layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask):
+    grad, x, scale, mean, rstd = _widen(grad_out, input, weight, mean, rstd, like=input)
+    dims, rows = _last_dims(x, normalized_shape), _first_dims(x, normalized_shape)
+    mean, rstd = _saved(x, mean, rstd, dims)
+    grad_input = _backward(grad, x, 1 if scale is None else scale, mean, rstd, dims)
+    wants_weight = output_mask[1] and weight is not None
+    return (
+        cast(grad_input, input.dtype) if output_mask[0] else None,
+        cast(jnp.sum(grad * ((x - mean) * rstd), rows), weight.dtype) if wants_weight else None,
+        cast(jnp.sum(grad, rows), bias.dtype) if output_mask[2] and bias is not None else None,
+    )
+
+
+@kernel("_fused_rms_norm_backward")
+def fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_mask):
+    grad, x, scale, rstd = _widen(grad_out, input, weight, rstd, like=input)
+    dims = _last_dims(x, normalized_shape)
+    normal = x * rstd
+    scaled = grad if scale is None else grad * scale
+    grad_input = rstd * (scaled - normal * _mean(scaled * normal, dims))
+    wants_weight = output_mask[1] and weight is not None
+    return (
+        cast(grad_input, input.dtype) if output_mask[0] else None,
+        cast(jnp.sum(grad * normal, _first_dims(x, normalized_shape)), weight.dtype) if wants_weight else None,
+    )
+
+
+# Group normalization: (N, C, *) seen as (N, group, C / group, HxW)
+
+
+def _grouped(x: jax.Array, N: int, C: int, HxW: int, group: int) -> jax.Array:
+    return x.reshape(N, group, C // group, HxW)
+
+
+@kernel("native_group_norm")
+def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
+    x, scale, shift = _widen(input, weight, bias, like=input)
+    x = _grouped(x, N, C, HxW, group)
+    mean, var = _moments(x, (2, 3))
+    rstd = lax.rsqrt(var + cast(eps, x.dtype))
+    scale, shift = (None if p is None else p.reshape(group, C // group, 1) for p in (scale, shift))
+    out = _affine((x - mean) * rstd, scale, shift)
+    dtype = statistics_dtype(input, weight, bias)
+    statistics = (cast(s.reshape(N, group), dtype) for s in (mean, rstd))
+    return cast(out.reshape(input.shape), input.dtype), *statistics
+
+
+@kernel("native_group_norm_backward")
+def native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask):
+    grad, x, scale, mean, rstd = _widen(grad_out, input, weight, mean, rstd, like=input)
+    grad, x = (_grouped(a, N, C, HxW, group) for a in (grad, x))
+    mean, rstd = (s.reshape(N, group, 1, 1) for s in (mean, rstd))
+    scale = 1 if scale is None else scale.reshape(group, C // group, 1)
+    grad_input = _backward(grad, x, scale, mean, rstd, (2, 3))
+    dtype = input.dtype if weight is None else weight.dtype
+    return (
+        cast(grad_input.reshape(input.shape), input.dtype) if output_mask[0] else None,
+        cast(jnp.sum(grad * ((x - mean) * rstd), (0, 3)).reshape(C), dtype) if output_mask[1] else None,
+        cast(jnp.sum(grad, (0, 3)).reshape(C), dtype) if output_mask[2] else None,
+    )
+
+
+# Normalization of weights
+
+
+def _norm_except(v: jax.Array, dim: int) -> jax.Array:
+    dims = tuple(d for d in range(v.ndim) if d != dim % v.ndim)
+    return jnp.sqrt(jnp.sum(v * v, dims, keepdims=True))
+
+
+@kernel("_weight_norm_interface")
+def weight_norm_interface(v, g, dim=0):
+    wide, scale = _widen(v, g, like=v)
+    norm = _norm_except(wide, dim)
+    return cast(wide * (scale / norm), v.dtype), lax.stop_gradient(norm)
+
+
+@kernel("_weight_norm_interface_backward")
+def weight_norm_interface_backward(grad_w, saved_v, saved_g, saved_norms, dim):
+    grad, v, g, norm = _widen(grad_w, saved_v, saved_g, saved_norms, like=saved_v)
+    dims = tuple(d for d in range(v.ndim) if d != dim % v.ndim)
+    along = jnp.sum(grad * v, dims, keepdims=True) / norm
+    return cast((g / norm) * (grad - v * (along / norm)), saved_v.dtype), cast(along, saved_g.dtype)
+
+
+def _p_norm(x: jax.Array, p: float, dims: Dims) -> jax.Array:
+    """The p-norm over `dims`, kept, with gradient 0 where it is 0."""
+    size = jnp.abs(x)
+    if p == math.inf:
+        return jnp.max(size, dims, keepdims=True, initial=0)
+    if p == 0:
+        return jnp.sum(cast(size != 0, size.dtype), dims, keepdims=True)
+    if p == 1:
+        return jnp.sum(size, dims, keepdims=True)
+    powers = jnp.sum(jnp.where(size == 0, 0, jnp.where(size == 0, 1, size) ** p), dims, keepdims=True)
+    return jnp.where(powers == 0, 0, jnp.where(powers == 0, 1, powers) ** (1 / p))
+
+
+@kernel("renorm", static=("p",))
+def renorm(self, p, dim, maxnorm):
+    (x,) = _widen(self, like=self)
+    norm = _p_norm(x, float(p), tuple(d for d in range(x.ndim) if d != dim % x.ndim))
+    limit = cast(maxnorm, norm.dtype)
+    factor = jnp.where(norm > limit, limit / (norm + np.asarray(1e-7, norm.dtype)), 1)
+    return cast(x * cast(factor, x.dtype), self.dtype)

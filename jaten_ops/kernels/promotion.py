@@ -1,0 +1,169 @@
+"""ATen's type promotion, for kernels.
+
+JAX's rules differ (0-d tensors count in full, int64 with float32 may widen), so no kernel relies on them: it asks
+`result_type` and casts. Source: c10/core/ScalarType.h and aten/src/ATen/native/TypeProperties.cpp.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+_DEFAULT_FLOAT: ContextVar[np.dtype] = ContextVar(
+    "jaten_default_float",
+    default=np.dtype("float32"),  # noqa: B039  # dtypes are immutable
+)
+_COMPLEX_OF = {"float64": "complex128", "float32": "complex64", "float16": "complex64", "bfloat16": "complex64"}
+_REAL_OF = {"complex128": "float64", "complex64": "float32"}
+
+
+@contextlib.contextmanager
+def default_float(dtype: np.dtype) -> Iterator[None]:
+    """Sets the float dtype which integers and Python floats become: torch's default dtype, while a kernel is traced."""
+    token = _DEFAULT_FLOAT.set(dtype)
+    try:
+        yield
+    finally:
+        _DEFAULT_FLOAT.reset(token)
+
+
+def get_default_float() -> np.dtype:
+    """torch's default dtype."""
+    return _DEFAULT_FLOAT.get()
+
+
+def is_float(dtype: Any) -> bool:
+    """Whether a dtype is a real floating one, bfloat16 and float8 included."""
+    return jnp.issubdtype(dtype, jnp.floating)
+
+
+def is_complex(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.complexfloating)
+
+
+def is_inexact(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.inexact)
+
+
+def is_integral(dtype: Any) -> bool:
+    """Whether a dtype is bool or an integer: what ATen calls integral, including bool."""
+    return not is_inexact(dtype)
+
+
+def to_complex(dtype: Any) -> np.dtype:
+    """complex64 for float32, float16 and bfloat16; complex128 for float64; a complex dtype itself."""
+    return np.dtype(_COMPLEX_OF.get(np.dtype(dtype).name, dtype))
+
+
+def to_real(dtype: Any) -> np.dtype:
+    """float32 for complex64, float64 for complex128; a real dtype itself."""
+    return np.dtype(_REAL_OF.get(np.dtype(dtype).name, dtype))
+
+
+def is_scalar(x: Any) -> bool:
+    """Whether `x` is a Python number, or the tracer of one, rather than a tensor."""
+    return isinstance(x, bool | int | float | complex) or (isinstance(x, jax.core.Tracer) and x.weak_type)
+
+
+def _scalar_dtype(x: Any) -> np.dtype:
+    if isinstance(x, bool):
+        return np.dtype(bool)
+    if isinstance(x, int):
+        return np.dtype("int64")
+    if isinstance(x, float):
+        return get_default_float()
+    if isinstance(x, complex):
+        return to_complex(get_default_float())
+    if is_complex(x.dtype):
+        return to_complex(get_default_float())
+    return get_default_float() if is_float(x.dtype) else np.dtype(x.dtype)
+
+
+def promote_types(a: Any, b: Any) -> np.dtype:
+    """The dtype that holds both: `torch.promote_types`."""
+    return np.dtype(jnp.promote_types(a, b))
+
+
+def _combine(higher: np.dtype | None, lower: np.dtype | None) -> np.dtype | None:
+    """The lower category decides the kind (bool < int < float < complex) but not the width."""
+    if higher is None or lower is None:
+        return higher or lower
+    if is_complex(higher):
+        return higher
+    if is_float(higher):
+        return to_complex(higher) if is_complex(lower) else higher
+    if higher == bool or is_inexact(lower):
+        return promote_types(higher, lower)
+    return higher
+
+
+def result_type(*operands: Any) -> np.dtype:
+    """`torch.result_type` of tensors, 0-d tensors and Python numbers; None is passed over."""
+    categories: list[np.dtype | None] = [None, None, None]
+    dtype: np.dtype | None
+    for x in operands:
+        if x is None:
+            continue
+        if is_scalar(x):
+            which, dtype = 2, _scalar_dtype(x)
+        else:
+            which, dtype = (0 if x.ndim else 1), np.dtype(x.dtype)
+        known = categories[which]
+        categories[which] = dtype if known is None else promote_types(known, dtype)
+    dtype = _combine(categories[0], _combine(categories[1], categories[2]))
+    assert dtype is not None, "result_type needs at least one operand"
+    return dtype
+
+
+def float_type(*operands: Any) -> np.dtype:
+    """`result_type`, with integers and bool becoming torch's default dtype, as in sin or true division."""
+    dtype = result_type(*operands)
+    return dtype if is_inexact(dtype) else get_default_float()
+
+
+def cast(x: Any, dtype: Any) -> jax.Array:
+    """`x` as an array of exactly this dtype, without JAX's weak type.
+
+    A complex number loses its imaginary part, a float is truncated to an integer, and a number becomes a bool by
+    comparison with 0, as ATen's `to` does.
+    """
+    x = jnp.asarray(x)
+    if dtype == bool:
+        return x != 0 if x.dtype != bool else x
+    if is_complex(x.dtype) and not is_complex(dtype):
+        x = x.real
+    return lax.convert_element_type(x, dtype)
+
+
+def promote(*operands: Any) -> tuple[jax.Array, ...]:
+    """The operands as arrays of their common dtype, not broadcast."""
+    dtype = result_type(*operands)
+    return tuple(cast(x, dtype) for x in operands)
+
+
+def promote_float(*operands: Any) -> tuple[jax.Array, ...]:
+    """The operands as arrays of their common dtype, integers as torch's default dtype."""
+    dtype = float_type(*operands)
+    return tuple(cast(x, dtype) for x in operands)
+
+
+def compute_type(dtype: Any) -> np.dtype:
+    """The dtype ATen computes in for a storage dtype (its `opmath_t`): float32 for float16, bfloat16 and float8."""
+    dtype = np.dtype(dtype)
+    return np.dtype("float32") if is_float(dtype) and dtype.itemsize < 4 else dtype
+
+
+def opmath(dtype: Any, *operands: Any) -> tuple[jax.Array, ...]:
+    """The operands as arrays of `compute_type(dtype)`, not broadcast: what ATen computes with, to round once.
+
+    Numbers and 0-d tensors keep the bits that `dtype` would not hold.
+    """
+    wide = compute_type(dtype)
+    return tuple(cast(x if is_scalar(x) or not jnp.ndim(x) else cast(x, dtype), wide) for x in operands)

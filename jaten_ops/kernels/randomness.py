@@ -1,0 +1,384 @@
+"""Random numbers. ATen's distributions, not its streams: a seed gives other numbers than on torch's generators.
+
+Source of the ranges: aten/src/ATen/native/DistributionTemplates.h and aten/src/ATen/core/TransformationHelper.h.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaten_ops.registry import kernel
+
+from .checks import require
+from .conversion import convert
+from .promotion import cast, compute_type, float_type, get_default_float, is_complex, is_float, is_integral, to_real
+
+
+def _check(ok: Any, message: str) -> None:
+    """Raises RuntimeError, at once if `ok` is known, after the call if it is a tracer."""
+    if isinstance(ok, jax.Array):
+        require(ok, RuntimeError, message)
+    elif not ok:
+        raise RuntimeError(message)
+
+
+def _check_inexact(dtype: np.dtype, name: str) -> None:
+    if is_integral(dtype):
+        raise NotImplementedError(f"{name} is not implemented for {dtype}")
+
+
+def _uniform(key: jax.Array, shape: Sequence[int], dtype: np.dtype) -> jax.Array:
+    """Uniform on [0, 1), complex numbers in both parts."""
+    if is_complex(dtype):
+        real, imag = jax.random.uniform(key, (2, *shape), to_real(dtype))
+        return lax.complex(real, imag)
+    return jax.random.uniform(key, shape, dtype)
+
+
+def _open_uniform(key: jax.Array, shape: Sequence[int], dtype: np.dtype) -> jax.Array:
+    """Uniform on (0, 1), in the dtype to compute in."""
+    work = compute_type(dtype) if is_float(dtype) else np.dtype("float32")
+    return jax.random.uniform(key, shape, work, minval=jnp.finfo(work).tiny)
+
+
+def _normal(key: jax.Array, shape: Sequence[int], dtype: np.dtype, mean: Any = 0.0, std: Any = 1.0) -> jax.Array:
+    """Normal; of a complex number the two parts share the variance."""
+    _check_inexact(dtype, "normal")
+    work = compute_type(dtype)
+    drawn = jax.random.normal(key, shape, work)
+    return cast(drawn * cast(std, work) + cast(mean, work), dtype)
+
+
+# Uniform and normal
+
+
+@kernel("rand", "rand.generator")
+def rand(size, *, dtype=None, key):
+    dtype = dtype or get_default_float()
+    _check_inexact(dtype, "rand")
+    return _uniform(key, size, dtype)
+
+
+@kernel("rand_like", "rand_like.generator")
+def rand_like(self, *, dtype=None, key):
+    return rand(self.shape, dtype=dtype or self.dtype, key=key)
+
+
+@kernel("uniform")
+def uniform(self, from_=0.0, to=1.0, *, key):
+    _check_inexact(self.dtype, "uniform")
+    _check(from_ <= to, "uniform_ expects to return a [from, to) range, but found from > to")
+    real = to_real(self.dtype)
+    work = compute_type(real)
+    shape = (2, *self.shape) if is_complex(self.dtype) else self.shape
+    drawn = cast(jax.random.uniform(key, shape, real), work)
+    low = cast(from_, work)
+    scaled = cast(drawn * (cast(to, work) - low) + low, real)
+    return lax.complex(scaled[0], scaled[1]) if is_complex(self.dtype) else scaled
+
+
+@kernel("randn", "randn.generator")
+def randn(size, *, dtype=None, key):
+    return _normal(key, size, dtype or get_default_float())
+
+
+@kernel("randn_like", "randn_like.generator")
+def randn_like(self, *, dtype=None, key):
+    return _normal(key, self.shape, dtype or self.dtype)
+
+
+@kernel("normal_functional")
+def normal_functional(self, mean=0.0, std=1.0, *, key):
+    _check(std >= 0, "normal expects std >= 0.0")
+    return _normal(key, self.shape, self.dtype, mean, std)
+
+
+@kernel("normal.float_float")
+def normal_float_float(mean, std, size, *, dtype=None, key):
+    _check(std >= 0, "normal expects std >= 0.0")
+    return _normal(key, size, dtype or get_default_float(), mean, std)
+
+
+def _check_deviations(std: jax.Array) -> None:
+    _check(not is_complex(std.dtype), "normal expects standard deviation to be non-complex")
+    require(std >= 0, RuntimeError, "normal expects all elements of std >= 0.0")
+
+
+@kernel("normal.Tensor_Tensor")
+def normal_tensors(mean, std, *, key):
+    _check_deviations(std)
+    return _normal(key, np.broadcast_shapes(mean.shape, std.shape), mean.dtype, mean, std)
+
+
+@kernel("normal.Tensor_float")
+def normal_tensor_float(mean, std=1.0, *, key):
+    _check(std >= 0, "normal expects std >= 0.0")
+    return _normal(key, mean.shape, mean.dtype, mean, std)
+
+
+@kernel("normal.float_Tensor")
+def normal_float_tensor(mean, std, *, key):
+    _check_deviations(std)
+    return _normal(key, std.shape, std.dtype, mean, std)
+
+
+# Integers
+
+
+def _integers(key: jax.Array, shape: Sequence[int], low: int, high: int, dtype: np.dtype) -> jax.Array:
+    """Integers from `low` to `high - 1`, drawn modulo their number as ATen does; at most 2**64 of them."""
+    count = high - low
+    if count <= 2**28 and low >= -(2**31) and high <= 2**31:
+        drawn = jax.random.bits(key, shape, np.uint32) % np.uint32(count)
+        return cast(lax.convert_element_type(drawn, np.int32) + np.int32(low), dtype)
+    drawn = jax.random.bits(key, shape, np.uint64)
+    drawn = drawn % np.uint64(count) if count < 2**64 else drawn
+    return cast(lax.bitcast_convert_type(drawn, np.int64) + np.int64(low), dtype)
+
+
+def _check_real(dtype: np.dtype) -> None:
+    _check(not is_complex(dtype), "random_ handles only integral, floating-point and boolean types")
+
+
+def _largest(dtype: np.dtype) -> int:
+    """The largest number up to which a dtype has all integers."""
+    _check_real(dtype)
+    if dtype.kind == "b":
+        return 1
+    return 2 ** (jnp.finfo(dtype).nmant + 1) if is_float(dtype) else np.iinfo(dtype).max
+
+
+def _bounds(dtype: np.dtype) -> tuple[float, float]:
+    """The smallest and the largest number of a dtype."""
+    if dtype.kind == "b":
+        return 0, 1
+    info = jnp.finfo(dtype) if is_float(dtype) else np.iinfo(dtype)
+    return (float(info.min), float(info.max)) if is_float(dtype) else (info.min, info.max)
+
+
+def _bounded(key: jax.Array, shape: Sequence[int], low: int, high: int, dtype: np.dtype) -> jax.Array:
+    _check(low < high, f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+    _check_real(dtype)
+    smallest, largest = _bounds(dtype)
+    _check(low >= smallest, f"from is out of bounds for {dtype}")
+    _check(high - 1 <= largest, f"to - 1 is out of bounds for {dtype}")
+    return _integers(key, shape, low, high, dtype)
+
+
+@kernel("randint", "randint.generator")
+def randint(high, size, *, dtype, key):
+    return _bounded(key, size, 0, high, dtype)
+
+
+@kernel("randint.low", "randint.low_generator")
+def randint_low(low, high, size, *, dtype, key):
+    return _bounded(key, size, low, high, dtype)
+
+
+@kernel("randint_like", "randint_like.generator")
+def randint_like(self, high, *, dtype=None, key):
+    return _bounded(key, self.shape, 0, high, dtype or self.dtype)
+
+
+@kernel("randint_like.low_dtype", "randint_like.low_generator_dtype")
+def randint_like_low(self, low, high, *, dtype=None, key):
+    return _bounded(key, self.shape, low, high, dtype or self.dtype)
+
+
+@kernel("randint_like.Tensor", "randint_like.Tensor_generator")
+def randint_like_tensor(self, high, *, dtype=None, key):
+    high = lax.reshape(high, ())
+    dtype = dtype or self.dtype
+    _check_real(dtype)
+    require(high > 0, RuntimeError, "random_ expects 'from' to be less than 'to'")
+    require(high - 1 <= _bounds(dtype)[1], RuntimeError, f"to - 1 is out of bounds for {dtype}")
+    drawn = jax.random.bits(key, self.shape, np.uint64) % lax.convert_element_type(high, np.uint64)
+    return cast(drawn, dtype)
+
+
+@kernel("random")
+def random(self, *, key):
+    limit = _largest(self.dtype)
+    return _integers(key, self.shape, 0, limit + 1, self.dtype)
+
+
+@kernel("random.to")
+def random_to(self, to, *, key):
+    return _bounded(key, self.shape, 0, to, self.dtype)
+
+
+@kernel("random.from")
+def random_from(self, from_, to, *, key):
+    return _bounded(key, self.shape, from_, _largest(self.dtype) + 1 if to is None else to, self.dtype)
+
+
+@kernel("randperm", "randperm.generator")
+def randperm(n, *, dtype, key):
+    _check(not is_integral(dtype) or n <= _largest(dtype) + 1, f"n is too large for {dtype}")
+    return cast(jax.random.permutation(key, n), dtype)
+
+
+# Bernoulli
+
+
+def _chance(key: jax.Array, shape: Sequence[int], p: jax.Array) -> jax.Array:
+    """True with probability `p`, which broadcasts to the shape: as random bits below a threshold."""
+    threshold = lax.convert_element_type(jnp.round(p * np.array(2**31, p.dtype)), np.uint32)
+    drawn = lax.shift_right_logical(jax.random.bits(key, shape, np.uint32), np.uint32(1))
+    return drawn < threshold
+
+
+def _chance_of_number(key: jax.Array, shape: Sequence[int], p: Any) -> jax.Array:
+    _check((p >= 0) & (p <= 1), "bernoulli_ expects p to be in [0, 1]")
+    return _chance(key, shape, cast(p, np.float32))
+
+
+def _chance_of_tensor(key: jax.Array, shape: Sequence[int], p: jax.Array) -> jax.Array:
+    if not is_float(p.dtype):
+        raise NotImplementedError(f"bernoulli is not implemented for probabilities of {p.dtype}")
+    require((p >= 0) & (p <= 1), RuntimeError, "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
+    return _chance(key, shape, cast(p, compute_type(p.dtype)))
+
+
+@kernel("bernoulli")
+def bernoulli(self, *, key):
+    return cast(_chance_of_tensor(key, self.shape, self), self.dtype)
+
+
+@kernel("bernoulli.p")
+def bernoulli_p(self, p, *, key):
+    return cast(_chance_of_number(key, self.shape, p), self.dtype)
+
+
+@kernel("bernoulli.Tensor")
+def bernoulli_tensor(self, p, *, key):
+    return cast(_chance_of_tensor(key, self.shape, p), self.dtype)
+
+
+@kernel("native_dropout")
+def native_dropout(input, p, train, *, key):
+    if train is False:
+        return input, lax.full(input.shape, True)
+    _check(not is_integral(input.dtype), f"result type Float can't be cast to the desired output type {input.dtype}")
+    kept = _chance_of_number(key, input.shape, 1 - p)
+    # nothing is kept at p = 1, and nothing is divided by 0
+    scale = jnp.where(p == 1, 0.0, 1 / (1 - p)) if isinstance(p, jax.Array) else 0.0 if p == 1 else 1 / (1 - p)
+    return native_dropout_backward(input, kept, scale), kept
+
+
+@kernel("native_dropout_backward")
+def native_dropout_backward(grad_output, mask, scale):
+    # the mask is multiplied, not selected by, as in ATen: nan and inf stay nan where they are dropped
+    result = float_type(grad_output)
+    dtype = compute_type(result)
+    return cast(cast(grad_output, dtype) * cast(mask, dtype) * cast(scale, dtype), result)
+
+
+@kernel("_fused_dropout")
+def fused_dropout(self, p, *, key):
+    """`p` is the probability to keep."""
+    kept = _chance_of_number(key, self.shape, p)
+    return native_dropout_backward(self, kept, 1 / p), cast(kept, np.uint8)
+
+
+# Other distributions
+
+
+@kernel("exponential")
+def exponential(self, lambd=1.0, *, key):
+    _check(is_float(self.dtype), f"exponential_ needs a floating point dtype, but got {self.dtype}")
+    _check(lambd > 0, "exponential_ expects lambda > 0.0")
+    u = _open_uniform(key, self.shape, self.dtype)
+    return cast(-jnp.log(u) / cast(lambd, u.dtype), self.dtype)
+
+
+@kernel("geometric")
+def geometric(self, p, *, key):
+    _check((p > 0) & (p < 1), "geometric_ expects p to be in (0, 1)")
+    u = _open_uniform(key, self.shape, self.dtype)
+    return convert(jnp.ceil(jnp.log(u) / jnp.log1p(-cast(p, u.dtype))), self.dtype)
+
+
+@kernel("cauchy")
+def cauchy(self, median=0.0, sigma=1.0, *, key):
+    _check(is_float(self.dtype), f"cauchy_ needs a floating point dtype, but got {self.dtype}")
+    _check(sigma > 0, "cauchy_ expects sigma > 0.0")
+    u = _open_uniform(key, self.shape, self.dtype)
+    deviation = jnp.tan(math.pi * (u - np.array(0.5, u.dtype)))
+    return cast(cast(median, u.dtype) + cast(sigma, u.dtype) * deviation, self.dtype)
+
+
+@kernel("log_normal")
+def log_normal(self, mean=1.0, std=2.0, *, key):
+    _check(std > 0, "log_normal_ expects std > 0.0")
+    _check_inexact(self.dtype, "log_normal")
+    return cast(jnp.exp(_normal(key, self.shape, compute_type(self.dtype), mean, std)), self.dtype)
+
+
+@kernel("poisson")
+def poisson(self, *, key):
+    _check_inexact(self.dtype, "poisson")
+    require(~(self < 0), RuntimeError, "invalid Poisson rate, expected rate to be non-negative")
+    return cast(jax.random.poisson(key, cast(self, compute_type(self.dtype)), dtype=np.int64), self.dtype)
+
+
+@kernel("binomial")
+def binomial(count, prob, *, key):
+    dtype = compute_type(count.dtype)
+    n, p = jnp.broadcast_arrays(cast(count, dtype), cast(prob, dtype))
+    return cast(jax.random.binomial(key, jnp.maximum(n, 0), jnp.clip(p, 0, 1), dtype=dtype), count.dtype)
+
+
+@kernel("multinomial")
+def multinomial(self, num_samples, replacement=False, *, key):
+    _check(is_float(self.dtype), "multinomial only supports floating-point dtypes for input")
+    categories = self.shape[-1]
+    p = cast(self, compute_type(self.dtype))
+    message = "probability tensor contains either `inf`, `nan` or element < 0"
+    require(jnp.isfinite(p) & (p >= 0), RuntimeError, message)
+    cumulative = jnp.cumsum(p, -1)
+    total = lax.slice_in_dim(cumulative, categories - 1, categories, 1, self.ndim - 1)
+    require(total > 0, RuntimeError, "invalid multinomial distribution (sum of probabilities <= 0)")
+    if not replacement:
+        _check(num_samples <= categories, "cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+        # the largest of p / exponential are a sample without replacement
+        race = p / -jnp.log(_open_uniform(key, p.shape, p.dtype))
+        return lax.convert_element_type(lax.top_k(race, num_samples)[1], np.int64)
+    target = jax.random.uniform(key, (*self.shape[:-1], num_samples), p.dtype) * total
+    target = jnp.minimum(target, jnp.nextafter(total, np.zeros((), p.dtype)))
+
+    def find(cumulative: jax.Array, target: jax.Array) -> jax.Array:
+        return jnp.searchsorted(cumulative, target, side="right")
+
+    found = jax.vmap(find)(cumulative, target) if self.ndim == 2 else find(cumulative, target)
+    return lax.convert_element_type(found, np.int64)
+
+
+@kernel("_standard_gamma")
+def standard_gamma(self, *, key):
+    _check_inexact(self.dtype, "_standard_gamma")
+    dtype = compute_type(self.dtype)
+    drawn = jax.random.gamma(key, jnp.maximum(cast(self, dtype), 0), dtype=dtype)
+    return cast(jnp.maximum(drawn, jnp.finfo(dtype).tiny), self.dtype)
+
+
+@kernel("_standard_gamma_grad")
+def standard_gamma_grad(self, output):
+    dtype = compute_type(self.dtype)
+    return cast(lax.random_gamma_grad(cast(self, dtype), cast(output, dtype)), self.dtype)
+
+
+@kernel("_sample_dirichlet")
+def sample_dirichlet(self, *, key):
+    _check_inexact(self.dtype, "_sample_dirichlet")
+    dtype = compute_type(self.dtype)
+    drawn = jax.nn.softmax(jax.random.loggamma(key, cast(self, dtype), dtype=dtype), axis=-1)
+    info = jnp.finfo(dtype)
+    return cast(jnp.clip(drawn, info.tiny, 1 - info.epsneg), self.dtype)

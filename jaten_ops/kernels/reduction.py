@@ -1,0 +1,382 @@
+"""Reductions: sums, means, extrema, any and all, variance, norms."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaten_ops.registry import kernel
+
+from .promotion import cast, compute_type, is_complex, is_float, is_inexact, is_integral, to_real
+
+Reduce = Callable[[jax.Array, tuple[int, ...]], jax.Array]
+
+# Dimensions
+
+
+def axes_of(x: jax.Array, dim: int | tuple[int, ...] | None) -> tuple[int, ...]:
+    """The dimensions to reduce as sorted non-negative ints; None and () stand for all of them."""
+    if dim is None or dim == () or x.ndim == 0:
+        return tuple(range(x.ndim))
+    dims = (dim,) if isinstance(dim, int) else dim
+    return tuple(sorted(d % x.ndim for d in dims))
+
+
+def keep(out: jax.Array, axes: tuple[int, ...], keepdim: bool) -> jax.Array:
+    """A reduced array with its dimensions put back as 1 if they are to be kept."""
+    return lax.expand_dims(out, axes) if keepdim else out
+
+
+def with_axis(x: jax.Array, dim: int) -> tuple[jax.Array, int]:
+    """An array of at least one dimension, and `dim` as a non-negative int."""
+    return (x, dim % x.ndim) if x.ndim else (lax.reshape(x, (1,)), 0)
+
+
+def without_axis(out: jax.Array, axis: int, keepdim: bool, ndim: int) -> jax.Array:
+    """A result that has 1 at the reduced axis, as the result for an input of `ndim` dimensions."""
+    return out if keepdim and ndim else lax.squeeze(out, (axis,))
+
+
+def count(x: jax.Array, axes: tuple[int, ...]) -> int:
+    """The number of elements that each result is made of."""
+    return math.prod(x.shape[a] for a in axes)
+
+
+def positions(shape: tuple[int, ...], axis: int) -> jax.Array:
+    """The index along an axis of each element, in the narrowest type that is safe and fast."""
+    dtype = np.dtype("int32") if shape[axis] < 2**31 else np.dtype("int64")
+    return lax.broadcasted_iota(dtype, shape, axis)
+
+
+# Sums and products
+
+
+def widened(x: jax.Array, dtype: np.dtype | None) -> jax.Array:
+    """The operand of a sum or product in its result's dtype: integers are summed as int64."""
+    if dtype is None:
+        dtype = np.dtype("int64") if is_integral(x.dtype) else x.dtype
+    return cast(x, dtype)
+
+
+def total(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    """The sum, computed in ATen's accumulation type and rounded once."""
+    if x.dtype == bool:
+        return lax.reduce_or(x, axes)
+    return cast(lax.reduce_sum(cast(x, compute_type(x.dtype)), axes), x.dtype)
+
+
+@kernel("sum")
+def sum_(self, dtype=None):
+    return total(widened(self, dtype), axes_of(self, None))
+
+
+@kernel("sum.dim_IntList")
+def sum_dim(self, dim, keepdim=False, dtype=None):
+    axes = axes_of(self, dim)
+    return keep(total(widened(self, dtype), axes), axes, keepdim)
+
+
+@kernel("nansum")
+def nansum(self, dim=None, keepdim=False, dtype=None):
+    if is_complex(self.dtype):
+        raise RuntimeError("nansum does not support complex inputs")
+    if is_float(self.dtype):
+        self = jnp.where(lax.ne(self, self), jnp.zeros((), self.dtype), self)
+    return sum_dim(self, dim, keepdim, dtype)
+
+
+@kernel("prod")
+def prod(self, dtype=None):
+    return _product(widened(self, dtype), axes_of(self, None))
+
+
+@kernel("prod.dim_int")
+def prod_dim(self, dim, keepdim=False, dtype=None):
+    axes = axes_of(self, dim)
+    return keep(_product(widened(self, dtype), axes), axes, keepdim)
+
+
+def _product(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    if x.dtype == bool:
+        return lax.reduce_and(x, axes)
+    return cast(lax.reduce_prod(cast(x, compute_type(x.dtype)), axes), x.dtype)
+
+
+@kernel("mean")
+def mean(self, dtype=None):
+    return mean_dim(self, None, dtype=dtype)
+
+
+@kernel("mean.dim")
+def mean_dim(self, dim, keepdim=False, dtype=None):
+    self = self if dtype is None else cast(self, dtype)
+    axes = axes_of(self, dim)
+    sums = lax.reduce_sum(cast(self, compute_type(self.dtype)), axes)
+    n = np.array(count(self, axes), to_real(sums.dtype))
+    return keep(cast(sums / n, self.dtype), axes, keepdim)
+
+
+@kernel("count_nonzero", "count_nonzero.dim_IntList")
+def count_nonzero(self, dim=None):
+    nonzero = cast(self, bool)
+    return lax.reduce_sum(cast(nonzero, "int64"), axes_of(self, dim))
+
+
+@kernel("hash_tensor")
+def hash_tensor(self, dim=(), keepdim=False, mode=0):
+    """The xor of all elements as 64 bits: floats as float64, integers as int64 (aten/src/ATen/native/ReduceOps.cpp)."""
+    wide = cast(self, "float64" if is_inexact(self.dtype) else "int64")
+    axes = axes_of(self, dim)
+    return keep(lax.reduce_xor(lax.bitcast_convert_type(wide, np.dtype("uint64")), axes), axes, keepdim)
+
+
+# any and all
+
+
+def _logical_type(x: jax.Array) -> np.dtype:
+    """bool, or uint8 for uint8: that was ATen's bool once."""
+    return x.dtype if x.dtype == np.uint8 else np.dtype(bool)
+
+
+def _logical(reduce):
+    def logical(self, dim=None, keepdim=False):
+        axes = axes_of(self, dim)
+        return cast(keep(reduce(cast(self, bool), axes), axes, keepdim), _logical_type(self))
+
+    return logical
+
+
+def _logical_dims(reduce):
+    def logical(self, dim=None, keepdim=False):
+        if dim == ():  # here an empty list means no dimension
+            return cast(cast(self, bool), _logical_type(self))
+        return _logical(reduce)(self, dim, keepdim)
+
+    return logical
+
+
+for _name, _reduce in {"any": lax.reduce_or, "all": lax.reduce_and}.items():
+    kernel(_name, f"{_name}.dim")(_logical(_reduce))
+    kernel(f"{_name}.dims")(_logical_dims(_reduce))
+
+
+@kernel("_is_any_true")
+def is_any_true(self):
+    return lax.reduce_or(self, axes_of(self, None))
+
+
+@kernel("_is_all_true")
+def is_all_true(self):
+    return lax.reduce_and(self, axes_of(self, None))
+
+
+# Extrema
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
+def chosen(x: jax.Array, values: jax.Array, indices: jax.Array, axis: int) -> jax.Array:
+    """`values`, which are those of `x` at `indices` along an axis, differentiable as such.
+
+    The indices are needed only for the gradient, so they cost nothing in a program that has none.
+    """
+    return values
+
+
+@chosen.defjvp
+def _chosen_jvp(axis, primals, tangents):
+    x, values, indices = primals
+    out = chosen(x, values, indices, axis)
+    if indices.shape[axis] != 1:
+        return out, gather_along(tangents[0], indices, axis)
+    picked = jnp.where(positions(x.shape, axis) == indices, tangents[0], jnp.zeros((), x.dtype))
+    return out, lax.expand_dims(lax.reduce_sum(picked, (axis,)), (axis,))
+
+
+def gather_along(x: jax.Array, indices: jax.Array, axis: int) -> jax.Array:
+    """`torch.gather` with indices that are known to be in bounds."""
+    return jnp.take_along_axis(x, indices, axis, mode="promise_in_bounds")
+
+
+def choose(x: jax.Array, values: jax.Array, indices: jax.Array, axis: int) -> jax.Array:
+    """`chosen` without gradients into `values` itself."""
+    return chosen(x, lax.stop_gradient(values), indices, axis) if is_inexact(x.dtype) else values
+
+
+def extremum_index(x: jax.Array, extremum: jax.Array, axis: int) -> jax.Array:
+    """The first position along an axis of the extremum (1 long there), which is NaN if there is one."""
+    # two plain reductions are vectorised by XLA's CPU compiler, the reduction of pairs in lax.argmax is not
+    hit = lax.eq(x, jnp.broadcast_to(extremum, x.shape))
+    if is_float(x.dtype):
+        hit = hit | lax.ne(x, x)
+    at = positions(x.shape, axis)
+    first = lax.reduce_min(jnp.where(hit, at, np.array(x.shape[axis], at.dtype)), (axis,))
+    return lax.expand_dims(first, (axis,))
+
+
+def _refuse_complex(x: jax.Array, reduce: Reduce) -> None:
+    if is_complex(x.dtype):
+        raise RuntimeError(f"{'max' if reduce is lax.reduce_max else 'min'}(): does not support complex input")
+
+
+def _max_dim(reduce):
+    def max_dim(self, dim, keepdim=False):
+        _refuse_complex(self, reduce)
+        x, axis = with_axis(self, dim)
+        fixed = lax.stop_gradient(x)
+        values = lax.expand_dims(reduce(fixed, (axis,)), (axis,))
+        indices = extremum_index(fixed, values, axis)
+        values = choose(x, values, indices, axis)
+        return tuple(without_axis(out, axis, keepdim, self.ndim) for out in (values, cast(indices, "int64")))
+
+    return max_dim
+
+
+def _argmax(reduce):
+    def argmax(self, dim=None, keepdim=False):
+        if self.dtype == bool:
+            raise RuntimeError("argmax() and argmin() do not support bool input")
+        if dim is not None:
+            return _max_dim(reduce)(self, dim, keepdim)[1]
+        _, indices = _max_dim(reduce)(lax.reshape(self, (self.size,)), 0)
+        return lax.reshape(indices, (1,) * self.ndim) if keepdim else indices
+
+    return argmax
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
+def extremum(x: jax.Array, reduce: Reduce, axes: tuple[int, ...], nan_ties: bool) -> jax.Array:
+    """The extremum over some axes, which stay as 1; its gradient goes evenly to all ties.
+
+    Where the result is NaN, the gradient goes to the NaN if `nan_ties`, and is NaN everywhere if not.
+    """
+    return lax.expand_dims(reduce(x, axes), axes)
+
+
+@extremum.defjvp
+def _extremum_jvp(reduce, axes, nan_ties, primals, tangents):
+    (x,), (tangent,) = primals, tangents
+    out = extremum(x, reduce, axes, nan_ties)
+    weights = cast(share_of_ties(x, out, axes, nan_ties), x.dtype)
+    return out, lax.expand_dims(lax.reduce_sum(weights * tangent, axes), axes)
+
+
+def share_of_ties(x: jax.Array, value: jax.Array, axes: tuple[int, ...], nan_ties: bool) -> jax.Array:
+    """1 / n for the n elements that equal `value`, 0 for the others."""
+    hit = x == value
+    if nan_ties:
+        hit = hit | ((x != x) & (value != value))
+    hit = cast(hit, compute_type(x.dtype))
+    return hit / lax.expand_dims(lax.reduce_sum(hit, axes), axes)
+
+
+def _even_extremum(x: jax.Array, reduce: Reduce, axes: tuple[int, ...], keepdim: bool = False, nan_ties: bool = False):
+    if not is_float(x.dtype):
+        _refuse_complex(x, reduce)
+        return keep(reduce(x, axes), axes, keepdim)
+    out = extremum(x, reduce, axes, nan_ties)
+    return out if keepdim else lax.squeeze(out, axes)
+
+
+def _amax(reduce):
+    def amax(self, dim=(), keepdim=False):
+        return _even_extremum(self, reduce, axes_of(self, dim), keepdim)
+
+    return amax
+
+
+def _max(reduce):
+    def max_(self):
+        return _even_extremum(self, reduce, axes_of(self, None), nan_ties=True)
+
+    return max_
+
+
+for _name, _reduce in {"max": lax.reduce_max, "min": lax.reduce_min}.items():
+    kernel(_name)(_max(_reduce))
+    kernel(f"{_name}.dim")(_max_dim(_reduce))
+    kernel(f"arg{_name}")(_argmax(_reduce))
+    kernel(f"a{_name}")(_amax(_reduce))
+
+
+@kernel("aminmax", "_aminmax", "_aminmax.dim")
+def aminmax(self, dim=None, keepdim=False):
+    axes = axes_of(self, dim)
+    return tuple(_even_extremum(self, reduce, axes, keepdim) for reduce in (lax.reduce_min, lax.reduce_max))
+
+
+# Variance
+
+
+def moments(x: jax.Array, axes: tuple[int, ...], correction: float | jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    """Variance and mean with the reduced dimensions kept, in the computation type; the variance is real."""
+    x = cast(x, compute_type(x.dtype))
+    real = to_real(x.dtype)
+    n = count(x, axes)
+    mean = lax.expand_dims(lax.reduce_sum(x, axes), axes) / np.array(n, real)
+    deviation = x - mean
+    squares = lax.square(deviation)
+    if is_complex(x.dtype):
+        squares = lax.square(lax.real(deviation)) + lax.square(lax.imag(deviation))
+    freedom = np.array(n, real) - cast(1 if correction is None else correction, real)
+    return _per_degree(lax.expand_dims(lax.reduce_sum(squares, axes), axes), freedom), mean
+
+
+@jax.custom_jvp
+def _per_degree(squares: jax.Array, freedom: jax.Array) -> jax.Array:
+    """The sum of squares by the degrees of freedom, or by 0 if these are negative; the gradient knows no such limit."""
+    return squares / lax.max(freedom, jnp.zeros((), freedom.dtype))
+
+
+@_per_degree.defjvp
+def _per_degree_jvp(primals, tangents):
+    squares, freedom = primals
+    return _per_degree(squares, freedom), tangents[0] / freedom
+
+
+def _root(variance: jax.Array) -> jax.Array:
+    """The square root, with gradient 0 at 0."""
+    zero = variance == 0
+    return jnp.where(zero, variance, lax.sqrt(jnp.where(zero, jnp.ones((), variance.dtype), variance)))
+
+
+def _spread(self, dim, correction, keepdim, root, with_mean):
+    if is_integral(self.dtype):
+        raise RuntimeError("std and var only support floating point and complex dtypes")
+    axes = axes_of(self, dim)
+    variance, mean = moments(self, axes, correction)
+    outs = [cast(_root(variance) if root else variance, to_real(self.dtype))]
+    if with_mean:
+        outs.append(cast(mean, self.dtype))
+    outs = [out if keepdim else lax.squeeze(out, axes) for out in outs]
+    return tuple(outs) if with_mean else outs[0]
+
+
+@kernel("var.correction")
+def var(self, dim=None, correction=None, keepdim=False):
+    return _spread(self, dim, correction, keepdim, root=False, with_mean=False)
+
+
+@kernel("var.dim")
+def var_dim(self, dim, unbiased=True, keepdim=False):
+    return _spread(self, dim, int(unbiased), keepdim, root=False, with_mean=False)
+
+
+@kernel("std.correction")
+def std(self, dim=None, correction=None, keepdim=False):
+    return _spread(self, dim, correction, keepdim, root=True, with_mean=False)
+
+
+@kernel("var_mean.correction")
+def var_mean(self, dim=None, correction=None, keepdim=False):
+    return _spread(self, dim, correction, keepdim, root=False, with_mean=True)
+
+
+@kernel("std_mean.correction")
+def std_mean(self, dim=None, correction=None, keepdim=False):
+    return _spread(self, dim, correction, keepdim, root=True, with_mean=True)

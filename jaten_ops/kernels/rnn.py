@@ -1,0 +1,142 @@
+"""Recurrent layers and cells. Gates are in ATen's order: input, forget, cell, output; and reset, update, new."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaten_ops.registry import kernel
+
+from .promotion import cast, compute_type
+
+_LSTM_MODE = 2
+
+
+def _times_transposed(x: jax.Array, weight: jax.Array) -> jax.Array:
+    numbers = (((x.ndim - 1,), (1,)), ((), ()))
+    return lax.dot_general(x, weight, numbers, preferred_element_type=compute_type(x.dtype))
+
+
+def _lstm_step(gates: jax.Array, cx: jax.Array) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
+    """New hidden state, new cell state, activated gates."""
+    i, f, g, o = jnp.split(gates, 4, axis=-1)
+    i, f, g, o = lax.logistic(i), lax.logistic(f), lax.tanh(g), lax.logistic(o)
+    cy = f * cx + i * g
+    return o * lax.tanh(cy), cy, (i, f, g, o)
+
+
+@kernel("mkldnn_rnn_layer")
+def mkldnn_rnn_layer(
+    input, weight0, weight1, weight2, weight3, hx_, cx_, reverse, batch_sizes, mode, hidden_size, num_layers,
+    has_biases, bidirectional, batch_first, train
+):  # fmt: skip
+    """One direction of one LSTM layer: input (T, B, I), states (B, H) or (1, B, H), weights of input and of state."""
+    if mode != _LSTM_MODE:
+        raise RuntimeError(f"mkldnn_rnn_layer: only LSTM (mode {_LSTM_MODE}) is supported, got mode {mode}")
+    wide = compute_type(input.dtype)
+    gates = _times_transposed(input, weight0)
+    if has_biases:
+        gates = gates + (cast(weight2, wide) + cast(weight3, wide))
+
+    def step(state, gates):
+        hx, cx = state
+        hy, cy, _ = _lstm_step(gates + _times_transposed(hx, weight1), cx)
+        hy = cast(hy, input.dtype)
+        return (hy, cy), hy
+
+    size = (input.shape[1], hidden_size)
+    start = cast(hx_, input.dtype).reshape(size), cast(cx_, wide).reshape(size)
+    (hy, cy), out = lax.scan(step, start, gates, reverse=reverse)
+    workspace = jnp.zeros((0,), jnp.uint8)  # the backward computes the gates again
+    return out, hy.reshape(hx_.shape), cast(cy, cx_.dtype).reshape(cx_.shape), workspace
+
+
+@kernel("mkldnn_rnn_layer_backward")
+def mkldnn_rnn_layer_backward(
+    input, weight1, weight2, weight3, weight4, hx_, cx_tmp, output, hy_, cy_, grad_output, grad_hy, grad_cy, reverse,
+    mode, hidden_size, num_layers, has_biases, train, bidirectional, batch_sizes, batch_first, workspace
+):  # fmt: skip
+    def layer(*tensors):
+        return mkldnn_rnn_layer(
+            *tensors, reverse, batch_sizes, mode, hidden_size, num_layers, has_biases, bidirectional, batch_first, train
+        )[:3]
+
+    results, pull = jax.vjp(layer, input, weight1, weight2, weight3, weight4, hx_, cx_tmp)
+    grads = (grad_output, grad_hy, grad_cy)
+    return pull(tuple(jnp.zeros_like(r) if g is None else g for g, r in zip(grads, results, strict=True)))
+
+
+# Fused cells: gates of the input and of the state come in as products, without bias
+
+
+def _sum_gates(like: jax.Array, *terms: jax.Array | None) -> jax.Array:
+    return sum(cast(t, compute_type(like.dtype)) for t in terms if t is not None)
+
+
+@kernel("_thnn_fused_lstm_cell")
+def thnn_fused_lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
+    gates = _sum_gates(cx, input_gates, hidden_gates, input_bias, hidden_bias)
+    hy, cy, activated = _lstm_step(gates, cast(cx, gates.dtype))
+    return cast(hy, cx.dtype), cast(cy, cx.dtype), cast(jnp.concatenate(activated, -1), cx.dtype)
+
+
+@kernel("_thnn_fused_lstm_cell_backward_impl")
+def thnn_fused_lstm_cell_backward_impl(grad_hy, grad_cy, cx, cy, workspace, has_bias):
+    wide = compute_type(cx.dtype)
+    i, f, g, o = jnp.split(cast(workspace, wide), 4, axis=-1)
+    tanh = jnp.tanh(cast(cy, wide))
+    dh = jnp.zeros(cy.shape, wide) if grad_hy is None else cast(grad_hy, wide)
+    dc = dh * o * (1 - tanh * tanh)
+    dc = dc if grad_cy is None else dc + cast(grad_cy, wide)
+    parts = [
+        dc * g * (1 - i) * i,
+        dc * cast(cx, wide) * (1 - f) * f,
+        dc * i * (1 - g * g),
+        dh * tanh * (1 - o) * o,
+    ]
+    gates = jnp.concatenate(parts, -1)
+    bias = cast(jnp.sum(gates, 0), cx.dtype) if has_bias else None
+    return cast(gates, cx.dtype), cast(dc * f, cx.dtype), bias
+
+
+@kernel("_thnn_fused_gru_cell")
+def thnn_fused_gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
+    ir, iz, i_new = jnp.split(_sum_gates(hx, input_gates, input_bias), 3, axis=-1)
+    hr, hz, h_new = jnp.split(_sum_gates(hx, hidden_gates, hidden_bias), 3, axis=-1)
+    reset, update = lax.logistic(ir + hr), lax.logistic(iz + hz)
+    new = lax.tanh(i_new + reset * h_new)
+    wide = cast(hx, new.dtype)
+    workspace = lax.stop_gradient(jnp.concatenate([reset, update, new, wide, h_new], -1))
+    return cast(new + update * (wide - new), hx.dtype), cast(workspace, hx.dtype)
+
+
+@kernel("_thnn_fused_gru_cell_backward")
+def thnn_fused_gru_cell_backward(grad_hy, workspace, has_bias):
+    dtype, wide = grad_hy.dtype, compute_type(grad_hy.dtype)
+    reset, update, new, hx, h_new = jnp.split(cast(workspace, wide), 5, axis=-1)
+    grad = cast(grad_hy, wide)
+    d_update = grad * (hx - new) * (1 - update) * update
+    d_new = grad * (1 - update) * (1 - new * new)
+    d_reset = d_new * h_new * (1 - reset) * reset
+    of_input = jnp.concatenate([d_reset, d_update, d_new], -1)
+    of_hidden = jnp.concatenate([d_reset, d_update, d_new * reset], -1)
+    biases = [cast(jnp.sum(g, 0), dtype) if has_bias else None for g in (of_input, of_hidden)]
+    return cast(of_input, dtype), cast(of_hidden, dtype), cast(grad * update, dtype), *biases
+
+
+@kernel("_pack_padded_sequence", eager=True)
+def pack_padded_sequence(input, lengths, batch_first):
+    """The steps of all sequences that are not padding, the first steps first, and how many there are at each step."""
+    lengths = np.asarray(lengths)
+    if lengths.size and lengths[-1] <= 0:
+        raise RuntimeError("Length of all samples has to be greater than 0, but found an element that is <= 0")
+    if (np.diff(lengths) > 0).any():
+        raise RuntimeError(
+            "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You can pass "
+            "`enforce_sorted=False` to pack_padded_sequence to sidestep this requirement."
+        )
+    steps = jnp.swapaxes(input, 0, 1) if batch_first else input
+    present = np.arange(lengths[0])[:, None] < lengths
+    return steps[np.nonzero(present)], jnp.asarray(present.sum(1), np.int64)

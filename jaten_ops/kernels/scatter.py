@@ -1,0 +1,356 @@
+"""Writing by index: index_put, scatter, masked fills."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaten_ops.registry import kernel
+
+from .checks import require
+from .conversion import scalar
+from .indexing import IN_BOUNDS, Places, clamped, cut, expand_masks, in_range, is_mask, where, wrapped
+from .promotion import cast, is_complex, is_float, is_integral
+from .views import at_least_1d, wrap_dim
+
+_SCATTERS: dict[str, Callable[..., jax.Array]] = {
+    "set": lax.scatter,
+    "add": lax.scatter_add,
+    "multiply": lax.scatter_mul,
+    "sum": lax.scatter_add,
+    "mean": lax.scatter_add,
+    "prod": lax.scatter_mul,
+    "amax": lax.scatter_max,
+    "amin": lax.scatter_min,
+}
+_OF_BOOL = {
+    "set": "set",
+    "add": "amax",
+    "multiply": "amin",
+    "sum": "amax",
+    "prod": "amin",
+    "amax": "amax",
+    "amin": "amin",
+}
+
+
+def _scatter(how: str, x: jax.Array, index: jax.Array, updates: jax.Array, numbers: Any) -> jax.Array:
+    """Updates applied one after another in the order of the index, so that of equal indices the last one stays."""
+    if x.dtype == bool:
+        x, updates = x.astype(np.uint8), updates.astype(np.uint8)
+        return _SCATTERS[_OF_BOOL[how]](x, index, updates, numbers, mode=IN_BOUNDS).astype(bool)
+    return _SCATTERS[how](x, index, updates, numbers, mode=IN_BOUNDS)
+
+
+def _same_dtype(self: jax.Array, source: jax.Array, what: str) -> None:
+    if self.dtype != source.dtype:
+        raise RuntimeError(f"{what}: expected self and source to have the same dtype, got {self.dtype}, {source.dtype}")
+
+
+# Advanced indices
+
+
+def _needs_values(self, indices, *ignored):
+    # one mask alone becomes a select; beside other indices the number of its true elements must be known
+    return any(map(is_mask, indices)) and sum(i is not None for i in indices) > 1
+
+
+@kernel("index_put", "_index_put_impl", eager=_needs_values)
+def index_put(self, indices, values, accumulate=False, unsafe=False):
+    return _index_put(self, indices, values, accumulate, check=not unsafe)
+
+
+@kernel("_unsafe_index_put", eager=_needs_values)
+def unsafe_index_put(self, indices, values, accumulate=False):
+    return _index_put(self, indices, values, accumulate, check=False)
+
+
+def _index_put(
+    self: jax.Array, indices: Sequence[jax.Array | None], values: jax.Array, accumulate: bool, check: bool
+) -> jax.Array:
+    _same_dtype(self, values, "Index put")
+    given = [d for d, i in enumerate(indices) if i is not None]
+    if len(given) == 1 and is_mask(indices[given[0]]):
+        return _masked_put(self, indices[given[0]], given[0], values, accumulate)
+    if any(map(is_mask, indices)) and any(isinstance(i, jax.core.Tracer) for i in indices):
+        indices = expand_masks(self.shape, indices, _count(indices, values))
+        check = False  # positions out of range stand for nothing: they are not written
+    else:
+        indices = expand_masks(self.shape, indices)
+    if not given:
+        return self + values if accumulate else jnp.broadcast_to(values, self.shape)
+    places = Places(self.shape, indices, check)
+    if 0 in places.shape:
+        return self
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=tuple(places.window),
+        inserted_window_dims=tuple(places.dims),
+        scatter_dims_to_operand_dims=tuple(places.dims),
+    )
+    return _scatter("add" if accumulate else "set", self, places.index, _spread(values, places.shape), numbers)
+
+
+def _spread(values: jax.Array, shape: Sequence[int]) -> jax.Array:
+    try:
+        return jnp.broadcast_to(values, shape)
+    except ValueError:
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of"
+            f" shape {list(shape)}"
+        ) from None
+
+
+def _count(indices: Sequence[jax.Array | None], values: jax.Array) -> int:
+    """How many true elements masks among other indices have, as far as shapes tell."""
+    others = [i.shape for i in indices if i is not None and not is_mask(i)]
+    length = np.broadcast_shapes(*others, (1,))[-1]
+    if length > 1:
+        return length
+    known = values.shape[0] if values.ndim else 1
+    return known if known > 1 else min(i.size for i in indices if is_mask(i))
+
+
+def _masked_put(self: jax.Array, mask: jax.Array, dim: int, values: jax.Array, accumulate: bool) -> jax.Array:
+    """`self` with values where a mask over some of its dimensions, from `dim` on, is true."""
+    expected = self.shape[dim : dim + mask.ndim]
+    if mask.shape != expected:
+        raise IndexError(
+            f"The shape of the mask {list(mask.shape)} at index {dim} does not match the shape of the indexed tensor"
+            f" {list(self.shape)} at index {dim}"
+        )
+    after = self.ndim - dim - mask.ndim
+    mask = cast(mask, bool)
+    at = values.ndim - after - 1  # the dimension of values that runs over the true elements
+    if at < 0 or values.shape[at] == 1:
+        shape = (*values.shape[: max(at, 0)], *(1,) * mask.ndim, *values.shape[max(at + 1, 0) :])
+        values = lax.reshape(values, shape) if at >= 0 else values
+    else:
+        count = values.shape[at]
+        require(jnp.sum(mask) == count, RuntimeError, f"shape mismatch: {count} values for another number of elements")
+        if count == 0:
+            return self
+        values = jnp.take(values, _ranks(mask, count), axis=at, mode="clip")
+    written = lax.broadcast_in_dim(mask, self.shape, range(dim, dim + mask.ndim))
+    values = _spread(values, self.shape)
+    return where(written, self + values if accumulate else values, self)
+
+
+def _ranks(mask: jax.Array, count: int) -> jax.Array:
+    """For each true element of a mask, how many true elements come before it."""
+    dtype = np.int32 if mask.size < 2**31 else np.int64
+    before = lax.cumsum(lax.reshape(mask, (mask.size,)).astype(dtype)) - dtype(1)
+    return lax.reshape(jnp.clip(before, 0, max(count - 1, 0)), mask.shape)
+
+
+@kernel("_unsafe_masked_index_put_accumulate")
+def unsafe_masked_index_put_accumulate(self, mask, indices, values):
+    values = where(mask, values, np.zeros((), values.dtype))
+    return _index_put(self, clamped(self.shape, indices), values, True, check=False)
+
+
+@kernel("put")
+def put(self, index, source, accumulate=False):
+    _same_dtype(self, source, "put")
+    if index.size == 0:
+        return self
+    flat, i = lax.reshape(self, (self.size,)), lax.reshape(index, (index.size,))
+    i = wrapped(i, self.size, f"out of range on a tensor of {self.size} elements")
+    return lax.reshape(_rows("add" if accumulate else "set", flat, 0, i, lax.reshape(source, i.shape)), self.shape)
+
+
+# One index along one dimension, for each element
+
+
+def _along(how: str, self: jax.Array, dim: int, index: jax.Array, src: jax.Array) -> jax.Array:
+    x, i, updates = at_least_1d(self), at_least_1d(index), at_least_1d(src)
+    _same_dtype(self, src, "scatter")
+    dim = wrap_dim(dim, x.ndim)
+    if i.size == 0:
+        return self
+    message = f"index is out of bounds for dimension {dim} with size {x.shape[dim]}"
+    i = in_range(i, x.shape[dim], RuntimeError, message)
+    others = tuple(d for d in range(x.ndim) if d != dim)
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=(),
+        inserted_window_dims=(dim,),
+        scatter_dims_to_operand_dims=(dim,),
+        operand_batching_dims=others,
+        scatter_indices_batching_dims=others,
+    )
+    part = cut(x, i.shape, dim)
+    updates = lax.slice(updates, [0] * x.ndim, i.shape)
+    written = _scatter(how, part, lax.expand_dims(i, (x.ndim,)), updates, numbers)
+    if part.shape != x.shape:
+        written = lax.dynamic_update_slice(x, written, [np.int32(0)] * x.ndim)
+    return lax.reshape(written, self.shape)
+
+
+@kernel("scatter.src")
+def scatter_src(self, dim, index, src):
+    return _along("set", self, dim, index, src)
+
+
+@kernel("scatter.value")
+def scatter_value(self, dim, index, value):
+    return _along("set", self, dim, index, lax.broadcast(scalar(value, self.dtype), index.shape))
+
+
+@kernel("scatter.reduce")
+def scatter_with_reduction(self, dim, index, src, *, reduce):
+    return _along(reduce, self, dim, index, src)
+
+
+@kernel("scatter.value_reduce")
+def scatter_value_reduce(self, dim, index, value, *, reduce):
+    return _along(reduce, self, dim, index, lax.broadcast(scalar(value, self.dtype), index.shape))
+
+
+@kernel("scatter_add")
+def scatter_add(self, dim, index, src):
+    return _along("add", self, dim, index, src)
+
+
+@kernel("scatter_reduce.two")
+def scatter_reduce(self, dim, index, src, reduce, *, include_self=True):
+    def write(how: str, x: jax.Array, values: jax.Array) -> jax.Array:
+        return _along(how, x, dim, index, values)
+
+    return _reduced(reduce, self, src, include_self, write)
+
+
+def _reduced(how: str, self: jax.Array, src: jax.Array, include_self: bool, write: Callable[..., Any]) -> jax.Array:
+    """A reduction of `self` and the values written to each of its elements; a mean of integers is rounded down."""
+    if (how == "mean" and self.dtype == bool) or (how in ("amax", "amin") and is_complex(self.dtype)):
+        raise NotImplementedError(f"the reduction {how} is not implemented for {self.dtype}")
+    start = self if include_self else write("set", self, lax.full(src.shape, _neutral(how, self.dtype), self.dtype))
+    total = write(how, start, src)
+    if how != "mean":
+        return total
+    ones = lax.full(src.shape, 1, np.int32)
+    counts = write("add", lax.full(self.shape, int(include_self), np.int32), ones)
+    counts = cast(jnp.maximum(counts, 1), self.dtype)
+    return jnp.floor_divide(total, counts) if is_integral(self.dtype) else total / counts
+
+
+def _neutral(how: str, dtype: np.dtype) -> Any:
+    if how in ("amax", "amin"):
+        sign = -1 if how == "amax" else 1
+        if dtype.kind == "b":
+            return how == "amin"
+        return sign * math.inf if is_float(dtype) else np.iinfo(dtype).min if sign < 0 else np.iinfo(dtype).max
+    return int(how == "prod")
+
+
+# One index along one dimension, for whole slices
+
+
+def _rows(how: str, x: jax.Array, dim: int, index: jax.Array, updates: jax.Array) -> jax.Array:
+    others = tuple(d for d in range(x.ndim) if d != dim)
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=others, inserted_window_dims=(dim,), scatter_dims_to_operand_dims=(dim,)
+    )
+    return _scatter(how, x, lax.expand_dims(index, (1,)), updates, numbers) if x.size and index.size else x
+
+
+def _index_write(
+    how: str, self: jax.Array, dim: int, index: jax.Array, source: jax.Array, error: type[Exception] = IndexError
+) -> jax.Array:
+    x, i, updates = at_least_1d(self), at_least_1d(index), at_least_1d(source)
+    _same_dtype(self, source, "index write")
+    dim = wrap_dim(dim, x.ndim)
+    message = f"index is out of bounds for dimension {dim} with size {x.shape[dim]}"
+    i = in_range(i, x.shape[dim], error, message)
+    updates = lax.reshape(updates, (*x.shape[:dim], i.size, *x.shape[dim + 1 :]))
+    return lax.reshape(_rows(how, x, dim, i, updates), self.shape)
+
+
+def _same_shape(self: jax.Array, source: jax.Array, dim: int) -> None:
+    """What index_add and index_reduce ask for, although index_copy does not."""
+    dim = wrap_dim(dim, self.ndim)
+    if self.ndim != source.ndim or any(
+        m != n for d, (m, n) in enumerate(zip(self.shape, source.shape, strict=True)) if d != dim
+    ):
+        raise RuntimeError(
+            "source tensor shape must match self tensor shape, excluding the specified dimension. Got self.shape ="
+            f" {list(self.shape)} source.shape = {list(source.shape)}"
+        )
+
+
+@kernel("index_add")
+def index_add(self, dim, index, source, *, alpha=1):
+    _same_shape(self, source, dim)
+    alpha = cast(alpha, self.dtype)
+    scaled = jnp.logical_and(source, alpha) if self.dtype == bool else source * alpha
+    return _index_write("add", self, dim, index, scaled, RuntimeError)
+
+
+@kernel("index_copy")
+def index_copy(self, dim, index, source):
+    if index.dtype != np.int64:
+        raise RuntimeError(f"index_copy_(): Expected a long tensor for index, but got {index.dtype}")
+    return _index_write("set", self, dim, index, source)
+
+
+@kernel("index_reduce")
+def index_reduce(self, dim, index, source, reduce, *, include_self=True):
+    _same_shape(self, source, dim)
+
+    def write(how: str, x: jax.Array, values: jax.Array) -> jax.Array:
+        return _index_write(how, x, dim, index, values)
+
+    return _reduced(reduce, self, source, include_self, write)
+
+
+@kernel("index_fill.int_Scalar", "index_fill.int_Tensor")
+def index_fill(self, dim, index, value):
+    if index.dtype != np.int64:
+        raise IndexError(f"index_fill_(): Expected dtype int64 for index, but got {index.dtype}")
+    x, i = at_least_1d(self), at_least_1d(index)
+    dim = wrap_dim(dim, x.ndim)
+    size = x.shape[dim]
+    i = wrapped(i, size, f"index is out of bounds for dimension {dim} with size {size}")
+    filled = _rows("set", lax.full((size,), False), 0, i, lax.full(i.shape, True))
+    value = lax.reshape(scalar(value, self.dtype), ())
+    return lax.reshape(where(lax.broadcast_in_dim(filled, x.shape, (dim,)), value, x), self.shape)
+
+
+# Masks
+
+
+@kernel("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(self, mask, value):
+    return where(mask, scalar(value, self.dtype), self)
+
+
+@kernel("masked_scatter")
+def masked_scatter(self, mask, source):
+    self, mask = jnp.broadcast_arrays(self, mask)
+    _same_dtype(self, source, "masked_scatter")
+    message = "Number of elements of source < number of ones in mask"
+    require(jnp.sum(mask) <= source.size, RuntimeError, message)
+    if source.size == 0:
+        return self
+    taken = lax.reshape(source, (source.size,)).at[_ranks(mask, source.size)].get(mode="promise_in_bounds")
+    return where(mask, taken, self)
+
+
+@kernel("masked_scatter_backward")
+def masked_scatter_backward(grad_output, mask, sizes):
+    """The elements under the mask in order, and zeros after them."""
+    count = math.prod(sizes)
+    mask = jnp.broadcast_to(mask, grad_output.shape)
+    ranks = _ranks(mask, mask.size)
+    ranks = where(mask, ranks, np.array(count, ranks.dtype))
+    zeros = lax.full((count,), 0, grad_output.dtype)
+    return lax.reshape(zeros.at[ranks].set(grad_output, mode="drop"), sizes)
+
+
+@kernel("_masked_scale")
+def masked_scale(self, mask, scale):
+    return self * cast(mask, self.dtype) * cast(scale, self.dtype)

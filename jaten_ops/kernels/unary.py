@@ -1,0 +1,270 @@
+"""Functions of one number: roots, exponentials, trigonometry, rounding, signs, complex parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaten_ops.registry import kernel
+
+from .derivatives import with_partials
+from .promotion import cast, float_type, is_complex, is_inexact, is_integral, opmath, to_complex
+
+
+def float_kernel(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """A kernel from a function of floats: integers become floats, half precision is computed in float32."""
+
+    def unary(self):
+        dtype = float_type(self)
+        return cast(fn(*opmath(dtype, self)), dtype)
+
+    return unary
+
+
+def _sigmoid(x: jax.Array) -> jax.Array:
+    return 1 / (1 + lax.exp(-x)) if is_complex(x.dtype) else lax.logistic(x)
+
+
+def _exp2(x: jax.Array) -> jax.Array:
+    """By pow, which is exact for integers; lax.exp2 has a relative error of 70 ulp."""
+    return lax.exp(x * math.log(2)) if is_complex(x.dtype) else lax.pow(jnp.full_like(x, 2), x)
+
+
+def _log_to(base: float) -> Callable[..., jax.Array]:
+    """A logarithm that is exact for the powers of its base."""
+    scale = 1 / math.log(base)
+
+    def log(x: jax.Array) -> jax.Array:
+        natural = lax.log(x)
+        if is_complex(x.dtype):
+            return lax.complex(lax.real(natural) * scale, lax.imag(natural) * scale)
+        power = _to_even(natural * scale)
+        return jnp.where(lax.pow(jnp.full_like(x, base), power) == x, power, natural * scale)
+
+    return with_partials(log, lambda r, x: 1 / (x * math.log(base)))
+
+
+def _cosh(x: jax.Array) -> jax.Array:
+    """By the exponential of x / 2: that of x overflows early, and XLA's cosh loses digits of a large x."""
+    if is_complex(x.dtype):
+        return lax.cosh(x)
+    root = lax.exp(x * 0.5)
+    return root * 0.5 * root + 0.5 / root / root
+
+
+def _sinh(x: jax.Array) -> jax.Array:
+    if is_complex(x.dtype):
+        return lax.sinh(x)
+    root = lax.exp(x * 0.5)
+    return jnp.where(lax.abs(x) < 1, lax.sinh(x), root * 0.5 * root - 0.5 / root / root)
+
+
+cosh = with_partials(_cosh, lambda r, x: sinh(x))
+sinh = with_partials(_sinh, lambda r, x: cosh(x))
+
+
+def _acosh_partial(r: jax.Array, x: jax.Array) -> jax.Array:
+    return lax.rsqrt(x + 1) * lax.rsqrt(x - 1) if is_complex(x.dtype) else lax.rsqrt(x * x - 1)
+
+
+def _sinc(x: jax.Array) -> jax.Array:
+    zero = x == 0
+    angle = jnp.where(zero, jnp.ones_like(x), x * math.pi)
+    return jnp.where(zero, jnp.ones_like(x), lax.sin(angle) / angle)
+
+
+def _reciprocal(x: jax.Array) -> jax.Array:
+    return 1 / x
+
+
+_FLOAT_FUNCTIONS = {
+    "acos": lax.acos,
+    "acosh": with_partials(lax.acosh, _acosh_partial),
+    "asin": lax.asin,
+    "asinh": lax.asinh,
+    "atan": lax.atan,
+    "atanh": lax.atanh,
+    "cos": lax.cos,
+    "cosh": cosh,
+    "deg2rad": lambda x: x * (math.pi / 180),
+    "erf": lax.erf,
+    "erfc": lax.erfc,
+    "erfinv": lax.erf_inv,
+    "exp": lax.exp,
+    "exp2": with_partials(_exp2, lambda r, x: r * math.log(2)),
+    "expm1": lax.expm1,
+    "log": lax.log,
+    "log10": _log_to(10),
+    "log1p": lax.log1p,
+    "log2": _log_to(2),
+    "rad2deg": lambda x: x * (180 / math.pi),
+    "reciprocal": with_partials(_reciprocal, lambda r, x: -(r * r)),
+    "rsqrt": with_partials(lax.rsqrt, lambda r, x: -0.5 * r * r * r),
+    "sigmoid": _sigmoid,
+    "sin": lax.sin,
+    "sinc": _sinc,
+    "sinh": sinh,
+    "sqrt": lax.sqrt,
+    "tan": lax.tan,
+    "tanh": lax.tanh,
+}
+
+for _name, _fn in _FLOAT_FUNCTIONS.items():
+    kernel(_name)(float_kernel(_fn))
+
+
+# --- rounding -------------------------------------------------------------------------------------------------------
+
+
+def truncate(x: jax.Array) -> jax.Array:
+    """Rounds to zero."""
+    return jnp.where(x < 0, lax.ceil(x), lax.floor(x))
+
+
+def _to_even(x: jax.Array) -> jax.Array:
+    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
+
+
+def _rounding_kernel(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    fn = with_partials(fn, None)
+
+    def rounding(self):
+        return lax.copy_p.bind(self) if is_integral(self.dtype) else cast(fn(*opmath(self.dtype, self)), self.dtype)
+
+    return rounding
+
+
+for _name, _fn in {"ceil": lax.ceil, "floor": lax.floor, "round": _to_even, "trunc": truncate}.items():
+    kernel(_name)(_rounding_kernel(_fn))
+
+
+@kernel("round.decimals")
+def round_decimals(self, *, decimals):
+    if is_integral(self.dtype):
+        return lax.copy_p.bind(self)
+    power = 10.0 ** abs(decimals)
+
+    def rounded(x):
+        if decimals < 0:
+            # a divisor that depends on x: XLA would multiply with the inverse
+            return _to_even(x / jnp.where(jnp.isnan(x), x, power)) * power
+        scaled = _to_even(x * power)
+        return scaled / jnp.where(jnp.isnan(scaled), scaled, power)
+
+    return cast(with_partials(rounded, None)(*opmath(self.dtype, self)), self.dtype)
+
+
+_frac = with_partials(lambda x: x - truncate(x), lambda r, x: jnp.ones_like(r))
+
+
+@kernel("frac")
+def frac(self):
+    return cast(_frac(*opmath(self.dtype, self)), self.dtype)
+
+
+# --- signs ----------------------------------------------------------------------------------------------------------
+
+
+_abs = with_partials(jnp.abs, lambda r, x: _signed_unit(x))
+
+
+@kernel("abs")
+def abs_(self):
+    return jnp.abs(self) if is_complex(self.dtype) else _abs(self)
+
+
+@kernel("neg")
+def neg(self):
+    return lax.neg(self)
+
+
+def _signed_unit(x: jax.Array) -> jax.Array:
+    """-1, 0 or 1; 0 for NaN."""
+    return cast(x > 0, x.dtype) - cast(x < 0, x.dtype)
+
+
+_sign = with_partials(_signed_unit, None)
+
+
+@kernel("sign")
+def sign(self):
+    return lax.copy_p.bind(self) if self.dtype.kind == "b" else _sign(self)
+
+
+@kernel("sgn")
+def sgn(self):
+    if not is_complex(self.dtype):
+        return sign(self)
+    zero = self == 0
+    safe = jnp.where(zero, jnp.ones_like(self), self)
+    return jnp.where(zero, jnp.zeros_like(self), safe / cast(lax.abs(safe), self.dtype))
+
+
+@kernel("signbit")
+def signbit(self):
+    return jnp.signbit(self) if is_inexact(self.dtype) else self < 0
+
+
+# --- parts of numbers -----------------------------------------------------------------------------------------------
+
+
+def _argument(x: jax.Array) -> jax.Array:
+    """0 for a positive number, pi for a negative one."""
+    return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, jnp.full_like(x, math.pi), jnp.zeros_like(x)))
+
+
+_real_argument = with_partials(_argument, None)
+
+
+@kernel("angle")
+def angle(self):
+    if not is_complex(self.dtype):
+        return _real_argument(cast(self, float_type(self)))
+    zero = self == 0
+    safe = jnp.where(zero, jnp.ones_like(self), self)
+    exact = lax.atan2(lax.imag(self), lax.real(self))  # tells the zeros apart, but has no gradient there
+    return jnp.where(zero, lax.stop_gradient(exact), lax.atan2(lax.imag(safe), lax.real(safe)))
+
+
+@kernel("polar")
+def polar(abs, angle):
+    dtype = to_complex(abs.dtype)
+    return cast(lax.complex(*jnp.broadcast_arrays(abs * lax.cos(angle), abs * lax.sin(angle))), dtype)
+
+
+def _finite_frexp(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return jnp.frexp(jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)))
+
+
+_mantissa = with_partials(
+    lambda x: jnp.where(jnp.isfinite(x), _finite_frexp(x)[0], x),
+    lambda r, x: lax.exp2(-cast(_finite_frexp(x)[1], x.dtype)),
+)
+
+
+@kernel("frexp.Tensor")
+def frexp(self):
+    (x,) = opmath(self.dtype, self)
+    return cast(_mantissa(x), self.dtype), cast(_finite_frexp(lax.stop_gradient(x))[1], jnp.int32)
+
+
+@kernel("nan_to_num")
+def nan_to_num(self, nan=None, posinf=None, neginf=None):
+    if is_integral(self.dtype):
+        return lax.copy_p.bind(self)
+    if is_complex(self.dtype):
+        return lax.complex(
+            nan_to_num(lax.real(self), nan, posinf, neginf), nan_to_num(lax.imag(self), nan, posinf, neginf)
+        )
+    limits = jnp.finfo(self.dtype)
+    for special, value in (
+        (self != self, 0.0 if nan is None else nan),
+        (self == jnp.inf, limits.max if posinf is None else posinf),
+        (self == -jnp.inf, limits.min if neginf is None else neginf),
+    ):
+        self = jnp.where(special, cast(value, self.dtype), self)
+    return self

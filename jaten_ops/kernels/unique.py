@@ -1,0 +1,106 @@
+"""Unique elements and rows. Their number depends on the values, so these kernels run on concrete arrays."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaten_ops.registry import kernel
+
+from .sorting import argsort
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _runs(rows: jax.Array, consecutive: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Sorts rows lexicographically (not if `consecutive`) and finds the runs of equal ones.
+
+    Args:
+        rows: (n, m).
+
+    Returns:
+        The order, whether each row in that order begins a run, and the run of each original row; all (n,). NaN equals
+        nothing, as in ATen.
+    """
+    n, m = rows.shape
+    order = lax.iota(np.int32 if n < 2**31 else np.int64, n)
+    if not consecutive:
+        # a stable sort by each column, from the last to the first
+        def step(i: jax.Array, order: jax.Array) -> jax.Array:
+            column = lax.dynamic_index_in_dim(rows, m - 1 - i, 1, keepdims=False)
+            by_column = argsort(column.at[order].get(mode="promise_in_bounds"), 0)
+            return order.at[by_column].get(mode="promise_in_bounds")
+
+        order = lax.fori_loop(0, m, step, order)
+    ordered = rows.at[order].get(mode="promise_in_bounds")
+    new = lax.reduce_or(ordered != jnp.roll(ordered, 1, 0), (1,)) | (lax.iota(np.int32, n) == 0)
+    run = lax.cumsum(lax.convert_element_type(new, np.int64)) - 1
+    return order, new, jnp.zeros_like(run).at[order].set(run, mode="promise_in_bounds")
+
+
+def _on_device_of(x: jax.Array, array: np.ndarray) -> jax.Array:
+    return jax.device_put(array, next(iter(x.devices())))
+
+
+def _unique_rows(rows: jax.Array, consecutive: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The distinct rows, the index of each row among them, and how often each occurs."""
+    order, new, inverse = _runs(rows, consecutive)
+    starts = np.flatnonzero(np.asarray(new))
+    counts = np.diff(starts, append=rows.shape[0]).astype(np.int64)
+    chosen = np.asarray(rows)[np.asarray(order)[starts]]
+    return _on_device_of(rows, chosen), inverse, _on_device_of(rows, counts)
+
+
+def _unique_elements(x: jax.Array, consecutive: bool, return_inverse: bool, return_counts: bool):
+    found, inverse, counts = _unique_rows(lax.reshape(x, (x.size, 1)), consecutive)
+    nothing = jnp.zeros(0, np.int64)
+    inverse = lax.reshape(inverse, x.shape) if return_inverse else nothing
+    return lax.reshape(found, (found.shape[0],)), inverse, counts if return_counts else nothing
+
+
+@kernel("_unique2", eager=True)
+def unique2(self, sorted=True, return_inverse=False, return_counts=False):
+    return _unique_elements(self, False, return_inverse, return_counts)
+
+
+@kernel("_unique", eager=True)
+def unique(self, sorted=True, return_inverse=False):
+    return _unique_elements(self, False, return_inverse, False)[:2]
+
+
+@kernel("unique_consecutive", eager=True)
+def unique_consecutive(self, return_inverse=False, return_counts=False, dim=None):
+    if dim is None or self.ndim == 0:
+        return _unique_elements(self, True, return_inverse, return_counts)
+    return _unique_along(self, dim, True)
+
+
+@kernel("unique_dim", eager=True)
+def unique_dim(self, dim, sorted=True, return_inverse=False, return_counts=False):
+    return _unique_along(self, dim, False)
+
+
+@kernel("unique_dim_consecutive", eager=True)
+def unique_dim_consecutive(self, dim, return_inverse=False, return_counts=False):
+    return _unique_along(self, dim, True)
+
+
+def _unique_along(x: jax.Array, dim: int, consecutive: bool):
+    """The distinct slices along a dimension; ATen returns inverse and counts whether they are asked for or not."""
+    if not -max(x.ndim, 1) <= dim < max(x.ndim, 1):
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-x.ndim}, {x.ndim - 1}], but got {dim})"
+        )
+    if x.ndim == 0:
+        return _unique_elements(x, consecutive, True, True)
+    first = jnp.moveaxis(x, dim, 0)
+    if 0 in first.shape[1:]:
+        raise RuntimeError("There are 0 sized dimensions, and they aren't selected, so unique cannot be applied")
+    rows = lax.reshape(first, (first.shape[0], math.prod(first.shape[1:])))
+    found, inverse, counts = _unique_rows(rows, consecutive)
+    found = jnp.moveaxis(lax.reshape(found, (found.shape[0], *first.shape[1:])), 0, dim)
+    return found, inverse, counts

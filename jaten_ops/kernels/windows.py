@@ -1,0 +1,154 @@
+"""Sliding windows along an axis as constant indices, the common part of the pooling kernels.
+
+A window matrix is a numpy array of shape (outputs, taps): the positions that each output reads. Positions outside the
+axis stand for padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+# Up to this many taps a window is unrolled into slices, which XLA fuses into one loop; beyond, it becomes an axis.
+_MOST_UNROLLED = 16
+
+
+def expand(values: Sequence[int], n: int, default: Sequence[int] = ()) -> tuple[int, ...]:
+    """One value for each of n spatial dimensions; one stands for all, none for `default`."""
+    values = tuple(values) or tuple(default)
+    return values * n if len(values) == 1 else values
+
+
+def output_size(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
+    """The number of windows along an axis (`pooling_output_shape` of aten/src/ATen/native/Pool.h)."""
+    reach = size + 2 * padding - dilation * (kernel - 1) - 1
+    outputs = (reach + (stride - 1 if ceil_mode else 0)) // stride + 1
+    if ceil_mode and (outputs - 1) * stride >= size + padding:  # the last window must start inside the input
+        outputs -= 1
+    return outputs
+
+
+def sliding(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> np.ndarray:
+    """The window matrix of ordinary pooling."""
+    outputs = output_size(size, kernel, stride, padding, dilation, ceil_mode)
+    return np.arange(outputs)[:, None] * stride - padding + np.arange(kernel) * dilation
+
+
+def adaptive(size: int, outputs: int) -> np.ndarray:
+    """The window matrix of adaptive pooling, windows shorter than the longest padded with -1."""
+    out = np.arange(outputs)
+    start, end = out * size // outputs, -((out + 1) * size // -outputs)
+    taps = np.arange(int((end - start).max(initial=1)))
+    position = start[:, None] + taps
+    return np.where(position < end[:, None], position, -1)
+
+
+def is_valid(windows: np.ndarray, size: int) -> np.ndarray:
+    return (windows >= 0) & (windows < size)
+
+
+def _is_even(positions: np.ndarray) -> bool:
+    """Whether positions are evenly spaced and rise."""
+    steps = np.diff(positions)
+    return positions.size > 0 and bool(np.all(steps == steps[:1])) and bool(np.all(steps > 0))
+
+
+def take(x: jax.Array, positions: np.ndarray, axis: int, fill: float | int = 0) -> jax.Array:
+    """The elements of x at constant positions along an axis, `fill` where a position is outside.
+
+    Evenly spaced positions are a slice, which XLA fuses and vectorizes; others are a gather.
+    """
+    size = x.shape[axis]
+    if _is_even(positions):
+        first, last = int(positions[0]), int(positions[-1])
+        step = int(positions[1]) - first if positions.size > 1 else 1
+        low, high = max(0, -first), max(0, last + 1 - size)
+        if low or high:
+            config = [(0, 0, 0)] * x.ndim
+            config[axis] = (low, high, 0)
+            x = lax.pad(x, jnp.asarray(fill, x.dtype), config)
+        return lax.slice_in_dim(x, first + low, last + low + 1, step, axis)
+    taken = x[(slice(None),) * axis + (np.clip(positions, 0, max(size - 1, 0)).astype(np.int32),)]
+    valid = is_valid(positions, size)
+    if valid.all():
+        return taken
+    return jnp.where(_along(valid, axis, x.ndim), taken, jnp.asarray(fill, x.dtype))
+
+
+def _along(values: np.ndarray, axis: int, ndim: int) -> np.ndarray:
+    """A vector (or matrix, then over two axes) shaped to broadcast along `axis`."""
+    return values.reshape(*[1] * axis, *values.shape, *[1] * (ndim - axis - 1))
+
+
+def as_axis(x: jax.Array, windows: np.ndarray, axis: int, fill: float | int = 0) -> jax.Array:
+    """x with `axis` replaced by the two of a matrix of positions."""
+    if _is_even(windows.reshape(-1)) or min(windows.shape) > _MOST_UNROLLED:
+        taken = take(x, windows.reshape(-1), axis, fill)
+        return taken.reshape(*x.shape[:axis], *windows.shape, *x.shape[axis + 1 :])
+    if windows.shape[0] <= windows.shape[1]:
+        return jnp.stack([take(x, row, axis, fill) for row in windows], axis)
+    return jnp.stack([take(x, column, axis, fill) for column in windows.T], axis + 1)
+
+
+def weighted_sum(x: jax.Array, windows: np.ndarray, weights: np.ndarray | None, axis: int) -> jax.Array:
+    """The sum of each window along an axis, times `weights` of the same shape."""
+    if not 0 < windows.shape[1] <= _MOST_UNROLLED:
+        taken = as_axis(x, windows, axis)
+        return jnp.sum(taken if weights is None else taken * _along(weights, axis, x.ndim), axis + 1, dtype=x.dtype)
+    total = None
+    for k in range(windows.shape[1]):
+        term = take(x, windows[:, k], axis)
+        term = term if weights is None else term * _along(weights[:, k], axis, x.ndim)
+        total = term if total is None else total + term
+    return total
+
+
+def lowest(dtype: np.dtype) -> float | int:
+    """The identity of the maximum."""
+    return -np.inf if jnp.issubdtype(dtype, jnp.inexact) else int(jnp.iinfo(dtype).min)
+
+
+def _is_better(candidate: jax.Array, best: jax.Array) -> jax.Array:
+    # ATen's rule: a later equal value loses, a later NaN wins
+    better = candidate > best
+    return better | (candidate != candidate) if jnp.issubdtype(candidate.dtype, jnp.inexact) else better
+
+
+def window_max(x: jax.Array, at: jax.Array, windows: np.ndarray, axis: int) -> tuple[jax.Array, jax.Array]:
+    """The maximum of each window along an axis, and the element of `at` (shaped like x) at the same place.
+
+    The first of equal elements is taken and the last NaN, as ATen does; padding never is.
+    """
+    fill = lowest(x.dtype)
+    valid = is_valid(windows, x.shape[axis])
+    if not 0 < windows.shape[1] <= _MOST_UNROLLED:
+        mask = _along(valid, axis, x.ndim)
+        return select_max(as_axis(x, windows, axis, fill), as_axis(at, windows, axis, 0), axis + 1, mask)
+    best, best_at = take(x, windows[:, 0], axis, fill), take(at, windows[:, 0], axis, 0)
+    for k in range(1, windows.shape[1]):
+        candidate = take(x, windows[:, k], axis, fill)
+        better = _is_better(candidate, best)
+        is_first = valid[:, k] & ~valid[:, :k].any(1)
+        if is_first.any():
+            better = better | _along(is_first, axis, x.ndim)
+        best = jnp.where(better, candidate, best)
+        best_at = jnp.where(better, take(at, windows[:, k], axis, 0), best_at)
+    return best, best_at
+
+
+def select_max(x: jax.Array, at: jax.Array, axis: int, valid: np.ndarray | None = None) -> tuple[jax.Array, jax.Array]:
+    """The maximum along an axis and the element of `at` at the same place, by the rule of `window_max`."""
+    taps = x.shape[axis]
+    tap = lax.broadcasted_iota(jnp.int32, x.shape, axis)
+    is_max = x == jnp.max(x, axis, keepdims=True)
+    chosen = jnp.min(jnp.where(is_max if valid is None else is_max & valid, tap, taps), axis, keepdims=True)
+    if jnp.issubdtype(x.dtype, jnp.inexact):
+        last_nan = jnp.max(jnp.where(x != x, tap, -1), axis, keepdims=True)
+        chosen = jnp.where(last_nan >= 0, last_nan, chosen)
+    here = tap == chosen
+    best = jnp.sum(jnp.where(here, x, jnp.zeros((), x.dtype)), axis, dtype=x.dtype)
+    return best, jnp.sum(jnp.where(here, at, 0), axis, dtype=at.dtype)

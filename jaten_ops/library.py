@@ -1,0 +1,301 @@
+"""The joint: each row of the registry becomes an operator of torch, with its kernel, fake and gradient.
+
+The only user of `torch.library.Library`. Everything that an op needs at run time is made at its first call.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from . import autograd, bridge, carrier, kernels, meta, registry, variants
+from .errors import MissingGradientError, MissingKernelError
+from .execute import Executor, KernelCall, Signature, freeze
+from .kernels.vjp import make_vjp
+from .random import draw_seed
+from .schema import VARIANTS, OpSpec
+from .tracing import opaque
+
+# kernels: imported for the registrations in it
+__all__ = ["JAX_KERNELS", "define_vjp", "kernels", "op_of", "register_op"]
+
+JAX_KERNELS: dict[str, OpKernel] = {}
+"""The implementation of each op on carriers, for callers that need not go through the dispatcher."""
+
+_LIBRARIES: dict[str, torch.library.Library] = {}
+
+
+def _unwrap_operand(operand: Any) -> Any:
+    # where ATen takes a number for a tensor, as in `x * 2`, it promotes as a number
+    return carrier.unwrap(operand) if isinstance(operand, torch.Tensor) else operand
+
+
+def _library(namespace: str) -> torch.library.Library:
+    # FRAGMENT: users may have libraries of their own in their namespace
+    if namespace not in _LIBRARIES:
+        _LIBRARIES[namespace] = torch.library.Library(namespace, "FRAGMENT")
+    return _LIBRARIES[namespace]
+
+
+def _key(spec: OpSpec) -> str:
+    return spec.overload if spec.namespace == "jaten" else spec.name
+
+
+def op_of(spec: OpSpec) -> torch._ops.OpOverload:
+    """The torch operator of a spec."""
+    packet, _, suffix = spec.overload.partition(".")
+    return getattr(getattr(getattr(torch.ops, spec.namespace), packet), suffix or "default")
+
+
+# what compilers ask of an operator; ATen's other tags say what a schema is, and hold for ATen's own
+_TAGS = ("pt2_compliant_tag", "nondeterministic_seeded", "dynamic_output_shape", "data_dependent_output")
+
+
+def _tags(spec: OpSpec) -> list[torch.Tag]:
+    return [getattr(torch.Tag, name) for name in _TAGS if name in spec.tags]
+
+
+def _converters(spec: OpSpec, positions: Sequence[int], unwrap: Callable[[Any], Any]) -> list[tuple[int, Callable]]:
+    """For each argument that is not handed on as it is: where it stands among the kernel's, and what to do with it."""
+
+    def optional(value: Any) -> Any:
+        return None if value is None else unwrap(value)
+
+    def many(value: Any) -> Any:
+        return tuple([None if v is None else unwrap(v) for v in value])
+
+    table = []
+    for at, position in enumerate(positions):
+        kind = spec.arguments[position].type
+        if kind == "Tensor":
+            table.append((at, unwrap))
+        elif kind == "Tensor?":
+            table.append((at, optional))
+        elif kind.startswith("Tensor"):
+            table.append((at, many))
+        elif "[]" in kind or kind.startswith("ScalarType"):
+            table.append((at, freeze))
+    return table
+
+
+class OpKernel:
+    """An op's implementation for one device: tensors to arrays, the executable, arrays to tensors.
+
+    Args:
+        spec: the op.
+        unwrap: a tensor of the device to its array.
+        wrap: an array to a new tensor of the device.
+    """
+
+    def __init__(self, spec: OpSpec, unwrap: Callable[[Any], Any], wrap: Callable[[Any], Any]) -> None:
+        self._spec, self._unwrap, self._wrap = spec, unwrap, wrap
+        self._executor: Executor | None = None
+
+    def _prepare(self) -> Executor:
+        spec = self._spec
+        entry = registry.KERNELS.get(_key(spec))
+        if entry is None:
+            raise MissingKernelError(spec.name)
+        self._signature = signature = Signature(spec)
+        self._positions = signature.kernel_positions
+        self._convert = _converters(spec, self._positions, self._unwrap)
+        names = [a.name for a in spec.arguments]
+        self._generator = names.index("generator") if "generator" in names else None
+        self._single_tensor = spec.returns == ("Tensor",)
+        self._returns = spec.returns
+        self._executor = Executor(spec, entry, meta.fake_of(spec))
+        return self._executor
+
+    @opaque
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        executor = self._executor or self._prepare()
+        values = self._signature.bind(args, kwargs)
+        taken = [values[i] for i in self._positions]
+        for at, convert in self._convert:
+            taken[at] = convert(taken[at])
+        if self._spec.random:
+            taken.append(draw_seed(None if self._generator is None else values[self._generator]))
+        results = executor(taken)
+        return self._wrap(results) if self._single_tensor else self._wrap_all(results)
+
+    def _wrap_all(self, results: Any) -> Any:
+        if not self._returns:  # the dispatcher wants None of an op without results
+            return None
+        if not isinstance(results, tuple | list):
+            results = (results,)
+        if self._returns == ("Tensor[]",):
+            return [self._wrap(r) for r in results]
+        wrapped = tuple(self._wrap_as(kind, r) for r, kind in zip(results, self._returns, strict=True))
+        return wrapped if len(wrapped) != 1 else wrapped[0]
+
+    def _wrap_as(self, kind: str, result: Any) -> Any:
+        if result is None:  # not in the output mask
+            return None
+        if kind == "Tensor[]":
+            return [self._wrap(r) for r in result]
+        return self._wrap(result) if kind == "Tensor" else result.item()
+
+
+class _Gradients:
+    """The gradients of an op: the registered formula, else its companion `_vjp` op."""
+
+    def __init__(self, spec: OpSpec) -> None:
+        self._spec = spec
+        self._names = [a.name for a in spec.arguments]
+        entry = registry.GRADIENTS.get(_key(spec))
+        self._formula = None if entry is None else entry.fn
+        self.needs_results = self._formula is not None
+        self._signature = Signature(spec)
+
+    def __call__(self, grads: Sequence[Any], values: list[Any], results: Sequence[Any], mask: list[bool]) -> list[Any]:
+        if self._formula is not None:
+            by_name = self._formula(grads, values, results)
+            return [by_name.get(n) for n, on in zip(self._spec.differentiable, mask, strict=True) if on]
+        if self._spec.random:
+            raise MissingGradientError(self._spec.name)
+        args, kwargs = self._signature.split(values)
+        return _vjp_op(self._spec)(list(grads), mask, *args, **kwargs)
+
+
+def _vjp_op(spec: OpSpec) -> torch._ops.OpOverload:
+    """The companion op of a differentiable op, defined at its first use beyond the first order."""
+    companion = autograd.vjp_spec(spec)
+    if _key(companion) not in registry.SPECS:
+        define_vjp(spec)
+    return op_of(companion)
+
+
+def define_vjp(spec: OpSpec) -> None:
+    companion = autograd.vjp_spec(spec)
+    key = _key(companion)
+    registry.SPECS[key] = companion
+
+    def vjp_kernel(*args: Any, **kwargs: Any) -> Any:
+        entry = registry.KERNELS.get(_key(spec))
+        if entry is None:
+            raise MissingKernelError(spec.name)
+        call = KernelCall(spec, entry.fn)
+        fn = make_vjp(
+            entry.fn,
+            call.positional_names,
+            call.keyword_names,
+            spec.differentiable,
+            spec.nondifferentiable_outputs,
+        )
+        return fn(*args, **kwargs)
+
+    def vjp_fake(grads: Any, output_mask: Sequence[bool], *args: Any, **kwargs: Any) -> list[torch.Tensor]:
+        values = Signature(spec).bind(args, kwargs)
+        names = [a.name for a in spec.arguments]
+        wanted = [values[names.index(n)] for n, on in zip(spec.differentiable, output_mask, strict=True) if on]
+        flat = [t for w in wanted for t in (w if isinstance(w, list | tuple) else (w,))]
+        return [meta.row_major(t) for t in flat]
+
+    entry = registry.KERNELS.get(_key(spec))
+    registry.KERNELS[key] = registry.Entry(vjp_kernel, "its kernel", entry.static if entry else frozenset())
+    registry.FAKES[key] = registry.Entry(vjp_fake, "its kernel")
+    register_op(companion)
+
+
+def register_op(spec: OpSpec) -> None:
+    """Defines the operator of a spec and everything it has. Kernel, fake and gradient are looked up at first use."""
+    lib = _library(spec.namespace)
+    lib.define(spec.schema, tags=_tags(spec))
+    if spec.kind == "composite" and _key(spec) not in registry.KERNELS:
+        lib.impl(spec.overload, meta.aten_overload(spec.overload), "CompositeImplicitAutograd")
+        return
+    plain = OpKernel(spec, bridge.borrow, bridge.export)
+    on_jax = JAX_KERNELS[_key(spec)] = OpKernel(spec, _unwrap_operand, carrier.wrap)
+    lib.impl(spec.overload, plain, "CPU")
+    lib.impl(spec.overload, plain, "CUDA")
+    lib.impl(spec.overload, on_jax, "PrivateUse1")
+    if spec.takes_no_tensors:
+        lib.impl(spec.overload, _by_device(plain, on_jax), "BackendSelect")
+    _register_fake(lib, spec)
+    if spec.differentiable:
+        lib.impl(spec.overload, _lazy(lambda: _autograd_kernel(spec)), "Autograd")
+
+
+def _lazy(make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    """A function that is made at its first call."""
+    made: Callable[..., Any] | None = None
+
+    @opaque
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal made
+        if made is None:
+            made = make()
+        return made(*args, **kwargs)
+
+    return call
+
+
+def _autograd_kernel(spec: OpSpec) -> Callable[..., Any]:
+    op, signature = op_of(spec), Signature(spec)
+
+    def call(values: Sequence[Any]) -> Any:
+        args, kwargs = signature.split(values)
+        return op(*args, **kwargs)
+
+    return autograd.make_autograd_kernel(spec, signature.bind, call, _Gradients(spec))
+
+
+def _by_device(plain: OpKernel, on_jax: OpKernel) -> Callable[..., Any]:
+    """The implementation of an op without tensor arguments: its `device` argument decides."""
+
+    @opaque
+    def select(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        on_carrier = device is not None and torch.device(device).type == "jax"
+        return (on_jax if on_carrier else plain)(*args, **kwargs)
+
+    return select
+
+
+def _register_fake(lib: torch.library.Library, spec: OpSpec) -> None:
+    # A Meta kernel serves fake tensors too, and registers fifteen times faster than a fake. Where not a tensor
+    # tells the device, or a result's shape depends on values, only a fake can answer.
+    run = _lazy(lambda: meta.fake_of(spec) or _fake_from_kernel(spec))
+    if "dynamic_output_shape" in spec.tags or not spec.takes_tensor or spec.takes_device:
+        # what Library._register_fake does, less the look at the call stack, which takes a millisecond
+        entry = torch._library.simple_registry.singleton.find(spec.name)
+        lib._registration_handles.append(entry.fake_impl.register(run, __file__, lib=lib, allow_override=False))
+    else:
+        lib.impl(spec.overload, run, "Meta")
+
+
+def _fake_from_kernel(spec: OpSpec) -> Callable[..., Any]:
+    """The fake of a user's op that has none: its kernel, traced for shapes. Symbolic sizes become concrete."""
+    entry = registry.KERNELS.get(_key(spec))
+    if entry is None:
+        raise MissingKernelError(spec.name)
+    executor = Executor(spec, entry, None)
+    return executor.fake
+
+
+def define_aten() -> None:
+    """Registers every row of the generated data: done once, when jaten_ops is imported."""
+    derived = registry.KERNELS.keys() - registry.GRADIENTS.keys()
+    for spec in list(registry.SPECS.values()):
+        register_op(spec)
+        if spec.differentiable and not spec.random and _key(spec) in derived:
+            define_vjp(spec)
+    lib = _library("jaten")
+    for spec in VARIANTS.values():
+        lib.define(spec.schema, tags=_tags(spec))
+        lib.impl(spec.overload, _lazy(functools.partial(_variant, spec)), "CompositeImplicitAutograd")
+
+
+def _variant(spec: OpSpec) -> Callable[..., Any]:
+    if "inplace_view" in spec.tags:  # changes sizes and strides, no values: nothing for a kernel to compute
+        aten = meta.aten_overload(spec.overload)
+        assert aten is not None
+        return aten
+    base = registry.SPECS[spec.base]
+    return variants.make_variant(spec, base, op_of(base))
+
+
+define_aten()

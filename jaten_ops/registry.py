@@ -1,0 +1,132 @@
+"""The tables of kernels, fakes and gradients, keyed by overload.
+
+A key is an overload of ATen ("add.Tensor", "relu" for the default one) or a user's op with its namespace ("mylib::f").
+Built-in modules and users fill the tables through the same functions; `jaten_ops.library` reads them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from .errors import DuplicateRegistrationError, UnknownOpError
+from .schema import FUNCTIONAL, OpSpec
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered function and where it was registered ("file.py:12")."""
+
+    fn: Callable[..., Any]
+    where: str
+    static: frozenset[str] = frozenset()
+    eager: bool | Callable[..., bool] = False
+
+
+SPECS: dict[str, OpSpec] = dict(FUNCTIONAL)
+"""Every op that may have a kernel: ATen's functional overloads, and users' ops under their qualified names."""
+
+KERNELS: dict[str, Entry] = {}
+FAKES: dict[str, Entry] = {}
+GRADIENTS: dict[str, Entry] = {}
+
+
+def _add(table: dict[str, Entry], what: str, overloads: Iterable[str], entry: Entry) -> None:
+    for overload in overloads:
+        if overload not in SPECS:
+            raise UnknownOpError(overload, entry.where, _close(overload))
+        if overload in table:
+            raise DuplicateRegistrationError(what, overload, table[overload].where, entry.where)
+    for overload in overloads:
+        table[overload] = entry
+
+
+def _close(overload: str) -> list[str]:
+    """Names that may have been meant: the overloads of a packet first."""
+    name = overload.removeprefix("aten::").removeprefix("jaten::")
+    known = [o for o in SPECS if "_vjp" not in o]
+    meant = [name, name.replace("_.", ".").removesuffix("_")]
+    packet = [o for m in meant for o in known if o == m or o.partition(".")[0] == m]
+    packet.sort(key=lambda o: o.partition(".")[2] not in ("", "Tensor"))
+    near = difflib.get_close_matches(name, known, n=3)
+    return list(dict.fromkeys([*packet, *near]))[:3]
+
+
+def add_op(spec: OpSpec, entry: Entry) -> None:
+    """Makes the op of a user known, with its kernel, so that it may have a fake and a gradient."""
+    if spec.name in SPECS:
+        first = KERNELS[spec.name].where if spec.name in KERNELS else "ATen"
+        raise DuplicateRegistrationError("operator", spec.name, first, entry.where)
+    SPECS[spec.name] = spec
+    KERNELS[spec.name] = entry
+
+
+def caller() -> str:
+    """The place that called the public function from which this is called."""
+    frame = inspect.currentframe()
+    for _ in range(2):
+        frame = frame.f_back if frame is not None else None
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "an unknown place"
+
+
+def kernel(*overloads: str, static: Iterable[str] = (), eager: bool | Callable[..., bool] = False) -> Callable[[F], F]:
+    """Registers the decorated JAX function as the kernel of each overload.
+
+    The function is called with the arguments of the schema in their order, keyword-only ones by name, less those
+    that only say where a result is stored (layout, device, pin_memory, memory_format, non_blocking, generator):
+
+    - Tensor: a `jax.Array` or tracer; Tensor[]: a tuple of them; an absent Tensor?: None.
+    - Scalar and float: a Python number or a weakly typed 0-d tracer, so that a value which changes at each call does
+      not compile anew. Those named in `static` are always Python numbers.
+    - int, bool, str, and lists of them: Python values (lists as tuples), static. ScalarType: a `numpy.dtype`.
+    - an op that draws random numbers gets a JAX PRNG key as keyword argument `key`.
+
+    It must be traceable by `jax.jit`, with x64 types on, and returns new arrays with ATen's dtypes and shapes. Only
+    where a result's shape depends on values it may be `eager`, which is to be called with concrete arrays, outside
+    `jax.jit`: True, or a predicate on the kernel's arguments (concrete arrays or tracers) for those calls that need it.
+
+    Raises:
+        UnknownOpError: an overload that does not exist.
+        DuplicateRegistrationError: an overload that has a kernel already.
+    """
+    where = caller()
+
+    def register(fn: F) -> F:
+        _add(KERNELS, "kernel", overloads, Entry(fn, where, frozenset(static), eager))
+        return fn
+
+    return register
+
+
+def fake(*overloads: str) -> Callable[[F], F]:
+    """Registers the decorated torch function as the fake of each overload, in place of ATen's own meta function.
+
+    It takes the op's arguments, with fake tensors, and returns fake tensors of the right shape, dtype and strides.
+    """
+    where = caller()
+
+    def register(fn: F) -> F:
+        _add(FAKES, "fake", overloads, Entry(fn, where))
+        return fn
+
+    return register
+
+
+def gradient(*overloads: str) -> Callable[[F], F]:
+    """Registers the decorated function as the gradient of each overload, in place of `jax.vjp` of its kernel.
+
+    It is called as `fn(grads, args, results)`, all lists of torch values in schema order, and returns a dict from
+    argument names to gradients. It is written in `torch.ops.jaten` calls, so it is differentiable again.
+    """
+    where = caller()
+
+    def register(fn: F) -> F:
+        _add(GRADIENTS, "gradient", overloads, Entry(fn, where))
+        return fn
+
+    return register

@@ -1,0 +1,20 @@
+"""The operators of ATen as frozen data, read once from the generated files of this folder."""
+
+from importlib.resources import files
+
+from .spec import STORAGE_ARGUMENTS, Argument, OpSpec
+
+__all__ = ["FUNCTIONAL", "STORAGE_ARGUMENTS", "VARIANTS", "Argument", "OpSpec"]
+
+
+def _read(name: str) -> dict[str, OpSpec]:
+    lines = files(__name__).joinpath(name).read_text(encoding="utf-8").splitlines()
+    specs = (OpSpec.from_line(line) for line in lines if line and not line.startswith("#"))
+    return {spec.overload: spec for spec in specs}
+
+
+FUNCTIONAL: dict[str, OpSpec] = _read("functional.ops")
+"""Every functional overload by name: those that have, or may be given, a kernel."""
+
+VARIANTS: dict[str, OpSpec] = _read("variants.ops")
+"""Every in-place and out= overload by name, each naming the functional overload it is derived from."""

@@ -1,0 +1,161 @@
+"""`OpSpec`: what is known of one operator overload, one line of generated data.
+
+This module imports nothing of jaten, so that the code generator can load it when the package itself does not import.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+
+Kind = Literal["functional", "view", "composite", "inplace", "out"]
+
+# Arguments that say where and how to store a result, not what it is: a JAX kernel has no use for them.
+STORAGE_ARGUMENTS = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"})
+
+_SEPARATOR = "\t"
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One parameter of a schema, with the type spelled as in the schema ("Tensor?", "int[]", "Scalar")."""
+
+    name: str
+    type: str
+    default: Any
+    has_default: bool
+    kwarg_only: bool
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it holds tensors: Tensor, Tensor?, Tensor[] or Tensor?[]."""
+        return self.type.startswith("Tensor")
+
+
+_TYPE_NAMES = {"number": "Scalar", "Device": "Device", "ScalarType": "ScalarType"}
+
+
+def _type_name(jit_type: Any) -> str:
+    """Spells a TorchScript type as a schema does: Optional[List[int]] is `int[]?`."""
+    text = str(jit_type)
+    if text.startswith("Optional[") and text.endswith("]"):
+        return _type_name(text[len("Optional[") : -1]) + "?"
+    if text.startswith("List[") and text.endswith("]"):
+        return _type_name(text[len("List[") : -1]) + "[]"
+    return _TYPE_NAMES.get(text, text)
+
+
+def _default_of(argument: Any) -> Any:
+    # the parser gives a ScalarType as its number in c10; `dtype=long` is the only one that schemas have
+    is_long = argument.default_value == 4 and _type_name(argument.real_type).startswith("ScalarType")
+    return torch.int64 if is_long else argument.default_value
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One overload: its schema without alias marks, and what the generator found out about it.
+
+    Attributes:
+        schema: the schema text, as in `add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor`.
+        kind: functional and view overloads have kernels; a view's jaten op copies. composite overloads have an ATen
+            composite body. inplace and out overloads are derived from `base`.
+        tags: the names of the overload's `torch.Tag`s.
+        differentiable: the arguments that have a derivative in ATen.
+        nondifferentiable_outputs: the indices of the results which never require a gradient.
+        base: for kind inplace and out, the functional overload that computes the values.
+        namespace: `jaten` for our own, the user's for theirs.
+    """
+
+    schema: str
+    kind: Kind = "functional"
+    tags: frozenset[str] = frozenset()
+    differentiable: tuple[str, ...] = ()
+    nondifferentiable_outputs: tuple[int, ...] = ()
+    base: str = ""
+    namespace: str = "jaten"
+
+    @cached_property
+    def overload(self) -> str:
+        """`add.Tensor`; the default overload has no suffix: `relu`."""
+        return self.schema.partition("(")[0]
+
+    @property
+    def name(self) -> str:
+        """`jaten::add.Tensor`."""
+        return f"{self.namespace}::{self.overload}"
+
+    @property
+    def packet(self) -> str:
+        return self.overload.partition(".")[0]
+
+    @cached_property
+    def parsed(self) -> Any:
+        """The schema as torch parses it; RuntimeError if it is none."""
+        return torch._C.parse_schema(self.schema)
+
+    @cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        return tuple(
+            Argument(a.name, _type_name(a.real_type), _default_of(a), a.has_default_value(), a.kwarg_only)
+            for a in self.parsed.arguments
+        )
+
+    @cached_property
+    def returns(self) -> tuple[str, ...]:
+        """The types of the results, spelled as in the schema."""
+        return tuple(_type_name(r.real_type) for r in self.parsed.returns)
+
+    @property
+    def _parameters(self) -> str:
+        """The text between the parentheses: some questions are answered without parsing it."""
+        return self.schema[len(self.overload) : self.schema.rindex(" ->")]
+
+    @property
+    def takes_tensor(self) -> bool:
+        """Whether one of the arguments is a Tensor, neither optional nor a list."""
+        return "Tensor " in self._parameters
+
+    @property
+    def takes_device(self) -> bool:
+        """Whether an argument says on which device the result is made."""
+        return "Device" in self._parameters
+
+    @property
+    def takes_no_tensors(self) -> bool:
+        """Whether no argument can hold a tensor."""
+        return "Tensor" not in self._parameters
+
+    @property
+    def random(self) -> bool:
+        """Whether the values depend on a random number generator."""
+        return "nondeterministic_seeded" in self.tags
+
+    def to_line(self) -> str:
+        """The line of generated data that `from_line` reads back."""
+        outputs = ",".join(map(str, self.nondifferentiable_outputs))
+        fields = [
+            self.schema,
+            self.kind,
+            ",".join(sorted(self.tags)),
+            ",".join(self.differentiable),
+            outputs,
+            self.base,
+        ]
+        return _SEPARATOR.join(field or "-" for field in fields)
+
+    @classmethod
+    def from_line(cls, line: str) -> OpSpec:
+        schema, kind, tags, differentiable, outputs, base = (
+            "" if field == "-" else field for field in line.rstrip("\n").split(_SEPARATOR)
+        )
+        return cls(
+            schema=schema,
+            kind=kind,  # type: ignore[arg-type]  # the generator writes only the literals of Kind
+            tags=frozenset(tags.split(",")) - {""},
+            differentiable=tuple(differentiable.split(",")) if differentiable else (),
+            nondifferentiable_outputs=tuple(map(int, outputs.split(","))) if outputs else (),
+            base=base,
+        )

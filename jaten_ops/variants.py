@@ -1,0 +1,89 @@
+"""In-place and out= overloads, derived from their schemas and the functional overload that computes the values."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .schema import OpSpec
+
+
+def _flat(value: Any) -> list[torch.Tensor]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _check_inplace(target: torch.Tensor, result: torch.Tensor) -> None:
+    if target.shape != result.shape:
+        raise RuntimeError(
+            f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
+        )
+    _check_cast(target, result)
+
+
+def _prepare_out(target: torch.Tensor, result: torch.Tensor) -> None:
+    _check_cast(target, result)
+    if target.device != result.device:
+        raise RuntimeError(f"Expected out tensor to have device {result.device}, but got {target.device} instead")
+    if target.shape != result.shape:
+        if target.numel():
+            warnings.warn(
+                f"An output with one or more elements was resized since it had shape {list(target.shape)}, which does"
+                f" not match the required output shape {list(result.shape)}. Resize it to zero elements first with"
+                " out.resize_(0).",
+                stacklevel=3,
+            )
+        target.resize_(result.shape)
+
+
+def _check_cast(target: torch.Tensor, result: torch.Tensor) -> None:
+    if not torch.can_cast(result.dtype, target.dtype):
+        raise RuntimeError(f"result type {result.dtype} can't be cast to the desired output type {target.dtype}")
+
+
+def mutated_arguments(spec: OpSpec) -> list[str]:
+    """The arguments that an overload writes to, in schema order."""
+    return [a.name for a in torch._C.parse_schema(spec.schema).arguments if a.alias_info and a.alias_info.is_write]
+
+
+def make_variant(
+    spec: OpSpec,
+    base: OpSpec,
+    call: Callable[..., Any],
+    write: Callable[[torch.Tensor, torch.Tensor], Any] = torch.Tensor.copy_,
+) -> Callable[..., Any]:
+    """The implementation of an in-place or out= overload, composed of the functional op and `copy_`.
+
+    It is composite: gradients come from the two ops it is made of.
+
+    Args:
+        spec: the overload, of kind "inplace" or "out".
+        base: the functional overload.
+        call: the functional op.
+        write: gives the target the values of the result, which has its shape.
+    """
+    written = mutated_arguments(spec)
+    positional = [a.name for a in spec.arguments if not a.kwarg_only]
+    defaults = {a.name: a.default for a in spec.arguments if a.has_default}
+    prepare = _prepare_out if spec.kind == "out" else _check_inplace
+    # ATen returns what was written; an op that writes to other arguments returns its own results first
+    own_results = 0 if len(written) == len(base.returns) else len(base.returns) - len(written)
+    base_positional = [a.name for a in base.arguments if not a.kwarg_only]
+    base_keywords = [a.name for a in base.arguments if a.kwarg_only]
+
+    def variant(*args: Any, **kwargs: Any) -> Any:
+        bound = defaults | dict(zip(positional, args, strict=False)) | kwargs
+        results = call(*[bound[n] for n in base_positional], **{n: bound[n] for n in base_keywords})
+        flat = list(results) if isinstance(results, list | tuple) else [results]
+        targets: Sequence[torch.Tensor] = [t for n in written for t in _flat(bound[n])]
+        for target, result in zip(targets, flat[own_results:], strict=True):
+            prepare(target, result)
+            write(target, result)
+        if not spec.returns:
+            return None
+        out = [*flat[:own_results], *targets] if spec.kind == "out" or not own_results else flat[:own_results]
+        return out if isinstance(results, list) else (out[0] if len(out) == 1 else tuple(out))
+
+    return variant

@@ -1,0 +1,9 @@
+"""Fake (meta) kernels: the shapes, dtypes and strides of results, without values. Never imports JAX."""
+
+if __name__ != "jaten_ops.meta":
+    raise ImportError("this is jaten_ops.meta: import it by that name")
+
+from . import overrides
+from .reuse import aten_overload, fake_of, row_major
+
+__all__ = ["aten_overload", "fake_of", "overrides", "row_major"]

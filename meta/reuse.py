@@ -1,0 +1,41 @@
+"""The default fake of an op: ATen's own meta function, with the strides that a JAX kernel returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from jaten_ops import registry
+from jaten_ops.schema import OpSpec
+
+
+def row_major(result: Any) -> Any:
+    """A new row-major tensor like each tensor of `result`: what a kernel returns, also for a view op."""
+    if isinstance(result, torch.Tensor):
+        return torch.empty_like(result, memory_format=torch.contiguous_format)
+    if isinstance(result, tuple | list):
+        return [row_major(r) for r in result] if isinstance(result, list) else tuple(row_major(r) for r in result)
+    return result
+
+
+def aten_overload(overload: str) -> torch._ops.OpOverload | None:
+    """The ATen operator of this name, if the installed torch has it."""
+    packet, _, suffix = overload.partition(".")
+    return getattr(getattr(torch.ops.aten, packet, None), suffix or "default", None)
+
+
+def fake_of(spec: OpSpec) -> Callable[..., Any] | None:
+    """The fake of an op: the registered one, else ATen's meta function; None if there is neither."""
+    key = spec.overload if spec.namespace == "jaten" else spec.name
+    if key in registry.FAKES:
+        return registry.FAKES[key].fn
+    op = aten_overload(spec.overload) if spec.namespace == "jaten" else None
+    if op is None:
+        return None
+
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        return row_major(op(*args, **kwargs))
+
+    return fake

@@ -1,0 +1,54 @@
+"""Expected failures of the op tests, strict, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+import pytest
+import torch
+
+
+@dataclass(frozen=True)
+class Row:
+    """A check that fails for the OpInfos that match, in the given dtypes (all if empty)."""
+
+    check: str
+    name: str
+    reason: str
+    dtypes: tuple[torch.dtype, ...] = ()
+
+
+_COMPLEX32 = "complex32: JAX has no such dtype, and UnsupportedInputError says so"
+_UNBACKED = "with fullgraph=True Dynamo captures a size that depends on values; such sizes are not lowered yet"
+_NAN = "the sample is NaN in places, and opcheck takes NaN as unequal to NaN"
+
+ROWS: list[Row] = [
+    Row("values", "chalf", _COMPLEX32),
+    Row("gradients", "chalf", _COMPLEX32),
+    Row("values", "view_as_complex", _COMPLEX32, (torch.float16,)),
+    Row(
+        "values",
+        "nn.functional.soft_margin_loss",
+        "ATen overflows in half precision where jaten computes in float32 and rounds once",
+        (torch.float16,),
+    ),
+    Row("opcheck", "special_entr", _NAN),
+    Row("opcheck", "special_*bessel_[ky]?", _NAN),
+    Row("compiled", "masked_select", _UNBACKED),
+    Row("compiled", "unique", _UNBACKED),
+    Row("compiled", "nonzero", _UNBACKED),
+    Row("compiled", "dist", "no kernel yet"),
+    Row("compiled", "_segment_reduce.lengths", "no kernel yet"),
+    Row("compiled", "nn.functional.linear_cross_entropy.chunked_none", "an operator of torch.nn itself, not of ATen"),
+    Row("values", "matrix_exp", "less accurate than ATen's in float32 by a factor of more than 2", (torch.float32,)),
+    Row("values", "linalg.lstsq", "the pseudo-inverse of complex matrices is not right yet", (torch.complex64,)),
+    Row("gradients", "as_strided_scatter", "the gradient for a 0-d source is not right yet"),
+]
+
+
+def apply(request: pytest.FixtureRequest, check: str, name: str, dtype: torch.dtype) -> None:
+    """Marks the running test as an expected failure if a row says so."""
+    for row in ROWS:
+        if row.check == check and fnmatch(name, row.name) and (not row.dtypes or dtype in row.dtypes):
+            request.applymarker(pytest.mark.xfail(reason=row.reason, strict=True))

@@ -1,0 +1,181 @@
+"""The rules of the house hold, and each of them can fail."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import keyword
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import jaten_ops
+from jaten_ops import registry
+from jaten_ops.schema import FUNCTIONAL, STORAGE_ARGUMENTS
+
+from . import architecture
+
+ROOT = Path(__file__).resolve().parents[1]
+
+PUBLIC = {"JatenError", "Tensor", "fake", "gradient", "kernel", "op"}
+
+# What a test file is about when it is not one module: the stem says so.
+SUBJECTS = {
+    "architecture": "the rules of the source tree",
+    "graphs": "what capture records, on plain tensors and on the device jax",
+    "import": "what importing jaten_ops leaves alone",
+    "ops": "every operator",
+    "readme": "the code in README.md",
+}
+
+
+@pytest.fixture(scope="module")
+def modules() -> list[architecture.Module]:
+    return architecture.read(ROOT)
+
+
+@pytest.mark.parametrize("rule", architecture.RULES, ids=lambda rule: rule.__name__)
+def test_rule_holds(rule: Callable, modules: list[architecture.Module]) -> None:
+    assert list(rule(modules)) == []
+
+
+def test_all_modules_are_seen(modules: list[architecture.Module]) -> None:
+    names = {module.name for module in modules}
+    assert {
+        "jaten_ops.__init__",
+        "jaten_ops.kernels.matmul",
+        "jaten_ops.meta.reuse",
+        "jaten_ops.autograd.function",
+    } <= names
+    assert {module.unit for module in modules} == {unit for layer in architecture.LAYERS for unit in layer}
+
+
+GOOD = {
+    "jaten_ops/__init__.py": "from .library import op",
+    "jaten_ops/errors.py": "class JatenError(Exception):\n    'dlpack and torch.library in a docstring'",
+    "jaten_ops/registry.py": "import torch\nfrom .errors import JatenError",
+    "jaten_ops/bridge.py": "import torch, jax.dlpack\nfrom . import errors",
+    "jaten_ops/kernels/matmul.py": "import jax\nfrom jaten_ops.registry import kernel\nfrom . import promotion",
+    "jaten_ops/kernels/promotion.py": "import jax",
+    "jaten_ops/library.py": "import torch\nfrom . import kernels, registry\nlib = torch.library.Library('x', 'DEF')",
+    "meta/reuse.py": "import torch\nfrom jaten_ops import registry",
+    "autograd/function.py": "import torch",
+}
+
+# rule, file, its text, what the rule says of it
+BAD = [
+    ("layering", "jaten_ops/registry.py", "from . import library", "registry may not import library"),
+    ("layering", "jaten_ops/registry.py", "from jaten_ops.library import op", "registry may not import library"),
+    ("layering", "jaten_ops/registry.py", "import jaten_ops", "registry may not import __init__"),
+    ("layering", "jaten_ops/registry.py", "from jaten_ops import op", "registry may not import __init__"),
+    ("layering", "jaten_ops/registry.py", "from . import bridge", "registry may not import bridge"),
+    ("layering", "jaten_ops/kernels/matmul.py", "from .. import meta", "kernels may not import meta"),
+    ("layering", "meta/reuse.py", "from jaten_ops.autograd import function", "meta may not import autograd"),
+    ("layering", "jaten_ops/misc.py", "", "misc has no layer"),
+    ("hidden_imports", "jaten_ops/library.py", "def f():\n    from . import registry", "import inside a function"),
+    ("hidden_imports", "jaten_ops/library.py", "import importlib\nimportlib.import_module('x')", "import by a call"),
+    ("forbidden_imports", "jaten_ops/kernels/matmul.py", "from torch import nn", "kernels are JAX only"),
+    ("forbidden_imports", "meta/reuse.py", "import jax.numpy as jnp", "fakes are torch only"),
+    ("forbidden_imports", "autograd/function.py", "from jax import lax", "gradients are written in torch"),
+    ("forbidden_imports", "jaten_ops/errors.py", "import torch", "errors import nothing"),
+    ("reserved_names", "jaten_ops/library.py", "import jax.dlpack", "dlpack belongs to bridge"),
+    ("reserved_names", "jaten_ops/library.py", "from torch.utils import dlpack", "dlpack belongs to bridge"),
+    ("reserved_names", "jaten_ops/library.py", "import torch\ntorch._C._to_dlpack(1)", "dlpack belongs to bridge"),
+    ("reserved_names", "jaten_ops/bridge.py", "from torch.library import Library", "torch.library belongs to library"),
+    ("reserved_names", "meta/reuse.py", "import torch\ntorch.library.impl('x')", "torch.library belongs to library"),
+]
+
+
+def _write(root: Path, files: dict[str, str]) -> list[architecture.Module]:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    return architecture.read(root)
+
+
+@pytest.mark.parametrize("rule", architecture.RULES, ids=lambda rule: rule.__name__)
+def test_rule_is_content_with_a_good_tree(rule: Callable, tmp_path: Path) -> None:
+    assert list(rule(_write(tmp_path, GOOD))) == []
+    assert rule.__name__ in {row[0] for row in BAD}
+
+
+@pytest.mark.parametrize(("rule", "file", "text", "message"), BAD)
+def test_rule_can_fail(rule: str, file: str, text: str, message: str, tmp_path: Path) -> None:
+    found = list(getattr(architecture, rule)(_write(tmp_path, GOOD | {file: text})))
+    assert len(found) == 1 and file in found[0] and message in found[0]
+
+
+@pytest.mark.parametrize("name", ["meta", "autograd"])
+def test_mapped_packages_refuse_their_bare_names(name: str) -> None:
+    spec = importlib.util.spec_from_file_location(name, ROOT / name / "__init__.py")
+    assert spec is not None and spec.loader is not None
+    with pytest.raises(ImportError, match=f"jaten_ops.{name}"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def test_public_names() -> None:
+    assert set(jaten_ops.__all__) == PUBLIC
+    assert all(hasattr(jaten_ops, name) for name in PUBLIC)
+    body = ast.parse(Path(jaten_ops.__file__).read_text(encoding="utf-8")).body
+    assert all(isinstance(node, ast.Expr | ast.Import | ast.ImportFrom | ast.Assign) for node in body)
+
+
+def test_names_of_all_are_there(modules: list[architecture.Module]) -> None:
+    for module in modules:
+        lists = [n for n in module.tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
+        for node in lists:
+            names = ast.literal_eval(node.value)
+            imported = importlib.import_module(module.name.removesuffix(".__init__"))
+            assert [n for n in names if not hasattr(imported, n)] == [], module.path
+
+
+def _is_written_out(fn: Callable) -> bool:
+    """Whether a kernel is a function of its own: members of a family are lambdas, or made by another function."""
+    return inspect.isfunction(fn) and fn.__name__ != "<lambda>" and "<locals>" not in fn.__qualname__
+
+
+def _misnamed(fn: Callable, overloads: list[str]) -> list[str]:
+    """The parameters of a kernel that none of its overloads' schemas has at that position, or as a keyword.
+
+    A name of the schema that is a Python keyword, or that of the PRNG key, has a trailing underscore.
+    """
+    schemas = [[a for a in FUNCTIONAL[o].arguments if a.name not in STORAGE_ARGUMENTS] for o in overloads]
+    keywords = {a.name for arguments in schemas for a in arguments if a.kwarg_only} | {"key"}
+    found = []
+    for at, (name, parameter) in enumerate(inspect.signature(fn).parameters.items()):
+        names = {a.name for arguments in schemas for a in arguments[at : at + 1] if not a.kwarg_only}
+        names |= {f"{n}_" for n in names if n == "key" or keyword.iskeyword(n)}
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and name not in names | keywords:
+            found.append(f"{fn.__name__}: {name} should be {' or '.join(sorted(names)) or 'absent'}")
+    return found
+
+
+def test_kernel_parameters_mirror_the_schema() -> None:
+    """But for families: there a lambda, or a function that another one made, serves many schemas."""
+    served: dict[Callable, list[str]] = {}
+    for overload, entry in registry.KERNELS.items():
+        if overload in FUNCTIONAL and _is_written_out(entry.fn):
+            served.setdefault(entry.fn, []).append(overload)
+    wrong = [text for fn, overloads in served.items() for text in _misnamed(fn, overloads)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_misnamed_parameters_are_seen() -> None:
+    def kernel(self, x, dtype=None, *, alpha=1, key=None):
+        """As a kernel of add.Tensor, whose parameters are self, other and alpha."""
+
+    assert _misnamed(kernel, ["add.Tensor"]) == [
+        "kernel: x should be other",
+        "kernel: dtype should be absent",
+    ]
+
+
+def test_stems_of_test_files_say_what_they_test() -> None:
+    folders = ("jaten_ops", "meta", "autograd", "tools", "tests", "examples", "benchmarks")
+    modules = {path.stem for folder in folders for path in (ROOT / folder).rglob("*.py")}
+    packages = {path.parent.name for folder in folders for path in (ROOT / folder).rglob("__init__.py")}
+    stems = {path.stem.removeprefix("test_") for path in (ROOT / "tests").glob("test_*.py")}
+    subjects = modules | packages | SUBJECTS.keys()
+    assert stems - {s for s in subjects if not s.startswith("test_")} == set()

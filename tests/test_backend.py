@@ -1,0 +1,259 @@
+"""`torch.compile(backend="jaten")`: what a compiled function shares, mutates, returns, draws and raises."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils.checkpoint import checkpoint
+
+from jaten_ops import bridge
+from jaten_ops.backend import runtime
+
+compiled = torch.compile(backend="jaten")
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def _double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def _same(fn: Callable[..., Any], *args: Any) -> None:
+    """The compiled function gives eager's values, dtypes, shapes and strides."""
+    expected = fn(*[a.clone() if isinstance(a, torch.Tensor) else a for a in args])
+    got = torch.compile(fn, backend="jaten", fullgraph=True)(*args)
+    torch.testing.assert_close(got, expected, check_stride=True, equal_nan=True)
+
+
+STRIDED = {
+    "transposed": lambda x: (x + 1).t(),
+    "transposed input": lambda x: x.t() + 1,
+    "permuted": lambda x: (x.view(3, 2, 2) * 2).permute(2, 0, 1),
+    "permuted input": lambda x: x.view(3, 2, 2).permute(2, 0, 1) * 2,
+    "expanded": lambda x: x.sum(1, keepdim=True).expand(3, 4),
+    "sliced": lambda x: (x + 1)[:, ::2],
+    "row-major": lambda x: x + 1,
+    "0-d": lambda x: x.sum(),
+    "empty": lambda x: x[:0] + 1,
+    "channels last": lambda x: (x.view(1, 3, 2, 2) + 1).contiguous(memory_format=torch.channels_last),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_outputs_have_eager_strides(name: str) -> None:
+    _same(STRIDED[name], torch.randn(3, 4))
+
+
+INPUTS = {
+    "contiguous": torch.randn(4, 4),
+    "transposed": torch.randn(4, 4).t(),
+    "step slice": torch.randn(4, 8)[:, ::2],
+    "expanded": torch.randn(4, 1).expand(4, 4),
+    "misaligned storage": torch.randn(17)[1:].view(4, 4),
+    "conj bit": torch.randn(4, 4, dtype=torch.complex64).conj(),
+    "neg bit": torch.randn(4, 4, dtype=torch.complex64).conj().imag,
+    "0-d": torch.randn(()),
+    "empty": torch.randn(0, 4),
+    "float64": torch.randn(4, dtype=torch.float64),
+    "int64 beyond 32 bits": torch.tensor([2**40 + 1, -(2**40)]),
+    "bool": torch.tensor([True, False]),
+    "bfloat16": torch.randn(4).bfloat16(),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs_of_every_form(name: str) -> None:
+    x = INPUTS[name]
+    torch.testing.assert_close(torch.compile(_double, backend="jaten")(x), _double(x))
+    torch.testing.assert_close(torch.ops.jaten.mul.Tensor(x, torch.tensor(2, dtype=x.dtype)), _double(x).to(x.dtype))
+
+
+def test_zero_copy_in_and_out() -> None:
+    x = torch.randn(64)
+    array = bridge.borrow(x)
+    assert array.unsafe_buffer_pointer() == x.data_ptr()
+    out = bridge.export(array)
+    assert out.data_ptr() == x.data_ptr()
+
+
+def test_parameters_are_not_converted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Linear(8, 8)
+    fn = torch.compile(model, backend="jaten")
+    x = torch.randn(2, 8)
+    with torch.no_grad():
+        fn(x)
+        seen: list[int] = []
+        borrow = bridge.borrow
+        monkeypatch.setattr(bridge, "borrow", lambda t: seen.append(t.data_ptr()) or borrow(t))
+        fn(x)
+        assert seen == [x.data_ptr()]
+        model.weight.add_(1)  # in place: the same memory, seen without conversion
+        torch.testing.assert_close(fn(x), model(x))
+        assert model.weight.data_ptr() not in seen
+        model.weight.data = model.weight + 1  # other memory: noticed
+        torch.testing.assert_close(fn(x), model(x))
+        assert model.weight.data_ptr() in seen
+
+
+def test_misaligned_parameter_is_read_at_each_call() -> None:
+    model = nn.Linear(4, 4)
+    model.weight = nn.Parameter(torch.randn(17)[1:].view(4, 4))
+    fn = torch.compile(model, backend="jaten")
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        fn(x)
+        model.weight.mul_(3)
+        torch.testing.assert_close(fn(x), model(x))
+
+
+def test_async_in_place_write_after_call() -> None:
+    x = torch.ones(512, 512)
+    fn = torch.compile(lambda x: x @ x @ x @ x, backend="jaten")
+    expected = fn(x).clone()
+    for _ in range(10):
+        got = fn(x)
+        x.zero_()
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
+        x.fill_(1)
+
+
+def test_clone_does_not_alias() -> None:
+    x = torch.randn(64)
+    for clone in (torch.ops.jaten.clone, torch.compile(lambda x: x.clone(), backend="jaten")):
+        y = clone(x)
+        assert y.data_ptr() != x.data_ptr()
+        y.zero_()
+        assert x.abs().sum() > 0
+
+
+def test_equal_outputs_do_not_alias() -> None:
+    a, b = torch.compile(lambda x: (x * 2, 2 * x), backend="jaten")(torch.ones(64))
+    assert a.data_ptr() != b.data_ptr()
+    c, d = torch.compile(lambda x: (torch.zeros(64) + x.sum(), torch.zeros(64)), backend="jaten")(torch.ones(64))
+    d.fill_(3)
+    assert (c == 64).all()
+
+
+def test_returned_and_aliased_inputs() -> None:
+    x = torch.randn(3, 4)
+    same, view, none, number, out = torch.compile(lambda x: (x, x.t(), None, x.shape[0], x + 1), backend="jaten")(x)
+    assert same is x and view._base is x and none is None and number == 3
+    torch.testing.assert_close(out, x + 1)
+
+
+def test_mutated_inputs() -> None:
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        y[:, 1].mul_(2)
+        return x + y
+
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    ex, ey = x.clone(), y.clone()
+    expected = step(ex, ey)
+    torch.testing.assert_close(torch.compile(step, backend="jaten")(x, y), expected)
+    torch.testing.assert_close((x, y), (ex, ey))
+
+
+def test_batch_norm_statistics_move() -> None:
+    model, reference = (nn.BatchNorm1d(4) for _ in range(2))
+    fn = torch.compile(model, backend="jaten")
+    for _ in range(3):
+        x = torch.randn(8, 4)
+        torch.testing.assert_close(fn(x), reference(x))
+    torch.testing.assert_close(model.state_dict(), reference.state_dict())
+
+
+def test_backward_without_outputs_needed() -> None:
+    x = torch.randn(4, requires_grad=True)
+    y = torch.randn(4)
+    out = torch.compile(lambda x, y: (x * y).sum(), backend="jaten")(x, y)
+    out.backward()
+    torch.testing.assert_close(x.grad, y)
+
+
+def test_dropout_is_reproducible_and_fresh() -> None:
+    fn = torch.compile(lambda x: torch.nn.functional.dropout(x, 0.5), backend="jaten")
+    x = torch.ones(1000)
+    torch.manual_seed(3)
+    first, second = fn(x), fn(x)
+    assert not torch.equal(first, second)
+    assert set(first.unique().tolist()) == {0.0, 2.0} and 400 < (first == 0).sum() < 600
+    torch.manual_seed(3)
+    torch.testing.assert_close(fn(x), first)
+    with torch.random.fork_rng():
+        inner = fn(x)
+    torch.testing.assert_close(fn(x), inner)
+
+
+def test_two_random_ops_of_a_graph_differ() -> None:
+    a, b = torch.compile(lambda: (torch.rand(100), torch.rand(100)), backend="jaten")()
+    assert not torch.equal(a, b)
+
+
+def test_dropout_gradient_uses_the_same_mask() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x, 0.5) * 3
+
+    def recomputed(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(fn, x, use_reentrant=False)
+
+    for f in (fn, recomputed):
+        x = torch.ones(1000, requires_grad=True)
+        y = torch.compile(f, backend="jaten")(x)
+        y.sum().backward()
+        torch.testing.assert_close(x.grad, y.detach())
+
+
+def test_dynamic_sizes_retrace_nothing_and_compile_per_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = CompileCounterWithBackend("jaten")
+    compiles: list[int] = []
+    compile_ = runtime.Executable._compile
+    monkeypatch.setattr(runtime.Executable, "_compile", lambda self, taken: compiles.append(1) or compile_(self, taken))
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    fn = torch.compile(model, backend=counter, dynamic=True)
+    with torch.no_grad():
+        for size in (3, 5, 7, 3, 5):
+            x = torch.randn(size, 4)
+            torch.testing.assert_close(fn(x), model(x))
+    assert counter.frame_count == 1
+    assert len(compiles) == 3
+
+
+def test_dynamic_training() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    fn = torch.compile(model, backend="jaten", dynamic=True)
+    for size in (3, 6):
+        x = torch.randn(size, 4)
+        expected = torch.autograd.grad(model(x).pow(2).sum(), list(model.parameters()))
+        got = torch.autograd.grad(fn(x).pow(2).sum(), list(model.parameters()))
+        torch.testing.assert_close(got, expected)
+
+
+def test_index_out_of_range_raises_and_the_next_call_works() -> None:
+    model = nn.Embedding(5, 3)
+    fn = torch.compile(lambda i: model(i), backend="jaten")
+    good = torch.tensor([0, 4])
+    with torch.no_grad():
+        fn(good)
+        with pytest.raises(IndexError, match="index out of range") as caught:
+            fn(torch.tensor([0, 5]))
+        assert re.search(r"test_backend\.py:\d+: .*model\(i\)", str(caught.value))
+        torch.testing.assert_close(fn(good), model(good))
+
+
+def test_bad_shapes_raise_and_the_next_call_works() -> None:
+    fn = torch.compile(lambda x, y: x @ y, backend="jaten")
+    with pytest.raises(RuntimeError):
+        fn(torch.ones(2, 3), torch.ones(4, 5))
+    torch.testing.assert_close(fn(torch.ones(2, 3), torch.ones(3, 5)), torch.full((2, 5), 3.0))

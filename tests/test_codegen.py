@@ -1,0 +1,199 @@
+"""The generated rows, the exclusions, and the coverage table."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from jaten_ops import registry
+from jaten_ops.schema import FUNCTIONAL, VARIANTS, OpSpec
+from tests import reach
+from tools.codegen import __main__ as cli
+from tools.codegen import coverage, exclusions
+from tools.codegen.rows import ROOT, SCHEMA_DIR, read
+
+FILES = ("functional.ops", "variants.ops")
+
+
+@pytest.fixture(scope="module")
+def generated() -> Iterator[None]:
+    """Lets `refresh` and `check` take what was read from the installed torch once: to read it takes seconds."""
+    texts = {path.name: text for path, text in cli._generate(SCHEMA_DIR).items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli, "_generate", lambda directory: {directory / name: text for name, text in texts.items()})
+        yield
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """A copy of the committed rows."""
+    for name in FILES:
+        shutil.copy(SCHEMA_DIR / name, tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("generated")
+def test_committed_rows_match_the_installed_torch() -> None:
+    assert cli.main(["check"]) == 0
+
+
+DRIFTS: dict[str, Callable[[list[str]], list[str]]] = {
+    "a changed line": lambda lines: [*lines[:-1], lines[-1].replace("Tensor", "Tensor?", 1)],
+    "a removed line": lambda lines: lines[:-1],
+    "an added line": lambda lines: [*lines, "zzz(Tensor self) -> Tensor\tfunctional\t-\t-\t-\t-"],
+    "another order": lambda lines: [*lines[:-2], lines[-1], lines[-2]],
+    "another header": lambda lines: ["# of another torch", *lines[1:]],
+    "an empty file": lambda lines: [],
+}
+
+
+@pytest.mark.usefixtures("generated")
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("drift", DRIFTS)
+def test_check_fails_on_drift_and_refresh_mends_it(
+    drift: str, name: str, rows: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = rows / name
+    committed = path.read_text(encoding="utf-8")
+    path.write_text("".join(f"{line}\n" for line in DRIFTS[drift](committed.splitlines())), encoding="utf-8")
+    assert cli.main(["check", "--directory", str(rows)]) == 1
+    assert "python -m tools.codegen refresh" in capsys.readouterr().out
+    assert cli.main(["refresh", "--directory", str(rows)]) == 0
+    assert path.read_text(encoding="utf-8") == committed
+    assert cli.main(["check", "--directory", str(rows)]) == 0
+
+
+@pytest.mark.usefixtures("generated")
+def test_check_fails_where_a_file_is_missing(tmp_path: Path) -> None:
+    assert cli.main(["check", "--directory", str(tmp_path)]) == 1
+
+
+@pytest.mark.usefixtures("generated")
+def test_refresh_writes_only_what_has_changed(rows: Path) -> None:
+    before = {name: (rows / name).stat().st_mtime_ns for name in FILES}
+    assert cli.main(["refresh", "--directory", str(rows)]) == 0
+    assert {name: (rows / name).stat().st_mtime_ns for name in FILES} == before
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_lines_round_trip(name: str) -> None:
+    lines = [x for x in (SCHEMA_DIR / name).read_text(encoding="utf-8").splitlines() if not x.startswith("#")]
+    assert lines == sorted(lines)
+    assert [OpSpec.from_line(line).to_line() for line in lines] == lines
+    assert [spec.to_line() for spec in read(SCHEMA_DIR / name)] == lines
+    assert len({line.partition("(")[0] for line in lines}) == len(lines)
+
+
+def test_schemas_parse_as_what_they_were_read_from() -> None:
+    for spec in (*FUNCTIONAL.values(), *VARIANTS.values()):
+        packet, _, suffix = spec.overload.partition(".")
+        aten = getattr(getattr(torch.ops.aten, packet), suffix or "default")._schema
+        assert [(a.name, a.has_default, a.kwarg_only) for a in spec.arguments] == [
+            (a.name, a.has_default_value(), a.kwarg_only) for a in aten.arguments
+        ], spec.overload
+        assert len(spec.returns) == len(aten.returns), spec.overload
+
+
+def test_functional_schemas_have_no_alias_marks() -> None:
+    marked = [s.overload for s in FUNCTIONAL.values() if any(a.alias_info for a in s.parsed.arguments)]
+    assert not marked
+
+
+def test_differentiable_arguments_are_tensors_of_the_schema() -> None:
+    for spec in FUNCTIONAL.values():
+        tensors = {a.name for a in spec.arguments if a.is_tensor}
+        assert set(spec.differentiable) <= tensors, spec.overload
+        assert all(i < len(spec.returns) for i in spec.nondifferentiable_outputs), spec.overload
+
+
+def test_bases_of_variants_exist() -> None:
+    assert {s.base for s in VARIANTS.values()} <= FUNCTIONAL.keys()
+    assert {s.kind for s in VARIANTS.values()} == {"inplace", "out"}
+
+
+def test_no_overload_with_a_kernel_is_excluded() -> None:
+    assert {k: r for k in registry.KERNELS if k in FUNCTIONAL and (r := exclusions.reason_of(k))} == {}
+
+
+def test_no_core_overload_is_excluded() -> None:
+    core = [name for name, spec in FUNCTIONAL.items() if "core" in spec.tags]
+    assert [name for name in core if exclusions.reason_of(name)] == []
+
+
+def test_no_exclusion_is_stale() -> None:
+    assert exclusions.stale(FUNCTIONAL) == []
+    assert exclusions.stale(["add.Tensor"]) != []
+
+
+def test_no_overload_is_excluded_twice() -> None:
+    for group, patterns in exclusions.EXCLUSIONS.items():
+        others = [p for other, ps in exclusions.EXCLUSIONS.items() if other != group for p in ps]
+        both = [n for n in FUNCTIONAL if exclusions.matches(n, patterns) and exclusions.matches(n, others)]
+        assert both == []
+
+
+@pytest.fixture(scope="module")
+def fresh() -> dict[str, coverage.Row]:
+    return {row.overload: row for row in coverage.functional_rows()}
+
+
+def test_coverage_only_grows(fresh: dict[str, coverage.Row]) -> None:
+    committed = coverage.read_tsv((coverage.DOCS / "coverage.tsv").read_text(encoding="utf-8"))
+    assert coverage.losses(committed, fresh.values()) == []
+    if committed != list(fresh.values()):
+        pytest.fail("docs/coverage.tsv is out of date: run `make coverage` and commit it", pytrace=False)
+
+
+def test_a_lost_kernel_is_a_loss(fresh: dict[str, coverage.Row]) -> None:
+    before = coverage.Row("relu", "core", "jax", "aten", "vjp", "relu_ relu.out", "yes", "-")
+    without_kernel = coverage.Row("relu", "core", "-", "aten", "-", "-", "-", "-")
+    assert coverage.losses([before], [before]) == []
+    assert coverage.losses([without_kernel], [before]) == []
+    gone = [column for column in coverage.COUNTED if column != "fake"]
+    assert coverage.losses([before], [without_kernel]) == [f"relu: {column} is gone" for column in gone]
+    assert coverage.losses([before], []) == ["relu: the overload is gone"]
+
+
+def test_coverage_tables_round_trip(fresh: dict[str, coverage.Row], tmp_path: Path) -> None:
+    rows = list(fresh.values())
+    assert coverage.read_tsv(coverage.to_tsv(rows)) == rows
+    assert coverage.main(tmp_path) == 0
+    first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert coverage.main(tmp_path) == 0
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
+    assert first.keys() == {"coverage.md", "coverage.tsv"}
+
+
+def test_core_overloads_are_complete(fresh: dict[str, coverage.Row]) -> None:
+    rows = coverage.core_rows(list(fresh.values()))
+    assert len(rows) == len(coverage.core_overloads()) > 150
+    lacking = {r.overload for r in rows if coverage.MISSING in (r.kernel, r.fake, r.gradient)}
+    assert not lacking
+
+
+def test_reached_overloads_exist() -> None:
+    names = [x for x in reach.REACHED.read_text(encoding="utf-8").splitlines() if not x.startswith("#")]
+    assert names == sorted(names) and set(names) <= FUNCTIONAL.keys()
+
+
+def test_code_generator_runs_without_the_package(tmp_path: Path) -> None:
+    """A syntax error in jaten_ops must not keep anybody from refreshing the rows that may mend it."""
+    for name in ("tools", "jaten_ops"):
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "jaten_ops" / "library.py").write_text("this is no Python\n", encoding="utf-8")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", *arguments]
+        env = {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+
+    assert "SyntaxError" in run("-c", "import jaten_ops").stderr
+    checked = run("-m", "tools.codegen", "check")
+    assert checked.returncode == 0, checked.stderr
+    assert "match the installed torch" in checked.stdout

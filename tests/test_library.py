@@ -1,0 +1,265 @@
+"""`jaten_ops.op`: a user's JAX function as a torch operator, by the path of the built-in ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+import torch._dynamo
+from torch.testing import assert_close
+
+import jaten_ops
+from jaten_ops import registry
+from jaten_ops.errors import DuplicateRegistrationError, JatenError, UnknownOpError
+
+NAMESPACE = "jaten_test_library"
+OPS = getattr(torch.ops, NAMESPACE)
+
+
+def _op(schema: str, **options: Any) -> Callable[[Callable], Callable]:
+    return jaten_ops.op(f"{NAMESPACE}::{schema}", **options)
+
+
+@_op("swish(Tensor x, float beta=1.0) -> Tensor", differentiable=["x"])
+def swish(x, beta):
+    return x * jax.nn.sigmoid(beta * x)
+
+
+@_op("halves(Tensor x, Tensor? bias, int dim=0) -> (Tensor, Tensor)", differentiable=["x", "bias"])
+def halves(x, bias, dim):
+    first, second = jnp.split(x if bias is None else x + bias, 2, dim)
+    return first, second
+
+
+@_op("total(Tensor[] xs) -> Tensor", differentiable=["xs"])
+def total(xs):
+    return sum(xs)
+
+
+@_op("scaled.each(Tensor[] xs, Scalar factor) -> Tensor[]", differentiable=["xs"])
+def scaled_each(xs, factor):
+    return [x * factor for x in xs]
+
+
+@_op("blend(Tensor x, *, Tensor y, bool flip=False) -> Tensor", differentiable=["x", "y"])
+def blend(x, *, y, flip):
+    return x - y if flip else x + 2 * y
+
+
+@_op("straight_through(Tensor x) -> Tensor", differentiable=["x"])
+def straight_through(x):
+    return jnp.round(x)
+
+
+@jaten_ops.gradient(f"{NAMESPACE}::straight_through")
+def straight_through_gradient(grads, args, results):
+    return {"x": grads[0]}
+
+
+@_op("doubled(Tensor x) -> Tensor")
+def doubled(x):
+    return jnp.concatenate([x, x])
+
+
+@jaten_ops.fake(f"{NAMESPACE}::doubled")
+def doubled_fake(x):
+    return x.new_empty((2 * x.shape[0], *x.shape[1:]))
+
+
+@_op("noise(Tensor x, float scale) -> Tensor", tags=["nondeterministic_seeded"])
+def noise(x, scale, *, key):
+    return x + scale * jax.random.normal(key, x.shape, x.dtype)
+
+
+@_op("same(Tensor x) -> Tensor")
+def same(x):
+    return x
+
+
+@_op("power(Tensor x, Scalar exponent) -> Tensor", static=["exponent"])
+def power(x, exponent):
+    assert isinstance(exponent, int)
+    return x**exponent
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def _leaf(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(shape, dtype=dtype, requires_grad=True)
+
+
+# operator, arguments, what torch says that it is
+CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], Callable[..., Any]]] = {
+    "swish": (OPS.swish.default, (_leaf(3, 4), 1.5), {}, lambda x, beta: x * torch.sigmoid(beta * x)),
+    "default": (OPS.swish.default, (_leaf(3, 4),), {}, torch.nn.functional.silu),
+    "two results": (OPS.halves.default, (_leaf(4, 2), None), {}, lambda x, bias: tuple(x.chunk(2))),
+    "optional": (
+        OPS.halves.default,
+        (_leaf(4, 2), _leaf(2), 1),
+        {},
+        lambda x, bias, dim: tuple((x + bias).chunk(2, dim)),
+    ),
+    "list": (OPS.total.default, ([_leaf(3), _leaf(3)],), {}, lambda xs: sum(xs)),
+    "list of results": (OPS.scaled.each, ([_leaf(3), _leaf(2)], 3), {}, lambda xs, f: [x * f for x in xs]),
+    "keywords": (OPS.blend.default, (_leaf(3),), {"y": _leaf(3), "flip": True}, lambda x, y, flip: x - y),
+    "own gradient": (OPS.straight_through.default, (_leaf(3),), {}, torch.round),
+    "own fake": (OPS.doubled.default, (_leaf(3).detach(),), {}, lambda x: torch.cat([x, x])),
+    "static": (OPS.power.default, (_leaf(3).detach(), 3), {}, lambda x, exponent: x**exponent),
+    "empty": (OPS.swish.default, (_leaf(0, 4),), {}, torch.nn.functional.silu),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_values(name: str) -> None:
+    op, args, kwargs, expected = CALLS[name]
+    assert_close(op(*args, **kwargs), expected(*args, **kwargs))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_opcheck(name: str) -> None:
+    op, args, kwargs, _ = CALLS[name]
+    torch.library.opcheck(op, args, kwargs)
+
+
+@pytest.mark.parametrize("name", ["swish", "two results", "optional"])
+def test_gradients_of_both_orders(name: str) -> None:
+    op, args, kwargs, _ = CALLS[name]
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+
+    def call(*tensors: torch.Tensor) -> Any:
+        given = iter(tensors)
+        return op(*(next(given) if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
+
+    assert torch.autograd.gradcheck(call, tensors)
+    assert torch.autograd.gradgradcheck(call, tensors)
+
+
+def test_gradients_of_lists() -> None:
+    assert torch.autograd.gradcheck(lambda x, y: OPS.total([x, y]), (_leaf(3), _leaf(3)))
+    assert torch.autograd.gradcheck(lambda x, y: tuple(OPS.scaled.each([x, y], 3)), (_leaf(3), _leaf(2)))
+
+
+def test_registered_gradient_is_used() -> None:
+    x = _leaf(3)
+    OPS.straight_through(x).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("backend", ["jaten", "aot_eager"])
+@pytest.mark.parametrize("name", CALLS)
+def test_compiled(name: str, backend: str) -> None:
+    op, args, kwargs, expected = CALLS[name]
+    got = torch.compile(lambda *a, **k: op(*a, **k), backend=backend, fullgraph=True)(*args, **kwargs)
+    assert_close(got, expected(*args, **kwargs))
+
+
+@pytest.mark.parametrize("name", ["swish", "own fake"])
+def test_compiled_for_any_size(name: str) -> None:
+    op, args, _, expected = CALLS[name]
+    counter = torch._dynamo.testing.CompileCounterWithBackend("jaten")
+    fn = torch.compile(lambda x: op(x, *args[1:]), backend=counter, fullgraph=True, dynamic=True)
+    for rows in (3, 5, 7):
+        x = torch.randn(rows, 4)
+        assert_close(fn(x), expected(x, *args[1:]))
+    # a fake that is the traced kernel has concrete sizes, one that is registered may have symbols
+    assert name == "swish" or counter.frame_count == 1
+
+
+def test_on_the_device_jax() -> None:
+    x = torch.randn(3, 4)
+    got = OPS.swish(x.to("jax"), 1.5)
+    assert isinstance(got, jaten_ops.Tensor)
+    assert_close(got.cpu(), OPS.swish(x, 1.5))
+
+
+def test_random_op_follows_the_seed() -> None:
+    x = torch.zeros(4)
+    first, second = OPS.noise(x, 1.0), OPS.noise(x, 1.0)
+    torch.manual_seed(0)
+    assert torch.equal(OPS.noise(x, 1.0), first) and not torch.equal(first, second)
+    torch.library.opcheck(OPS.noise.default, (x, 1.0))
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_two_random_calls_stay_two(training: bool) -> None:
+    """Compilers merge equal calls, but not of an operator that torch knows to be random."""
+    weight = torch.ones(4, requires_grad=training)
+    fn = torch.compile(lambda x, w: (OPS.noise(x, 1.0) - OPS.noise(x, 1.0)) * w, backend="jaten")
+    assert fn(torch.zeros(4), weight).abs().min() > 0
+    assert torch.Tag.nondeterministic_seeded in OPS.noise.default.tags
+
+
+def test_a_result_is_never_an_argument() -> None:
+    x = torch.ones(64)
+    y = OPS.same(x)
+    y.zero_()
+    assert x.min() == 1
+
+
+def test_duplicates_name_both_places_and_keep_the_first() -> None:
+    schema = f"{NAMESPACE}::twice(Tensor x) -> Tensor"
+    jaten_ops.op(schema)(lambda x: x + 0)
+    with pytest.raises(DuplicateRegistrationError) as raised:
+        jaten_ops.op(schema)(lambda x: x + 1)
+    assert len(set(re.findall(rf"{Path(__file__).name}:(\d+)", str(raised.value)))) == 2
+    assert OPS.twice(torch.ones(2)).tolist() == [1, 1]
+
+
+# what is wrong: the schema, the options, and what the error says
+MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no namespace": ("wrong_a(Tensor x) -> Tensor", {}, "namespace"),
+    "no schema": (f"{NAMESPACE}::wrong_b", {}, "schema"),
+    "syntax": (f"{NAMESPACE}::wrong_c(Tensor x -> Tensor", {}, r"wrong_c\(Tensor x"),
+    "a mutated argument": (f"{NAMESPACE}::wrong_d(Tensor(a!) x) -> Tensor", {}, "wrong_d.*mutate"),
+    "an aliased result": (f"{NAMESPACE}::wrong_e(Tensor(a) x) -> Tensor(a)", {}, "wrong_e.*alias"),
+    "an unknown argument": (f"{NAMESPACE}::wrong_f(Tensor x) -> Tensor", {"differentiable": ["y"]}, "wrong_f.*y"),
+    "a number": (f"{NAMESPACE}::wrong_g(Tensor x, float y) -> Tensor", {"differentiable": ["y"]}, "wrong_g.*y"),
+    "an unknown static": (f"{NAMESPACE}::wrong_h(Tensor x) -> Tensor", {"static": ["y"]}, "wrong_h.*y"),
+    "an unknown tag": (f"{NAMESPACE}::wrong_i(Tensor x) -> Tensor", {"tags": ["no_such"]}, "wrong_i.*no_such"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_in_a_registration(name: str) -> None:
+    schema, options, says = MISTAKES[name]
+    with pytest.raises((JatenError, ValueError, RuntimeError), match=says):
+        jaten_ops.op(schema, **options)(lambda x, y=None: x)
+    assert not [n for n in registry.SPECS if "wrong" in n and schema.partition("(")[0] in n]
+
+
+def test_random_ops_need_a_gradient_of_their_own() -> None:
+    """`jax.vjp` would draw again, and something else."""
+
+    @_op("dropped(Tensor x) -> Tensor", differentiable=["x"], tags=["nondeterministic_seeded"])
+    def dropped(x, *, key):
+        return x * jax.random.bernoulli(key, 0.5, x.shape)
+
+    with pytest.raises(JatenError, match=r"dropped.*gradient"):
+        OPS.dropped(_leaf(4)).sum().backward()
+
+
+def test_unknown_user_op_is_told_how_to_be_made() -> None:
+    with pytest.raises(UnknownOpError, match=r"jaten_ops\.op"):
+        jaten_ops.fake(f"{NAMESPACE}::no_such_op")(lambda x: x)
+
+
+def test_kernel_errors_reach_the_caller_and_the_next_call_works() -> None:
+    def kernel(x, fail=False):
+        if fail:
+            raise ValueError("cannot do that")
+        return x + 1
+
+    _op("fragile(Tensor x, bool fail=False) -> Tensor")(kernel)
+    with pytest.raises(ValueError, match="cannot do that"):
+        OPS.fragile(torch.ones(2), True)
+    assert OPS.fragile(torch.ones(2)).tolist() == [2, 2]

@@ -1,0 +1,148 @@
+"""`jaten_ops.Tensor` on the device jax: making one, computing, training eagerly and compiled."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import jax
+import pytest
+import torch
+import torch._dynamo
+from torch import nn
+
+import jaten_ops
+from jaten_ops import carrier
+
+
+def _array(tensor: jaten_ops.Tensor) -> jax.Array:
+    return carrier.unwrap(tensor._carrier)
+
+
+FACTORIES: dict[str, Callable[[str], torch.Tensor]] = {
+    "zeros": lambda device: torch.zeros(2, 3, device=device),
+    "ones": lambda device: torch.ones(2, 3, device=device, dtype=torch.bfloat16),
+    "full": lambda device: torch.full((2,), 3.5, device=device),
+    "arange": lambda device: torch.arange(5, device=device),
+    "tensor": lambda device: torch.tensor([[1, 2], [3, 4]], device=device),
+    "eye": lambda device: torch.eye(3, device=device),
+    "zeros_like": lambda device: torch.zeros_like(torch.ones(2, device=device)),
+    "scalar": lambda device: torch.tensor(2.5, device=device),
+    "linspace": lambda device: torch.linspace(0, 1, 5, device=device),
+}
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_factories(name: str) -> None:
+    got, expected = FACTORIES[name]("jax"), FACTORIES[name]("cpu")
+    assert type(got) is jaten_ops.Tensor and got.device == torch.device("jax:0")
+    assert isinstance(_array(got), jax.Array)
+    torch.testing.assert_close(got.cpu(), expected)
+
+
+def test_random_factories_follow_the_seed() -> None:
+    torch.manual_seed(1)
+    first, second = torch.randn(100, device="jax"), torch.randn(100, device="jax")
+    torch.manual_seed(1)
+    again = torch.randn(100, device="jax")
+    assert torch.equal(first.cpu(), again.cpu()) and not torch.equal(first.cpu(), second.cpu())
+
+
+def test_moving_copies() -> None:
+    x = torch.arange(4.0)
+    y = x.to("jax")
+    x.zero_()
+    assert y.tolist() == [0, 1, 2, 3]
+    z = y.cpu()
+    z.zero_()
+    assert y.tolist() == [0, 1, 2, 3]
+    assert y.to("jax") is y
+    assert y.to(torch.float64).dtype == torch.float64 and y.double().device.type == "jax"
+
+
+def test_arithmetic_matches_cpu() -> None:
+    x, y = torch.randn(3, 4), torch.randn(4)
+    a, b = x.to("jax"), y.to("jax")
+    for fn in (
+        lambda x, y: x + y * 2 - 1,
+        lambda x, y: x @ y,
+        lambda x, y: (x / y).sum(0, keepdim=True),
+        lambda x, y: x > y,
+        lambda x, y: x.t()[1:, ::2],
+        lambda x, y: torch.cat([x, y[None]]).relu(),
+        lambda x, y: x[1, 2] * torch.tensor(2.0),
+        lambda x, y: x.to(torch.int32) // 2,
+    ):
+        torch.testing.assert_close(fn(a, b).cpu(), fn(x, y))
+
+
+def test_in_place_replaces_the_payload_and_detached_tensors_see_it() -> None:
+    x = torch.ones(3).to("jax")
+    alias, before = x.detach(), _array(x)
+    x.add_(1).mul_(2)
+    assert x.tolist() == alias.tolist() == [4, 4, 4]
+    assert before.tolist() == [1, 1, 1]
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        torch.ones(3, dtype=torch.int64, device="jax").add_(0.5)
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        x.add_(torch.ones(2, 3, device="jax"))
+
+
+def test_mixed_devices_raise() -> None:
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        torch.ones(3).to("jax") + torch.ones(3)
+
+
+def test_scalars_and_text() -> None:
+    x = torch.tensor([1.5, 2.5]).to("jax")
+    assert x.sum().item() == 4.0 and bool(x[0] > 1) and x.tolist() == [1.5, 2.5]
+    assert repr(x) == "tensor([1.5000, 2.5000], device='jax:0')"
+    assert "requires_grad=True" in repr(x.requires_grad_())
+
+
+def test_parameters_stay_parameters() -> None:
+    model = nn.Linear(4, 5).to("jax")
+    assert isinstance(model.weight, nn.Parameter) and isinstance(model.weight, jaten_ops.Tensor)
+    assert model.weight.requires_grad and model.weight.is_leaf
+    parameter = nn.Parameter(torch.ones(2).to("jax"))
+    assert parameter.requires_grad and parameter.device.type == "jax"
+
+
+def _network() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_training_matches_cpu(compiled: bool) -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    reference = _network()
+    model = copy.deepcopy(reference).to("jax")
+    run = torch.compile(model, backend="jaten") if compiled else model
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (reference, model)]
+    for _ in range(3):
+        x, y = torch.randn(6, 4), torch.randint(3, (6,))
+        losses = []
+        for net, optimizer, device in ((reference, optimizers[0], "cpu"), (run, optimizers[1], "jax")):
+            loss = nn.functional.cross_entropy(net(x.to(device)), y.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    for (name, expected), got in zip(reference.state_dict().items(), model.state_dict().values(), strict=True):
+        torch.testing.assert_close(got.cpu(), expected, msg=name)
+
+
+def test_gradient_function_survives_cpu() -> None:
+    x = torch.ones(3).to("jax").requires_grad_()
+    (x * 2).cpu().sum().backward()
+    assert x.grad is not None and x.grad.device.type == "jax" and x.grad.tolist() == [2, 2, 2]
+
+
+def test_direct_call_of_a_jaten_op() -> None:
+    x = torch.randn(3).to("jax").requires_grad_()
+    y = torch.ops.jaten.mul.Tensor(x, x)
+    assert isinstance(y, jaten_ops.Tensor)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad.cpu(), 2 * x.detach().cpu())

@@ -1,0 +1,118 @@
+"""The operators of the installed torch, as `OpSpec`s: from the dispatcher and from torchgen's packaged derivatives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torchgen
+from torchgen.packaged.autograd.load_derivatives import load_derivatives
+
+from .rows import OpSpec
+
+# "Tensor(a!)" and "Tensor(a -> *)" are Tensor with alias marks
+_ALIAS_MARK = re.compile(r"\([a-z][a-z0-9|]*!?(?: ?-> ?[*a-z|!]+)?\)(?=\[| |\?|$|,|\))")
+
+
+def _aten_overloads() -> Iterator[tuple[str, torch._ops.OpOverload]]:
+    for name in sorted(torch._C._dispatch_get_all_op_names()):
+        namespace, _, overload = name.partition("::")
+        if namespace == "aten":
+            packet, _, suffix = overload.partition(".")
+            yield overload, getattr(getattr(torch.ops.aten, packet), suffix or "default")
+
+
+def _without_alias_marks(schema: torch._C.FunctionSchema) -> str:
+    text = str(schema).removeprefix("aten::")
+    cut = text.index("(")
+    return text[:cut] + "(" + _ALIAS_MARK.sub("", text[cut + 1 :])
+
+
+def _differentiability() -> dict[str, tuple[tuple[str, ...], tuple[int, ...]]]:
+    """For each overload with a derivative: the arguments that have one, and the outputs that never do."""
+    packaged = Path(torchgen.__file__).parent / "packaged"
+    infos, _ = load_derivatives(
+        str(packaged / "autograd" / "derivatives.yaml"),
+        str(packaged / "ATen" / "native" / "native_functions.yaml"),
+        str(packaged / "ATen" / "native" / "tags.yaml"),
+    )
+    table = {}
+    for schema, by_key in infos.items():
+        info = by_key.get("Default")
+        if info is None:
+            continue
+        names = [name for d in info.derivatives if "not_implemented" not in d.formula for name in d.var_names]
+        outputs = info.output_differentiability or []
+        table[str(schema.name)] = (
+            tuple(names),
+            tuple(i for i, differentiable in enumerate(outputs) if not differentiable),
+        )
+    return table
+
+
+def _kind(overload: str, op: torch._ops.OpOverload) -> str:
+    schema = op._schema
+    if any(a.is_out for a in schema.arguments):
+        return "out"
+    if schema.is_mutable:
+        return "inplace"
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    # some have a composite body for exotic layouts beside a CPU kernel: on dense tensors they are leaves
+    if has_kernel(f"aten::{overload}", "CompositeImplicitAutograd") and not has_kernel(f"aten::{overload}", "CPU"):
+        return "composite"
+    return "view" if any(r.alias_info is not None for r in schema.returns) else "functional"
+
+
+def read_functional() -> list[OpSpec]:
+    """All functional leaf overloads, and the core-tagged ones among the composites."""
+    gradients = _differentiability()
+    specs = []
+    for overload, op in _aten_overloads():
+        kind = _kind(overload, op)
+        core = torch.Tag.core in op.tags
+        if kind in ("functional", "view") or (kind == "composite" and core):
+            differentiable, nondifferentiable_outputs = gradients.get(overload, ((), ()))
+            specs.append(
+                OpSpec(
+                    schema=_without_alias_marks(op._schema),
+                    kind=kind,  # type: ignore[arg-type]  # _kind returns literals of Kind
+                    tags=frozenset(tag.name for tag in op.tags),
+                    differentiable=differentiable,
+                    nondifferentiable_outputs=nondifferentiable_outputs,
+                )
+            )
+    return specs
+
+
+def _signature(schema: torch._C.FunctionSchema, *, skip_out: bool) -> tuple[tuple[str, str], ...]:
+    return tuple((a.name, str(a.real_type)) for a in schema.arguments if not (skip_out and a.is_out))
+
+
+def read_variants(functional: list[OpSpec]) -> list[OpSpec]:
+    """The in-place and out= overloads which have a functional base: same packet, same arguments."""
+    bases: dict[str, list[tuple[OpSpec, tuple[tuple[str, str], ...]]]] = {}
+    for spec in functional:
+        op_schema = getattr(getattr(torch.ops.aten, spec.packet), spec.overload.partition(".")[2] or "default")._schema
+        bases.setdefault(spec.packet, []).append((spec, _signature(op_schema, skip_out=False)))
+    specs = []
+    for overload, op in _aten_overloads():
+        kind = _kind(overload, op)
+        if kind not in ("inplace", "out"):
+            continue
+        packet = overload.partition(".")[0]
+        functional_packet = packet if kind == "out" else packet.removesuffix("_")
+        packets = (functional_packet, f"{functional_packet}_functional")
+        wanted = _signature(op._schema, skip_out=True)
+        found = [s for p in packets for s, signature in bases.get(p, []) if signature == wanted]
+        if found:
+            specs.append(
+                OpSpec(
+                    schema=str(op._schema).removeprefix("aten::"),
+                    kind=kind,  # type: ignore[arg-type]  # _kind returns literals of Kind
+                    tags=frozenset(tag.name for tag in op.tags),
+                    base=found[0].overload,
+                )
+            )
+    return specs
