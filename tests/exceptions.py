@@ -21,7 +21,6 @@ class Row:
 
 _COMPLEX32 = "complex32: JAX has no such dtype, and UnsupportedInputError says so"
 _UNBACKED = "with fullgraph=True Dynamo captures a size that depends on values; such sizes are not lowered yet"
-_NAN = "the sample is NaN in places, and opcheck takes NaN as unequal to NaN"
 
 ROWS: list[Row] = [
     Row("values", "chalf", _COMPLEX32),
@@ -33,8 +32,6 @@ ROWS: list[Row] = [
         "ATen overflows in half precision where jaten computes in float32 and rounds once",
         (torch.float16,),
     ),
-    Row("opcheck", "special_entr", _NAN),
-    Row("opcheck", "special_*bessel_[ky]?", _NAN),
     Row("compiled", "masked_select", _UNBACKED),
     Row("compiled", "unique", _UNBACKED),
     Row("compiled", "nonzero", _UNBACKED),

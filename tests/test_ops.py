@@ -123,6 +123,14 @@ def test_gradients(name: str, most: int, request: pytest.FixtureRequest) -> None
         torch.testing.assert_close(got, expected, equal_nan=True, msg=lambda m, c=call: f"{c}: {m}")
 
 
+def _within_domain(call: Call) -> Any:
+    """The arguments of a call, without their signs if it is outside the op's domain: to opcheck, NaN is unequal to NaN."""
+    results = tree_flatten(call.aten(*call.args, **call.kwargs))[0]
+    if all(r.isfinite().all() for r in results if isinstance(r, torch.Tensor)):
+        return call.args, call.kwargs
+    return tree_map_only(torch.Tensor, lambda t: t.abs() if t.is_floating_point() else t, (call.args, call.kwargs))
+
+
 @pytest.mark.parametrize(("overload", "name"), _every(4, reached_overloads().items()))
 def test_opcheck(overload: str, name: str, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "opcheck", overload, torch.float32)
@@ -132,7 +140,7 @@ def test_opcheck(overload: str, name: str, request: pytest.FixtureRequest) -> No
         args, kwargs = tree_map_only(
             torch.Tensor,
             lambda t: t.detach().clone().requires_grad_(t.is_floating_point() or t.is_complex()),
-            (call.args, call.kwargs),
+            _within_domain(call),
         )
         torch.library.opcheck(op_named(call.overload), tuple(args), kwargs)
         break
