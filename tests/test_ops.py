@@ -124,7 +124,7 @@ def test_gradients(name: str, most: int, request: pytest.FixtureRequest) -> None
 
 
 def _within_domain(call: Call) -> Any:
-    """The arguments of a call, without their signs if it is outside the op's domain: to opcheck, NaN is unequal to NaN."""
+    """A call's arguments, without their signs if outside the op's domain: to opcheck, NaN is unequal to NaN."""
     results = tree_flatten(call.aten(*call.args, **call.kwargs))[0]
     if all(r.isfinite().all() for r in results if isinstance(r, torch.Tensor)):
         return call.args, call.kwargs
