@@ -175,10 +175,8 @@ class Executor:
     def _finish(self, results: Any, expected: Any) -> Any:
         """The results without weak types, held against what the fake says."""
         kinds = self._spec.returns  # numbers among the results, as lengths, are arrays here; the fake has plain ones
-        tensors = results
-        if len(kinds) > 1:
-            tensors = [r for r, k in zip(results, kinds, strict=True) if k.startswith("Tensor")]
-        flat = jax.tree.leaves(tensors)
+        each = results if len(kinds) > 1 else (results,) * len(kinds)
+        flat = jax.tree.leaves([r for r, k in zip(each, kinds, strict=True) if k.startswith("Tensor")])
         wanted = [t for t in jax.tree.leaves(expected) if isinstance(t, torch.Tensor)]
         if expected is not None:
             got = [(tuple(a.shape), np.dtype(a.dtype)) for a in flat]

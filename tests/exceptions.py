@@ -35,7 +35,6 @@ ROWS: list[Row] = [
     Row("compiled", "masked_select", _UNBACKED),
     Row("compiled", "unique", _UNBACKED),
     Row("compiled", "nonzero", _UNBACKED),
-    Row("compiled", "dist", "no kernel yet"),
     Row("compiled", "_segment_reduce.lengths", "no kernel yet"),
     Row("compiled", "nn.functional.linear_cross_entropy.chunked_none", "an operator of torch.nn itself, not of ATen"),
     Row("values", "matrix_exp", "less accurate than ATen's in float32 by a factor of more than 2", (torch.float32,)),

@@ -79,9 +79,20 @@ def clone(self):
     return lax.copy_p.bind(self)
 
 
-@kernel("copy", "_copy_from")
+@kernel("copy")
 def copy(self, src):
     return lax.broadcast_in_dim(convert(src, self.dtype), self.shape, range(self.ndim - src.ndim, self.ndim))
+
+
+@kernel("_copy_from")
+def copy_from(self, dst):
+    """`copy` with its arguments the other way round: `dst` says dtype and shape, `self` the values."""
+    return copy(dst, self)
+
+
+@kernel("_copy_from_and_resize")
+def copy_from_and_resize(self, dst):
+    return to_copy(self, dtype=dst.dtype)
 
 
 @kernel("_local_scalar_dense")
@@ -91,7 +102,7 @@ def local_scalar_dense(self):
     return lax.reshape(self, ())
 
 
-@kernel("resize")
+@kernel("resize", "_resize_output")
 def resize(self, size):
     """The elements in order, those that `size` has more undefined in ATen and zero here."""
     numel = int(np.prod(size, dtype=np.int64))

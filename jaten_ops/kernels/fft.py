@@ -11,7 +11,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .promotion import to_complex
+from .promotion import cast, compute_type, get_default_float, is_complex, is_integral, to_complex
 
 _MOST_AXES = 3  # of lax.fft
 
@@ -78,3 +78,29 @@ def _fft_c2r(self, dim, normalization, last_dim_size):
     x = _complex_to_complex(self, dim[:-1], False)
     out = _at_end(x, dim[-1:], lambda x: lax.fft(x, lax.FftType.IRFFT, (last_dim_size,)))
     return _normalize(out * np.asarray(last_dim_size, out.dtype), normalization, lengths)
+
+
+# The frequencies of the bins: aten/src/ATen/native/SpectralOps.cpp
+
+
+def _frequencies(bins: np.ndarray, n: int, d: float, dtype: np.dtype | None) -> jax.Array:
+    """The bins times 1 / (n d): the bins as the dtype holds them, the product rounded once."""
+    dtype = dtype or get_default_float()
+    if is_integral(dtype):
+        raise RuntimeError("fftfreq requires a floating point or complex dtype")
+    if is_complex(dtype):
+        raise NotImplementedError(f"fftfreq is not implemented for {dtype}")
+    wide = compute_type(dtype)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return cast(bins.astype(dtype).astype(wide) * np.divide(1.0, np.float64(n * d)).astype(wide), dtype)
+
+
+@kernel("fft_fftfreq", static=("d",))
+def fft_fftfreq(n, d=1.0, *, dtype=None):
+    bins = np.arange(n)
+    return _frequencies(np.where(bins < (n + 1) // 2, bins, bins - n), n, d, dtype)
+
+
+@kernel("fft_rfftfreq", static=("d",))
+def fft_rfftfreq(n, d=1.0, *, dtype=None):
+    return _frequencies(np.arange(n // 2 + 1), n, d, dtype)

@@ -211,6 +211,16 @@ def linear_backward(self, grad_output, weight, output_mask):
     )
 
 
+@kernel("matmul_backward")
+def matmul_backward(grad, self, other, mask):
+    """Gradients of `matmul` to its operands. ATen has it for nested tensors and MPS only."""
+    require_same_dtype("matmul_backward", grad, self, other)
+    wide = compute_type(self.dtype)
+    _, pull = jax.vjp(jnp.matmul, cast(self, wide), cast(other, wide))
+    gradients = (cast(jnp.conj(g), self.dtype) for g in pull(jnp.conj(cast(grad, wide))))
+    return tuple(g if on else None for g, on in zip(gradients, mask, strict=True))
+
+
 @kernel("_trilinear")
 def trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
     """`(i1 * i2 * i3).sum(sumdim)` after unsqueezing each at the dims `expand`. `unroll_dim` says only how to loop."""

@@ -12,6 +12,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from .arithmetic import sub
 from .promotion import cast, compute_type, is_complex, to_real
 from .reduction import axes_of
 
@@ -108,3 +109,8 @@ def norm(self, p=2, dtype=None):
 @kernel("norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", static=("p",))
 def norm_dim(self, p, dim, keepdim=False, dtype=None):
     return vector_norm(self, p, dim, keepdim, dtype)
+
+
+@kernel("dist", static=("p",))
+def dist(self, other, p=2):
+    return vector_norm(sub(self, other), p, None, False, None)

@@ -289,6 +289,12 @@ def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
     return lax.select(at, _pad_slice(src, size, dim, start, step), self)
 
 
+@kernel("slice_inverse")
+def slice_inverse(self, src, dim=0, start=None, end=None, step=1):
+    """The tensor like `src` of which `self` is the slice. ATen takes the rest from the memory they share."""
+    return slice_scatter(src, self, dim, start, end, step)
+
+
 @kernel("select_scatter")
 def select_scatter(self, src, dim, index):
     dim = wrap_dim(dim, self.ndim)

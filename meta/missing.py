@@ -1,0 +1,125 @@
+"""The fakes of operators for which ATen has no meta function, or one that answers only for fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor
+
+from jaten_ops.registry import fake
+
+from .reuse import row_major
+
+# Copies
+
+
+@fake("_copy_from")
+def copy_from(self, dst, non_blocking=False):
+    return row_major(dst)
+
+
+@fake("_copy_from_and_resize")
+def copy_from_and_resize(self, dst):
+    return dst.new_empty(self.shape)
+
+
+@fake("slice_inverse")  # ATen's makes a view of the memory of `self`, which is not there
+def slice_inverse(self, src, dim=0, start=None, end=None, step=1):
+    return torch.ops.aten.slice_scatter(src, self, dim, start, end, step)
+
+
+# A bool that depends on values. ATen's errors for bad shapes and dtypes are raised, and no more is known.
+
+
+@fake("equal")
+def equal(self, other):
+    raise NotImplementedError("the result of equal depends on values")
+
+
+@fake("allclose")
+def allclose(self, other, rtol=1e-05, atol=1e-08, equal_nan=False):
+    torch.ops.aten.isclose(self, other, rtol, atol, equal_nan)
+    raise NotImplementedError("the result of allclose depends on values")
+
+
+# Elementwise ones
+
+
+@fake("_dirichlet_grad")
+def dirichlet_grad(x, alpha, total):
+    return x.new_empty(torch.broadcast_shapes(x.shape, alpha.shape, total.shape))
+
+
+@fake("_standard_gamma_grad")
+def standard_gamma_grad(self, output):
+    return row_major(self)
+
+
+@fake("glu_jvp")
+def glu_jvp(glu, x, dx, dim):
+    return row_major(glu)
+
+
+@fake("glu_backward_jvp")
+def glu_backward_jvp(grad_x, grad_glu, x, dgrad_glu, dx, dim):
+    return row_major(grad_x)
+
+
+# Products
+
+
+def _masked(mask: Sequence[bool], *gradients: Any) -> tuple[Any, ...]:
+    return tuple(row_major(g) if on else None for g, on in zip(gradients, mask, strict=True))
+
+
+@fake("matmul_backward")
+def matmul_backward(grad, self, other, mask):
+    return _masked(mask, self, other)
+
+
+# Recurrent cells
+
+
+@fake("_thnn_fused_gru_cell")
+def thnn_fused_gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
+    return row_major(hx), hx.new_empty((*hx.shape[:-1], 5 * hx.shape[-1]))
+
+
+@fake("_thnn_fused_gru_cell_backward")
+def thnn_fused_gru_cell_backward(grad_hy, workspace, has_bias):
+    gates = grad_hy.new_empty((*grad_hy.shape[:-1], 3 * grad_hy.shape[-1]))
+    biases = [grad_hy.new_empty((3 * grad_hy.shape[-1],)) if has_bias else None for _ in range(2)]
+    return gates, row_major(gates), row_major(grad_hy), *biases
+
+
+# Shapes that depend on values
+
+
+def _new_size(like: torch.Tensor, op: Any) -> Any:
+    """A size that only the values tell: a symbol of the shape environment of a fake tensor."""
+    if not isinstance(like, FakeTensor):
+        raise NotImplementedError(f"a shape of {op} depends on values")
+    environment = like.fake_mode.shape_env
+    if environment is None or not environment.allow_dynamic_output_shape_ops:
+        raise DynamicOutputShapeException(op)
+    return environment.create_unbacked_symint()
+
+
+@fake("unique_dim_consecutive")
+def unique_dim_consecutive(self, dim, return_inverse=False, return_counts=False):
+    count = _new_size(self, torch.ops.aten.unique_dim_consecutive.default)
+    length = self.shape[dim] if self.dim() else 1
+    shape = list(self.shape)
+    if self.dim():
+        shape[dim] = count
+    found = self.new_empty(shape if self.dim() else (count,))
+    return found, self.new_empty((length,), dtype=torch.int64), self.new_empty((count,), dtype=torch.int64)
+
+
+@fake("_ctc_loss.Tensor")
+def ctc_loss_tensor(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
+    longest = _new_size(log_probs, torch.ops.aten._ctc_loss.Tensor)
+    time, batch = log_probs.shape[0], log_probs.shape[1] if log_probs.dim() == 3 else 1
+    return log_probs.new_empty((batch,)), log_probs.new_empty((batch, time, 2 * longest + 1))
