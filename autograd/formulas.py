@@ -322,9 +322,9 @@ def segment_reduce(grads, args, results):
 
 
 @gradient("convolution")
-def convolution(grads, args, results):
+def convolution(grads, args, results, wanted):
     (grad,), (input, weight, bias, *settings) = grads, args
-    mask = [t is not None and t.requires_grad for t in (input, weight, bias)]
+    mask = [name in wanted for name in ("input", "weight", "bias")]
     sizes = None if bias is None else list(bias.shape)
     got = ops.convolution_backward(grad, input, weight, sizes, *settings, mask)
     return dict(zip(("input", "weight", "bias"), got, strict=True))

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch.autograd import forward_ad
+
+from torch._functorch.autograd_function import enable_single_level_autograd_function
 
 from jaten_ops.schema import OpSpec
 
-Gradients = Callable[[Sequence[torch.Tensor], list[Any], Sequence[torch.Tensor], list[bool]], Sequence[Any]]
+_NOTHING = contextlib.nullcontext()
 
 
-def _flat_tensors(values: Sequence[Any], positions: Sequence[int]) -> list[torch.Tensor | None]:
-    flat: list[torch.Tensor | None] = []
-    for i in positions:
-        value = values[i]
-        flat.extend(value) if isinstance(value, list | tuple) else flat.append(value)
-    return flat
+class Derivative(Protocol):
+    """The derivative of an op, at the values of its arguments in schema order.
+
+    `mask` selects among the differentiable arguments; an argument that is a list of tensors stands for all of them.
+    """
+
+    needs_results: bool
+
+    def pull_back(
+        self, grads: Sequence[torch.Tensor], values: list[Any], results: Sequence[Any], mask: list[bool]
+    ) -> Sequence[Any]:
+        """The gradients of the selected arguments, for gradients of the differentiable results."""
+
+    def push_forward(
+        self, tangents: Sequence[torch.Tensor], values: list[Any], results: Sequence[Any], mask: list[bool]
+    ) -> Sequence[Any]:
+        """The tangents of the differentiable results, for tangents of the selected arguments."""
 
 
 def _needs_grad(values: Sequence[Any], positions: Sequence[int]) -> bool:
@@ -33,79 +48,128 @@ def _needs_grad(values: Sequence[Any], positions: Sequence[int]) -> bool:
     return False
 
 
-class _Saved:
-    """Values with the tensors taken out, so that those can go through `save_for_backward`."""
+class _Call:
+    """The values of a call without its tensors, which `autograd.Function` must see one by one."""
 
-    def __init__(self, values: Sequence[Any], tensor_positions: Sequence[int]) -> None:
+    def __init__(self, values: Sequence[Any], positions: Sequence[int]) -> None:
         self.values = list(values)
-        self._positions = tensor_positions
-        self._lengths = {i: len(values[i]) for i in tensor_positions if isinstance(values[i], list | tuple)}
-        for i in tensor_positions:
+        self.tensors: list[torch.Tensor | None] = []
+        self.slices: dict[int, slice] = {}  # where the tensors of each argument are among all
+        self._lists: set[int] = set()
+        for i in positions:
+            value, start = values[i], len(self.tensors)
+            if isinstance(value, list | tuple):
+                self._lists.add(i)
+                self.tensors.extend(value)
+            else:
+                self.tensors.append(value)
+            self.slices[i] = slice(start, len(self.tensors))
             self.values[i] = None
+
+    def take_tensors(self) -> list[torch.Tensor | None]:
+        tensors, self.tensors = self.tensors, []
+        return tensors
 
     def restore(self, tensors: Sequence[torch.Tensor | None]) -> list[Any]:
         values = list(self.values)
-        at = 0
-        for i in self._positions:
-            length = self._lengths.get(i)
-            values[i] = tensors[at] if length is None else list(tensors[at : at + length])
-            at += 1 if length is None else length
+        for i, where in self.slices.items():
+            values[i] = list(tensors[where]) if i in self._lists else tensors[where.start]
         return values
 
 
-def make_function(spec: OpSpec, call: Callable[[Sequence[Any]], Any], gradients: Gradients) -> type:
-    """The `autograd.Function` of one op. Its `apply` takes the call's values, then the differentiable tensors flat."""
+def make_function(spec: OpSpec, call: Callable[[Sequence[Any]], Any], derivative: Derivative) -> type:
+    """The `autograd.Function` of one op. Its `apply` takes a `_Call`, then the tensors of it."""
     names = [a.name for a in spec.arguments]
     diff_positions = [names.index(n) for n in spec.differentiable]
-    tensor_positions = [i for i, a in enumerate(spec.arguments) if a.is_tensor]
-    returns_list = spec.returns == ("Tensor[]",)
+    returns_many = spec.returns == ("Tensor[]",) or len(spec.returns) > 1
 
-    def forward(ctx: Any, values: list[Any], *diff_tensors: Any) -> Any:
+    def is_differentiable(i: int, result: torch.Tensor) -> bool:
+        return i not in spec.nondifferentiable_outputs and (result.is_floating_point() or result.is_complex())
+
+    def forward(made: _Call, *tensors: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
-            results = call(values)
-        flat = list(results) if isinstance(results, tuple | list) else [results]
-        saved = _Saved(values, tensor_positions)
-        inputs = _flat_tensors(values, tensor_positions)
-        ctx.saved, ctx.inputs_saved = saved, len(inputs)
-        tensors = {i: r for i, r in enumerate(flat) if isinstance(r, torch.Tensor)}
-        ctx.numbers = {i: r for i, r in enumerate(flat) if i not in tensors}  # lengths, and results that are absent
-        ctx.save_for_backward(*inputs, *(map(tensors.get, range(len(flat))) if ctx_needs_results else ()))
-        off = [
-            r
-            for i, r in tensors.items()
-            if i in spec.nondifferentiable_outputs or not (r.is_floating_point() or r.is_complex())
-        ]
-        ctx.mark_non_differentiable(*off)
-        ctx.differentiable_outputs = [i for i, r in tensors.items() if not any(r is o for o in off)]
-        ctx.lengths = [len(v) if isinstance(v := values[i], list | tuple) else 1 for i in diff_positions]
-        return tuple(flat) if returns_list or len(flat) > 1 else flat[0]
+            results = call(made.restore(tensors))
+        return tuple(results) if isinstance(results, list) else results
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.made, *tensors = inputs
+        flat = output if isinstance(output, tuple) else (output,)
+        results = {i: r for i, r in enumerate(flat) if isinstance(r, torch.Tensor)}
+        ctx.numbers = {i: r for i, r in enumerate(flat) if i not in results}  # lengths, and results that are absent
+        ctx.count, ctx.inputs = len(flat), len(tensors)
+        ctx.differentiable = [i for i, r in results.items() if is_differentiable(i, r)]
+        ctx.mark_non_differentiable(*(r for i, r in results.items() if i not in ctx.differentiable))
+        ctx.save_for_backward(*tensors, *(map(results.get, range(len(flat))) if derivative.needs_results else ()))
+        ctx.save_for_forward(*tensors, *map(results.get, range(len(flat))))
+
+    def restored(ctx: Any) -> tuple[list[Any], list[Any]]:
+        tensors = ctx.saved_tensors
+        results = [ctx.numbers.get(i, r) for i, r in enumerate(tensors[ctx.inputs :])]
+        return ctx.made.restore(tensors[: ctx.inputs]), results
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        tensors = ctx.saved_tensors
-        values = ctx.saved.restore(tensors[: ctx.inputs_saved])
+        values, results = restored(ctx)
         needs = ctx.needs_input_grad[1:]
-        mask, at = [], 0
-        for length in ctx.lengths:
-            mask.append(any(needs[at : at + length]))
-            at += length
-        wanted = [grads[i] for i in ctx.differentiable_outputs]
-        results = [ctx.numbers.get(i, r) for i, r in enumerate(tensors[ctx.inputs_saved :])]
-        got = iter(gradients(wanted, values, results, mask))
-        out: list[Any] = [None]
-        for on, length in zip(mask, ctx.lengths, strict=True):
-            out.extend(next(got) if on else None for _ in range(length))
+        slices = [ctx.made.slices[i] for i in diff_positions]
+        mask = [any(needs[where]) for where in slices]
+        got = iter(derivative.pull_back([grads[i] for i in ctx.differentiable], values, results, mask))
+        out: list[Any] = [None] * (1 + ctx.inputs)
+        for on, where in zip(mask, slices, strict=True):
+            if on:
+                for at in range(where.start, where.stop):
+                    out[1 + at] = next(got)
         return tuple(out)
 
-    ctx_needs_results = getattr(gradients, "needs_results", False)
-    body = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    def jvp(ctx: Any, _: None, *tangents: Any) -> Any:
+        values, results = restored(ctx)
+        primals = ctx.saved_tensors
+        slices = [ctx.made.slices[i] for i in diff_positions]
+        mask = [any(t is not None for t in tangents[where]) for where in slices]
+        wanted = [
+            torch.zeros_like(primals[at]) if tangents[at] is None else tangents[at]
+            for on, where in zip(mask, slices, strict=True)
+            if on
+            for at in range(where.start, where.stop)
+        ]
+        out: list[Any] = [None] * ctx.count
+        if any(mask):
+            for i, tangent in zip(
+                ctx.differentiable, derivative.push_forward(wanted, values, results, mask), strict=True
+            ):
+                out[i] = tangent
+        return tuple(out) if returns_many else out[0]
+
+    body = {
+        "forward": staticmethod(forward),
+        "setup_context": staticmethod(setup_context),
+        "backward": staticmethod(backward),
+        "jvp": staticmethod(jvp),
+    }
     return type(f"{spec.packet}_{spec.overload.partition('.')[2] or 'default'}", (torch.autograd.Function,), body)
+
+
+def leaf_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Zeros that require a gradient, also where torch.func lets no program ask for one."""
+    if not torch._C._are_functorch_transforms_active():
+        return torch.zeros_like(tensor, requires_grad=True)
+    before = torch._C._functorch.get_inplace_requires_grad_allowed()
+    torch._C._functorch.set_inplace_requires_grad_allowed(True)
+    try:
+        return torch.zeros_like(tensor).requires_grad_()
+    finally:
+        torch._C._functorch.set_inplace_requires_grad_allowed(before)
+
+
+def _is_transformed() -> bool:
+    """Whether forward-mode differentiation or a transform of torch.func is at work, which tensors do not tell."""
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
 def make_autograd_kernel(
     spec: OpSpec,
     bind: Callable[[Sequence[Any], dict[str, Any]], list[Any]],
     call: Callable[[Sequence[Any]], Any],
-    gradients: Gradients,
+    derivative: Derivative,
 ) -> Callable[..., Any]:
     """The op's kernel for the Autograd dispatch key.
 
@@ -113,22 +177,26 @@ def make_autograd_kernel(
         spec: the op.
         bind: turns a call's arguments into values in schema order.
         call: the op itself, on values in schema order.
-        gradients: from (grads of the differentiable results, values, results, output mask) the selected gradients.
+        derivative: of the op.
     """
     names = [a.name for a in spec.arguments]
     diff_positions = [names.index(n) for n in spec.differentiable]
-    function: type | None = None
+    tensor_positions = [i for i, a in enumerate(spec.arguments) if a.is_tensor]
+    apply: Callable[..., Any] | None = None
     returns_list = spec.returns == ("Tensor[]",)
 
     def autograd_kernel(*args: Any, **kwargs: Any) -> Any:
-        nonlocal function
+        nonlocal apply
         values = bind(args, kwargs)
-        if not (torch.is_grad_enabled() and _needs_grad(values, diff_positions)):
+        if not (torch.is_grad_enabled() and _needs_grad(values, diff_positions)) and not _is_transformed():
             with torch._C._AutoDispatchBelowAutograd():
                 return call(values)
-        if function is None:
-            function = make_function(spec, call, gradients)
-        results = function.apply(values, *_flat_tensors(values, diff_positions))  # type: ignore[attr-defined]
+        if apply is None:
+            # Function's own `apply` hands over to torch.func, whose dispatch has brought the call here already
+            apply = super(torch.autograd.Function, make_function(spec, call, derivative)).apply  # type: ignore[misc]
+        made = _Call(values, tensor_positions)
+        with enable_single_level_autograd_function() if torch._C._are_functorch_transforms_active() else _NOTHING:
+            results = apply(made, *made.take_tensors())
         return list(results) if returns_list else results
 
     return autograd_kernel

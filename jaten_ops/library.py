@@ -6,10 +6,12 @@ The only user of `torch.library.Library`. Everything that an op needs at run tim
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from . import autograd, bridge, carrier, kernels, meta, registry, variants
 from .errors import MissingGradientError, MissingKernelError
@@ -139,25 +141,63 @@ class OpKernel:
         return self._wrap(result) if kind == "Tensor" else result.item()
 
 
-class _Gradients:
-    """The gradients of an op: the registered formula, else its companion `_vjp` op."""
+class _Derivative:
+    """The derivative of an op: by the registered formula, else by its companion `_vjp` op."""
 
     def __init__(self, spec: OpSpec) -> None:
         self._spec = spec
-        self._names = [a.name for a in spec.arguments]
         entry = registry.GRADIENTS.get(_key(spec))
         self._formula = None if entry is None else entry.fn
         self.needs_results = self._formula is not None
+        self._asks = entry is not None and "wanted" in inspect.signature(entry.fn).parameters
         self._signature = Signature(spec)
 
-    def __call__(self, grads: Sequence[Any], values: list[Any], results: Sequence[Any], mask: list[bool]) -> list[Any]:
+    def pull_back(self, grads: Sequence[Any], values: list[Any], results: Sequence[Any], mask: list[bool]) -> list[Any]:
         if self._formula is not None:
-            by_name = self._formula(grads, values, results)
-            return [by_name.get(n) for n, on in zip(self._spec.differentiable, mask, strict=True) if on]
+            wanted = self._selected(mask)
+            by_name = self._formula(grads, values, results, **({"wanted": wanted} if self._asks else {}))
+            return [by_name.get(n) for n in wanted]
         if self._spec.random:
             raise MissingGradientError(self._spec.name)
         args, kwargs = self._signature.split(values)
         return _vjp_op(self._spec)(list(grads), mask, *args, **kwargs)
+
+    def push_forward(
+        self, tangents: Sequence[Any], values: list[Any], results: Sequence[Any], mask: list[bool]
+    ) -> Sequence[Any]:
+        """The transpose of `pull_back`, which is linear in the gradients: its own derivative by them."""
+        outputs = [
+            r
+            for i, r in enumerate(results)
+            if i not in self._spec.nondifferentiable_outputs
+            and isinstance(r, torch.Tensor)
+            and (r.is_floating_point() or r.is_complex())
+        ]
+        if self._formula is None and not self._spec.random:
+            zeros = [torch.zeros_like(r) for r in outputs]
+            transposed = _vjp_op(autograd.vjp_spec(self._spec))
+            args, kwargs = self._signature.split(values)
+            by_grads_only = [True] + [False] * len(mask)
+            return transposed(list(tangents), by_grads_only, zeros, mask, *args, **kwargs)
+        with torch.enable_grad():
+            zeros = [autograd.leaf_like(r) for r in outputs]
+            pulled = self._pulled(zeros, values, results, mask)
+            pairs = [(p, t) for p, t in zip(pulled, tangents, strict=True) if p.requires_grad]
+            if not pairs:
+                return zeros
+            by, along = zip(*pairs, strict=True)
+            return torch.autograd.grad(by, zeros, along, allow_unused=True, materialize_grads=True)
+
+    def _pulled(
+        self, grads: Sequence[Any], values: list[Any], results: Sequence[Any], mask: list[bool]
+    ) -> tuple[Any, ...]:
+        """The gradients of the selected arguments, one for each tensor, zeros where the formula gives none."""
+        pulled = self.pull_back(grads, values, results, mask)
+        wanted = [v for a, v in zip(self._spec.arguments, values, strict=True) if a.name in self._selected(mask)]
+        return tuple(torch.zeros_like(t) if g is None else g for g, t in zip(pulled, tree_leaves(wanted), strict=True))
+
+    def _selected(self, mask: list[bool]) -> list[str]:
+        return [n for n, on in zip(self._spec.differentiable, mask, strict=True) if on]
 
 
 def _vjp_op(spec: OpSpec) -> torch._ops.OpOverload:
@@ -240,7 +280,7 @@ def _autograd_kernel(spec: OpSpec) -> Callable[..., Any]:
         args, kwargs = signature.split(values)
         return op(*args, **kwargs)
 
-    return autograd.make_autograd_kernel(spec, signature.bind, call, _Gradients(spec))
+    return autograd.make_autograd_kernel(spec, signature.bind, call, _Derivative(spec))
 
 
 def _by_device(plain: OpKernel, on_jax: OpKernel) -> Callable[..., Any]:

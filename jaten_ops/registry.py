@@ -121,7 +121,8 @@ def gradient(*overloads: str) -> Callable[[F], F]:
     """Registers the decorated function as the gradient of each overload, in place of `jax.vjp` of its kernel.
 
     It is called as `fn(grads, args, results)`, all lists of torch values in schema order, and returns a dict from
-    argument names to gradients. It is written in `torch.ops.jaten` calls, so it is differentiable again.
+    argument names to gradients. It is written in `torch.ops.jaten` calls, so it is differentiable again. A function
+    with a parameter `wanted` is told there which arguments' gradients are asked for, and may leave out the others.
     """
     where = caller()
 
