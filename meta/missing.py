@@ -123,3 +123,27 @@ def ctc_loss_tensor(log_probs, targets, input_lengths, target_lengths, blank=0, 
     longest = _new_size(log_probs, torch.ops.aten._ctc_loss.Tensor)
     time, batch = log_probs.shape[0], log_probs.shape[1] if log_probs.dim() == 3 else 1
     return log_probs.new_empty((batch,)), log_probs.new_empty((batch, time, 2 * longest + 1))
+
+
+# Checks. ATen's meta functions take sizes for unequal that are equal, or make the token on no device.
+
+
+@fake("_assert_tensor_metadata")
+def assert_tensor_metadata(a, size=None, stride=None, dtype=None, *, device=None, layout=None):
+    facts = (("sizes", size, a.shape), ("strides", stride, a.stride()), ("dtype", dtype, a.dtype))
+    on_meta = a.device.type == "meta"  # stands for a tensor on any device, with other strides
+    for name, expected, got in (*facts, ("device", device, a.device), ("layout", layout, a.layout)):
+        if expected is None or (on_meta and name in ("strides", "device")):
+            continue
+        if (tuple(expected) if isinstance(expected, list | tuple) else expected) != got:
+            raise RuntimeError(f"Tensor {name} mismatch! Expected: {expected}, Got: {got}")
+
+
+@fake("_make_dep_token")
+def make_dep_token(*, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None):
+    return torch.empty((), dtype=dtype, device=device)
+
+
+@fake("_print")  # ATen's own prints
+def print_(s):
+    return None

@@ -3,6 +3,7 @@
 from . import (
     activation,
     arithmetic,
+    assertions,
     attention,
     bessel,
     bitwise,
@@ -51,6 +52,7 @@ from . import (
 __all__ = [
     "activation",
     "arithmetic",
+    "assertions",
     "attention",
     "bessel",
     "bitwise",
