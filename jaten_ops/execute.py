@@ -12,6 +12,7 @@ import torch
 from . import bridge
 from .errors import KernelResultError
 from .kernels import checks, promotion
+from .meta.refusals import refuse, reword
 from .registry import Entry
 from .schema import STORAGE_ARGUMENTS, OpSpec
 
@@ -168,9 +169,17 @@ class Executor:
             full[i] = _to_meta(value, self._spec.arguments[i].type)
         args, kwargs = self._signature.split(full)
         try:
-            return self._fake(*args, **kwargs)
+            expected = self._fake(*args, **kwargs)
         except NotImplementedError:  # ATen has no meta function for it
-            return None
+            expected = None
+        except Exception as error:
+            refuse(self._spec, args, kwargs)
+            reword(self._spec, args, kwargs)
+            if isinstance(error, AssertionError | KeyError):  # a meta function of ATen's in Python
+                raise RuntimeError(*error.args) from error
+            raise
+        refuse(self._spec, args, kwargs)
+        return expected
 
     def _finish(self, results: Any, expected: Any) -> Any:
         """The results without weak types, held against what the fake says."""

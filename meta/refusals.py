@@ -1,0 +1,72 @@
+"""What ATen's kernels refuse and its meta functions do not: dtypes, above all.
+
+That `bitwise_and` has no kernel for floats is known to its kernels only. So ATen itself is asked, on the CPU, with
+tensors of ones whose sizes are cut to 1: for an elementwise operator or a reduction these are right arguments if the
+call's are, and its class of error and its words are ATen's.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from jaten_ops.schema import FUNCTIONAL, OpSpec
+
+from .reuse import aten_overload
+
+# What is refused is a kind of number. That a kernel is missing for a width is no reason: JAX has one.
+_SAME_KIND = {
+    **{d: torch.float32 for d in (torch.float16, torch.bfloat16)},
+    **{getattr(torch, n): torch.float32 for n in dir(torch) if n.startswith("float8_")},
+    **{d: torch.int64 for d in (torch.uint16, torch.uint32, torch.uint64)},
+}
+
+# Neither tagged pointwise nor reduction, but sizes of 1 are as right as any others.
+_OTHERS = frozenset(
+    "complex polar mse_loss huber_loss smooth_l1_loss soft_margin_loss _softmax _log_softmax _safe_softmax sort"
+    " sort.stable median median.dim nanmedian nanmedian.dim mode cumsum cumprod cummax cummin logcumsumexp"
+    " _logcumsumexp log_sigmoid_forward hardswish _prelu_kernel floor_divide floor_divide.Scalar rsub.Tensor"
+    " addr dot vdot mv addmv mm addmm bmm baddbmm addbmm trace dist".split()
+)
+
+ASKED: frozenset[str] = _OTHERS | {
+    o for o, spec in FUNCTIONAL.items() if spec.tags & {"pointwise", "reduction"} and not spec.random
+}
+"""The overloads of which ATen is asked."""
+
+
+def refuse(spec: OpSpec, args: Any, kwargs: Any) -> None:
+    """Raises what ATen raises for arguments of these dtypes, dims and numbers; tensors may be on any device."""
+    if spec.namespace == "jaten" and spec.overload in ASKED:
+        _ask(spec, tree_map(_cut, (args, kwargs)))
+
+
+def reword(spec: OpSpec, args: Any, kwargs: Any) -> None:
+    """Raises what ATen's kernel raises for a call that its meta function has refused, perhaps as another class.
+
+    Of public operators only: others rely on their callers, and could crash.
+    """
+    public = not (spec.overload.startswith(("_", "native_")) or "backward" in spec.overload or spec.random)
+    if public and spec.namespace == "jaten":
+        _ask(spec, tree_map(_without_memory, (args, kwargs)))
+
+
+def _ask(spec: OpSpec, arguments: Any) -> None:
+    op = aten_overload(spec.overload)
+    if op is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            op(*arguments[0], **arguments[1])
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.ones([min(n, 1) for n in value.shape], dtype=_SAME_KIND.get(value.dtype, value.dtype))
+    return _SAME_KIND.get(value, value) if isinstance(value, torch.dtype) else value
+
+
+def _without_memory(value: Any) -> Any:
+    return torch.zeros((), dtype=value.dtype).expand(value.shape) if isinstance(value, torch.Tensor) else value
