@@ -176,6 +176,12 @@ def native_dropout(grads, args, results):
     return {"input": ops.native_dropout_backward(grad, mask, scale)}
 
 
+@gradient("_fused_dropout")
+def fused_dropout(grads, args, results):
+    (_, p, _), mask = args, results[1]
+    return {"self": ops.native_dropout_backward(grads[0], mask, 1.0 / p)}
+
+
 @gradient("_standard_gamma")
 def standard_gamma(grads, args, results):
     (grad,), (result,) = grads, results
@@ -328,3 +334,44 @@ def convolution(grads, args, results, wanted):
     sizes = None if bias is None else list(bias.shape)
     got = ops.convolution_backward(grad, input, weight, sizes, *settings, mask)
     return dict(zip(("input", "weight", "bias"), got, strict=True))
+
+
+# Fake quantization: the gradient passes where the value is in range, as if it had not been rounded
+
+
+@gradient(
+    "fake_quantize_per_tensor_affine_cachemask",
+    "fake_quantize_per_channel_affine_cachemask",
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+)
+def fake_quantize(grads, args, results):
+    return {"self": ops.mul.Tensor(grads[0], results[1])}
+
+
+@gradient("_fake_quantize_learnable_per_tensor_affine")
+def fake_quantize_learnable_per_tensor(grads, args, results):
+    gradients = ops._fake_quantize_learnable_per_tensor_affine_backward(grads[0], *args)
+    return dict(zip(("self", "scale", "zero_point"), gradients, strict=True))
+
+
+@gradient("_fake_quantize_learnable_per_channel_affine")
+def fake_quantize_learnable_per_channel(grads, args, results):
+    gradients = ops._fake_quantize_learnable_per_channel_affine_backward(grads[0], *args)
+    return dict(zip(("self", "scale", "zero_point"), gradients, strict=True))
+
+
+# Packing runs eagerly, since the number of steps depends on the lengths: each step goes back to where it came from
+
+
+@gradient("_pack_padded_sequence")
+def pack_padded_sequence(grads, args, results):
+    (grad,), (input, lengths, batch_first) = grads[:1], args
+    length, batch = (input.shape[1], input.shape[0]) if batch_first else input.shape[:2]
+    steps = ops.unsqueeze(ops.arange(length, device=lengths.device), 1)
+    present = ops.lt.Tensor(steps, ops.unsqueeze(lengths, 0))
+    for _ in range(input.dim() - 2):
+        present = ops.unsqueeze(present, present.dim())
+    shape = [length, batch, *input.shape[2:]]
+    zeros = ops.new_zeros(grad, shape)
+    padded = ops.masked_scatter(zeros, ops.expand(present, shape), grad)
+    return {"input": ops.transpose.int(padded, 0, 1) if batch_first else padded}

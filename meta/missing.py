@@ -147,3 +147,54 @@ def make_dep_token(*, dtype=None, layout=None, device=None, pin_memory=None, mem
 @fake("_print")  # ATen's own prints
 def print_(s):
     return None
+
+
+# Fake quantization
+
+
+@fake(
+    "fake_quantize_per_tensor_affine_cachemask",
+    "fake_quantize_per_channel_affine_cachemask",
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+)
+def fake_quantize(self, *parameters):
+    return row_major(self), torch.empty_like(self, dtype=torch.bool, memory_format=torch.contiguous_format)
+
+
+@fake("_fake_quantize_learnable_per_tensor_affine", "_fake_quantize_learnable_per_channel_affine")
+def fake_quantize_learnable(self, *parameters):
+    return row_major(self)
+
+
+@fake("_fake_quantize_learnable_per_tensor_affine_backward")
+def fake_quantize_learnable_per_tensor_backward(grad, self, scale, zero_point, *parameters):
+    if not self.numel():
+        return row_major(self), row_major(scale), row_major(zero_point)
+    shapes = (self.shape, (1,), (1,))
+    return tuple(self.new_empty(s, dtype=torch.float32) for s in shapes)
+
+
+@fake("_fake_quantize_learnable_per_channel_affine_backward")
+def fake_quantize_learnable_per_channel_backward(grad, self, scale, zero_point, *parameters):
+    tensors = (self, scale, zero_point)
+    return tuple(t.new_empty(t.shape, dtype=torch.float32 if self.numel() else t.dtype) for t in tensors)
+
+
+@fake("_fused_moving_avg_obs_fq_helper_functional")  # ATen's leaves the size of statistics that are empty
+def fused_moving_average_fake_quantize(
+    self, observer_on, fake_quant_on, running_min, running_max, scale, zero_point, averaging_const, quant_min,
+    quant_max, ch_axis, per_row_fake_quant=False, symmetric_quant=False
+):  # fmt: skip
+    if ch_axis >= self.dim():
+        raise RuntimeError("Error in fused_moving_avg_obs_fake_quant_cpu: ch_axis must be < self.dim()")
+    made = per_row_fake_quant and running_min.numel() == 0
+    state = (running_min, running_max, scale, zero_point)
+    shapes = [(self.shape[ch_axis],) if made else t.shape for t in state]
+    return *fake_quantize(self), *(t.new_empty(s) for t, s in zip(state, shapes, strict=True))
+
+
+@fake("_pack_padded_sequence")  # ATen's wants the lengths' values
+def pack_padded_sequence(input, lengths, batch_first):
+    op = torch.ops.aten._pack_padded_sequence.default
+    total, steps = _new_size(input, op), _new_size(input, op)
+    return input.new_empty((total, *input.shape[2:])), lengths.new_empty((steps,))
