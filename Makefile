@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-all lint types codegen check coverage bench clean help
+.PHONY: demo test sweep page lint types codegen check coverage bench clean help
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -22,8 +22,11 @@ demo: $(INSTALLED) ## train a small GPT on real text under torch.compile(backend
 test: $(INSTALLED) ## the tests, a stratified sample of the op sweep among them
 	$(BIN)/python -m pytest -n auto tests
 
-test-all: $(INSTALLED) ## the exhaustive sweep over PyTorch's op database
-	$(BIN)/python -m pytest -n auto -m exhaustive tests
+sweep: $(INSTALLED) ## every check over all of PyTorch's op database: hours; --resume takes it up again
+	$(BIN)/python -m tests.sweep
+
+page: $(INSTALLED) ## coverage and the last sweep as one page, build/coverage.html
+	$(BIN)/python -m tools.codegen coverage --html $(addprefix --report ,$(wildcard build/sweep.json))
 
 lint: $(INSTALLED) ## ruff: style and format
 	$(BIN)/ruff check .

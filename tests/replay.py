@@ -131,24 +131,33 @@ def samples(name: str, dtype: torch.dtype, requires_grad: bool, most: int) -> It
         yield sample
 
 
-def replay_opinfo(name: str, dtype: torch.dtype, mode: Replay, most: int = 1000) -> None:
-    """Runs the samples of an OpInfo, and their backward where it has one, under a `Replay`."""
-    op = OP_INFOS[name]
-    backward = dtype in op.supported_backward_dtypes("cpu") and op.supports_autograd
-    for sample in samples(name, dtype, backward, most):
+def differentiable(name: str, dtype: torch.dtype) -> bool:
+    """Whether an OpInfo claims gradients in a dtype."""
+    return OP_INFOS[name].supports_autograd and dtype in OP_INFOS[name].supported_backward_dtypes("cpu")
+
+
+def replay_sample(name: str, sample: Any, backward: bool, mode: TorchDispatchMode) -> None:
+    """Runs one sample of an OpInfo, and its backward if asked to and there is one, under a dispatch mode."""
+    with mode:
+        results = OP_INFOS[name](sample.input, *sample.args, **sample.kwargs)
+    if not backward:
+        return
+    if sample.output_process_fn_grad is not None:
+        results = sample.output_process_fn_grad(results)
+    outputs = [r for r in tree_flatten(results)[0] if isinstance(r, torch.Tensor) and r.requires_grad]
+    arguments = tree_flatten((sample.input, sample.args, sample.kwargs))[0]
+    inputs = [t for t in arguments if isinstance(t, torch.Tensor) and t.requires_grad]
+    if outputs and inputs:
+        grads = [torch.randn_like(o) for o in outputs]
         with mode:
-            results = op(sample.input, *sample.args, **sample.kwargs)
-        if not backward:
-            continue
-        if sample.output_process_fn_grad is not None:
-            results = sample.output_process_fn_grad(results)
-        outputs = [r for r in tree_flatten(results)[0] if isinstance(r, torch.Tensor) and r.requires_grad]
-        arguments = tree_flatten((sample.input, sample.args, sample.kwargs))[0]
-        inputs = [t for t in arguments if isinstance(t, torch.Tensor) and t.requires_grad]
-        if outputs and inputs:
-            grads = [torch.randn_like(o) for o in outputs]
-            with mode:
-                torch.autograd.grad(outputs, inputs, grads, allow_unused=True)
+            torch.autograd.grad(outputs, inputs, grads, allow_unused=True)
+
+
+def replay_opinfo(name: str, dtype: torch.dtype, mode: TorchDispatchMode, most: int = 1000) -> None:
+    """Runs the samples of an OpInfo, and their backward where it has one, under a dispatch mode."""
+    backward = differentiable(name, dtype)
+    for sample in samples(name, dtype, backward, most):
+        replay_sample(name, sample, backward, mode)
 
 
 def supported(name: str, dtype: torch.dtype) -> bool:

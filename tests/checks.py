@@ -1,0 +1,239 @@
+"""The checks of ops against ATen, on PyTorch's own samples: what `tests/test_ops.py` and `tests/sweep.py` run.
+
+A check takes the name of an OpInfo (or an overload), a dtype, and how many samples to take. It returns what it found;
+it raises only where PyTorch's own samples or ATen fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch.autograd.forward_ad as forward_ad
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from jaten_ops import registry
+
+from . import exceptions
+from .recorded import Call, op_named, recorded_calls
+from .replay import OP_INFOS, Replay, describe, describe_call, differentiable, replay_opinfo, samples
+
+# The vectors of a decomposition are free in sign or phase, and so are their gradients; test_decomposition takes
+# functions of them that are not.
+FREE = frozenset({"_linalg_svd", "_linalg_eigh", "linalg_eig", "geqrf"})
+
+# what ATen says of a derivative that it has not
+_NO_DERIVATIVE = ("not implemented", "not supported", "not differentiable", "does not support", "not yet supported")
+
+
+@dataclass
+class Found:
+    """What a check found: how many calls it compared, which differ, or why there was nothing to compare."""
+
+    compared: int = 0
+    failures: list[str] = field(default_factory=list)
+    skipped: str = ""
+    missing: list[str] = field(default_factory=list)
+
+    def need(self, reason: str) -> Found:
+        """This, as skipped if nothing was compared: for the reason noted, else for this one."""
+        self.skipped = "" if self.compared else self.skipped or reason
+        return self
+
+
+def expected_failure(check: str, name: str, dtype: torch.dtype) -> exceptions.Row | None:
+    """The row of tests/exceptions.py that a check, of an OpInfo or overload in a dtype, falls under."""
+    rows = (r for r in exceptions.ROWS if r.check == check and fnmatch(name, r.name))
+    return next((r for r in rows if not r.dtypes or dtype in r.dtypes), None)
+
+
+def values(name: str, dtype: torch.dtype, most: int) -> Found:
+    """Each ATen call that the samples reach, forward and backward, beside jaten's: results and fakes."""
+    mode = Replay(check_fakes=True)
+    replay_opinfo(name, dtype, mode, most)
+    found = Found(missing=sorted(o for o in mode.missing if o in registry.SPECS))
+    for outcome in mode.outcomes.values():
+        found.compared += outcome.passed + len(outcome.failures or [])
+        found.failures += outcome.failures or []
+    return found.need("no overload with a kernel is reached")
+
+
+def _leaves(call: Call, make: Callable[[torch.Tensor], torch.Tensor]) -> list[Any]:
+    """A call's positional arguments, with `make` of each tensor that it can be differentiated by."""
+    spec = registry.SPECS[call.overload]
+
+    def leaf(t: torch.Tensor) -> torch.Tensor:
+        t = t.detach().clone()
+        return make(t) if t.is_floating_point() or t.is_complex() else t
+
+    wanted = [a.name in spec.differentiable for a in spec.arguments]
+    return [tree_map_only(torch.Tensor, leaf, v) if on else v for v, on in zip(call.args, wanted, strict=False)]
+
+
+def _random_like(tensors: Iterable[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(t.shape, dtype=t.dtype, generator=generator) for t in tensors]
+
+
+Derivatives = list[torch.Tensor | None]
+
+
+def _with_gradients(call: Call, op: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The leaves of a call, and those of its results that depend on them."""
+    leaves: list[torch.Tensor] = []
+
+    def make(t: torch.Tensor) -> torch.Tensor:
+        leaves.append(t.requires_grad_())
+        return t
+
+    args = _leaves(call, make)
+    results = tree_flatten(op(*args, **call.kwargs))[0]
+    return leaves, [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
+
+
+def first_order(call: Call, op: Any) -> Derivatives:
+    """The gradients of an op's differentiable arguments, for random ones of its results."""
+    leaves, results = _with_gradients(call, op)
+    if not results or not leaves:
+        return []
+    return list(torch.autograd.grad(results, leaves, _random_like(results, 1), allow_unused=True))
+
+
+def second_order(call: Call, op: Any) -> Derivatives:
+    """The gradients of an op's gradients, for random ones: by its arguments, and by the gradients of its results."""
+    leaves, results = _with_gradients(call, op)
+    if not results or not leaves:
+        return []
+    cotangents = [t.requires_grad_() for t in _random_like(results, 1)]
+    first = torch.autograd.grad(results, leaves, cotangents, allow_unused=True, create_graph=True)
+    by = [*leaves, *cotangents]
+    # one gradient after another, so that one which depends on nothing in ATen need not be missing in jaten
+    seconds: Derivatives = []
+    for i, gradient in enumerate(first):
+        if gradient is None or not gradient.requires_grad:
+            seconds += [None] * len(by)
+        else:
+            cotangent = _random_like([gradient], 2 + i)
+            seconds += torch.autograd.grad([gradient], by, cotangent, allow_unused=True, retain_graph=True)
+    return seconds
+
+
+def forward_mode(call: Call, op: Any) -> Derivatives:
+    """The tangents of an op's results, for random ones of its differentiable arguments."""
+    seeds = iter(range(1, 1000))
+    with forward_ad.dual_level():
+        args = _leaves(call, lambda t: forward_ad.make_dual(t, _random_like([t], next(seeds))[0]))
+        results = tree_flatten(op(*args, **call.kwargs))[0]
+        return [forward_ad.unpack_dual(r).tangent for r in results if isinstance(r, torch.Tensor)]
+
+
+def _assert_same_derivatives(got: Derivatives, expected: Derivatives) -> None:
+    """An absent derivative is zero."""
+    assert len(got) == len(expected), f"got {len(got)} derivatives, expected {len(expected)}"
+    pairs = [(g, e) for g, e in zip(got, expected, strict=True) if g is not None or e is not None]
+    for g, e in pairs:
+        zeros = torch.zeros_like(g if g is not None else e)
+        torch.testing.assert_close(zeros if g is None else g, zeros if e is None else e, equal_nan=True)
+
+
+def _derivatives(name: str, dtype: torch.dtype, most: int, of: Callable[[Call, Any], Derivatives]) -> Found:
+    found = Found()
+    for call in recorded_calls(name, dtype, most):
+        spec = registry.SPECS[call.overload]
+        if call.overload in FREE:
+            found.skipped = f"{call.overload} is free in sign or phase; test_decomposition has it"
+        if not spec.differentiable or spec.random or call.overload in FREE:
+            continue
+        try:
+            expected = of(call, call.aten)
+        except (RuntimeError, NotImplementedError) as error:
+            if not any(says in str(error) for says in _NO_DERIVATIVE):
+                raise
+            found.skipped = f"ATen has no such derivative: {str(error).splitlines()[0]}"
+            continue
+        found.compared += 1
+        try:
+            _assert_same_derivatives(of(call, op_named(call.overload)), expected)
+        except Exception as error:
+            found.failures.append(describe(error, str(call)))
+    return found.need("no differentiable call is reached")
+
+
+def gradients(name: str, dtype: torch.dtype, most: int) -> Found:
+    """The gradients of direct calls."""
+    return _derivatives(name, dtype, most, first_order)
+
+
+def second(name: str, dtype: torch.dtype, most: int) -> Found:
+    """The second-order gradients of direct calls."""
+    return _derivatives(name, dtype, most, second_order)
+
+
+def jvp(name: str, dtype: torch.dtype, most: int) -> Found:
+    """The forward-mode derivatives of direct calls."""
+    return _derivatives(name, dtype, most, forward_mode)
+
+
+def _within_domain(call: Call) -> Any:
+    """A call's arguments, without their signs if outside the op's domain: to opcheck, NaN is unequal to NaN."""
+    results = tree_flatten(call.aten(*call.args, **call.kwargs))[0]
+    if all(r.isfinite().all() for r in results if isinstance(r, torch.Tensor)):
+        return call.args, call.kwargs
+    return tree_map_only(torch.Tensor, lambda t: t.abs() if t.is_floating_point() else t, (call.args, call.kwargs))
+
+
+def opcheck(overload: str, name: str, dtype: torch.dtype, most: int, *, backward: bool = False) -> Found:
+    """`torch.library.opcheck` on the first call of an overload that the samples of an OpInfo reach."""
+    for call in recorded_calls(name, dtype, most, backward=backward):
+        if call.overload != overload:
+            continue
+        args, kwargs = tree_map_only(
+            torch.Tensor,
+            lambda t: t.detach().clone().requires_grad_(t.is_floating_point() or t.is_complex()),
+            _within_domain(call),
+        )
+        try:
+            torch.library.opcheck(op_named(call.overload), tuple(args), kwargs)
+        except Exception as error:
+            return Found(1, [describe(error, str(call))])
+        return Found(1)
+    return Found(skipped=f"{name} does not reach it")
+
+
+def compiled(name: str, dtype: torch.dtype, most: int) -> Found:
+    """Each sample as one graph under `torch.compile`, against the same graph run by ATen."""
+    op = OP_INFOS[name]
+    unspecified = name.startswith(("empty", "new_empty")) or _draws(name, dtype)
+    found = Found()
+    for sample in samples(name, dtype, differentiable(name, dtype), most):
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return op.op(*args, **kwargs)
+
+        try:
+            expected = _captured_whole(call, "aot_eager", sample)
+        except (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError) as error:
+            found.skipped = f"Dynamo cannot capture this: {str(error).splitlines()[0]}"
+            continue
+        found.compared += 1
+        try:
+            got = _captured_whole(call, "jaten", sample)
+            if not unspecified:
+                torch.testing.assert_close(got, expected, equal_nan=True)
+        except Exception as error:
+            arguments = describe_call(name, (sample.input, *sample.args), sample.kwargs)
+            found.failures.append(describe(error, arguments))
+    return found.need("no samples")
+
+
+def _draws(name: str, dtype: torch.dtype) -> bool:
+    return any(registry.SPECS[c.overload].random for c in recorded_calls(name, dtype, 1))
+
+
+def _captured_whole(call: Any, backend: str, sample: Any) -> Any:
+    torch._dynamo.reset()
+    return torch.compile(call, backend=backend, fullgraph=True)(sample.input, *sample.args, **sample.kwargs)
