@@ -198,3 +198,38 @@ def pack_padded_sequence(input, lengths, batch_first):
     op = torch.ops.aten._pack_padded_sequence.default
     total, steps = _new_size(input, op), _new_size(input, op)
     return input.new_empty((total, *input.shape[2:])), lengths.new_empty((steps,))
+
+
+# The parts of batch normalization
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype.itemsize < 4 else dtype
+
+
+@fake("batch_norm_stats")
+def batch_norm_stats(input, eps):
+    mean = input.new_empty((input.shape[1],), dtype=_wide(input.dtype))
+    return mean, row_major(mean)
+
+
+@fake("batch_norm_elemt")
+def batch_norm_elemt(input, weight, bias, mean, invstd, eps):
+    return row_major(input)
+
+
+@fake("batch_norm_backward_reduce")
+def batch_norm_backward_reduce(grad_out, input, mean, invstd, weight, input_g, weight_g, bias_g):
+    of_parameter = torch.empty_like(mean if weight is None else weight)
+    return _masked((input_g, input_g, weight_g, bias_g), mean, mean, of_parameter, of_parameter)
+
+
+@fake("batch_norm_backward_elemt")
+def batch_norm_backward_elemt(grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count):
+    return row_major(input)
+
+
+@fake("batch_norm_gather_stats", "batch_norm_gather_stats_with_counts")
+def batch_norm_gather_stats(input, mean, invstd, *parameters):
+    together = mean.new_empty((mean.shape[1],), dtype=_wide(mean.dtype))
+    return together, row_major(together)
