@@ -65,6 +65,10 @@ def read_lines(path: Path) -> dict[tuple[str, str, str], Record]:
     return records
 
 
+def _line(record: Record) -> str:
+    return json.dumps(record.to_json()) + "\n"
+
+
 def document(records: Iterable[Record], options: argparse.Namespace) -> dict[str, Any]:
     """The report: what was run with what, totals, and each item."""
     records = sorted(records, key=lambda r: r.key)
@@ -123,13 +127,15 @@ def main(arguments: list[str] | None = None) -> int:
         table, min(options.jobs, len(table)), options.most, options.timeout, options.cache and Path(options.cache)
     )
     progress = _Progress(sum(map(len, table)), sys.stderr)
-    with lines.open("a" if records else "w", encoding="utf-8") as stream:
+    with lines.open("w", encoding="utf-8") as stream:
+        stream.writelines(_line(record) for record in records.values())
         try:
             for record in pool.records(1.0):
                 progress.add(record)
                 if record is not None:
                     records[record.key] = record
-                    print(json.dumps(record.to_json()), file=stream, flush=True)
+                    stream.write(_line(record))
+                    stream.flush()
         finally:
             progress.end()
             report = document(records.values(), options)

@@ -20,6 +20,7 @@ from typing import Any
 from .sweep_items import Item, Record, record
 
 ROOT = Path(__file__).parents[1]
+COMMAND = (sys.executable, "-m", "tests.sweep_worker")
 _START = 300.0  # seconds that a worker may take to import everything
 
 
@@ -42,10 +43,10 @@ class _Lost(Exception):
 
 
 class _Worker:
-    def __init__(self, cache: Path | None) -> None:
+    def __init__(self, command: Sequence[str], cache: Path | None) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `end`
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.sweep_worker"],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -104,15 +105,22 @@ class Pool:
         most: samples an item.
         timeout: seconds an item.
         cache: the directory of XLA's compilation cache, or None.
+        command: starts a worker.
     """
 
     def __init__(
-        self, groups: Sequence[Sequence[Item]], jobs: int, most: int | None, timeout: float, cache: Path | None
+        self,
+        groups: Sequence[Sequence[Item]],
+        jobs: int,
+        most: int | None,
+        timeout: float,
+        cache: Path | None,
+        command: Sequence[str] = COMMAND,
     ) -> None:
         self._groups: queue.SimpleQueue[Sequence[Item]] = queue.SimpleQueue()
         for group in groups:
             self._groups.put(group)
-        self._most, self._timeout, self._cache = most, timeout, cache
+        self._most, self._timeout, self._cache, self._command = most, timeout, cache, command
         self._done: queue.SimpleQueue[Record | Exception | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._workers: set[_Worker] = set()
@@ -159,7 +167,7 @@ class Pool:
                 self._end(worker)
 
     def _start(self) -> _Worker:
-        worker = _Worker(self._cache)
+        worker = _Worker(self._command, self._cache)
         self._workers.add(worker)
         return worker
 
