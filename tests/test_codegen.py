@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -197,3 +200,77 @@ def test_code_generator_runs_without_the_package(tmp_path: Path) -> None:
     checked = run("-m", "tools.codegen", "check")
     assert checked.returncode == 0, checked.stderr
     assert "match the installed torch" in checked.stdout
+
+
+class _Page(HTMLParser):
+    """The elements of a page, with the errors that a browser would mend in silence."""
+
+    VOID = frozenset({"meta", "input", "br", "link"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._open: list[str] = []
+        self.errors: list[str] = []
+        self.heads: list[str] = []
+        self.wanted: set[str] = set()
+        self.feed(text)
+        self.close()
+        self.errors += [f"<{tag}> is not closed" for tag in self._open]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.wanted |= {value or "" for name, value in attrs if name in ("src", "href")}
+        if tag not in self.VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self._open or self._open.pop() != tag:
+            self.errors.append(f"</{tag}> at {self.getpos()}")
+
+    def handle_data(self, data: str) -> None:
+        if self._open[-2:] == ["tr", "th"]:
+            self.heads.append(data)
+
+    def handle_comment(self, data: str) -> None:
+        self.errors.append(f"<!--{data}--> is not filled in")
+
+
+_REPORT = {
+    "torch": "2.13.0",
+    "jax": "0.10.2",
+    "date": "2000-01-01T00:00:00+00:00",
+    "most": None,
+    "items": [
+        {"check": "values", "name": "add", "dtype": "float32", "status": "passed", "seconds": 1.0},
+        {"check": "jvp", "name": "<b>", "dtype": "float64", "status": "xfail", "reason": "</script>", "seconds": 1.0},
+        {
+            "check": "opcheck",
+            "name": "add.Tensor",
+            "dtype": "float32",
+            "status": "failed",
+            "failures": ["add.Tensor(float32[2]): a < b & c"],
+            "overloads": ["add.Tensor"],
+            "seconds": 1.0,
+        },
+    ],
+}
+
+
+def test_page_has_every_overload_and_item(tmp_path: Path) -> None:
+    output, report, summary = tmp_path / "coverage.html", tmp_path / "sweep.json", tmp_path / "sweep.md"
+    report.write_text(json.dumps(_REPORT), encoding="utf-8")
+    arguments = ["coverage", "--html", "--output", str(output), "--summary", str(summary)]
+    assert cli.main(arguments) == 0
+    assert not summary.exists()
+    assert FUNCTIONAL.keys() <= set(_Page(output.read_text(encoding="utf-8")).heads)
+    assert cli.main([*arguments, "--report", str(report)]) == 0
+    page = _Page(output.read_text(encoding="utf-8"))
+    assert page.errors == [] and page.wanted == set()
+    assert FUNCTIONAL.keys() | {"add", "<b>"} <= set(page.heads)
+    text = output.read_text(encoding="utf-8")
+    assert text.count("<script") == text.count("</script>") == 2
+    assert re.search(r'<tr data-family="convolution"[^>]*><th>convolution</th>', text)
+    assert "| all | 1 | 1 | 1 | 0 |" in summary.read_text(encoding="utf-8")
+
+
+def test_a_page_that_is_not_well_formed_is_seen() -> None:
+    assert _Page("<p><b>x</p></b>").errors and _Page("<p>").errors and _Page("<!-- totals -->").errors

@@ -1,4 +1,4 @@
-"""`python -m tools.codegen refresh | check | coverage`."""
+"""`python -m tools.codegen refresh | check | coverage [--html [--report build/sweep.json]]`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from .operators import read_functional, read_variants
-from .rows import SCHEMA_DIR, render
+from .rows import ROOT, SCHEMA_DIR, render
 
 
 def _generate(directory: Path) -> dict[Path, str]:
@@ -49,9 +49,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.codegen", description=__doc__)
     parser.add_argument("command", choices=["refresh", "check", "coverage"])
     parser.add_argument("--directory", type=Path, default=SCHEMA_DIR, help="where the generated rows lie")
+    html = parser.add_argument_group("coverage")
+    html.add_argument("--html", action="store_true", help="write a page in place of the tables of docs/")
+    html.add_argument("--output", type=Path, default=ROOT / "build" / "coverage.html", help="the page")
+    html.add_argument("--report", type=Path, nargs="+", default=[], help="what `python -m tests.sweep` wrote")
+    html.add_argument("--summary", type=Path, default=ROOT / "docs" / "sweep.md", help="the totals of the report")
     options = parser.parse_args(arguments)
+    if options.command == "coverage" and options.html:
+        from .page import main as page  # noqa: PLC0415  # imports jaten_ops, which the others must not need
+
+        return page(options.output, options.report, options.summary)
     if options.command == "coverage":
-        from .coverage import main as coverage  # noqa: PLC0415  # imports jaten_ops, which the others must not need
+        from .coverage import main as coverage  # noqa: PLC0415  # as above
 
         return coverage()
     return {"refresh": refresh, "check": check}[options.command](options.directory)

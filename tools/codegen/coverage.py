@@ -160,7 +160,7 @@ def totals(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
     return table
 
 
-_TITLES = ("overloads", "excluded", *list(COLUMNS)[1:])
+TITLES = ("overloads", "excluded", *list(COLUMNS)[1:])
 
 
 def to_tsv(rows: Sequence[Row]) -> str:
@@ -212,7 +212,7 @@ def to_markdown(rows: Sequence[Row]) -> str:
         "",
         "Totals count what there is to have: the excluded overloads and n/a are left out.",
         "",
-        *_table(["", *_TITLES], [[name, *counts] for name, counts in totals(rows)]),
+        *_table(["", *TITLES], [[name, *counts] for name, counts in totals(rows)]),
         "",
         "A core-tagged overload that mutates counts through the functional overload it is derived from.",
         "",
@@ -243,7 +243,7 @@ def main(directory: Path = DOCS) -> int:
     _write(directory / "coverage.tsv", to_tsv(rows))
     _write(directory / "coverage.md", to_markdown(rows))
     for name, counts in totals(rows):
-        print(f"{name}: " + ", ".join(f"{title} {count}" for title, count in zip(_TITLES, counts, strict=True)))
+        print(f"{name}: " + ", ".join(f"{title} {count}" for title, count in zip(TITLES, counts, strict=True)))
     lacking = [row.overload for row in core_rows(rows) if MISSING in (row.kernel, row.fake, row.gradient)]
     print("core-tagged overloads that lack a kernel, fake or gradient:", " ".join(lacking) or "none")
     return 0
