@@ -233,3 +233,20 @@ def batch_norm_backward_elemt(grad_out, input, mean, invstd, weight, sum_dy, sum
 def batch_norm_gather_stats(input, mean, invstd, *parameters):
     together = mean.new_empty((mean.shape[1],), dtype=_wide(mean.dtype))
     return together, row_major(together)
+
+
+# Jagged tensors
+
+
+@fake("_jagged_to_padded_dense_forward")  # ATen's has another class of error
+def jagged_to_padded_dense(values, offsets, max_lengths, padding_value=0.0):
+    if len(offsets) != 1 or len(max_lengths) != 1:
+        raise RuntimeError("_jagged_to_padded_dense_forward(): only one jagged dimension is supported")
+    return values.new_empty((offsets[0].shape[0] - 1, max_lengths[0], *values.shape[1:]))
+
+
+@fake("_padded_dense_to_jagged_forward")
+def padded_dense_to_jagged(dense, offsets, total_L=None):
+    if total_L is None:
+        total_L = _new_size(dense, torch.ops.aten._padded_dense_to_jagged_forward.default)
+    return dense.new_empty((total_L, *dense.shape[2:]))
