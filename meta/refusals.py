@@ -19,18 +19,19 @@ from .reuse import aten_overload
 
 # What is refused is a kind of number. That a kernel is missing for a width is no reason: JAX has one.
 _SAME_KIND = {
-    **{d: torch.float32 for d in (torch.float16, torch.bfloat16)},
+    **dict.fromkeys((torch.float16, torch.bfloat16), torch.float32),
     **{getattr(torch, n): torch.float32 for n in dir(torch) if n.startswith("float8_")},
-    **{d: torch.int64 for d in (torch.uint16, torch.uint32, torch.uint64)},
+    **dict.fromkeys((torch.uint16, torch.uint32, torch.uint64), torch.int64),
 }
 
 # Neither tagged pointwise nor reduction, but sizes of 1 are as right as any others.
-_OTHERS = frozenset(
-    "complex polar mse_loss huber_loss smooth_l1_loss soft_margin_loss _softmax _log_softmax _safe_softmax sort"
-    " sort.stable median median.dim nanmedian nanmedian.dim mode cumsum cumprod cummax cummin logcumsumexp"
-    " _logcumsumexp log_sigmoid_forward hardswish _prelu_kernel floor_divide floor_divide.Scalar rsub.Tensor"
-    " addr dot vdot mv addmv mm addmm bmm baddbmm addbmm trace dist".split()
-)
+_OTHERS = frozenset({
+    "complex", "polar", "mse_loss", "huber_loss", "smooth_l1_loss", "soft_margin_loss", "_softmax", "_log_softmax",
+    "_safe_softmax", "sort", "sort.stable", "median", "median.dim", "nanmedian", "nanmedian.dim", "mode", "cumsum",
+    "cumprod", "cummax", "cummin", "logcumsumexp", "_logcumsumexp", "log_sigmoid_forward", "hardswish", "_prelu_kernel",
+    "floor_divide", "floor_divide.Scalar", "rsub.Tensor", "addr", "dot", "vdot", "mv", "addmv", "mm", "addmm", "bmm",
+    "baddbmm", "addbmm", "trace", "dist",
+})  # fmt: skip
 
 ASKED: frozenset[str] = _OTHERS | {
     o for o, spec in FUNCTIONAL.items() if spec.tags & {"pointwise", "reduction"} and not spec.random
@@ -49,9 +50,14 @@ def reword(spec: OpSpec, args: Any, kwargs: Any) -> None:
 
     Of public operators only: others rely on their callers, and could crash.
     """
-    public = not (spec.overload.startswith(("_", "native_")) or "backward" in spec.overload or spec.random)
+    public = not (spec.overload.startswith(("_", "native_")) or "backward" in spec.overload)
     if public and spec.namespace == "jaten":
-        _ask(spec, tree_map(_without_memory, (args, kwargs)))
+        random_state = torch.get_rng_state() if spec.random else None
+        try:
+            _ask(spec, tree_map(_without_memory, (args, kwargs)))
+        finally:
+            if random_state is not None:
+                torch.set_rng_state(random_state)
 
 
 def _ask(spec: OpSpec, arguments: Any) -> None:

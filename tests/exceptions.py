@@ -25,6 +25,7 @@ _UNBACKED = "with fullgraph=True Dynamo captures a size that depends on values; 
 ROWS: list[Row] = [
     Row("values", "chalf", _COMPLEX32),
     Row("gradients", "chalf", _COMPLEX32),
+    Row("composite", "chalf", _COMPLEX32),
     Row("values", "view_as_complex", _COMPLEX32, (torch.float16,)),
     Row(
         "values",
@@ -39,6 +40,15 @@ ROWS: list[Row] = [
     Row("compiled", "nn.functional.linear_cross_entropy.chunked_none", "an operator of torch.nn itself, not of ATen"),
     Row("values", "matrix_exp", "less accurate than ATen's in float32 by a factor of more than 2", (torch.float32,)),
     Row("values", "linalg.lstsq", "the pseudo-inverse of complex matrices is not right yet", (torch.complex64,)),
+    *(
+        Row("errors", name, "an out= form computes before it writes: overlapping memory or a cast does no harm")
+        for name in ("complex", "kthvalue", "masked_select", "aminmax", "gather", "index_select", "take", "cat")
+    ),
+    *(
+        Row("errors", name, "the dispatcher finds no kernel for an empty list of tensors")
+        for name in ("_chunk_cat", "cat-0=[[]]", "stack-0=[[]]")
+    ),
+    Row("errors", "one_hot-0=*", "ATen's composition checks no values of a tensor subclass"),
     Row("gradients", "as_strided_scatter", "the gradient for a 0-d source is not right yet"),
 ]
 

@@ -14,6 +14,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from .checks import require
 from .derivatives import with_partials
 from .promotion import cast, float_type, is_complex, opmath, result_type
 
@@ -170,7 +171,15 @@ def _shrink(x: jax.Array, bound: jax.Array) -> jax.Array:
 
 
 kernel("hardshrink")(_forward(lambda x, bound: jnp.where(_outside(x, bound), x, _zero(x))))
-kernel("softshrink")(_forward(_with_slope(_shrink, _outside, numbers=1)))
+_softshrink = _forward(_with_slope(_shrink, _outside, numbers=1))
+
+
+@kernel("softshrink")
+def softshrink(self, lambd=0.5):
+    require(lambd >= 0, RuntimeError, "softshrink: lambda must not be negative")
+    return _softshrink(self, lambd)
+
+
 kernel("hardshrink_backward", "softshrink_backward")(_backward(_masked(_outside)))
 
 

@@ -40,8 +40,15 @@ def collect(conditions: Conditions | None) -> Iterator[None]:
         _CURRENT.reset(token)
 
 
-def require(ok: jax.Array, error: type[Exception], message: str) -> None:
-    """Requires that every element of the bool array `ok` holds; raises `error(message)` after the call if not."""
+def require(ok: jax.Array | bool, error: type[Exception], message: str) -> None:
+    """Requires that every element of the bool array `ok` holds; raises `error(message)` after the call if not.
+
+    A plain bool, of numbers that are known while the kernel is traced, raises at once.
+    """
+    if isinstance(ok, bool):
+        if not ok:
+            raise error(message)
+        return
     conditions = _CURRENT.get()
     if conditions is not None:
         conditions.values.append(jnp.all(ok))

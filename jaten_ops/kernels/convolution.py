@@ -13,7 +13,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .promotion import cast, compute_type, is_complex, result_type
+from .promotion import cast, compute_type, is_complex
 
 Ints = Sequence[int]
 Pairs = Sequence[tuple[int, int]]
@@ -91,9 +91,23 @@ def _output_sizes(input: jax.Array, weight: jax.Array, stride: Ints, padding: In
     return [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in settings]
 
 
+def _check(input: jax.Array, weight: jax.Array, bias: jax.Array | None, stride: Ints, padding: Ints, dilation: Ints):
+    if min(stride) < 1 or min(dilation) < 1 or min(padding) < 0:
+        raise RuntimeError(
+            "convolution: stride and dilation must be positive, padding must not be negative,"
+            f" got {list(stride)}, {list(dilation)}, {list(padding)}"
+        )
+    if input.dtype != weight.dtype or (bias is not None and bias.dtype != weight.dtype):
+        raise RuntimeError(f"convolution: expected weight and bias of type {input.dtype}, as the input, got others")
+
+
 @kernel("convolution")
 def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
-    dtype = result_type(input, weight)
+    _check(input, weight, bias, stride, padding, dilation)
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    if bias is not None and bias.shape != (channels,):
+        raise RuntimeError(f"convolution: expected a bias of {channels} elements, got {list(bias.shape)}")
+    dtype = input.dtype
     if not input.shape[1]:  # no channels in, none out, as ATen has it
         return jnp.zeros((input.shape[0], 0, *_output_sizes(input, weight, stride, padding, dilation)), dtype)
     # half precision with a bias: both in float32, rounded once

@@ -160,6 +160,10 @@ def gather(self, dim, index, *, sparse_grad=False):
 @kernel("index_select")
 def index_select(self, dim, index):
     x, i = at_least_1d(self), at_least_1d(index)
+    if i.ndim > 1:
+        raise IndexError("index_select(): Index is supposed to be a vector")
+    if i.dtype not in (np.int32, np.int64):
+        raise RuntimeError(f"index_select(): Expected dtype int32 or int64 for index, got {i.dtype}")
     dim = wrap_dim(dim, x.ndim)
     i = in_range(i, x.shape[dim], IndexError, "index out of range in self")
     found = _rows(x, dim, i)
@@ -206,6 +210,10 @@ def nonzero_static(self, *, size, fill_value=-1):
 
 @kernel("masked_select", eager=True)
 def masked_select(self, mask):
+    if mask.dtype != bool:
+        raise RuntimeError(f"masked_select: expected BoolTensor for mask, got {mask.dtype}")
+    if not all(m == n or 1 in (m, n) for m, n in zip(self.shape[::-1], mask.shape[::-1], strict=False)):
+        raise RuntimeError(f"masked_select: sizes {list(self.shape)} and {list(mask.shape)} cannot be broadcast")
     self, mask = jnp.broadcast_arrays(self, mask)
     flat = lax.reshape(self, (self.size,))
     return _rows(flat, 0, _to_device_of(np.flatnonzero(np.asarray(mask)), self))

@@ -11,6 +11,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from .checks import require
 from .promotion import cast, result_type
 from .views import wrap_dim
 
@@ -70,9 +71,10 @@ def repeat(self, repeats):
 @kernel("repeat_interleave.Tensor", eager=lambda repeats, output_size=None: output_size is None)
 def repeat_interleave(repeats, *, output_size=None):
     """i repeated repeats[i] times."""
+    require(repeats >= 0, RuntimeError, "repeats can not be negative")
     ends = jnp.cumsum(repeats, dtype=repeats.dtype)
     if output_size is None:
-        output_size = int(ends[-1]) if ends.size else 0
+        output_size = max(int(ends[-1]), 0) if ends.size else 0
     if not ends.size:
         return lax.full((output_size,), 0, repeats.dtype)
     return jnp.searchsorted(ends, lax.iota(repeats.dtype, output_size), side="right").astype(repeats.dtype)

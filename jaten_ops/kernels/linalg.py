@@ -285,6 +285,10 @@ def linalg_lstsq(self, b, rcond=None, driver=None):
     driver = driver or "gelsy"
     if driver not in ("gels", "gelsy", "gelsd", "gelss"):
         raise RuntimeError("torch.linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss)")
+    if self.ndim < 2:
+        raise RuntimeError("torch.linalg.lstsq: input must have at least 2 dimensions.")
+    if not b.ndim:
+        raise RuntimeError("torch.linalg.lstsq: other must have at least 1 dimension.")
     m, n = self.shape[-2:]
     vector = _is_vector(self, b)
     a, rhs = with_batch(self, b[..., None] if vector else b)

@@ -77,7 +77,7 @@ def _smooth_l1_jvp(primals, tangents):
 
 @kernel("smooth_l1_loss")
 def smooth_l1_loss(self, target, reduction=MEAN, beta=1.0):
-    checks.require(jnp.asarray(beta >= 0), RuntimeError, "smooth_l1_loss does not support negative values for beta.")
+    checks.require(beta >= 0, RuntimeError, "smooth_l1_loss does not support negative values for beta.")
     (self, target), dtype = _computed(self, target)
     self, target = jnp.broadcast_arrays(self, target)
     return reduced(_smooth_l1(self, target, cast(beta, self.dtype)), reduction, dtype)
@@ -92,7 +92,7 @@ def smooth_l1_loss_backward(grad_output, self, target, reduction, beta):
 
 @kernel("huber_loss")
 def huber_loss(self, target, reduction=MEAN, delta=1.0):
-    checks.require(jnp.asarray(delta > 0), RuntimeError, "huber_loss does not support non-positive values for delta.")
+    checks.require(delta > 0, RuntimeError, "huber_loss does not support non-positive values for delta.")
     dtype = self.dtype
     (self, target), _ = _computed(self, target)
     delta = cast(delta, self.dtype)
@@ -238,10 +238,23 @@ def _as_rows(x: jax.Array) -> jax.Array:
     return lax.reshape(x, (1, x.size)) if x.ndim < 2 else x
 
 
+def _check_margin_operands(x: jax.Array, target: jax.Array) -> None:
+    if x.ndim > 2 or (x.ndim and not x.shape[-1]):
+        raise RuntimeError(f"Expected non-empty vector or matrix with optional 0-dim batch size, got {list(x.shape)}")
+    if target.dtype != np.int64:
+        raise RuntimeError(f"expected scalar type Long for target, got {target.dtype}")
+
+
 @kernel("multi_margin_loss", static=("p",))
 def multi_margin_loss(self, target, p=1, margin=1, weight=None, reduction=MEAN):
     if p not in (1, 2):
         raise RuntimeError("only p == 1 and p == 2 supported")
+    _check_margin_operands(self, target)
+    samples, classes = _as_rows(self).shape
+    if target.ndim > 1 or target.size != samples:
+        raise RuntimeError(f"inconsistent target size, expected {samples} but got {list(target.shape)}")
+    if weight is not None and (weight.ndim > 1 or weight.size != classes):
+        raise RuntimeError(f"inconsistent weight size, expected {classes} but got {list(weight.shape)}")
     x = _as_rows(cast(self, compute_type(self.dtype)))
     target_column = lax.reshape(target, (x.shape[0], 1))
     inside = (target_column >= 0) & (target_column < x.shape[1])
@@ -270,6 +283,9 @@ def _pull(loss: Callable[[jax.Array], jax.Array], x: jax.Array, grad: jax.Array)
 
 @kernel("multilabel_margin_loss_forward")
 def multilabel_margin_loss_forward(self, target, reduction):
+    _check_margin_operands(self, target)
+    if _as_rows(self).shape != _as_rows(target).shape:
+        raise RuntimeError(f"inconsistent target size: {list(target.shape)} for input of size: {list(self.shape)}")
     rows = _as_rows(target)
     inside = (rows >= -1) & (rows < _as_rows(self).shape[1])
     checks.require(inside, RuntimeError, "argument #2 'target' is out of range")

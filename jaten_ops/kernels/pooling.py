@@ -233,6 +233,8 @@ def _avg_pool_backward(n: int, grad_output, self, *settings):
 def _adaptive_avg_pool_parts(
     n: int, shape: Ints, output_size: Ints
 ) -> tuple[Callable[[jax.Array], jax.Array], np.ndarray]:
+    if len(output_size) != n:
+        raise RuntimeError(f"adaptive_avg_pool{n}d: output_size must be {n} numbers, got {list(output_size)}")
     plane = shape[-n:]
     windows = [adaptive(s, o) for s, o in zip(plane, expand(output_size, n), strict=True)]
     counts = [is_valid(w, s).sum(1) for w, s in zip(windows, plane, strict=True)]
@@ -253,8 +255,6 @@ def _adaptive_avg_pool_backward(n: int, grad_output, self):
     return _mean_backward(grad_output, self, *_adaptive_avg_pool_parts(n, self.shape, grad_output.shape[-n:]))
 
 
-kernel("avg_pool1d")(partial(_avg_pool, 1))
-kernel("adaptive_avg_pool1d")(partial(_adaptive_avg_pool, 1))
 for _n in (2, 3):
     kernel(f"avg_pool{_n}d")(partial(_avg_pool, _n))
     kernel(f"avg_pool{_n}d_backward")(partial(_avg_pool_backward, _n))

@@ -76,6 +76,9 @@ def uniform(self, from_=0.0, to=1.0, *, key):
     _check_inexact(self.dtype, "uniform")
     _check(from_ <= to, "uniform_ expects to return a [from, to) range, but found from > to")
     real = to_real(self.dtype)
+    largest = float(jnp.finfo(real).max)
+    for name, bound in (("from", from_), ("to", to)):
+        _check((bound >= -largest) & (bound <= largest), f"{name} is out of bounds for {real}")
     work = compute_type(real)
     shape = (2, *self.shape) if is_complex(self.dtype) else self.shape
     drawn = cast(jax.random.uniform(key, shape, real), work)
@@ -97,6 +100,7 @@ def randn_like(self, *, dtype=None, key):
 @kernel("normal_functional")
 def normal_functional(self, mean=0.0, std=1.0, *, key):
     _check(std >= 0, "normal expects std >= 0.0")
+    _check_inexact(self.dtype, "normal")
     return _normal(key, self.shape, self.dtype, mean, std)
 
 
@@ -340,6 +344,7 @@ def binomial(count, prob, *, key):
 def multinomial(self, num_samples, replacement=False, *, key):
     _check(is_float(self.dtype), "multinomial only supports floating-point dtypes for input")
     categories = self.shape[-1]
+    _check(num_samples > 0, "cannot sample n_sample <= 0 samples")
     p = cast(self, compute_type(self.dtype))
     message = "probability tensor contains either `inf`, `nan` or element < 0"
     require(jnp.isfinite(p) & (p >= 0), RuntimeError, message)

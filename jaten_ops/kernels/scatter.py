@@ -285,6 +285,7 @@ def _same_shape(self: jax.Array, source: jax.Array, dim: int) -> None:
 @kernel("index_add")
 def index_add(self, dim, index, source, *, alpha=1):
     _same_shape(self, source, dim)
+    _same_dtype(self, source, "index_add")
     alpha = cast(alpha, self.dtype)
     scaled = jnp.logical_and(source, alpha) if self.dtype == bool else source * alpha
     return _index_write("add", self, dim, index, scaled, RuntimeError)
@@ -330,6 +331,8 @@ def masked_fill(self, mask, value):
 
 @kernel("masked_scatter")
 def masked_scatter(self, mask, source):
+    if mask.dtype != bool:
+        raise RuntimeError(f"masked_scatter only supports boolean masks, but got mask with dtype {mask.dtype}")
     self, mask = jnp.broadcast_arrays(self, mask)
     _same_dtype(self, source, "masked_scatter")
     message = "Number of elements of source < number of ones in mask"

@@ -212,6 +212,8 @@ def searchsorted(sorted_sequence, self, out_int32=False, right=False, side=None,
 
 @kernel("bucketize.Tensor", "bucketize.Scalar")
 def bucketize(self, boundaries, out_int32=False, right=False):
+    if boundaries.ndim != 1:
+        raise RuntimeError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
     return searchsorted(boundaries, self, out_int32=out_int32, right=right)
 
 
