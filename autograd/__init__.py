@@ -5,6 +5,6 @@ if __name__ != "jaten_ops.autograd":
 
 from . import formulas
 from .differentiability import vjp_spec
-from .function import leaf_like, make_autograd_kernel
+from .function import is_transformed, leaf_like, make_autograd_kernel
 
-__all__ = ["formulas", "leaf_like", "make_autograd_kernel", "vjp_spec"]
+__all__ = ["formulas", "is_transformed", "leaf_like", "make_autograd_kernel", "vjp_spec"]

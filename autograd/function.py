@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch.autograd import forward_ad
-
 from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 from jaten_ops.schema import OpSpec
 
@@ -121,6 +120,8 @@ def make_function(spec: OpSpec, call: Callable[[Sequence[Any]], Any], derivative
         return tuple(out)
 
     def jvp(ctx: Any, _: None, *tangents: Any) -> Any:
+        if not spec.differentiable and any(t is not None for t in tangents):
+            raise NotImplementedError(f"derivative for {spec.name} is not implemented")  # as ATen says
         values, results = restored(ctx)
         primals = ctx.saved_tensors
         slices = [ctx.made.slices[i] for i in diff_positions]
@@ -160,7 +161,7 @@ def leaf_like(tensor: torch.Tensor) -> torch.Tensor:
         torch._C._functorch.set_inplace_requires_grad_allowed(before)
 
 
-def _is_transformed() -> bool:
+def is_transformed() -> bool:
     """Whether forward-mode differentiation or a transform of torch.func is at work, which tensors do not tell."""
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
@@ -180,15 +181,16 @@ def make_autograd_kernel(
         derivative: of the op.
     """
     names = [a.name for a in spec.arguments]
-    diff_positions = [names.index(n) for n in spec.differentiable]
     tensor_positions = [i for i, a in enumerate(spec.arguments) if a.is_tensor]
+    # without a derivative, a gradient by any tensor is an error, when it is asked for
+    diff_positions = [names.index(n) for n in spec.differentiable] or tensor_positions
     apply: Callable[..., Any] | None = None
     returns_list = spec.returns == ("Tensor[]",)
 
     def autograd_kernel(*args: Any, **kwargs: Any) -> Any:
         nonlocal apply
         values = bind(args, kwargs)
-        if not (torch.is_grad_enabled() and _needs_grad(values, diff_positions)) and not _is_transformed():
+        if not (torch.is_grad_enabled() and _needs_grad(values, diff_positions)) and not is_transformed():
             with torch._C._AutoDispatchBelowAutograd():
                 return call(values)
         if apply is None:

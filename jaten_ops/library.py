@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from . import autograd, bridge, carrier, kernels, meta, registry, variants
+from . import autograd, bridge, carrier, kernels, lazy, meta, registry, variants
+from .composite import make_composite
 from .errors import MissingGradientError, MissingKernelError
 from .execute import Executor, KernelCall, Signature, freeze
 from .kernels.vjp import make_vjp
 from .random import draw_seed
-from .schema import VARIANTS, OpSpec
+from .schema import COMPOSITE, VARIANTS, OpSpec
 from .tracing import opaque
 
 # kernels: imported for the registrations in it
@@ -153,6 +154,8 @@ class _Derivative:
         self._signature = Signature(spec)
 
     def pull_back(self, grads: Sequence[Any], values: list[Any], results: Sequence[Any], mask: list[bool]) -> list[Any]:
+        if not self._spec.differentiable:
+            raise RuntimeError(f"derivative for {self._spec.name} is not implemented")  # as ATen says
         if self._formula is not None:
             wanted = self._selected(mask)
             by_name = self._formula(grads, values, results, **({"wanted": wanted} if self._asks else {}))
@@ -201,9 +204,9 @@ class _Derivative:
 
 
 def _vjp_op(spec: OpSpec) -> torch._ops.OpOverload:
-    """The companion op of a differentiable op, defined at its first use beyond the first order."""
+    """The companion op of a differentiable op; that of a companion is defined at its first use."""
     companion = autograd.vjp_spec(spec)
-    if _key(companion) not in registry.SPECS:
+    if _key(companion) not in registry.SPECS and "_vjp" in spec.packet:
         define_vjp(spec)
     return op_of(companion)
 
@@ -244,8 +247,9 @@ def register_op(spec: OpSpec) -> None:
     """Defines the operator of a spec and everything it has. Kernel, fake and gradient are looked up at first use."""
     lib = _library(spec.namespace)
     lib.define(spec.schema, tags=_tags(spec))
-    if spec.kind == "composite" and _key(spec) not in registry.KERNELS:
-        lib.impl(spec.overload, meta.aten_overload(spec.overload), "CompositeImplicitAutograd")
+    if spec.kind == "composite":
+        run = _lazy(lambda: make_composite(spec, _aten(spec)))
+        lib.impl(spec.overload, run, "CompositeImplicitAutograd")
         return
     plain = OpKernel(spec, bridge.borrow, bridge.export)
     on_jax = JAX_KERNELS[_key(spec)] = OpKernel(spec, _unwrap_operand, carrier.wrap)
@@ -255,8 +259,16 @@ def register_op(spec: OpSpec) -> None:
     if spec.takes_no_tensors:
         lib.impl(spec.overload, _by_device(plain, on_jax), "BackendSelect")
     _register_fake(lib, spec)
-    if spec.differentiable:
+    if spec.differentiable or not _is_constant(spec):
         lib.impl(spec.overload, _lazy(lambda: _autograd_kernel(spec)), "Autograd")
+    else:
+        lib.impl(spec.overload, torch.library.fallthrough_kernel, "Autograd")
+
+
+def _is_constant(spec: OpSpec) -> bool:
+    """Whether ATen takes the results for constants: no tensor's values are in them, or they are cut off on purpose."""
+    made_like = spec.packet.endswith("_like") or spec.packet.startswith(("new_", "_new_", "detach", "empty"))
+    return spec.takes_no_tensors or spec.random or made_like
 
 
 def _lazy(make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
@@ -317,25 +329,35 @@ def _fake_from_kernel(spec: OpSpec) -> Callable[..., Any]:
 
 
 def define_aten() -> None:
-    """Registers every row of the generated data: done once, when jaten_ops is imported."""
-    derived = registry.KERNELS.keys() - registry.GRADIENTS.keys()
-    for spec in list(registry.SPECS.values()):
-        register_op(spec)
-        if spec.differentiable and not spec.random and _key(spec) in derived:
-            define_vjp(spec)
-    lib = _library("jaten")
+    """Has every row of the generated data registered when its name is first used."""
+    for spec in registry.SPECS.values():
+        lazy.when_named(spec.overload, functools.partial(register_op, spec))
+        if spec.differentiable and not spec.random:
+            companion = autograd.vjp_spec(spec)
+            lazy.when_named(companion.overload, functools.partial(define_vjp, spec))
+    for spec in COMPOSITE.values():
+        lazy.when_named(spec.overload, functools.partial(register_op, spec))
     for spec in VARIANTS.values():
-        lib.define(spec.schema, tags=_tags(spec))
-        lib.impl(spec.overload, _lazy(functools.partial(_variant, spec)), "CompositeImplicitAutograd")
+        lazy.when_named(spec.overload, functools.partial(_define_variant, spec))
+
+
+def _define_variant(spec: OpSpec) -> None:
+    lib = _library("jaten")
+    lib.define(spec.schema, tags=_tags(spec))
+    lib.impl(spec.overload, _lazy(functools.partial(_variant, spec)), "CompositeImplicitAutograd")
 
 
 def _variant(spec: OpSpec) -> Callable[..., Any]:
     if "inplace_view" in spec.tags:  # changes sizes and strides, no values: nothing for a kernel to compute
-        aten = meta.aten_overload(spec.overload)
-        assert aten is not None
-        return aten
-    base = registry.SPECS[spec.base]
+        return _aten(spec)
+    base = registry.SPECS.get(spec.base) or COMPOSITE[spec.base]
     return variants.make_variant(spec, base, op_of(base))
+
+
+def _aten(spec: OpSpec) -> torch._ops.OpOverload:
+    op = meta.aten_overload(spec.overload)
+    assert op is not None
+    return op
 
 
 define_aten()

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from . import bridge, carrier, device, library, registry, variants
 from .errors import MissingKernelError
 from .meta import aten_overload
-from .schema import VARIANTS
+from .schema import COMPOSITE, VARIANTS
 from .tracing import opaque
 
 
@@ -122,6 +122,8 @@ def forward(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 def _variant(overload: str) -> Callable[..., Any]:
     """An in-place or out= overload on tensors of the device."""
     spec = VARIANTS[overload]
+    if spec.base in COMPOSITE:
+        return variants.make_variant(spec, COMPOSITE[spec.base], _aten(spec.base), _store)
     return variants.make_variant(spec, registry.SPECS[spec.base], _functional(spec.base), _store)
 
 

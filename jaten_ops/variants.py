@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
-from .schema import OpSpec
+from .schema import TOLD_BY_OUT, OpSpec
 
 
 def _flat(value: Any) -> list[torch.Tensor]:
@@ -43,6 +44,10 @@ def _check_cast(target: torch.Tensor, result: torch.Tensor) -> None:
         raise RuntimeError(f"result type {result.dtype} can't be cast to the desired output type {target.dtype}")
 
 
+def _requires_grad(values: Iterable[Any]) -> bool:
+    return any(t.requires_grad for v in values for t in _flat(v) if isinstance(t, torch.Tensor))
+
+
 def mutated_arguments(spec: OpSpec) -> list[str]:
     """The arguments that an overload writes to, in schema order."""
     return [a.name for a in torch._C.parse_schema(spec.schema).arguments if a.alias_info and a.alias_info.is_write]
@@ -65,6 +70,9 @@ def make_variant(
         write: gives the target the values of the result, which has its shape.
     """
     written = mutated_arguments(spec)
+    names = {a.name for a in spec.arguments}
+    told = {a.name: getattr(a, "default", None) for a in base.arguments if a.name not in names}
+    assert told.keys() <= TOLD_BY_OUT, f"{spec.overload} does not tell {told.keys() - TOLD_BY_OUT} of {base.overload}"
     positional = [a.name for a in spec.arguments if not a.kwarg_only]
     defaults = {a.name: a.default for a in spec.arguments if a.has_default}
     prepare = _prepare_out if spec.kind == "out" else _check_inplace
@@ -74,10 +82,15 @@ def make_variant(
     base_keywords = [a.name for a in base.arguments if a.kwarg_only]
 
     def variant(*args: Any, **kwargs: Any) -> Any:
-        bound = defaults | dict(zip(positional, args, strict=False)) | kwargs
+        bound = told | defaults | dict(zip(positional, args, strict=False)) | kwargs
+        targets: Sequence[torch.Tensor] = [t for n in written for t in _flat(bound[n])]
+        if told:  # the out= overload of a factory
+            bound |= {n: getattr(targets[0], n) for n in ("dtype", "device") if n in told}
+        if spec.kind == "inplace" and torch.is_grad_enabled() and _requires_grad(bound.values()):
+            # the gradient may need what the write is about to replace
+            bound |= {n: tree_map_only(torch.Tensor, torch.clone, bound[n]) for n in written}
         results = call(*[bound[n] for n in base_positional], **{n: bound[n] for n in base_keywords})
         flat = list(results) if isinstance(results, list | tuple) else [results]
-        targets: Sequence[torch.Tensor] = [t for n in written for t in _flat(bound[n])]
         for target, result in zip(targets, flat[own_results:], strict=True):
             prepare(target, result)
             write(target, result)

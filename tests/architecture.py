@@ -16,9 +16,9 @@ FOLDERS = {"jaten_ops": "jaten_ops", "meta": "jaten_ops.meta", "autograd": "jate
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("schema",),
-    ("registry", "bridge", "random", "device", "tracing"),
+    ("registry", "bridge", "random", "device", "tracing", "lazy"),
     ("kernels", "meta", "autograd", "carrier", "variants"),
-    ("execute",),
+    ("execute", "composite"),
     ("library",),
     ("tensor", "backend", "custom"),
     ("__init__",),

@@ -284,7 +284,14 @@ def ormqr(self, input2, input3, left=True, transpose=False):
 def linalg_eigh(A, UPLO="L", compute_v=True):
     if UPLO.upper() not in ("L", "U"):
         raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
-    vectors, values = lax.linalg.eigh(A, lower=UPLO.upper() == "L", symmetrize_input=False)
+    lower = UPLO.upper() == "L"
+    read = jnp.tril(A) if lower else jnp.triu(A)
+    mirrored = adjoint(jnp.tril(A, -1) if lower else jnp.triu(A, 1))
+    # the other triangle is not read, yet ATen's gradient is that of a Hermitian matrix as a whole
+    unread = lax.stop_gradient(mirrored) + (A - lax.stop_gradient(A))
+    below = jnp.tri(A.shape[-1], k=0 if lower else -1, dtype=bool)
+    whole = jnp.where(below == lower, read, unread)
+    vectors, values = lax.linalg.eigh(whole, lower=lower, symmetrize_input=False)
     return values, vectors if compute_v else jnp.zeros(0, A.dtype)
 
 

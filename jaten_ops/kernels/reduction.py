@@ -362,11 +362,6 @@ def var(self, dim=None, correction=None, keepdim=False):
     return _spread(self, dim, correction, keepdim, root=False, with_mean=False)
 
 
-@kernel("var.dim")
-def var_dim(self, dim, unbiased=True, keepdim=False):
-    return _spread(self, dim, int(unbiased), keepdim, root=False, with_mean=False)
-
-
 @kernel("std.correction")
 def std(self, dim=None, correction=None, keepdim=False):
     return _spread(self, dim, correction, keepdim, root=True, with_mean=False)

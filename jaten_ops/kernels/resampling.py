@@ -271,22 +271,3 @@ for _name, _mode, _has_corners in (
     ("_upsample_lanczos2d_aa", _lanczos_aa, True),
 ):
     _register(_name, _mode, _has_corners)
-
-
-def _output_size(x: jax.Array, output_size: Ints | None, scale_factors: Sequence[float] | None) -> Ints:
-    """`upsample::compute_output_size` of ATen."""
-    if output_size is not None:
-        return output_size
-    return tuple(int(size * scale) for size, scale in zip(x.shape[2:], scale_factors, strict=True))
-
-
-@kernel("upsample_nearest2d.vec")
-def upsample_nearest2d_vec(input, output_size, scale_factors):
-    size = _output_size(input, output_size, scale_factors)
-    return _resample(_nearest, input, size, False, scale_factors or (None,) * 2)
-
-
-@kernel("upsample_bilinear2d.vec")
-def upsample_bilinear2d_vec(input, output_size, align_corners, scale_factors):
-    size = _output_size(input, output_size, scale_factors)
-    return _resample(_linear, input, size, align_corners, scale_factors or (None,) * 2)

@@ -2,9 +2,9 @@
 
 from importlib.resources import files
 
-from .spec import STORAGE_ARGUMENTS, Argument, OpSpec
+from .spec import STORAGE_ARGUMENTS, TOLD_BY_OUT, Argument, OpSpec
 
-__all__ = ["FUNCTIONAL", "STORAGE_ARGUMENTS", "VARIANTS", "Argument", "OpSpec"]
+__all__ = ["COMPOSITE", "FUNCTIONAL", "STORAGE_ARGUMENTS", "TOLD_BY_OUT", "VARIANTS", "Argument", "OpSpec"]
 
 
 def _read(name: str) -> dict[str, OpSpec]:
@@ -18,3 +18,6 @@ FUNCTIONAL: dict[str, OpSpec] = _read("functional.ops")
 
 VARIANTS: dict[str, OpSpec] = _read("variants.ops")
 """Every in-place and out= overload by name, each naming the functional overload it is derived from."""
+
+COMPOSITE: dict[str, OpSpec] = _read("composite.ops")
+"""Every other overload that ATen composes of these, with ATen's schema."""

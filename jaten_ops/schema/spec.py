@@ -16,6 +16,9 @@ Kind = Literal["functional", "view", "composite", "inplace", "out"]
 # Arguments that say where and how to store a result, not what it is: a JAX kernel has no use for them.
 STORAGE_ARGUMENTS = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"})
 
+# Arguments of a factory which its out= overload has not: the tensor itself tells.
+TOLD_BY_OUT = STORAGE_ARGUMENTS - {"generator"} | {"dtype"}
+
 _SEPARATOR = "\t"
 
 

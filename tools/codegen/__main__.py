@@ -7,15 +7,19 @@ import difflib
 import sys
 from pathlib import Path
 
-from .operators import read_functional, read_variants
+from .operators import read_composites, read_functional, read_variants
 from .rows import ROOT, SCHEMA_DIR, render
 
 
 def _generate(directory: Path) -> dict[Path, str]:
     functional = read_functional()
+    composed = [spec for spec in read_composites(functional) if not spec.parsed.is_mutable]
+    variants = read_variants(functional + composed)
     return {
         directory / "functional.ops": render(functional),
-        directory / "variants.ops": render(read_variants(functional)),
+        directory / "variants.ops": render(variants),
+        # of those that write, the ones which have a functional base are derived from it
+        directory / "composite.ops": render(read_composites(functional + variants)),
     }
 
 

@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_impls import op_implementations_dict
 
 from jaten_ops import registry
-from jaten_ops.schema import FUNCTIONAL, VARIANTS, OpSpec
+from jaten_ops.schema import COMPOSITE, FUNCTIONAL, VARIANTS, OpSpec
 
 from .exclusions import EXCLUSIONS, reason_of
 from .rows import ROOT
@@ -25,7 +25,7 @@ NONE, MISSING = "n/a", "-"
 
 COLUMNS = {
     "core": "`core` if PyTorch tags the overload so",
-    "kernel": "`jax`, or `aten` where only sizes are asked for and ATen's own composite body answers",
+    "kernel": "`jax`, or `composed` where ATen's own composition answers, made of overloads that have one",
     "fake": "`own` for a registered one, `aten` for ATen's meta function",
     "gradient": "`formula` for a registered one, `vjp` for that of the kernel by JAX",
     "in-place/out": "the overloads derived from this one",
@@ -69,8 +69,7 @@ class Row:
 def _kernel(spec: OpSpec) -> str:
     if spec.overload in registry.KERNELS:
         return "jax"
-    # of the composites only those that return sizes never compute: the others would run ATen's kernels
-    return "aten" if spec.kind == "composite" and not any("Tensor" in r for r in spec.returns) else MISSING
+    return "composed" if spec.kind == "composite" else MISSING
 
 
 def _fake(spec: OpSpec) -> str:
@@ -111,18 +110,19 @@ def _row(spec: OpSpec, variants: Sequence[str], reached: frozenset[str]) -> Row:
         fake=_fake(spec),
         gradient=_gradient(spec),
         variants=derived if kernel != MISSING or derived == NONE else MISSING,
-        tested=tested if kernel != "aten" else NONE,
+        tested=tested if kernel != "composed" else NONE,
         excluded=MISSING,
     )
 
 
 def functional_rows() -> list[Row]:
-    """A row for each functional overload."""
+    """A row for each functional overload, those that ATen composes of others among them."""
     reached = frozenset(REACHED.read_text(encoding="utf-8").split("\n")) if REACHED.exists() else frozenset()
-    variants: dict[str, list[str]] = {name: [] for name in FUNCTIONAL}
+    specs = FUNCTIONAL | {name: spec for name, spec in COMPOSITE.items() if not spec.parsed.is_mutable}
+    variants: dict[str, list[str]] = {name: [] for name in specs}
     for spec in VARIANTS.values():
         variants[spec.base].append(spec.overload)
-    return [_row(FUNCTIONAL[name], sorted(variants[name]), reached) for name in sorted(FUNCTIONAL)]
+    return [_row(specs[name], sorted(variants[name]), reached) for name in sorted(specs)]
 
 
 def core_overloads() -> list[str]:
@@ -151,7 +151,13 @@ def _count(rows: Iterable[Row], column: str) -> str:
 
 def totals(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
     """For each group of overloads its name and the counts: all, excluded, then of each column."""
-    groups = [("functional overloads", list(rows)), ("core-tagged overloads", core_rows(rows))]
+    composed = [row for row in rows if row.overload in COMPOSITE]
+    leaves = [row for row in rows if row.overload not in COMPOSITE]
+    groups = [
+        ("functional overloads", leaves),
+        ("core-tagged overloads", core_rows(rows)),
+        ("composite overloads", composed),
+    ]
     table = []
     for name, group in groups:
         kept = [row for row in group if row.excluded == MISSING]

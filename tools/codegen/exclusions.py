@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 # reason: patterns of overloads, as in a shell
 EXCLUSIONS: dict[str, tuple[str, ...]] = {
     "sparse: an operand or the result has a sparse layout, and a jax.Array is dense": (
+        "*_sparse_backward",
         "_coalesce",
         "_coalesced",
         "_dimI",
@@ -23,8 +24,10 @@ EXCLUSIONS: dict[str, tuple[str, ...]] = {
         "_spsolve",
         "_to_dense",
         "_to_sparse*",
+        "_validate_sparse_*",
         "_values*",
         "ccol_indices*",
+        "coalesce",
         "col_indices*",
         "copy_sparse_to_sparse",
         "crow_indices*",
@@ -34,10 +37,14 @@ EXCLUSIONS: dict[str, tuple[str, ...]] = {
         "native_norm*",  # norm of a sparse tensor: its only kernels are sparse ones
         "resize_as_sparse",
         "row_indices*",
+        "smm",
+        "sparse_b*",
         "sparse_c*",
         "sparse_mask",
         "sparse_resize*",
         "sparse_sampled_addmm",
+        "sspaddmm",
+        "to_sparse*",
         "values*",
     ),
     "quantized: an operand or the result has a quantizer, and a jax.Array has none": (
@@ -58,9 +65,12 @@ EXCLUSIONS: dict[str, tuple[str, ...]] = {
         "_dyn_quant_*",
         "_mixed_dtypes_linear",
         "_weight_int4pack_*",
+        "_wrapped_*",
+        "fbgemm_*",
     ),
     "nested: makes, takes or measures a nested tensor, which is not one array": (
         "_nested_*",
+        "nested_to_padded_tensor",
         "to_padded_tensor",
     ),
     "mkldnn layout: an operand or the result has oneDNN's opaque layout": (
@@ -69,10 +79,11 @@ EXCLUSIONS: dict[str, tuple[str, ...]] = {
         "mkldnn_linear*",
         "mkldnn_max_pool*",
         "mkldnn_reorder_*",
-        "to_mkldnn",
+        "to_mkldnn*",
     ),
     "vendor library: names one library's call, beside the general operator that jaten has or is to have": (
         "_cudnn_*",
+        "_cufft_*",
         "_lstm_mps",
         "_mps_*",
         "_scaled_dot_product_attention_math_for_mps",
@@ -94,6 +105,7 @@ EXCLUSIONS: dict[str, tuple[str, ...]] = {
     "autograd bookkeeping: the levels of forward-mode differentiation, which live above every backend": (
         "_fw_primal*",
         "_make_dual*",
+        "_unpack_dual",
     ),
     "internal test: exists only for PyTorch's own tests": (
         "_foobar",

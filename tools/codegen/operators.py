@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
 import torchgen
 from torchgen.packaged.autograd.load_derivatives import load_derivatives
 
-from .rows import OpSpec
+from .rows import TOLD_BY_OUT, OpSpec
 
 # "Tensor(a!)" and "Tensor(a -> *)" are Tensor with alias marks
 _ALIAS_MARK = re.compile(r"\([a-z][a-z0-9|]*!?(?: ?-> ?[*a-z|!]+)?\)(?=\[| |\?|$|,|\))")
@@ -49,6 +49,7 @@ def _differentiability() -> dict[str, tuple[tuple[str, ...], tuple[int, ...]]]:
             tuple(names),
             tuple(i for i, differentiable in enumerate(outputs) if not differentiable),
         )
+    table["copy"] = (("src",), ())  # torch writes the derivative of `copy_` by hand
     return table
 
 
@@ -65,6 +66,15 @@ def _kind(overload: str, op: torch._ops.OpOverload) -> str:
     return "view" if any(r.alias_info is not None for r in schema.returns) else "functional"
 
 
+def _of_foreach(schema: torch._C.FunctionSchema, gradients: Iterable[str]) -> tuple[str, ...]:
+    """The differentiable arguments of a `_foreach_` overload: torchgen derives its formulas from the operator's own."""
+    operator = schema.name.removeprefix("aten::_foreach_")
+    if operator == schema.name or not any(o.partition(".")[0] == operator for o in gradients):
+        return ()
+    tensors = [a.name for a in schema.arguments if "Tensor" in str(a.type)]
+    return ("src",) if operator == "copy" else tuple(tensors)
+
+
 def read_functional() -> list[OpSpec]:
     """All functional leaf overloads, and the core-tagged ones among the composites."""
     gradients = _differentiability()
@@ -74,6 +84,7 @@ def read_functional() -> list[OpSpec]:
         core = torch.Tag.core in op.tags
         if kind in ("functional", "view") or (kind == "composite" and core):
             differentiable, nondifferentiable_outputs = gradients.get(overload, ((), ()))
+            differentiable = differentiable or _of_foreach(op._schema, gradients)
             specs.append(
                 OpSpec(
                     schema=_without_alias_marks(op._schema),
@@ -86,16 +97,34 @@ def read_functional() -> list[OpSpec]:
     return specs
 
 
-def _signature(schema: torch._C.FunctionSchema, *, skip_out: bool) -> tuple[tuple[str, str], ...]:
-    return tuple((a.name, str(a.real_type)) for a in schema.arguments if not (skip_out and a.is_out))
+def _op(overload: str) -> torch._ops.OpOverload:
+    packet, _, suffix = overload.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), suffix or "default")
 
 
-def read_variants(functional: list[OpSpec]) -> list[OpSpec]:
-    """The in-place and out= overloads which have a functional base: same packet, same arguments."""
-    bases: dict[str, list[tuple[OpSpec, tuple[tuple[str, str], ...]]]] = {}
-    for spec in functional:
-        op_schema = getattr(getattr(torch.ops.aten, spec.packet), spec.overload.partition(".")[2] or "default")._schema
-        bases.setdefault(spec.packet, []).append((spec, _signature(op_schema, skip_out=False)))
+def _signature(schema: torch._C.FunctionSchema, without: frozenset[str] = frozenset()) -> tuple[tuple[str, str], ...]:
+    return tuple((a.name, str(a.real_type)) for a in schema.arguments if not a.is_out and a.name not in without)
+
+
+def _spec(overload: str, kind: str, base: str = "") -> OpSpec:
+    """An overload with its schema as ATen has it."""
+    op = _op(overload)
+    return OpSpec(
+        schema=str(op._schema).removeprefix("aten::"),
+        kind=kind,  # type: ignore[arg-type]  # _kind returns literals of Kind
+        tags=frozenset(tag.name for tag in op.tags),
+        base=base,
+    )
+
+
+def read_variants(bases: list[OpSpec]) -> list[OpSpec]:
+    """The in-place and out= overloads which have a base among the given ones: same packet, same arguments.
+
+    The out= overloads of factories have no arguments for what `out` itself tells.
+    """
+    by_packet: dict[str, list[tuple[str, torch._C.FunctionSchema]]] = {}
+    for spec in bases:
+        by_packet.setdefault(spec.packet, []).append((spec.overload, _op(spec.overload)._schema))
     specs = []
     for overload, op in _aten_overloads():
         kind = _kind(overload, op)
@@ -103,16 +132,23 @@ def read_variants(functional: list[OpSpec]) -> list[OpSpec]:
             continue
         packet = overload.partition(".")[0]
         functional_packet = packet if kind == "out" else packet.removesuffix("_")
-        packets = (functional_packet, f"{functional_packet}_functional")
-        wanted = _signature(op._schema, skip_out=True)
-        found = [s for p in packets for s, signature in bases.get(p, []) if signature == wanted]
+        candidates = [c for p in (functional_packet, f"{functional_packet}_functional") for c in by_packet.get(p, [])]
+        wanted = _signature(op._schema)
+        found = [base for base, schema in candidates if _signature(schema) == wanted]
+        if not found and kind == "out":
+            wanted = _signature(op._schema, TOLD_BY_OUT)
+            found = [base for base, schema in candidates if _signature(schema, TOLD_BY_OUT) == wanted]
         if found:
-            specs.append(
-                OpSpec(
-                    schema=str(op._schema).removeprefix("aten::"),
-                    kind=kind,  # type: ignore[arg-type]  # _kind returns literals of Kind
-                    tags=frozenset(tag.name for tag in op.tags),
-                    base=found[0].overload,
-                )
-            )
+            specs.append(_spec(overload, kind, found[0]))
     return specs
+
+
+def read_composites(known: list[OpSpec]) -> list[OpSpec]:
+    """The overloads that ATen composes of others, less those that are known."""
+    names = {spec.overload for spec in known}
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return [
+        _spec(overload, "composite")
+        for overload, _ in _aten_overloads()
+        if overload not in names and has_kernel(f"aten::{overload}", "CompositeImplicitAutograd")
+    ]

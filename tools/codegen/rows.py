@@ -25,7 +25,9 @@ def _load_spec_module() -> ModuleType:
     return module
 
 
-OpSpec = _load_spec_module().OpSpec
+_spec = _load_spec_module()
+OpSpec = _spec.OpSpec
+TOLD_BY_OUT = _spec.TOLD_BY_OUT
 
 
 def render(specs: list[Any]) -> str:

@@ -1,0 +1,146 @@
+"""ATen's composite operators: ATen's own composition, made of jaten's ops.
+
+On plain tensors a composition runs on stand-ins without autograd, and every operator it is made of becomes jaten's on
+the tensors behind them, so that values and gradients are jaten's. Views stay ATen's: a composition may write through
+them. On all other tensors (of the device `jax`, fake ones) ATen's composition reaches jaten's ops by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from . import autograd, registry
+from .errors import MissingKernelError
+from .schema import VARIANTS, OpSpec
+from .tracing import opaque
+
+# ATen answers: these ask about or change the tensor itself, and compute no values
+_OF_THE_TENSOR = frozenset({"contiguous", "data", "requires_grad_", "pin_memory"})
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def _may_need_gradient(tensor: torch.Tensor) -> bool:
+    differentiable = tensor.is_floating_point() or tensor.is_complex()
+    return tensor.requires_grad or (differentiable and autograd.is_transformed())
+
+
+class _StandIn(torch.Tensor):
+    """A tensor without storage in place of `behind`. It requires a gradient if that does, since compositions ask."""
+
+    behind: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, behind: torch.Tensor, requires_grad: bool = False) -> _StandIn:
+        self = torch.Tensor._make_wrapper_subclass(
+            cls, behind.shape, strides=behind.stride(), storage_offset=behind.storage_offset(), dtype=behind.dtype,
+            layout=behind.layout, device=behind.device, requires_grad=requires_grad,
+        )  # fmt: skip
+        self.behind = behind
+        return self
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # torch's own annotation is of its disabled default
+        raise AssertionError(f"{func} on a stand-in, outside the composition it was made for")
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as torch documents
+
+
+def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
+    # lazily conjugated values would be read as they lie in memory
+    resolved = tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
+    return _StandIn(resolved, _may_need_gradient(tensor))
+
+
+def _behind(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.behind if isinstance(tensor, _StandIn) else tensor
+
+
+@functools.cache
+def _replacement(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
+    """What runs on the tensors behind in place of an ATen operator; None for a composite."""
+    overload = func.name().partition("::")[2]
+    spec = registry.SPECS.get(overload)
+    if func.namespace != "aten" or (spec is not None and spec.kind == "view"):
+        return func
+    if overload in registry.KERNELS:
+        return _with_numbers(func, _op(overload))
+    if overload in VARIANTS:
+        return _op(overload)
+    if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+        return None
+    raise MissingKernelError(func.name().replace("aten::", "jaten::"))
+
+
+def _op(overload: str) -> torch._ops.OpOverload:
+    packet, _, suffix = overload.partition(".")
+    return getattr(getattr(torch.ops.jaten, packet), suffix or "default")
+
+
+def _with_numbers(func: torch._ops.OpOverload, op: torch._ops.OpOverload) -> Callable[..., Any]:
+    """A jaten op where ATen takes a number for a tensor, as in `x * 2`: its Scalar overload, else a 0-d tensor."""
+    slots = [i for i, a in enumerate(func._schema.arguments) if str(a.type) == "Tensor" and not a.kwarg_only]
+    scalar = func.name().removeprefix("aten::").replace(".Tensor", ".Scalar")
+    scalar_op = _op(scalar) if scalar in registry.KERNELS and scalar != func.name().removeprefix("aten::") else None
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        numbers = [i for i in slots if i < len(args) and not isinstance(args[i], torch.Tensor)]
+        if not numbers:
+            return op(*args, **kwargs)
+        if scalar_op is not None and numbers == [1]:
+            return scalar_op(*args, **kwargs)
+        tensors = [a for a in args if isinstance(a, torch.Tensor)]
+        dtype = functools.reduce(torch.promote_types, (torch.result_type(t, args[numbers[0]]) for t in tensors))
+        return op(*(torch.tensor(a, dtype=dtype) if i in numbers else a for i, a in enumerate(args)), **kwargs)
+
+    return call
+
+
+class _Redirect(TorchDispatchMode):
+    """Runs what a composition is made of as jaten's ops, in the dispatch state in which the composition was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._state = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+
+    @opaque
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        replacement = _replacement(func)
+        if replacement is None:
+            with self:
+                return func.decompose(*args, **kwargs)
+        args, kwargs = tree_map_only(torch.Tensor, _behind, (args, kwargs))
+        with torch._C._ForceDispatchKeyGuard(*self._state):
+            results = replacement(*args, **kwargs)
+        return tree_map_only(torch.Tensor, _StandIn, results)
+
+
+def make_composite(spec: OpSpec, aten: Callable[..., Any]) -> Callable[..., Any]:
+    """The implementation of a composite overload.
+
+    Args:
+        spec: the overload.
+        aten: ATen's operator of the same name.
+
+    Raises (when called):
+        MissingKernelError: it is made of an operator that has no kernel.
+    """
+    if spec.overload in _OF_THE_TENSOR or not any("Tensor" in r for r in spec.returns):
+        return aten
+
+    def composite(*args: Any, **kwargs: Any) -> Any:
+        tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+        if not all(type(t) in _PLAIN and t.device.type in ("cpu", "cuda") for t in tensors):
+            return aten(*args, **kwargs)
+        args, kwargs = tree_map_only(torch.Tensor, _stand_in, (args, kwargs))
+        with _Redirect(), torch._C._DisableFuncTorch():
+            results = aten(*args, **kwargs)
+        return tree_map_only(torch.Tensor, _behind, results)
+
+    return composite

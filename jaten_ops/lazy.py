@@ -1,0 +1,41 @@
+"""`torch.ops.jaten`, whose operators are defined when their name is first used: importing jaten waits for none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_DEFINITIONS: dict[str, dict[str, Callable[[], Any]]] = {}
+
+
+def _overload_order(packet: str) -> list[str]:
+    """The names of ATen's overloads of a packet in the order in which a call tries them."""
+    names: list[str] | None = torch._C._jit_get_operation(f"aten::{packet}")[1]
+    return names or []  # None of a packet that ATen has not
+
+
+class _Namespace(torch._ops._OpNamespace):
+    """Defines all overloads of a packet, in ATen's order, before torch looks for the packet."""
+
+    def __getattr__(self, packet: str) -> Any:
+        waiting = _DEFINITIONS.pop(packet, None)
+        if waiting:
+            order = [o for o in _overload_order(packet) if o in waiting]
+            for overload in dict.fromkeys([*order, *waiting]):
+                waiting[overload]()
+        return super().__getattr__(packet)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_DEFINITIONS})
+
+
+# in place: a program may have asked for the namespace before it imported jaten
+torch.ops.jaten.__class__ = _Namespace
+
+
+def when_named(name: str, define: Callable[[], Any]) -> None:
+    """Has `define` run when the packet of an overload, such as `torch.ops.jaten.add` of "add.Tensor", is asked for."""
+    packet, _, overload = name.partition(".")
+    _DEFINITIONS.setdefault(packet, {})[overload] = define
