@@ -273,6 +273,41 @@ def fused_attention_overrideable(grads, args, results):
     return _attention_gradients(("query", "key", "value", "attn_bias"), gradients)
 
 
+def _refuse(name: str, **absent: Any) -> None:
+    """ATen's backward ops have no such argument, and its formulas leave it out."""
+    given = [argument for argument, value in absent.items() if value is not None]
+    if given:
+        raise RuntimeError(f"{name}: has no gradient with {', '.join(given)}; leave it out, or call without gradients")
+
+
+@gradient("_flash_attention_forward")
+def flash_attention_forward(grads, args, results):
+    query, key, value, ends_q, ends_k, max_q, max_k, dropout_p, causal, _, scale, left, right, *rest = args
+    out, logsumexp, state, unused, _ = results
+    _refuse("_flash_attention_forward", seqused_k=rest[0], alibi_slopes=rest[1], block_table=rest[2])
+    none = ops.new_zeros(query, [0], dtype=torch.int32)
+    ends = [none if e is None else e for e in (ends_q, ends_k)]
+    gradients = ops._flash_attention_backward(
+        grads[0], query, key, value, out, logsumexp, *ends, max_q, max_k, dropout_p, causal, state, unused,
+        scale=scale, window_size_left=left, window_size_right=right,
+    )  # fmt: skip
+    return _attention_gradients(("query", "key", "value"), gradients)
+
+
+@gradient("_efficient_attention_forward")
+def efficient_attention_forward(grads, args, results, wanted):
+    query, key, value, bias, ends_q, ends_k, _, _, dropout_p, mask_type, _, scale, lengths_k, window_size = args
+    out, logsumexp, seed, offset, max_q, max_k = results
+    _refuse("_efficient_attention_forward", seqlen_k=lengths_k)
+    if not logsumexp.numel():
+        raise RuntimeError("_efficient_attention_forward: compute_log_sumexp must be True for a gradient")
+    gradients = ops._efficient_attention_backward(
+        grads[0], query, key, value, bias, out, ends_q, ends_k, max_q, max_k, logsumexp, dropout_p, seed, offset,
+        mask_type, "bias" in wanted, scale=scale, window_size=window_size,
+    )  # fmt: skip
+    return _attention_gradients(("query", "key", "value", "bias"), gradients)
+
+
 @gradient("rrelu_with_noise_functional")
 def rrelu_with_noise(grads, args, results):
     """From the slopes that the forward drew: its second result."""
@@ -333,6 +368,14 @@ def convolution(grads, args, results, wanted):
     mask = [name in wanted for name in ("input", "weight", "bias")]
     sizes = None if bias is None else list(bias.shape)
     got = ops.convolution_backward(grad, input, weight, sizes, *settings, mask)
+    return dict(zip(("input", "weight", "bias"), got, strict=True))
+
+
+@gradient("convolution_overrideable")
+def convolution_overrideable(grads, args, results, wanted):
+    (grad,), (input, weight, _, *settings) = grads, args
+    mask = [name in wanted for name in ("input", "weight", "bias")]
+    got = ops.convolution_backward_overrideable(grad, input, weight, *settings, mask)
     return dict(zip(("input", "weight", "bias"), got, strict=True))
 
 

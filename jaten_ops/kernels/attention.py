@@ -83,7 +83,7 @@ def attention_backward(grad, query, key, value, bias, keep, scale, out, logsumex
     )
 
 
-def _sum_to(x: jax.Array, like: jax.Array) -> jax.Array:
+def sum_to(x: jax.Array, like: jax.Array) -> jax.Array:
     """The gradient of broadcasting `like` to the shape of `x`."""
     extra = x.ndim - like.ndim
     dims = [d for d in range(x.ndim) if d < extra or like.shape[d - extra] == 1 != x.shape[d]]
@@ -110,7 +110,7 @@ def _define_gradient(fn: Any, causal: bool) -> None:
         *gradients, grad_scores = attention_backward(
             grads[0], query, key, value, bias, keep, scale, out, logsumexp, causal, grads[1][..., None]
         )
-        grad_bias = None if bias is None or bias.dtype == bool else _sum_to(grad_scores, bias)
+        grad_bias = None if bias is None or bias.dtype == bool else sum_to(grad_scores, bias)
         return *gradients, grad_bias, None, None
 
     fn.defvjp(forward, backward)
@@ -120,11 +120,11 @@ _define_gradient(_attention, False)
 _define_gradient(_causal_attention, True)
 
 
-def _scale(query: jax.Array, scale: Any) -> Any:
+def scale_of(query: jax.Array, scale: Any) -> Any:
     return cast(query.shape[-1] ** -0.5 if scale is None else scale, compute_type(query.dtype))
 
 
-def _keep(query: jax.Array, key: jax.Array, dropout_p: float, rng: jax.Array) -> Any:
+def dropout_factors(query: jax.Array, key: jax.Array, dropout_p: float, rng: jax.Array) -> Any:
     """What dropout multiplies the weights with: 0 or 1 / (1 - p)."""
     if dropout_p == 0:
         return None
@@ -142,7 +142,7 @@ def attention(query, key, value, bias=None, keep=None, scale=None, causal=False)
         causal: a query attends to the keys up to its own position.
     """
     fn = _causal_attention if causal else _attention
-    return fn(query, key, value, bias, keep, _scale(query, scale))
+    return fn(query, key, value, bias, keep, scale_of(query, scale))
 
 
 # The members of the family. They differ in how they hand on logsumexp and the state of dropout.
@@ -175,16 +175,16 @@ def flash_attention_for_cpu_backward(
     grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None
 ):
     return attention_backward(
-        grad_out, query, key, value, attn_mask, None, _scale(query, scale), out, logsumexp, is_causal
+        grad_out, query, key, value, attn_mask, None, scale_of(query, scale), out, logsumexp, is_causal
     )[:3]
 
 
-def _pack(key: jax.Array, dtype: Any) -> jax.Array:
+def pack_key(key: jax.Array, dtype: Any) -> jax.Array:
     """A PRNG key as a 0-d array of a 64-bit integer dtype, as ops hand on the state of dropout to their backward."""
     return lax.bitcast_convert_type(jax.random.key_data(key), dtype)
 
 
-def _unpack(seed: jax.Array) -> jax.Array:
+def unpack_key(seed: jax.Array) -> jax.Array:
     return jax.random.wrap_key_data(lax.bitcast_convert_type(seed, np.uint32), impl="threefry2x32")
 
 
@@ -196,11 +196,11 @@ def _zero(dtype: Any, *shape: int) -> jax.Array:
 def efficient_attention(
     query, key_, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, *, scale=None, key
 ):
-    keep = _keep(query, key_, dropout_p, key)
+    keep = dropout_factors(query, key_, dropout_p, key)
     out, logsumexp = attention(query, key_, value, attn_bias, keep, scale, is_causal)
     padding = -logsumexp.shape[2] % 32  # CUDA's kernel writes whole tiles of 32 rows
     logsumexp = jnp.pad(logsumexp, ((0, 0), (0, 0), (0, padding))) if compute_log_sumexp else logsumexp[..., :0]
-    return out, cast(logsumexp, np.float32), _pack(key, np.int64), _zero(np.int64)
+    return out, cast(logsumexp, np.float32), pack_key(key, np.int64), _zero(np.int64)
 
 
 @kernel("_scaled_dot_product_efficient_attention_backward", static=("dropout_p",))
@@ -208,13 +208,13 @@ def efficient_attention_backward(
     grad_out_, query, key_, value, attn_bias, out, logsumexp, philox_seed, philox_offset, dropout_p, grad_input_mask,
     is_causal=False, *, scale=None, key=None
 ):  # fmt: skip
-    keep = _keep(query, key_, dropout_p, _unpack(philox_seed))
+    keep = dropout_factors(query, key_, dropout_p, unpack_key(philox_seed))
     bias = None if attn_bias is None or attn_bias.size == 0 else attn_bias
     *gradients, grad_scores = attention_backward(
-        grad_out_, query, key_, value, bias, keep, _scale(query, scale), out,
+        grad_out_, query, key_, value, bias, keep, scale_of(query, scale), out,
         logsumexp[..., : query.shape[2]], is_causal,
     )  # fmt: skip
-    gradients.append(None if bias is None or not grad_input_mask[3] else _sum_to(grad_scores, bias))
+    gradients.append(None if bias is None or not grad_input_mask[3] else sum_to(grad_scores, bias))
     return tuple(g if on else None for g, on in zip(gradients, grad_input_mask, strict=True))
 
 
@@ -222,10 +222,10 @@ def efficient_attention_backward(
 def fused_attention_overrideable(
     query, key_, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None, key
 ):
-    keep = _keep(query, key_, dropout_p, key)
+    keep = dropout_factors(query, key_, dropout_p, key)
     out, logsumexp = attention(query, key_, value, attn_bias, keep, scale, is_causal)
     lengths = jnp.asarray(query.shape[2]), jnp.asarray(key_.shape[2])
-    return out, cast(logsumexp, np.float32), None, None, *lengths, _pack(key, np.int64), _zero(np.int64), None
+    return out, cast(logsumexp, np.float32), None, None, *lengths, pack_key(key, np.int64), _zero(np.int64), None
 
 
 @kernel("_scaled_dot_product_fused_attention_overrideable_backward", static=("dropout_p",))
@@ -244,9 +244,9 @@ def fused_attention_overrideable_backward(
 
 @kernel("_scaled_dot_product_flash_attention", static=("dropout_p",))
 def flash_attention(query, key_, value, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None, key):
-    out, logsumexp = attention(query, key_, value, None, _keep(query, key_, dropout_p, key), scale, is_causal)
+    out, logsumexp = attention(query, key_, value, None, dropout_factors(query, key_, dropout_p, key), scale, is_causal)
     lengths = jnp.asarray(query.shape[2]), jnp.asarray(key_.shape[2])
-    state = jnp.stack([_pack(key, np.uint64), _zero(np.uint64)])
+    state = jnp.stack([pack_key(key, np.uint64), _zero(np.uint64)])
     return out, cast(logsumexp, np.float32), None, None, *lengths, state, _zero(np.uint64), _zero(query.dtype, 0)
 
 
@@ -256,10 +256,10 @@ def flash_attention_backward(
     philox_seed, philox_offset, *, scale=None
 ):  # fmt: skip
     seed = philox_seed if philox_seed.ndim == 0 else philox_seed[0]
-    keep = _keep(query, key, dropout_p, _unpack(seed))
-    return attention_backward(grad_out, query, key, value, None, keep, _scale(query, scale), out, logsumexp, is_causal)[
-        :3
-    ]
+    keep = dropout_factors(query, key, dropout_p, unpack_key(seed))
+    return attention_backward(
+        grad_out, query, key, value, None, keep, scale_of(query, scale), out, logsumexp, is_causal
+    )[:3]
 
 
 @kernel("_scaled_dot_product_cudnn_attention", static=("dropout_p",))
@@ -267,11 +267,11 @@ def cudnn_attention(
     query, key_, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, return_debug_mask=False,
     *, scale=None, key
 ):  # fmt: skip
-    keep = _keep(query, key_, dropout_p, key)
+    keep = dropout_factors(query, key_, dropout_p, key)
     out, logsumexp = attention(query, key_, value, attn_bias, keep, scale, is_causal)
     lengths = jnp.asarray(query.shape[2]), jnp.asarray(key_.shape[2])
     logsumexp = cast(logsumexp, np.float32)[..., None]
-    return out, logsumexp, None, None, *lengths, _pack(key, np.int64), _zero(np.int64), None
+    return out, logsumexp, None, None, *lengths, pack_key(key, np.int64), _zero(np.int64), None
 
 
 @kernel("_scaled_dot_product_cudnn_attention_backward", static=("dropout_p",))

@@ -101,7 +101,7 @@ def _check(input: jax.Array, weight: jax.Array, bias: jax.Array | None, stride: 
         raise RuntimeError(f"convolution: expected weight and bias of type {input.dtype}, as the input, got others")
 
 
-@kernel("convolution")
+@kernel("convolution", "convolution_overrideable")
 def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     _check(input, weight, bias, stride, padding, dilation)
     channels = weight.shape[1] * groups if transposed else weight.shape[0]
@@ -151,6 +151,11 @@ def convolution_backward(
     if output_mask[2]:
         grad_bias = _sum_over_positions(grad_output)
     return grad_input, grad_weight, grad_bias
+
+
+@kernel("convolution_backward_overrideable")
+def convolution_backward_overrideable(grad_output, input, weight, *settings):
+    return convolution_backward(grad_output, input, weight, None, *settings)
 
 
 def _conj(x: jax.Array) -> jax.Array:
