@@ -334,3 +334,44 @@ def convolution_overrideable(*args):
 @fake("convolution_backward_overrideable")
 def convolution_backward_overrideable(grad_output, input, weight, *settings):
     return _masked(settings[-1], input, weight, grad_output.new_empty((grad_output.shape[1],)))
+
+
+# Scaled products. ATen's meta functions check strides, which kernels do not see.
+
+
+def _fits(self: torch.Tensor, mat2: torch.Tensor) -> None:
+    if self.shape[-1] != mat2.shape[-2]:
+        raise RuntimeError(f"contraction sizes differ: got {list(self.shape)} and {list(mat2.shape)}")
+
+
+@fake("_scaled_mm_v2")
+def scaled_mm_v2(self, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, bias, out_dtype, *ignored):
+    if self.dim() != 2 or mat2.dim() != 2:
+        raise RuntimeError(f"Inputs must be 2D but got self.dim()={self.dim()} and mat2.dim()={mat2.dim()}")
+    _fits(self, mat2)
+    return self.new_empty((self.shape[0], mat2.shape[1]), dtype=out_dtype or self.dtype)
+
+
+def _grouped(self: torch.Tensor, mat2: torch.Tensor, offs: Any, out_dtype: Any) -> torch.Tensor:
+    if (self.dim() == 3 and mat2.dim() == 3) != (offs is None):
+        raise RuntimeError(f"Offsets are for 2-d operands, got {self.dim()}-d and {mat2.dim()}-d ones, offs={offs}")
+    _fits(self, mat2)
+    shape = [self.shape[-2], mat2.shape[-1]]
+    if self.dim() == mat2.dim():
+        shape.insert(0, self.shape[0] if offs is None else offs.shape[0])
+    return self.new_empty(shape, dtype=out_dtype or torch.bfloat16)
+
+
+@fake("_scaled_grouped_mm")
+def scaled_grouped_mm(
+    self, mat2, scale_a, scale_b, offs=None, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False
+):
+    return _grouped(self, mat2, offs, out_dtype)
+
+
+@fake("_scaled_grouped_mm_v2")
+def scaled_grouped_mm_v2(
+    self, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, offs=None, bias=None, out_dtype=None,
+    *ignored
+):  # fmt: skip
+    return _grouped(self, mat2, offs, out_dtype)
