@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from jaten_ops import registry
+from jaten_ops.schema import COMPOSITE
 
 from . import sweeps
 from .coverage import COLUMNS, MISSING, NONE, TITLES, Row, functional_rows, totals
@@ -28,9 +29,11 @@ _DTYPES = {  # the heads of narrow columns
 
 
 def family_of(overload: str) -> str:
-    """The module that has an overload's kernel."""
+    """The module that has an overload's kernel; `composite` where ATen composes it of others."""
     entry = registry.KERNELS.get(overload)
-    return MISSING if entry is None else Path(entry.where.partition(":")[0]).stem
+    if entry is not None:
+        return Path(entry.where.partition(":")[0]).stem
+    return "composite" if overload in COMPOSITE else MISSING
 
 
 def _cells(values: Iterable[str], tag: str = "td") -> str:
