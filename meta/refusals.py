@@ -30,8 +30,33 @@ _OTHERS = frozenset({
     "_safe_softmax", "sort", "sort.stable", "median", "median.dim", "nanmedian", "nanmedian.dim", "mode", "cumsum",
     "cumprod", "cummax", "cummin", "logcumsumexp", "_logcumsumexp", "log_sigmoid_forward", "hardswish", "_prelu_kernel",
     "floor_divide", "floor_divide.Scalar", "rsub.Tensor", "addr", "dot", "vdot", "mv", "addmv", "mm", "addmm", "bmm",
-    "baddbmm", "addbmm", "trace", "dist",
+    "baddbmm", "addbmm", "trace", "dist", "cholesky", "cholesky_inverse", "cholesky_solve", "geqrf", "_linalg_eigh",
+    "linalg_householder_product", "linalg_lu", "linalg_lu_factor_ex", "linalg_solve_triangular", "triangular_solve",
+    "linalg_lstsq", "unique_consecutive", "_unique2", "bucketize.Tensor", "searchsorted.Tensor", "hash_tensor",
+    "bincount", "_softmax_backward_data", "ormqr", "binary_cross_entropy",
 })  # fmt: skip
+
+# Operators that have sizes among their arguments, and the kinds of self that their kernels on the CPU take:
+# f floating, c complex, i integral, u uint8, b bool.
+_KINDS = {
+    "f": """_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d
+        fractional_max_pool3d max_unpool2d max_unpool3d glu rrelu_with_noise_functional upsample_linear1d
+        upsample_trilinear3d grid_sampler_2d grid_sampler_3d _ctc_loss _ctc_loss.Tensor nll_loss_forward
+        nll_loss2d_forward multi_margin_loss multilabel_margin_loss_forward binary_cross_entropy_with_logits
+        native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit_functional
+        _native_batch_norm_legit.no_stats _batch_norm_with_update_functional histc max_pool2d_with_indices_backward""",
+    "fc": "randn_like",
+    "fi": "avg_pool2d avg_pool3d",
+    "fu": """upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
+        _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_bilinear2d upsample_bicubic2d
+        _upsample_bilinear2d_aa _upsample_bicubic2d_aa""",
+    "fiu": "max_pool2d_with_indices max_pool3d_with_indices kthvalue geometric convolution index_reduce",
+    "fiub": "bernoulli.p",
+    "fciu": """reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
+        replication_pad3d linalg_cross _trilinear""",
+    "fcb": "im2col col2im",
+}
+_TAKEN = {overload: kinds for kinds, overloads in _KINDS.items() for overload in overloads.split()}
 
 ASKED: frozenset[str] = _OTHERS | {
     o for o, spec in FUNCTIONAL.items() if spec.tags & {"pointwise", "reduction"} and not spec.random
@@ -41,8 +66,18 @@ ASKED: frozenset[str] = _OTHERS | {
 
 def refuse(spec: OpSpec, args: Any, kwargs: Any) -> None:
     """Raises what ATen raises for arguments of these dtypes, dims and numbers; tensors may be on any device."""
-    if spec.namespace == "jaten" and spec.overload in ASKED:
+    if spec.namespace != "jaten":
+        return
+    if spec.overload in ASKED:
         _ask(spec, tree_map(_cut, (args, kwargs)))
+    elif spec.overload in _TAKEN and _kind(args[0].dtype) not in _TAKEN[spec.overload]:
+        raise NotImplementedError(f"{spec.name} is not implemented for {args[0].dtype}, as on the CPU in ATen")
+
+
+def _kind(dtype: torch.dtype) -> str:
+    if dtype.is_floating_point or dtype.is_complex:
+        return "c" if dtype.is_complex else "f"
+    return {torch.bool: "b", torch.uint8: "u"}.get(dtype, "i")
 
 
 def reword(spec: OpSpec, args: Any, kwargs: Any) -> None:

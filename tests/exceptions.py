@@ -20,7 +20,6 @@ class Row:
 
 
 _COMPLEX32 = "complex32: JAX has no such dtype, and UnsupportedInputError says so"
-_UNBACKED = "with fullgraph=True Dynamo captures a size that depends on values; such sizes are not lowered yet"
 
 ROWS: list[Row] = [
     Row("values", "chalf", _COMPLEX32),
@@ -33,9 +32,6 @@ ROWS: list[Row] = [
         "ATen overflows in half precision where jaten computes in float32 and rounds once",
         (torch.float16,),
     ),
-    Row("compiled", "masked_select", _UNBACKED),
-    Row("compiled", "unique", _UNBACKED),
-    Row("compiled", "nonzero", _UNBACKED),
     Row("compiled", "_segment_reduce.lengths", "no kernel yet"),
     Row("compiled", "nn.functional.linear_cross_entropy.chunked_none", "an operator of torch.nn itself, not of ATen"),
     Row("values", "matrix_exp", "less accurate than ATen's in float32 by a factor of more than 2", (torch.float32,)),

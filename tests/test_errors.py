@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from jaten_ops.schema import FUNCTIONAL, VARIANTS
 
 from . import exceptions
 from .comparison import assert_same
 from .recorded import op_of_aten
-from .replay import OP_INFOS, callable_overload, describe_call, jaten_overload, op_named
+from .replay import OP_INFOS, callable_overload, describe_call, jaten_overload, op_named, samples, supported
 from .test_ops import NAMES, _every
 from .wrong_calls import BY_SHAPES, BY_VALUES, Wrong
 
@@ -88,6 +89,28 @@ def test_error_inputs(name: str, request: pytest.FixtureRequest) -> None:
     """Errors that ATen raises before an operator is reached (in Python, in a composite) are not jaten's."""
     exceptions.apply(request, "errors", name, torch.float32)
     mode = _compare(name)
+    assert not mode.failures, "\n".join(mode.failures[:5])
+
+
+DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
+
+
+@pytest.mark.parametrize("name", _every(8, NAMES))
+def test_dtypes(name: str) -> None:
+    """The first samples in each dtype that the OpInfo does not claim: ATen refuses most."""
+    base = next((d for d in DTYPES if supported(name, d)), None)
+    if base is None:
+        pytest.skip("takes none of these dtypes")
+    mode = Errors()
+    for dtype in DTYPES:
+        for sample in [] if supported(name, dtype) else samples(name, base, False, 2):
+            args, kwargs = tree_map_only(
+                torch.Tensor,
+                lambda t, dtype=dtype: t.to(dtype) if t.dtype == base else t,
+                ((sample.input, *sample.args), sample.kwargs),
+            )
+            with mode:
+                _raised(OP_INFOS[name], args, kwargs)
     assert not mode.failures, "\n".join(mode.failures[:5])
 
 

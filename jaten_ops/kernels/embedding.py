@@ -17,7 +17,7 @@ from jax import lax
 from jaten_ops.registry import kernel
 
 from .checks import require
-from .promotion import cast, compute_type
+from .promotion import cast, compute_type, is_float
 
 SUM, MEAN, MAX = 0, 1, 2
 
@@ -146,6 +146,8 @@ def _embedding_bag(
     dtype = indices.dtype if indices.dtype == offsets.dtype else np.dtype("int64")
     indices, offsets = cast(indices, dtype), cast(offsets, dtype)
     _check_bags(weight, indices, offsets)
+    if not is_float(weight.dtype):
+        raise RuntimeError(f"_embedding_bag: expected a weight of a floating dtype, got {weight.dtype}")
     starts = offsets[:-1] if include_last_offset else offsets
     bags, count = starts.shape[0], indices.shape[0]
     bag, counts = _bag_of(count, starts), indices != padding_idx
