@@ -25,6 +25,11 @@ def copy_from_and_resize(self, dst):
     return dst.new_empty(self.shape)
 
 
+@fake("dequantize.self")
+def dequantize(self):
+    return torch.empty_like(self, dtype=torch.float32, memory_format=torch.contiguous_format)
+
+
 @fake("slice_inverse")  # ATen's makes a view of the memory of `self`, which is not there
 def slice_inverse(self, src, dim=0, start=None, end=None, step=1):
     return torch.ops.aten.slice_scatter(src, self, dim, start, end, step)
@@ -149,6 +154,11 @@ def print_(s):
     return None
 
 
+@fake("_validate_compressed_sparse_indices")
+def validate_compressed_sparse_indices(is_crow, compressed_idx, plain_idx, cdim, dim, nnz):
+    return None
+
+
 # Fake quantization
 
 
@@ -266,6 +276,20 @@ def flash_attention_forward(query, key, value, cum_seq_q, cum_seq_k, *args, **kw
         query.new_empty((), dtype=torch.uint64),
         query.new_empty((0,)),
     )
+
+
+@fake("_flash_attention_forward.quantized")
+def flash_attention_forward_quantized(query, *args, **kwargs):
+    query = query.to(torch.bfloat16) if query.dtype.itemsize == 1 else query
+    return flash_attention_forward(query, *args)
+
+
+@fake("_scaled_dot_product_flash_attention.quantized")
+def flash_attention_quantized(query, key, value, *args, **kwargs):
+    swapped = [x.transpose(1, 2) for x in (query, key, value)]
+    out, *rest = flash_attention_forward_quantized(*swapped, None, None)
+    out = out.new_empty((*query.shape[:-1], value.shape[-1]))
+    return out, rest[0], None, None, query.shape[2], key.shape[2], *rest[1:]
 
 
 @fake("_flash_attention_backward")

@@ -172,6 +172,30 @@ def test_flash_of_pages() -> None:
         torch.testing.assert_close(out[i], _reference(query[i], key, value)[0].float())
 
 
+def test_flash_of_float8() -> None:
+    """The scales are one for each sequence and head of the keys, which two heads of the query share."""
+    tensors = [
+        _tensor(2, n, h, SIZE, seed=s).to(torch.float8_e4m3fn) for s, (n, h) in enumerate(((3, 4), (5, 2), (5, 2)))
+    ]
+    scales = [2.0 ** torch.arange(-2.0, 2.0).reshape(2, 2) * (s + 1) for s in range(3)]
+    out = OPS._flash_attention_forward.quantized(
+        *tensors, None, None, 3, 5, 0.0, False, False, *scales, scale=0.5
+    )[0]  # fmt: skip
+    for i in range(2):
+        wide = [
+            x[i].double() * s[i].repeat_interleave(x.shape[2] // 2)[:, None]
+            for x, s in zip(tensors, scales, strict=True)
+        ]
+        torch.testing.assert_close(out[i], _reference(*wide)[0].bfloat16())
+    swapped = [x.float().transpose(1, 2).to(x.dtype) for x in tensors]
+    again = OPS._scaled_dot_product_flash_attention.quantized(*swapped, *scales, scale=0.5)[0]
+    torch.testing.assert_close(again.transpose(1, 2), out)
+    packed = OPS._flash_attention_forward.quantized(
+        *(x.flatten(0, 1) for x in tensors), _ends([3, 3]), _ends([5, 5]), 3, 5, 0.0, False, False, *scales, scale=0.5
+    )[0]  # fmt: skip
+    torch.testing.assert_close(packed.reshape(out.shape), out)
+
+
 @pytest.mark.parametrize("efficient", [True, False])
 def test_dropout_is_the_same_in_the_backward(efficient: bool) -> None:
     """The output is linear in the values, so its gradient is the dropped weights, which the forward shows."""

@@ -73,6 +73,12 @@ def to_copy(self, *, dtype=None):
     return lax.copy_p.bind(self) if dtype is None or dtype == self.dtype else convert(self, dtype)
 
 
+@kernel("dequantize.self")
+def dequantize(self):
+    """Of a tensor without quantizer, as all are here: as float32."""
+    return to_copy(self, dtype=np.dtype("float32"))
+
+
 @kernel("clone")
 def clone(self):
     # a copy even where XLA would hand on the same array: the caller may write to the result

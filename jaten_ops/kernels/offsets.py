@@ -53,6 +53,49 @@ def csr_to_coo(crow_indices, col_indices, *, out_int32=False, transpose=False):
     return jnp.stack([lax.reshape(cast(x, dtype), (x.size,)) for x in (*batch, *pair)])
 
 
+@kernel("_validate_compressed_sparse_indices")
+def validate_compressed_sparse_indices(is_crow, compressed_idx, plain_idx, cdim, dim, nnz):
+    """Requires what holds of compressed indices and of the plain indices that belong to them."""
+    outer, inner, of_outer, of_inner = (
+        ("crow", "col", "nrows", "ncols") if is_crow else ("ccol", "row", "ncols", "nrows")
+    )
+    name, plain_name = f"{outer}_indices", f"{inner}_indices"
+    _check_shapes(compressed_idx, plain_idx, cdim, nnz, name, plain_name, of_outer)
+    _require_integers("_validate_compressed_sparse_indices", compressed_idx)
+    bounds, plain = cast(compressed_idx, "int64"), cast(plain_idx, "int64")
+
+    def check(ok: jax.Array, what: str) -> None:
+        require(ok, RuntimeError, f"`{what}` is not satisfied.")
+
+    check((plain >= 0) & (plain < dim), f"0 <= {plain_name} < {of_inner}")
+    check(bounds[..., 0] == 0, f"{name}[..., 0] == 0")
+    check(bounds[..., -1] == nnz, f"{name}[..., -1] == nnz")
+    sizes = bounds[..., 1:] - bounds[..., :-1]
+    check((sizes >= 0) & (sizes <= dim), f"0 <= {name}[..., 1:] - {name}[..., :-1] <= {of_inner}")
+    at = lax.broadcasted_iota(np.int64, plain.shape, plain.ndim - 1)
+    row = binary_search(bounds, at, True)
+    rising = (plain[..., 1:] > plain[..., :-1]) | (row[..., 1:] != row[..., :-1])
+    span = f"{name}[..., i - 1]:{name}[..., i]"
+    check(
+        rising,
+        f"{plain_name}[..., {span}] for all i = 1, ..., {of_outer} are sorted and distinct along the last dimension"
+        " values",
+    )
+
+
+def _check_shapes(compressed, plain, cdim: int, nnz: int, name: str, plain_name: str, of_outer: str) -> None:
+    if compressed.dtype != plain.dtype:
+        raise RuntimeError(f"Found dtype {compressed.dtype} of {name} but {plain.dtype} of {plain_name}")
+    if compressed.shape[-1] != cdim + 1:
+        wrong = f"{name}.shape[-1] = {compressed.shape[-1]} is not equal to {of_outer} + 1 = {cdim + 1}"
+        raise RuntimeError(f"{name} have wrong shape: {wrong}")
+    if plain.shape[-1] != nnz:
+        wrong = f"{plain_name}.shape[-1] = {plain.shape[-1]} is not equal to nnz = {nnz}"
+        raise RuntimeError(f"{plain_name} have wrong shape: {wrong}")
+    if compressed.shape[:-1] != plain.shape[:-1]:
+        raise RuntimeError(f"batch sizes differ: got {compressed.shape[:-1]} of {name}, {plain.shape[:-1]}")
+
+
 def _only(name: str, offsets: Sequence[jax.Array], *others: Sequence[int]) -> jax.Array:
     if any(len(x) != 1 for x in (offsets, *others)):
         raise RuntimeError(f"{name}(): only one jagged dimension is supported, got offsets of {len(offsets)}")

@@ -141,6 +141,52 @@ def flash_attention_forward(
     return queries.take(out, query.shape[0]), logsumexp, state, unused, debug_mask
 
 
+# Of float8 tensors, each times a scale for each sequence and head of the keys; the output is bfloat16
+
+
+def _descaled(x: jax.Array, descale: jax.Array | None, ends: jax.Array | None) -> jax.Array:
+    """`x` times `descale` (batch, heads of the keys), in float32."""
+    wide = cast(x, np.float32)
+    if descale is None:
+        return wide
+    factors = jnp.repeat(descale, x.shape[-2] // descale.shape[1], 1)
+    if ends is None:
+        return wide * factors[:, None, :, None]
+    sequence = cast(binary_search(ends, lax.iota(ends.dtype, x.shape[0]), True), "int64") - 1
+    return wide * factors[jnp.clip(sequence, 0, factors.shape[0] - 1)][..., None]
+
+
+@kernel("_flash_attention_forward.quantized", static=("dropout_p",))
+def flash_attention_forward_quantized(
+    query, key_, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, q_descale,
+    k_descale, v_descale, *, scale=None, window_size_left=None, window_size_right=None, seqused_k=None,
+    alibi_slopes=None, key
+):  # fmt: skip
+    ends = (cum_seq_q, cum_seq_k, cum_seq_k)
+    tensors = zip((query, key_, value), (q_descale, k_descale, v_descale), ends, strict=True)
+    out, logsumexp, state, unused, debug_mask = flash_attention_forward(
+        *(_descaled(*t) for t in tensors), cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask,
+        scale=scale, window_size_left=window_size_left, window_size_right=window_size_right, seqused_k=seqused_k,
+        alibi_slopes=alibi_slopes, key=key,
+    )  # fmt: skip
+    dtype = jnp.bfloat16 if query.dtype.itemsize == 1 else query.dtype
+    return cast(out, dtype), logsumexp, state, unused, cast(debug_mask, dtype)
+
+
+@kernel("_scaled_dot_product_flash_attention.quantized", static=("dropout_p",))
+def flash_attention_quantized(
+    query, key_, value, q_descale, k_descale, v_descale, dropout_p=0.0, is_causal=False, return_debug_mask=False, *,
+    scale=None, key
+):  # fmt: skip
+    """As the other, of tensors (batch, heads, length, head size)."""
+    lengths = query.shape[2], key_.shape[2]
+    out, logsumexp, *rest = flash_attention_forward_quantized(
+        *(jnp.moveaxis(x, 1, 2) for x in (query, key_, value)), None, None, *lengths, dropout_p, is_causal,
+        return_debug_mask, q_descale, k_descale, v_descale, scale=scale, key=key,
+    )  # fmt: skip
+    return jnp.moveaxis(out, 1, 2), logsumexp, None, None, *(jnp.asarray(n) for n in lengths), *rest
+
+
 def _statistics(queries: Rows, logsumexp: jax.Array) -> jax.Array:
     """(heads, total) to (batch, heads, length)."""
     return logsumexp if queries.ends is None else queries.put(logsumexp.T[..., None])[..., 0]
