@@ -32,7 +32,6 @@ ROWS: list[Row] = [
         "ATen overflows in half precision where jaten computes in float32 and rounds once",
         (torch.float16,),
     ),
-    Row("compiled", "_segment_reduce.lengths", "no kernel yet"),
     Row("compiled", "nn.functional.linear_cross_entropy.chunked_none", "an operator of torch.nn itself, not of ATen"),
     Row("values", "matrix_exp", "less accurate than ATen's in float32 by a factor of more than 2", (torch.float32,)),
     Row("values", "linalg.lstsq", "the pseudo-inverse of complex matrices is not right yet", (torch.complex64,)),

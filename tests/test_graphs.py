@@ -10,7 +10,7 @@ import torch
 import torch._dynamo
 from torch import nn
 
-from jaten_ops.backend import capture
+from jaten_ops.backend import segments
 
 
 def _text(graph: torch.fx.Graph) -> str:
@@ -49,14 +49,14 @@ class TestTwoLayerNet(expecttest.TestCase):
 
     def _captured(self, device: str) -> str:
         seen: list[torch.fx.Graph] = []
-        executable = capture.Executable
+        executable = segments.Executable
 
         def record(gm: torch.fx.GraphModule, **options: Any) -> Any:
             seen.append(gm.graph)
             return executable(gm, **options)
 
         torch._dynamo.reset()
-        with mock.patch.object(capture, "Executable", record):
+        with mock.patch.object(segments, "Executable", record):
             _train(device)
         self.assertEqual(len(seen), 2)
         self.assertTrue(all(map(_only_jaten, seen)))

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from jaten_ops import registry
 
-from .runtime import Executable
+from .segments import make_executable
 from .targets import overload_of, retarget
 
 
@@ -66,11 +66,7 @@ def _strided_outputs(*, backward: bool) -> int | None:
 
 def _compile(gm: torch.fx.GraphModule, _inputs: Sequence[Any], *, backward: bool = False) -> Callable[..., Any]:
     retarget(gm)
-    executable = Executable(
-        gm,
-        static_inputs=_static_inputs(gm.graph, backward=backward),
-        strided_outputs=_strided_outputs(backward=backward),
-    )
+    executable = make_executable(gm, _static_inputs(gm.graph, backward=backward), _strided_outputs(backward=backward))
 
     def run(args: list[Any]) -> list[Any]:  # a function, since Dynamo's wrappers copy the mark below from no object
         return executable(args)

@@ -14,22 +14,20 @@ from jaten_ops.errors import KernelError
 from jaten_ops.execute import KernelCall, Signature, freeze
 from jaten_ops.kernels import checks, promotion
 
-from .targets import effectful, is_token, overload_of, source_line
+from .targets import overload_of, source_line
 
 
 class _KernelNode:
     """One node of a graph, ready to be called with arrays for its inputs."""
 
     def __init__(self, node: torch.fx.Node, index: int) -> None:
-        target, args = effectful(node)
-        key = overload_of(target)
+        key = overload_of(node.target)
         assert key is not None
         spec = registry.SPECS[key]
         self._node, self._spec, self._index = node, spec, index
         self._signature = Signature(spec)
         self._call = KernelCall(spec, registry.KERNELS[key].fn)
-        self._values = self._signature.bind(args, node.kwargs)
-        self._has_token = target is not node.target
+        self._values = self._signature.bind(node.args, node.kwargs)
         self._single = len(spec.returns) == 1 and not spec.returns[0].endswith("[]")
 
     def run(self, read: Callable[[Any], Any], key: jax.Array | None) -> Any:
@@ -45,10 +43,7 @@ class _KernelNode:
         self._forward(conditions)
         if self._single:
             results = results[0] if isinstance(results, tuple | list) else results
-        results = jax.tree.map(lambda a: promotion.cast(a, a.dtype), results)
-        if self._has_token:
-            return (None, *(results if isinstance(results, tuple | list) else (results,)))
-        return results
+        return jax.tree.map(lambda a: promotion.cast(a, a.dtype), results)
 
     def _forward(self, conditions: checks.Conditions) -> None:
         """Hands the node's conditions on to the graph's, with the user's line in their messages."""
@@ -82,7 +77,7 @@ class Lowered:
             if node.op == "get_attr":
                 self._steps.append((node, _constant(gm, node)))
             elif node.op == "call_function":
-                key = overload_of(effectful(node)[0])
+                key = overload_of(node.target)
                 kernel = _KernelNode(node, index) if key in registry.KERNELS else None
                 self._steps.append((node, kernel))
                 self.random |= kernel is not None and registry.SPECS[key or ""].random
@@ -131,8 +126,6 @@ def _constant(gm: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
 
 def _run_python(node: torch.fx.Node, read: Callable[[Any], Any]) -> Any:
     """Sizes and arithmetic on them, and getitem: concrete while tracing, since every array has a concrete shape."""
-    if is_token(node.target):
-        return None
     args = [read(a) for a in node.args]
     name = overload_of(node.target)
     if name == "sym_size.int":

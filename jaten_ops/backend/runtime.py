@@ -172,6 +172,6 @@ def _symbols(placeholders: Sequence[torch.fx.Node], taken: Sequence[Any]) -> dic
         is_tensor = isinstance(meta, torch.Tensor)
         pairs: list[Any] = list(zip(meta.shape, value.shape, strict=True)) if is_tensor else [(meta, value)]
         for symbolic, concrete in pairs:
-            if isinstance(symbolic, torch.SymInt) and symbolic.node.expr.is_symbol:
+            if isinstance(symbolic, torch.SymInt | torch.SymFloat) and symbolic.node.expr.is_symbol:
                 found[symbolic.node.expr] = concrete
     return found

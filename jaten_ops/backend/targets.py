@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from typing import Any
@@ -44,16 +45,27 @@ def _returns_symints(target: torch._ops.OpOverload) -> bool:
 _TOKENS = (torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default)
 
 
-def is_token(target: Any) -> bool:
-    """Whether a call makes or ends the tokens by which AOTAutograd orders effects."""
-    return target in _TOKENS
+def _drop_tokens(graph: torch.fx.Graph) -> None:
+    """Replaces `with_effects(token, op, ...)`, by which AOTAutograd orders effects, with calls of the ops.
 
-
-def effectful(node: torch.fx.Node) -> tuple[Any, tuple[Any, ...]]:
-    """The operator that a node calls and its arguments: those of the op inside `with_effects(token, op, ...)`."""
-    if node.target is torch.ops.higher_order.with_effects:
-        return node.args[1], node.args[2:]
-    return node.target, node.args
+    In an executable the order is that of the data.
+    """
+    ordered = [n for n in graph.nodes if n.target is torch.ops.higher_order.with_effects]
+    for node in ordered:
+        _, op, *args = node.args
+        with graph.inserting_before(node):
+            call = graph.call_function(op, tuple(args), node.kwargs)
+        call.meta = node.meta | {"val": node.meta["val"][1] if len(op._schema.returns) == 1 else node.meta["val"][1:]}
+        for item in [u for u in node.users if u.args[1] > 0]:
+            if len(op._schema.returns) == 1:
+                item.replace_all_uses_with(call)
+            else:
+                with graph.inserting_before(item):
+                    item.replace_all_uses_with(graph.call_function(operator.getitem, (call, item.args[1] - 1)), True)
+    for node in reversed(graph.nodes):
+        is_item = node.target is operator.getitem and node.args[0] in ordered
+        if is_item or node in ordered or node.target in _TOKENS:
+            graph.erase_node(node)
 
 
 def retarget(gm: torch.fx.GraphModule) -> None:
@@ -62,17 +74,20 @@ def retarget(gm: torch.fx.GraphModule) -> None:
     Raises:
         MissingKernelError: an op without kernel, with the line of the user's program.
     """
+    _drop_tokens(gm.graph)
     for node in gm.graph.nodes:
-        if node.op != "call_function" or is_token(node.target):
+        if node.op != "call_function":
             continue
-        target, _ = effectful(node)
+        target = node.target
+        if target is torch.ops.prims.convert_element_type.default:  # of numbers that torch made tensors
+            node.args, node.kwargs, target = node.args[:1], {"dtype": node.args[1]}, torch.ops.aten._to_copy.default
         key = overload_of(target)
-        if key is None or (_returns_symints(target) and target is node.target):
+        if key is None or _returns_symints(target):
             continue
         if key not in registry.KERNELS:
             name = target.name().replace("aten::", "jaten::")
             raise MissingKernelError(name, source_line(node))
-        if target is node.target and target.namespace == "aten":
+        if target.namespace == "aten":
             packet, _, suffix = key.partition(".")
             node.target = getattr(getattr(torch.ops.jaten, packet), suffix or "default")
     gm.recompile()

@@ -1,0 +1,88 @@
+"""Compiled programs whose sizes or numbers depend on values: captured whole, run as several executables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+
+import jaten_ops  # noqa: F401  # the device jax
+
+
+def _arange(x: torch.Tensor) -> torch.Tensor:
+    n = int(x.abs().max().item())
+    torch._check(n >= 0)
+    return torch.arange(n) * 2
+
+
+PROGRAMS: dict[str, Callable[..., Any]] = {
+    "number": lambda x: x * x.sum().item(),
+    "size": lambda x: torch.zeros(int(x.abs().sum().item())).shape[0] + x,
+    "range": _arange,
+    "unique": lambda x: torch.unique(x, return_inverse=True, return_counts=True),
+    "nonzero": lambda x: x.nonzero().sum(1),
+    "where": lambda x: torch.where(x > 0)[0] + 1,
+    "two symbols": lambda x: (x[x > 0].sum(), x[x < 0] * 2),
+    "written": lambda x: x.clone().masked_fill_(x > 0, 1.0) + x[x > 100].sum(),
+    "ordered effect": lambda x: torch.linalg.cholesky(torch.eye(2) * x[x > 0].sum()),
+}
+
+DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
+    "masked_select": lambda x: torch.masked_select(x, x > 0) * 2,
+    "mask": lambda x: x[x > 0] * 2,
+    "indices": lambda x: x[x.nonzero().squeeze(1)].sin(),
+    "repeats": lambda x: torch.repeat_interleave(x, torch.tensor([1, 2, 0, 1, 1])),
+    "dropout": lambda x: torch.nn.functional.dropout(x[x > 0], 0.0),
+}
+
+
+@pytest.fixture(autouse=True)
+def _whole() -> Any:
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
+        yield
+
+
+def _input(shift: float = 0.0) -> torch.Tensor:
+    return torch.tensor([1.0, -2.0, 3.0, 3.0, -4.0]) + shift
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_values(name: str) -> None:
+    compiled = torch.compile(PROGRAMS[name], backend="jaten", fullgraph=True)
+    for shift in (0.0, 2.5, 0.0):
+        torch.testing.assert_close(compiled(_input(shift)), PROGRAMS[name](_input(shift)))
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients(name: str) -> None:
+    compiled = torch.compile(DIFFERENTIABLE[name], backend="jaten", fullgraph=True)
+    for shift in (0.0, 2.5):
+        grads = []
+        for run in (compiled, DIFFERENTIABLE[name]):
+            x = _input(shift).requires_grad_()
+            run(x).square().sum().backward()
+            grads.append(x.grad)
+        torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("name", ["mask", "masked_select"])
+def test_on_the_device_jax(name: str) -> None:
+    compiled = torch.compile(DIFFERENTIABLE[name], backend="jaten", fullgraph=True)
+    torch.testing.assert_close(compiled(_input().to("jax")).cpu(), DIFFERENTIABLE[name](_input()))
+
+
+def test_a_size_out_of_range_is_an_error_and_the_next_call_works() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        n = int(x.sum().item())
+        torch._check(n <= 3)
+        return torch.ones(n) + x.sum()
+
+    compiled = torch.compile(program, backend="jaten", fullgraph=True)
+    assert compiled(torch.tensor([1.0, 1.0])).shape == (2,)
+    with pytest.raises(RuntimeError):
+        compiled(torch.tensor([5.0, 5.0]))
+    assert compiled(torch.tensor([1.0, 2.0])).shape == (3,)
