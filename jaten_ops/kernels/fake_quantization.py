@@ -223,7 +223,7 @@ def _choose(low: jax.Array, high: jax.Array, quant_min: int, quant_max: int, sym
     low_is_better = abs(quant_min) - jnp.abs(from_low) < abs(quant_max) - jnp.abs(from_high)
     zero = jnp.where(low_is_better, quant_min - from_low, quant_max - from_high)
     zero = jnp.where(symmetric, (quant_min + quant_max) / 2, zero)
-    return cast(scale, _F32), cast(jnp.round(jnp.clip(zero, quant_min, quant_max)), "int32")
+    return cast(scale, _F32), convert(jnp.round(jnp.clip(zero, quant_min, quant_max)), np.dtype("int32"))
 
 
 def _moving_average(running: jax.Array, current: jax.Array, constant: Any) -> jax.Array:
@@ -255,6 +255,7 @@ def fused_moving_average_fake_quantize(
     new_scale, new_zero = _choose(running_min, running_max, quant_min, quant_max, symmetric_quant)
     scale = jnp.where(on, cast(new_scale, scale.dtype), scale)
     zero_point = jnp.where(on, cast(new_zero, zero_point.dtype), zero_point)
+    new_zero = jnp.where(on, new_zero, quant_min)  # nothing is checked where it is off
     if per_row_fake_quant:
         values, mask = fake_quantize_per_channel(self, new_scale, new_zero, ch_axis, quant_min, quant_max)
     else:

@@ -1,0 +1,28 @@
+"""Copies between tensors of other shapes and dtypes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .beside import assert_same_outcome
+
+OPS = torch.ops.jaten
+
+
+def test_copy_from_takes_shape_and_dtype_of_the_target() -> None:
+    source, target = torch.tensor([1.5, 2.5]), torch.zeros(3, 2, dtype=torch.float16)
+    torch.testing.assert_close(OPS._copy_from(source, target), source.half().expand(3, 2).contiguous())
+    torch.testing.assert_close(OPS._copy_from_and_resize(source, target), source.half())
+
+
+@pytest.mark.filterwarnings("ignore:.*was resized")  # ATen's meta function warns, once
+def test_resize_output() -> None:
+    got = OPS._resize_output(torch.ones(2), [3], torch.device("cpu"))
+    assert got.shape == (3,)
+    assert got[:2].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.int64, torch.bool], ids=str)
+def test_dequantize_of_a_plain_tensor(dtype: torch.dtype) -> None:
+    assert_same_outcome("dequantize.self", lambda ops: ops.dequantize.self(torch.tensor([0, 3]).to(dtype)))
