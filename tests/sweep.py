@@ -89,7 +89,7 @@ class _Progress:
     """Items done, failed, their rate and the time that remains: one line on a terminal, else a line now and then."""
 
     def __init__(self, total: int, stream: TextIO) -> None:
-        self._total, self._stream = total, stream
+        self.total, self._stream = total, stream
         self._start = self._last = time.monotonic()
         self._terminal = stream.isatty()
         self._failed = self._done = 0
@@ -110,8 +110,8 @@ class _Progress:
 
     def _line(self, now: float) -> str:
         rate = self._done / max(now - self._start, 1e-9)
-        left = datetime.timedelta(seconds=round((self._total - self._done) / rate)) if self._done else "?"
-        return f"{self._done} of {self._total} done, {self._failed} failed, {rate:.2f}/s, {left} left"
+        left = datetime.timedelta(seconds=round((self.total - self._done) / rate)) if self._done else "?"
+        return f"{self._done} of {self.total} done, {self._failed} failed, {rate:.2f}/s, {left} left"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -120,12 +120,12 @@ def main(arguments: list[str] | None = None) -> int:
     lines = options.report.with_suffix(".jsonl")
     lines.parent.mkdir(parents=True, exist_ok=True)
     table = groups(options.checks, options.opinfo, options.dtypes, options.most, options.shard)
-    records = read_lines(lines) if options.resume or options.again else {}
-    kept = {k for k, r in records.items() if r.most == options.most and not (options.again and r.status == "failed")}
+    before = read_lines(lines) if options.resume or options.again else {}
+    records = {k: r for k, r in before.items() if r.most == options.most}
+    kept = {k for k, r in records.items() if not (options.again and r.status == "failed")}
     table = [left for group in table if (left := [item for item in group if item.key not in kept])]
-    pool = Pool(
-        table, min(options.jobs, len(table)), options.most, options.timeout, options.cache and Path(options.cache)
-    )
+    cache = Path(options.cache) if options.cache else None
+    pool = Pool(table, min(options.jobs, len(table)), options.most, options.timeout, cache)
     progress = _Progress(sum(map(len, table)), sys.stderr)
     with lines.open("w", encoding="utf-8") as stream:
         stream.writelines(_line(record) for record in records.values())
@@ -136,6 +136,8 @@ def main(arguments: list[str] | None = None) -> int:
                     records[record.key] = record
                     stream.write(_line(record))
                     stream.flush()
+        except KeyboardInterrupt:
+            print("\nbroken off: --resume takes it up", file=sys.stderr)
         finally:
             progress.end()
             report = document(records.values(), options)
@@ -143,7 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
     for check, counts in report["totals"]["by_check"].items():
         print(f"{check}: " + ", ".join(f"{n} {status}" for status, n in counts.items()))
     print(f"written: {options.report}")
-    return int(report["totals"]["all"]["failed"] > 0)
+    return int(len(records) < len(kept) + progress.total or report["totals"]["all"]["failed"] > 0)
 
 
 if __name__ == "__main__":
