@@ -3,8 +3,8 @@
 if __name__ != "jaten_ops.autograd":
     raise ImportError("this is jaten_ops.autograd: import it by that name")
 
-from . import formulas
+from . import attention, formulas
 from .differentiability import vjp_spec
 from .function import is_transformed, leaf_like, make_autograd_kernel
 
-__all__ = ["formulas", "is_transformed", "leaf_like", "make_autograd_kernel", "vjp_spec"]
+__all__ = ["attention", "formulas", "is_transformed", "leaf_like", "make_autograd_kernel", "vjp_spec"]
