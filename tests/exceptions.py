@@ -33,8 +33,6 @@ ROWS: list[Row] = [
         (torch.float16,),
     ),
     Row("compiled", "nn.functional.linear_cross_entropy.chunked_none", "an operator of torch.nn itself, not of ATen"),
-    Row("values", "matrix_exp", "less accurate than ATen's in float32 by a factor of more than 2", (torch.float32,)),
-    Row("values", "linalg.lstsq", "the pseudo-inverse of complex matrices is not right yet", (torch.complex64,)),
     *(
         Row("errors", name, "an out= form computes before it writes: overlapping memory or a cast does no harm")
         for name in ("complex", "kthvalue", "masked_select", "aminmax", "gather", "index_select", "take", "cat")

@@ -23,7 +23,7 @@ from .matrices import (
     transpose,
     with_batch,
 )
-from .promotion import cast, compute_type, is_complex, promote, to_real
+from .promotion import cast, is_complex, promote, to_real
 
 _SINGULAR = "The solver failed because the input matrix is singular."
 
@@ -309,31 +309,30 @@ def linalg_lstsq(self, b, rcond=None, driver=None):
 # Functions of matrices
 
 
-_PADE = {
-    7: (17297280.0, 8648640.0, 1995840.0, 277200.0, 25200.0, 1512.0, 56.0, 1.0),
-    13: (
-        *(64764752532480000.0, 32382376266240000.0, 7771770303897600.0, 1187353796428800.0, 129060195264000.0),
-        *(10559470521600.0, 670442572800.0, 33522128640.0, 1323241920.0, 40840800.0, 960960.0, 16380.0, 182.0, 1.0),
-    ),
-}
-_LARGEST_NORM = {7: 3.925724783138660, 13: 5.371920351148152}
+_PADE = (  # of degree 13
+    *(64764752532480000.0, 32382376266240000.0, 7771770303897600.0, 1187353796428800.0, 129060195264000.0),
+    *(10559470521600.0, 670442572800.0, 33522128640.0, 1323241920.0, 40840800.0, 960960.0, 16380.0, 182.0, 1.0),
+)
+_LARGEST_NORM = 5.371920351148152
 
 
 @kernel("linalg_matrix_exp")
 def linalg_matrix_exp(self):
-    """Padé approximation with scaling and squaring (Higham, The scaling and squaring method ..., 2005)."""
+    """Padé approximation with scaling and squaring (Higham, The scaling and squaring method ..., 2005).
+
+    Each squaring doubles the relative error: it is done in double precision, whatever the dtype.
+    """
     require_square(self, "linalg.matrix_exp")
-    a = cast(self, compute_type(self.dtype))
-    real = to_real(a.dtype)
-    degree = 13 if real == np.float64 else 7
+    a = cast(self, np.complex128 if is_complex(self.dtype) else np.float64)
+    real = np.float64
     norm = jnp.max(jnp.sum(lax.abs(a), -2), -1, initial=0)
-    squarings = jnp.ceil(jnp.log2(jnp.maximum(norm / np.array(_LARGEST_NORM[degree], real), np.array(1, real))))
+    squarings = jnp.ceil(jnp.log2(jnp.maximum(norm / _LARGEST_NORM, 1)))
     squarings = cast(jnp.where(jnp.isfinite(squarings), squarings, 0), "int32")[..., None, None]
     a = a / cast(lax.exp2(cast(squarings, real)), a.dtype)
     even = odd = power = jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape)
-    coefficients = [np.array(c / _PADE[degree][0], real) for c in _PADE[degree]]
+    coefficients = [c / _PADE[0] for c in _PADE]
     square, even, odd = matmul(a, a), even * coefficients[0], odd * coefficients[1]
-    for i in range(2, degree, 2):
+    for i in range(2, len(_PADE) - 1, 2):
         power = matmul(power, square)
         even, odd = even + power * coefficients[i], odd + power * coefficients[i + 1]
     odd = matmul(a, odd)
