@@ -44,7 +44,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtypes", nargs="+", choices=sorted(HELD), default=[], metavar="DTYPE", help="default: all")
     parser.add_argument("--most", type=int, help="samples of an OpInfo and dtype; default: all")
     parser.add_argument("--shard", type=_shard, default=(1, 1), metavar="i/n", help="the i-th of n parts")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes, of 1 to 3 GiB each")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes, of 1 to 4 GiB each")
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds an item may take")
     parser.add_argument("--report", type=Path, default=ROOT / "build" / "sweep.json")
     parser.add_argument("--resume", action="store_true", help="leave out what the report's lines have already")

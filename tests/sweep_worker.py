@@ -17,7 +17,7 @@ import torch._dynamo
 
 from . import sweep_items
 
-_MEMORY = 3 << 30  # bytes above which what was compiled is forgotten
+_MEMORY = 2 << 30  # bytes above which what was compiled is forgotten, and if that frees nothing the worker replaced
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
