@@ -374,12 +374,6 @@ def standard_gamma(self, *, key):
     return cast(jnp.maximum(drawn, jnp.finfo(dtype).tiny), self.dtype)
 
 
-@kernel("_standard_gamma_grad")
-def standard_gamma_grad(self, output):
-    dtype = compute_type(self.dtype)
-    return cast(lax.random_gamma_grad(cast(self, dtype), cast(output, dtype)), self.dtype)
-
-
 @kernel("_sample_dirichlet")
 def sample_dirichlet(self, *, key):
     _check_inexact(self.dtype, "_sample_dirichlet")

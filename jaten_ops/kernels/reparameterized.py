@@ -1,6 +1,6 @@
-"""The reparameterized gradient of the Dirichlet distribution: aten/src/ATen/native/Distributions.h.
+"""The reparameterized gradients of the Gamma and Dirichlet distributions: aten/src/ATen/native/Distributions.h.
 
-ATen approximates it, by another formula in each of four regions; so does this, to give the same values.
+ATen approximates them, by another formula in each of a few regions; so do these, to give the same values.
 """
 
 from __future__ import annotations
@@ -13,6 +13,89 @@ from jax import lax
 from jaten_ops.registry import kernel
 
 from .promotion import cast
+
+# Gamma
+
+# of the logarithm of the gradient, numerator and denominator: by powers of log(x / alpha), of log(alpha)
+_GAMMA = np.array(
+    [
+        [
+            [0.16009398, -0.094634809, 0.025146376, -0.0030648343],
+            [1, 0.32668115, 0.10406089, 0.0014179084],
+        ],
+        [
+            [0.53487893, 0.1298071, 0.065735949, -0.0015649758],
+            [0.16639465, 0.020070113, -0.0035938915, -0.00058392623],
+        ],
+        [
+            [0.040121004, -0.0065914022, -0.0026286047, -0.0013441777],
+            [0.017050642, -0.0021309326, 0.00085092367, -1.5247877e-07],
+        ],
+    ]
+)
+
+
+def _digamma(x: jax.Array) -> jax.Array:
+    """Infinite at its poles, of which this one of ATen's knows no sign."""
+    return jnp.where((x <= 0) & (x == jnp.floor(x)), jnp.inf, lax.digamma(x))
+
+
+def _gamma_near_zero(alpha: jax.Array, x: jax.Array) -> jax.Array:
+    """Five terms of the series of the distribution function."""
+    term, divisor = jnp.ones_like(x), alpha
+    first, second = term / divisor, term / (divisor * divisor)
+    for i in range(1, 6):
+        term, divisor = term * (-x / i), divisor + 1
+        first, second = first + term / divisor, second + term / (divisor * divisor)
+    power = lax.pow(x, alpha)
+    by_alpha = (jnp.log(x) - _digamma(alpha)) * (power * first) - power * second
+    result = -by_alpha / (lax.pow(x, alpha - 1) * jnp.exp(-x))
+    return jnp.where(jnp.isnan(result), 0, result)
+
+
+def _gamma_near_mean(alpha: jax.Array, x: jax.Array) -> jax.Array:
+    """What stands in for the saddle point expansion at its singularity, alpha."""
+    first = 1 + 24 * alpha * (1 + 12 * alpha)
+    second = 1440 * alpha**2 + 6 * x * (53 - 120 * x) - 65 * x * x / alpha + alpha * (107 + 3600 * x)
+    return first * second / (1244160 * alpha**4)
+
+
+def _gamma_saddle_point(alpha: jax.Array, x: jax.Array) -> jax.Array:
+    """For a large alpha, away from it."""
+    root, ratio = jnp.sqrt(8 * alpha), jnp.log(x / alpha)
+    power = lax.pow(x - alpha - alpha * ratio, np.float64(-1.5))
+    inner = root / (alpha - x) + jnp.where(x < alpha, -power, power)
+    outer = ratio * inner - jnp.sqrt(2 / alpha) * (alpha + x) / lax.square(alpha - x)
+    stirling = 1 + 1 / (12 * alpha) * (1 + 1 / (24 * alpha))
+    return -stirling * x * outer / root
+
+
+def _gamma_rational(alpha: jax.Array, x: jax.Array) -> jax.Array:
+    u, v = jnp.log(x / alpha), jnp.log(alpha)
+    powers = (jnp.stack([b**k for k in range(n)]) for b, n in ((u, 3), (v, 4)))
+    numerator, denominator = jnp.einsum("irj,i...,j...->r...", _GAMMA, *powers)
+    return jnp.exp(numerator / denominator)
+
+
+@kernel("_standard_gamma_grad")
+def standard_gamma_grad(self, output):
+    _require_single_or_double("_standard_gamma_grad", self, output)
+    alpha, x = jnp.broadcast_arrays(cast(self, "float64"), cast(output, "float64"))
+    near = (0.9 * alpha <= x) & (x <= 1.1 * alpha)
+    large = jnp.where(near, _gamma_near_mean(alpha, x), _gamma_saddle_point(alpha, x))
+    result = jnp.where(alpha > 8, large, _gamma_rational(alpha, x))
+    return cast(jnp.where(x < np.float32(0.8), _gamma_near_zero(alpha, x), result), self.dtype)
+
+
+def _require_single_or_double(name: str, *tensors: jax.Array) -> None:
+    dtypes = [x.dtype for x in tensors]
+    if len(set(dtypes)) > 1:
+        raise RuntimeError(f"{name}: expected one dtype, but got {', '.join(map(str, dtypes))}")
+    if dtypes[0].name not in ("float32", "float64"):
+        raise NotImplementedError(f"{name} is not implemented for {dtypes[0]}")
+
+
+# Beta, of which a Dirichlet sample's elements are
 
 # of the rational correction: numerator and denominator; by powers of log(x), of log(alpha / x), of the rest
 _CORRECTION = np.array(
@@ -57,7 +140,7 @@ _CORRECTION = np.array(
 
 def _near_zero_by_alpha(x: jax.Array, alpha: jax.Array, beta: jax.Array) -> jax.Array:
     """The gradient of a Beta sample near 0 by alpha: ten terms of a series."""
-    factor = lax.digamma(alpha) - lax.digamma(alpha + beta) - jnp.log(x)
+    factor = _digamma(alpha) - _digamma(alpha + beta) - jnp.log(x)
     term = jnp.ones_like(x)
     series = term / alpha * (factor + 1 / alpha)
     for i in range(1, 11):
@@ -69,7 +152,7 @@ def _near_zero_by_alpha(x: jax.Array, alpha: jax.Array, beta: jax.Array) -> jax.
 
 def _near_zero_by_beta(x: jax.Array, alpha: jax.Array, beta: jax.Array) -> jax.Array:
     """The gradient of a Beta sample near 0 by beta: eight terms of a series."""
-    factor = lax.digamma(alpha + beta) - lax.digamma(beta)
+    factor = _digamma(alpha + beta) - _digamma(beta)
     term, product, derivative = jnp.ones_like(x), jnp.ones_like(x), jnp.zeros_like(x)
     series = factor / alpha
     for i in range(1, 9):
@@ -126,16 +209,13 @@ def _corrected(x: jax.Array, alpha: jax.Array, total: jax.Array) -> jax.Array:
     b = jnp.log(total) - a
     powers = [jnp.stack([v**k for k in range(n)]) for v, n in ((u, 3), (a, 3), (b, 4))]
     numerator, denominator = jnp.einsum("rijk,i...,j...,k...->r...", _CORRECTION, *powers)
-    approximation = x * (lax.digamma(total) - lax.digamma(alpha)) / (total - alpha)
+    approximation = x * (_digamma(total) - _digamma(alpha)) / (total - alpha)
     return numerator / denominator * approximation
 
 
 @kernel("_dirichlet_grad")
 def dirichlet_grad(x, alpha, total):
-    if len({x.dtype, alpha.dtype, total.dtype}) > 1:
-        raise RuntimeError(f"_dirichlet_grad: expected one dtype, but got {x.dtype}, {alpha.dtype}, {total.dtype}")
-    if x.dtype.name not in ("float32", "float64"):
-        raise NotImplementedError(f"_dirichlet_grad is not implemented for {x.dtype}")
+    _require_single_or_double("_dirichlet_grad", x, alpha, total)
     dtype = x.dtype
     x, alpha, total = jnp.broadcast_arrays(x, alpha, total)
     # ATen chooses the formula in the dtype of the input, and sums the series in it too; they are better in double

@@ -1,4 +1,4 @@
-"""The gradient of the Dirichlet distribution, against ATen's approximation of it in each of its regions."""
+"""The gradients of the Gamma and Dirichlet distributions, against ATen's approximations in each of their regions."""
 
 from __future__ import annotations
 
@@ -37,3 +37,24 @@ def test_edges() -> None:
 def test_dtypes(dtypes: tuple[torch.dtype, ...]) -> None:
     arguments = [torch.full((2,), 0.5, dtype=d) for d in dtypes]
     assert_same_outcome("_dirichlet_grad", lambda ops: ops._dirichlet_grad(*arguments))
+
+
+@pytest.mark.parametrize("largest", [1.0, 8.0, 100.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_gamma(largest: float, dtype: torch.dtype) -> None:
+    alpha, ratio = torch.rand(2, 1000, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    alpha = alpha * largest
+    x = alpha * (0.1 + 2 * ratio)
+    assert_same_outcome("_standard_gamma_grad", lambda ops: ops._standard_gamma_grad(alpha, x))
+
+
+def test_gamma_edges() -> None:
+    nan, inf = float("nan"), float("inf")
+    alpha, x = torch.tensor([0.0, 1.0, nan, 1.0, 9.0, 9.0, -1.0]), torch.tensor([0.5, 0.0, 1.0, inf, 9.0, nan, 2.0])
+    assert_same_outcome("_standard_gamma_grad", lambda ops: ops._standard_gamma_grad(alpha, x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int64], ids=str)
+def test_gamma_dtypes(dtype: torch.dtype) -> None:
+    ones = torch.ones(2, dtype=dtype)
+    assert_same_outcome("_standard_gamma_grad", lambda ops: ops._standard_gamma_grad(ones, ones))
