@@ -224,8 +224,12 @@ def flash_attention_backward(
 _FROM_RIGHT = 2  # of custom_mask_type: 0 none, 1 causal from the left
 
 
-def _efficient_rows(x: jax.Array, ends: jax.Array | None, longest: Any, lengths: jax.Array | None) -> Rows:
-    return _rows(x, None, 0, lengths) if ends is None else _rows(x[0], ends, longest, lengths)
+def _efficient_rows(x: jax.Array, ends: jax.Array | None, longest: int | None, lengths: jax.Array | None) -> Rows:
+    if ends is None:
+        return _rows(x, None, 0, lengths)
+    if x.shape[0] != 1:
+        raise RuntimeError(f"_efficient_attention: with cu_seqlens the batch is of 1, got {list(x.shape)}")
+    return _rows(x[0], ends, x.shape[1] if longest is None else longest, lengths)
 
 
 def _efficient_mask(query: Rows, key: Rows, custom_mask_type: int, bias: Any, window_size: int | None) -> Any:
