@@ -206,7 +206,7 @@ def _bessel_j1(x: jax.Array) -> jax.Array:
     near = _horner(_J1_RP, z) / _horner(_J1_RQ, z) * small * (z - 14.6819706421238932572) * (z - 49.2184563216946036703)
     p, q, phase, scale = _asymptotic(large, 1)
     value = jnp.where(low, near, (p * lax.cos(phase) - q * lax.sin(phase)) * scale)
-    return jnp.where(x < 0, -value, value)
+    return jnp.where(x < 0, -value, jnp.where(x == 0, x, value))  # -0 at -0
 
 
 def _of_positive(x: jax.Array, at_zero: float, value: jax.Array) -> jax.Array:

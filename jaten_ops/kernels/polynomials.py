@@ -134,8 +134,8 @@ def _polynomial_kernel(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]
     def polynomial(x, n):
         dtype = float_type(x, n)
         x, n = jnp.broadcast_arrays(cast(x, dtype), cast(n, dtype))
-        # a degree that is no number is none, as in C++'s conversion to an integer
-        degree = jnp.where(jnp.isfinite(n), jnp.trunc(n), -jnp.ones_like(n))
+        # C++'s conversion makes the lowest integer of what an integer cannot hold, so NaN and 1e30 are no degrees
+        degree = jnp.where(lax.abs(n) < 2.0**63, jnp.trunc(n), -jnp.ones_like(n))
         return fn(x, degree)
 
     return polynomial

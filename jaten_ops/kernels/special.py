@@ -132,7 +132,11 @@ def _bessel_i0(x: jax.Array) -> jax.Array:
 
 
 def _bessel_i1(x: jax.Array) -> jax.Array:
-    return lax.exp(lax.abs(x)) * lax.bessel_i1e(x)
+    return lax.exp(lax.abs(x)) * _bessel_i1e(x)
+
+
+def _bessel_i1e(x: jax.Array) -> jax.Array:
+    return jnp.where(x == 0, jnp.zeros_like(x), lax.bessel_i1e(x))  # +0 at -0 too
 
 
 def _over(r: jax.Array, x: jax.Array) -> jax.Array:
@@ -144,7 +148,7 @@ def _over(r: jax.Array, x: jax.Array) -> jax.Array:
 i0 = with_partials(_bessel_i0, lambda r, x: i1(x))
 i1 = with_partials(_bessel_i1, lambda r, x: i0(x) - _over(r, x))
 i0e = with_partials(lax.bessel_i0e, lambda r, x: i1e(x) - jnp.sign(x) * r)
-i1e = with_partials(lax.bessel_i1e, lambda r, x: i0e(x) - jnp.sign(x) * r - _over(r, x))
+i1e = with_partials(_bessel_i1e, lambda r, x: i0e(x) - jnp.sign(x) * r - _over(r, x))
 
 _FUNCTIONS = {
     ("digamma",): lambda x: polygamma_of(0, x),
