@@ -133,7 +133,7 @@ def make_function(spec: OpSpec, call: Callable[[Sequence[Any]], Any], derivative
             for at in range(where.start, where.stop)
         ]
         out: list[Any] = [None] * ctx.count
-        if any(mask):
+        if any(mask) and ctx.differentiable:
             for i, tangent in zip(
                 ctx.differentiable, derivative.push_forward(wanted, values, results, mask), strict=True
             ):

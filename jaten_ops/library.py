@@ -194,10 +194,16 @@ class _Derivative:
     def _pulled(
         self, grads: Sequence[Any], values: list[Any], results: Sequence[Any], mask: list[bool]
     ) -> tuple[Any, ...]:
-        """The gradients of the selected arguments, one for each tensor, zeros where the formula gives none."""
+        """The gradients of the selected arguments, one for each tensor, as autograd would finish them.
+
+        They are zeros where the formula gives none, and summed where the operand was broadcast.
+        """
         pulled = self.pull_back(grads, values, results, mask)
         wanted = [v for a, v in zip(self._spec.arguments, values, strict=True) if a.name in self._selected(mask)]
-        return tuple(torch.zeros_like(t) if g is None else g for g, t in zip(pulled, tree_leaves(wanted), strict=True))
+        return tuple(
+            torch.zeros_like(t) if g is None else g.sum_to_size(t.shape)
+            for g, t in zip(pulled, tree_leaves(wanted), strict=True)
+        )
 
     def _selected(self, mask: list[bool]) -> list[str]:
         return [n for n, on in zip(self._spec.differentiable, mask, strict=True) if on]
@@ -207,6 +213,7 @@ def _vjp_op(spec: OpSpec) -> torch._ops.OpOverload:
     """The companion op of a differentiable op; that of a companion is defined at its first use."""
     companion = autograd.vjp_spec(spec)
     if _key(companion) not in registry.SPECS and "_vjp" in spec.packet:
+        op_of(spec)  # is defined first, if this is the first time that it is named
         define_vjp(spec)
     return op_of(companion)
 

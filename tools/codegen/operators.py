@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 import torchgen
@@ -30,6 +31,15 @@ def _without_alias_marks(schema: torch._C.FunctionSchema) -> str:
     return text[:cut] + "(" + _ALIAS_MARK.sub("", text[cut + 1 :])
 
 
+def _used_gradients(info: Any) -> set[int]:
+    """The results whose gradients the formulas of a torchgen `DifferentiabilityInfo` use: no others require one."""
+    formulas = " ".join(d.formula for d in info.derivatives)
+    results = range(len(info.func.func.returns))
+    if not info.derivatives or re.search(r"\bgrads\b", formulas):
+        return set(results)
+    return {0} | {i for i in results if re.search(rf"\bgrad_{info.func.func.returns[i].name}\b", formulas)}
+
+
 def _differentiability() -> dict[str, tuple[tuple[str, ...], tuple[int, ...]]]:
     """For each overload with a derivative: the arguments that have one, and the outputs that never do."""
     packaged = Path(torchgen.__file__).parent / "packaged"
@@ -44,7 +54,7 @@ def _differentiability() -> dict[str, tuple[tuple[str, ...], tuple[int, ...]]]:
         if info is None:
             continue
         names = [name for d in info.derivatives if "not_implemented" not in d.formula for name in d.var_names]
-        outputs = info.output_differentiability or []
+        outputs = info.output_differentiability or [i in _used_gradients(info) for i in range(len(schema.returns))]
         table[str(schema.name)] = (
             tuple(names),
             tuple(i for i, differentiable in enumerate(outputs) if not differentiable),
