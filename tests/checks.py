@@ -27,8 +27,11 @@ from .replay import OP_INFOS, Replay, describe, describe_call, differentiable, r
 # functions of them that are not.
 FREE = frozenset({"_linalg_svd", "_linalg_eigh", "linalg_eig", "geqrf"})
 
-# what ATen says of a derivative that it has not
-_NO_DERIVATIVE = ("not implemented", "not supported", "not differentiable", "does not support", "not yet supported")
+# what ATen says of a derivative that it has not; the last of the tangent of lift_fresh
+_NO_DERIVATIVE = (
+    *("not implemented", "not supported", "not differentiable", "does not support", "not yet supported"),
+    "is_inplace_op INTERNAL ASSERT FAILED",
+)
 
 
 @dataclass
