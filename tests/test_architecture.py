@@ -24,6 +24,7 @@ PUBLIC = {"JatenError", "Tensor", "fake", "gradient", "kernel", "op"}
 # What a test file is about when it is not one module: the stem says so.
 SUBJECTS = {
     "architecture": "the rules of the source tree",
+    "extremal": "elementwise operators and reductions at the edges of their dtypes",
     "graphs": "what capture records, on plain tensors and on the device jax",
     "import": "what importing jaten_ops leaves alone",
     "ops": "every operator",

@@ -12,13 +12,13 @@ from jax import lax
 from jaten_ops.registry import kernel
 
 from .checks import require
-from .promotion import cast, result_type
+from .promotion import cast, get_default_float, result_type
 from .views import wrap_dim
 
 
 @kernel("cat")
 def cat(tensors, dim=0):
-    dtype = result_type(*tensors)
+    dtype = result_type(*tensors) if tensors else get_default_float()
     # ATen's legacy: a 1-d tensor without elements joins with anything
     joined = [cast(x, dtype) for x in tensors if x.shape != (0,)]
     if not joined:
@@ -28,7 +28,7 @@ def cat(tensors, dim=0):
 
 @kernel("stack", "_stack")
 def stack(tensors, dim=0):
-    dtype = result_type(*tensors)
+    dtype = result_type(*tensors) if tensors else get_default_float()
     dim = wrap_dim(dim, tensors[0].ndim + 1)
     return lax.concatenate([lax.expand_dims(cast(x, dtype), (dim,)) for x in tensors], dim)
 
@@ -36,7 +36,7 @@ def stack(tensors, dim=0):
 @kernel("block_diag")
 def block_diag(tensors):
     blocks = [lax.reshape(x, (1,) * (2 - x.ndim) + x.shape) if x.ndim < 2 else x for x in tensors]
-    dtype = result_type(*tensors)
+    dtype = result_type(*tensors) if tensors else get_default_float()
     width, at, rows = sum(b.shape[1] for b in blocks), 0, []
     for block in blocks:
         columns = block.shape[1]
