@@ -28,6 +28,7 @@ __all__ = ["JAX_KERNELS", "define_vjp", "kernels", "op_of", "register_op"]
 JAX_KERNELS: dict[str, OpKernel] = {}
 """The implementation of each op on carriers, for callers that need not go through the dispatcher."""
 
+_EXECUTORS: dict[str, Executor] = {}
 _LIBRARIES: dict[str, torch.library.Library] = {}
 
 
@@ -109,8 +110,10 @@ class OpKernel:
         self._generator = names.index("generator") if "generator" in names else None
         self._single_tensor = spec.returns == ("Tensor",)
         self._returns = spec.returns
-        self._executor = Executor(spec, entry, meta.fake_of(spec))
-        return self._executor
+        # one for all devices: what it has traced and compiled serves tensors of each
+        shared = _EXECUTORS.get(_key(spec)) or Executor(spec, entry, meta.fake_of(spec))
+        self._executor = _EXECUTORS[_key(spec)] = shared
+        return shared
 
     @opaque
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

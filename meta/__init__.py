@@ -3,7 +3,7 @@
 if __name__ != "jaten_ops.meta":
     raise ImportError("this is jaten_ops.meta: import it by that name")
 
-from . import attention, missing, overrides
+from . import attention, missing, normalization, overrides, vendors
 from .reuse import aten_overload, fake_of, row_major
 
-__all__ = ["aten_overload", "attention", "fake_of", "missing", "overrides", "row_major"]
+__all__ = ["aten_overload", "attention", "fake_of", "missing", "normalization", "overrides", "row_major", "vendors"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTenso
 
 from jaten_ops.registry import fake
 
-from .reuse import row_major
+from .reuse import masked, row_major
 
 # Copies
 
@@ -75,13 +74,9 @@ def glu_backward_jvp(grad_x, grad_glu, x, dgrad_glu, dx, dim):
 # Products
 
 
-def _masked(mask: Sequence[bool], *gradients: Any) -> tuple[Any, ...]:
-    return tuple(row_major(g) if on else None for g, on in zip(gradients, mask, strict=True))
-
-
 @fake("matmul_backward")
 def matmul_backward(grad, self, other, mask):
-    return _masked(mask, self, other)
+    return masked(mask, self, other)
 
 
 # Recurrent cells
@@ -231,7 +226,7 @@ def batch_norm_elemt(input, weight, bias, mean, invstd, eps):
 @fake("batch_norm_backward_reduce")
 def batch_norm_backward_reduce(grad_out, input, mean, invstd, weight, input_g, weight_g, bias_g):
     of_parameter = torch.empty_like(mean if weight is None else weight)
-    return _masked((input_g, input_g, weight_g, bias_g), mean, mean, of_parameter, of_parameter)
+    return masked((input_g, input_g, weight_g, bias_g), mean, mean, of_parameter, of_parameter)
 
 
 @fake("batch_norm_backward_elemt")
@@ -278,7 +273,7 @@ def convolution_overrideable(*args):
 
 @fake("convolution_backward_overrideable")
 def convolution_backward_overrideable(grad_output, input, weight, *settings):
-    return _masked(settings[-1], input, weight, grad_output.new_empty((grad_output.shape[1],)))
+    return masked(settings[-1], input, weight, grad_output.new_empty((grad_output.shape[1],)))
 
 
 # Scaled products. ATen's meta functions check strides, which kernels do not see.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,119 +30,6 @@ def grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
     if self.dim() == mat2.dim():
         shape.insert(0, self.shape[0] if offs is None else offs.shape[0])
     return self.new_empty(shape, dtype=out_dtype or self.dtype)
-
-
-# Normalization. ATen's meta functions answer for CUDA: statistics of evaluation mode have C elements there, those of
-# float16 and bfloat16 are float32. On CPU they are empty, and have the input's dtype unless a parameter is float32.
-
-
-def _statistics_dtype(input: torch.Tensor, *parameters: torch.Tensor | None) -> torch.dtype:
-    mixed = input.dtype.itemsize < 4 and any(p is not None and p.dtype == torch.float32 for p in parameters)
-    return torch.float32 if mixed else input.dtype
-
-
-def _like(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def _batch_norm(input: torch.Tensor, training: bool, *parameters: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-    size, dtype = input.shape[1] if training else 0, _statistics_dtype(input, *parameters)
-    return _like(input), input.new_empty((size,), dtype=dtype), input.new_empty((size,), dtype=dtype)
-
-
-@fake("native_batch_norm")
-def native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps):
-    return _batch_norm(input, training, weight, bias, running_mean, running_var)
-
-
-@fake("_native_batch_norm_legit_functional")
-def native_batch_norm_legit_functional(input, weight, bias, running_mean, running_var, training, momentum, eps):
-    results = _batch_norm(input, training, weight, bias, running_mean, running_var)
-    return *results, _like(running_mean), _like(running_var)
-
-
-@fake("_native_batch_norm_legit.no_stats")
-def native_batch_norm_no_stats(input, weight, bias, training, momentum, eps):
-    return _batch_norm(input, training, weight, bias)
-
-
-@fake("_native_batch_norm_legit_no_training")
-def native_batch_norm_no_training(input, weight, bias, running_mean, running_var, momentum, eps):
-    return _batch_norm(input, False, weight, bias, running_mean, running_var)
-
-
-@fake("_batch_norm_no_update")
-def batch_norm_no_update(input, weight, bias, running_mean, running_var, momentum, eps):
-    return *_batch_norm(input, False, weight, bias, running_mean, running_var), input.new_empty((0,), dtype=torch.uint8)
-
-
-@fake("_batch_norm_with_update_functional")
-def batch_norm_with_update_functional(input, weight, bias, running_mean, running_var, momentum, eps):
-    results = _batch_norm(input, True, weight, bias, running_mean, running_var)
-    return *results, input.new_empty((0,), dtype=torch.uint8), _like(running_mean), _like(running_var)
-
-
-@fake("cudnn_batch_norm")
-def cudnn_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps):
-    return *_batch_norm(input, training, weight, bias, running_mean, running_var), input.new_empty(0, dtype=torch.uint8)
-
-
-@fake("miopen_batch_norm")
-def miopen_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps):
-    return _batch_norm(input, training, weight, bias, running_mean, running_var)
-
-
-@fake("batch_norm_update_stats")  # ATen has no meta function
-def batch_norm_update_stats(input, running_mean, running_var, momentum):
-    return _batch_norm(input, True, running_mean, running_var)[1:]
-
-
-def _masked(mask: Sequence[bool], *gradients: Any) -> tuple[Any, ...]:
-    return tuple(g if on else None for g, on in zip(gradients, mask, strict=True))
-
-
-@fake("native_batch_norm_backward")  # ATen's meta function has a gradient of the input also where it is masked out
-def native_batch_norm_backward(
-    grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask
-):
-    dtype = _statistics_dtype(input, running_mean, running_var) if weight is None else weight.dtype
-    of_channel = input.new_empty((input.shape[1],), dtype=dtype)
-    return _masked(output_mask, _like(input), of_channel, torch.empty_like(of_channel))
-
-
-@fake("batch_norm_backward")
-def batch_norm_backward(
-    grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask, reserve
-):
-    return native_batch_norm_backward(
-        grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask
-    )
-
-
-@fake("native_layer_norm")
-def native_layer_norm(input, normalized_shape, weight, bias, eps):
-    results = torch.ops.aten.native_layer_norm(input, normalized_shape, weight, bias, eps)
-    dtype = _statistics_dtype(input, weight, bias)
-    return _like(results[0]), *(_like(s.to(dtype)) for s in results[1:])
-
-
-@fake("native_group_norm")
-def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
-    results = torch.ops.aten.native_group_norm(input, weight, bias, N, C, HxW, group, eps)
-    dtype = _statistics_dtype(input, weight, bias)
-    return _like(results[0]), *(_like(s.to(dtype)) for s in results[1:])
-
-
-@fake("native_group_norm_backward")  # ATen's meta function returns float32 gradients of a bfloat16 input
-def native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask):
-    of_channel = input.new_empty((C,), dtype=input.dtype if weight is None else weight.dtype)
-    return _masked(output_mask, _like(input), of_channel, torch.empty_like(of_channel))
-
-
-@fake("_weight_norm_interface")  # ATen's meta function forgets that norms of float16 are float32
-def weight_norm_interface(v, g, dim=0):
-    wide = torch.float32 if v.dtype in (torch.float16, torch.bfloat16) else v.dtype
-    return _like(v), torch.empty_like(g, dtype=wide, memory_format=torch.contiguous_format)
 
 
 # Extrema of nothing. ATen's meta functions let them pass, or raise another class of error than its CPU kernels.
@@ -243,7 +129,7 @@ def native_multi_head_attention(
 ):  # fmt: skip
     batch, length = query.shape[:2]
     shape = (batch, length, length) if average_attn_weights else (batch, num_head, length, length)
-    return _like(query), query.new_empty(shape) if need_weights else None
+    return row_major(query), query.new_empty(shape) if need_weights else None
 
 
 # ATen's meta function answers for CUDA: on CPU the sum leaves offset2bag empty in its fast path, and there is one size
@@ -342,7 +228,7 @@ def multilabel_margin_loss_forward(self, target, reduction):
 
 @fake("geometric")  # ATen's meta function looks at p, of which only the type is known here
 def geometric(self, p, *, generator=None):
-    return _like(self)
+    return row_major(self)
 
 
 # The dtype of these losses is that of self on CPU; ATen's meta functions promote.
@@ -416,128 +302,6 @@ def _compute_linear_combination(input, coefficients):
     return input.new_empty((coefficients.shape[0], *input.shape[1:]))
 
 
-# Convolutions of one backend. ATen has no meta function for them; they have the shapes of `convolution`.
-
-
-def _convolution(input, weight, bias, stride, padding, dilation, transposed=False, output_padding=(0,), groups=1):
-    lists = [list(v) * (input.dim() - 2) if len(v) == 1 else v for v in (stride, padding, dilation, output_padding)]
-    return torch.ops.aten.convolution(input, weight, bias, *lists[:3], transposed, lists[3], groups)
-
-
-def _unbatched_convolution(self, weight, kernel_size, *settings):
-    weight = weight.reshape(weight.shape[0], -1, *kernel_size)
-    if self.dim() == len(kernel_size) + 2:
-        return _convolution(self, weight, *settings)
-    return _convolution(self[None], weight, *settings)[0]
-
-
-@fake("_slow_conv2d_forward", "slow_conv3d_forward")
-def slow_conv_forward(self, weight, kernel_size, bias, stride, padding):
-    return _unbatched_convolution(self, weight, kernel_size, bias, stride, padding, (1,))
-
-
-@fake("slow_conv_dilated2d", "slow_conv_dilated3d")
-def slow_conv_dilated(self, weight, kernel_size, bias=None, stride=(1,), padding=(0,), dilation=(1,)):
-    return _unbatched_convolution(self, weight, kernel_size, bias, stride, padding, dilation)
-
-
-@fake("slow_conv_transpose3d")
-def slow_conv_transpose3d(
-    self, weight, kernel_size, bias=None, stride=(1,), padding=(0,), output_padding=(0,), dilation=(1,)
-):
-    return _unbatched_convolution(self, weight, kernel_size, bias, stride, padding, dilation, True, output_padding)
-
-
-@fake("_slow_conv2d_backward.output_mask")
-def slow_conv2d_backward(grad_output, self, weight, kernel_size, stride, padding, output_mask):
-    bias = grad_output.new_empty(grad_output.shape[-3])
-    return tuple(_like(t) if on else None for t, on in zip((self, weight, bias), output_mask, strict=True))
-
-
-@fake("_conv_depthwise2d", "conv_depthwise3d")
-def conv_depthwise(self, weight, kernel_size, bias, stride, padding, dilation):
-    return _convolution(self, weight, bias, stride, padding, dilation, groups=self.shape[1])
-
-
-@fake("_nnpack_spatial_convolution")
-def nnpack_spatial_convolution(input, weight, bias, padding, stride=(1,)):
-    return _convolution(input, weight, bias, stride, padding, (1,))
-
-
-@fake("mkldnn_convolution", "miopen_convolution", "miopen_depthwise_convolution")
-def mkldnn_convolution(self, weight, bias, padding, stride, dilation, groups, *ignored):
-    return _convolution(self, weight, bias, stride, padding, dilation, groups=groups)
-
-
-@fake("cudnn_convolution")
-def cudnn_convolution(self, weight, padding, stride, dilation, groups, *ignored):
-    return _convolution(self, weight, None, stride, padding, dilation, groups=groups)
-
-
-@fake("miopen_convolution_transpose")
-def miopen_convolution_transpose(self, weight, bias, padding, output_padding, stride, dilation, groups, *ignored):
-    return _convolution(self, weight, bias, stride, padding, dilation, True, output_padding, groups)
-
-
-@fake("cudnn_convolution_transpose")
-def cudnn_convolution_transpose(self, weight, padding, output_padding, stride, dilation, groups, *ignored):
-    return _convolution(self, weight, None, stride, padding, dilation, True, output_padding, groups)
-
-
-@fake("cudnn_convolution_relu", "miopen_convolution_relu")
-def cudnn_convolution_relu(self, weight, bias, stride, padding, dilation, groups):
-    return _convolution(self, weight, bias, stride, padding, dilation, groups=groups)
-
-
-@fake("cudnn_convolution_add_relu", "miopen_convolution_add_relu")
-def cudnn_convolution_add_relu(self, weight, z, alpha, bias, stride, padding, dilation, groups):
-    return _convolution(self, weight, bias, stride, padding, dilation, groups=groups)
-
-
-# Pooling and sampling of one backend, without meta functions in ATen.
-
-
-@fake("max_pool2d_backward")
-def max_pool2d_backward(grad_output, self, *settings):
-    return _like(self)
-
-
-@fake("_grid_sampler_2d_cpu_fallback")
-def grid_sampler_2d_cpu_fallback(input, grid, interpolation_mode, padding_mode, align_corners):
-    return torch.ops.aten.grid_sampler_2d(input, grid, interpolation_mode, padding_mode, align_corners)
-
-
-@fake("_grid_sampler_2d_cpu_fallback_backward")
-def grid_sampler_2d_cpu_fallback_backward(grad_output, input, grid, *settings):
-    return _like(input), _like(grid)
-
-
-@fake("cudnn_grid_sampler")
-def cudnn_grid_sampler(self, grid):
-    return torch.ops.aten.grid_sampler_2d(self, grid, 0, 0, True)
-
-
-@fake("cudnn_grid_sampler_backward")
-def cudnn_grid_sampler_backward(self, grid, grad_output):
-    return _like(self), _like(grid)
-
-
-@fake("cudnn_affine_grid_generator")
-def cudnn_affine_grid_generator(theta, N, C, H, W):
-    return theta.new_empty((N, H, W, 2))
-
-
-@fake("cudnn_affine_grid_generator_backward")
-def cudnn_affine_grid_generator_backward(grad, N, C, H, W):
-    return grad.new_empty((N, 2, 3))
-
-
-@fake("_transform_bias_rescale_qkv")  # ATen has no meta function
-def transform_bias_rescale_qkv(qkv, qkv_bias, num_heads):
-    batch, length, width = qkv.shape
-    return tuple(qkv.new_empty((batch, num_heads, length, width // 3 // num_heads)) for _ in range(3))
-
-
 # Elementwise ones whose ATen meta function does not take symbolic sizes, or is missing
 
 
@@ -571,14 +335,20 @@ def binomial(count, prob, generator=None):
 
 @fake("_sample_dirichlet")
 def sample_dirichlet(self, generator=None):
-    return _like(self)
+    return row_major(self)
 
 
 @fake("_fused_dropout")
 def fused_dropout(self, p, generator=None):
-    return _like(self), _like(self).to(torch.uint8)
+    return row_major(self), row_major(self).to(torch.uint8)
 
 
 @fake("_masked_scale")
 def masked_scale(self, mask, scale):
-    return _like(self)
+    return row_major(self)
+
+
+@fake("view_copy")
+def view_copy(self, size):
+    """ATen's copies where no view is possible; its meta function raises there."""
+    return torch.ops.aten.view(row_major(self), size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,11 @@ def row_major(result: Any) -> Any:
     if isinstance(result, tuple | list):
         return [row_major(r) for r in result] if isinstance(result, list) else tuple(row_major(r) for r in result)
     return result
+
+
+def masked(mask: Sequence[bool], *gradients: Any) -> tuple[Any, ...]:
+    """Gradients, without those that the mask leaves out."""
+    return tuple(g if on else None for g, on in zip(gradients, mask, strict=True))
 
 
 def aten_overload(overload: str) -> torch._ops.OpOverload | None:

@@ -20,8 +20,9 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from jaten_ops import registry
 
 from . import exceptions
+from .comparison import assert_fake
 from .recorded import Call, op_named, recorded_calls
-from .replay import OP_INFOS, Replay, describe, describe_call, differentiable, replay_opinfo, samples
+from .replay import DEPENDS_ON_VALUES, OP_INFOS, Replay, describe, describe_call, differentiable, replay_opinfo, samples
 
 # The vectors of a decomposition are free in sign or phase, and so are their gradients; test_decomposition takes
 # functions of them that are not.
@@ -193,6 +194,63 @@ def _within_domain(call: Call) -> Call:
         return call
     absolute = tree_map_only(torch.Tensor, lambda t: t.abs() if t.is_floating_point() else t, (call.args, call.kwargs))
     return Call(call.overload, call.aten, *absolute)
+
+
+def _gapped(t: torch.Tensor) -> torch.Tensor:
+    """The same values with a gap behind each."""
+    return torch.stack([t, torch.zeros_like(t)], -1)[..., 0]
+
+
+def _permuted(t: torch.Tensor) -> torch.Tensor:
+    """The same values, dense, with the dimensions in memory in falling order."""
+    backwards = tuple(reversed(range(t.dim())))
+    return t.permute(backwards).contiguous().permute(backwards)
+
+
+def _lazy(t: torch.Tensor) -> torch.Tensor:
+    """The same values, conjugated or negated lazily."""
+    if t.is_complex():
+        return t.conj().resolve_conj().conj()
+    return torch._neg_view(-t) if t.is_floating_point() else t
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gapped": _gapped,
+    "permuted": _permuted,
+    "lazy": _lazy,
+    "offset": lambda t: torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape),
+    "on jax": lambda t: t.to("jax"),
+}
+# What these return depends on how their operand lies in memory.
+_OF_MEMORY = frozenset({"as_strided", "as_strided_copy", "as_strided_scatter", "set.source_Tensor", "view.dtype"})
+
+
+def layouts(overload: str, name: str, dtype: torch.dtype, most: int) -> Found:
+    """A call with its operands in other layouts, and on the device jax: the same results, and the fake's strides."""
+    for call in recorded_calls(name, dtype, most):
+        if call.overload != overload or overload in _OF_MEMORY:
+            continue
+        op, found = op_named(overload), Found(1)
+        torch.manual_seed(0)
+        expected = op(*call.args, **call.kwargs)
+        for layout, change in LAYOUTS.items():
+            args, kwargs = tree_map_only(torch.Tensor, lambda t, c=change: c(t.clone()), (call.args, call.kwargs))
+            try:
+                if layout != "on jax":
+                    call.aten(*args, **kwargs)  # some take no other layout, as view does
+            except RuntimeError:
+                continue
+            torch.manual_seed(0)
+            try:
+                got = op(*args, **kwargs)
+                got = tree_map_only(torch.Tensor, torch.Tensor.cpu, got)
+                torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+                if layout != "on jax" and not registry.SPECS[overload].tags & DEPENDS_ON_VALUES:
+                    assert_fake(op, got, args, kwargs)
+            except Exception as error:
+                found.failures.append(f"{layout}: {describe(error, str(call))}")
+        return found
+    return Found(skipped=f"{name} does not reach it")
 
 
 def _opcheck_tests(overload: str) -> Sequence[str]:

@@ -52,7 +52,7 @@ def op_named(overload: str) -> torch._ops.OpOverload:
     return getattr(getattr(torch.ops.jaten, packet), suffix or "default")
 
 
-_DEPENDS_ON_VALUES = {"dynamic_output_shape", "data_dependent_output"}
+DEPENDS_ON_VALUES = {"dynamic_output_shape", "data_dependent_output"}
 
 
 def callable_overload(overload: str, args: Any) -> str | None:
@@ -116,7 +116,7 @@ class Replay(TorchDispatchMode):
     def _is_new_to_fakes(self, overload: str, args: Any, kwargs: Any) -> bool:
         """Whether a fake can answer, and has not answered a call that is the same but for the values of tensors."""
         call = describe_call(overload, args, kwargs)
-        if call in self._faked or registry.SPECS[overload].tags & _DEPENDS_ON_VALUES:
+        if call in self._faked or registry.SPECS[overload].tags & DEPENDS_ON_VALUES:
             return False
         self._faked.add(call)
         return True

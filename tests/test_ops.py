@@ -93,6 +93,12 @@ def test_opcheck(overload: str, name: str, request: pytest.FixtureRequest) -> No
     _hold(checks.opcheck(overload, name, torch.float32, 1))
 
 
+@pytest.mark.parametrize(("overload", "name"), _every(3, reached_overloads().items()))
+def test_layouts(overload: str, name: str, request: pytest.FixtureRequest) -> None:
+    exceptions.apply(request, "layouts", overload, torch.float32)
+    _hold(checks.layouts(overload, name, torch.float32, 1))
+
+
 @pytest.mark.parametrize("name", _every(4, [n for n in NAMES if supported(n, torch.float32)]))
 def test_compiled(name: str, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "compiled", name, torch.float32)
