@@ -1,7 +1,7 @@
 """The fakes of normalization.
 
-ATen's meta functions answer for CUDA: statistics of evaluation mode have C elements there, those of float16 and bfloat16
-are float32. On CPU they are empty, and have the input's dtype unless a parameter is float32.
+ATen's meta functions answer for CUDA: statistics of evaluation mode have C elements there, those of float16 and
+bfloat16 are float32. On CPU they are empty, and have the input's dtype unless a parameter is float32.
 """
 
 from __future__ import annotations
