@@ -121,6 +121,19 @@ class _Redirect(TorchDispatchMode):
         return tree_map_only(torch.Tensor, _StandIn, results)
 
 
+def _check_one_hot(self: torch.Tensor, num_classes: int = -1) -> None:
+    """What ATen's one_hot asks of the values of a plain tensor, and not of a stand-in."""
+    if not self.numel():
+        return
+    if self.min() < 0:
+        raise RuntimeError("Class values must be non-negative.")
+    if num_classes != -1 and self.max() >= num_classes:
+        raise RuntimeError("Class values must be smaller than num_classes.")
+
+
+_CHECKS: dict[str, Callable[..., None]] = {"one_hot": _check_one_hot}
+
+
 def make_composite(spec: OpSpec, aten: Callable[..., Any]) -> Callable[..., Any]:
     """The implementation of a composite overload.
 
@@ -134,10 +147,14 @@ def make_composite(spec: OpSpec, aten: Callable[..., Any]) -> Callable[..., Any]
     if spec.overload in _OF_THE_TENSOR or not any("Tensor" in r for r in spec.returns):
         return aten
 
+    check = _CHECKS.get(spec.overload)
+
     def composite(*args: Any, **kwargs: Any) -> Any:
         tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
         if not all(type(t) in _PLAIN and t.device.type in ("cpu", "cuda") for t in tensors):
             return aten(*args, **kwargs)
+        if check is not None:
+            check(*args, **kwargs)
         args, kwargs = tree_map_only(torch.Tensor, _stand_in, (args, kwargs))
         with _Redirect(), torch._C._DisableFuncTorch():
             results = aten(*args, **kwargs)

@@ -71,7 +71,6 @@ ROWS: list[Row] = [
     Row("extremal", "chalf", _COMPLEX32),
     Row("extremal", "masked.var", "a sum in float32 of terms near 2^63 that cancel", (torch.int64,)),
     Row("extremal", "masked.std", "a sum in float32 of terms near 2^63 that cancel", (torch.int64,)),
-    Row("errors", "one_hot-0=*", "ATen's composition checks no values of a tensor subclass"),
 ]
 
 
