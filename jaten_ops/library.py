@@ -269,8 +269,6 @@ def register_op(spec: OpSpec) -> None:
     if spec.takes_no_tensors:
         lib.impl(spec.overload, _by_device(plain, on_jax), "BackendSelect")
     _register_fake(lib, spec)
-    if not spec.takes_tensor and not spec.takes_no_tensors:  # of no tensor, as of an empty list, torch asks this key
-        lib.impl(spec.overload, plain, "Undefined")
     if spec.differentiable or not _is_constant(spec):
         lib.impl(spec.overload, _lazy(lambda: _autograd_kernel(spec)), "Autograd")
     else:

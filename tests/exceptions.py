@@ -59,6 +59,10 @@ ROWS: list[Row] = [
         for name in ("complex", "kthvalue", "masked_select", "aminmax", "gather", "index_select", "take", "cat")
     ),
     *(
+        Row("errors", name, "the dispatcher finds no kernel for an empty list of tensors")
+        for name in ("_chunk_cat", "cat-0=[[]]", "stack-0=[[]]")
+    ),
+    *(
         Row("extremal", name, "ATen's vectors give NaN where a quotient is too large; the remainder here is exact", ds)
         for name in ("fmod", "remainder", "__rmod__")
         for ds in [(torch.float32, torch.float64, torch.bfloat16)]
