@@ -40,6 +40,16 @@ def masked_select(grads, args, results):
     return {"self": ops.masked_scatter(zeros, mask, grad)}
 
 
+@gradient("as_strided", "as_strided_copy")
+def as_strided(grads, args, results):
+    """That of the operand as a whole: what it reads beyond, in memory shared with other tensors, has no gradient."""
+    self, size, stride, offset = args
+    last = (offset or 0) + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    if self.storage_offset() or not self.is_contiguous() or last >= self.numel():
+        raise RuntimeError("as_strided: no gradient by a part of a larger tensor; copy the part with .clone()")
+    return {"self": ops.as_strided_vjp(grads, [True], self, size, stride, offset)[0]}
+
+
 # Writing: where an index occurs twice ATen gives each source the gradient of what was written there, although only the
 # last was kept
 

@@ -262,9 +262,10 @@ def register_op(spec: OpSpec) -> None:
         lib.impl(spec.overload, run, "CompositeImplicitAutograd")
         return
     plain = OpKernel(spec, bridge.borrow, bridge.export)
+    of_plain = _on_memory(plain) if spec.overload in _OF_MEMORY else plain
     on_jax = JAX_KERNELS[_key(spec)] = OpKernel(spec, _unwrap_operand, carrier.wrap)
-    lib.impl(spec.overload, plain, "CPU")
-    lib.impl(spec.overload, plain, "CUDA")
+    lib.impl(spec.overload, of_plain, "CPU")
+    lib.impl(spec.overload, of_plain, "CUDA")
     lib.impl(spec.overload, on_jax, "PrivateUse1")
     if spec.takes_no_tensors:
         lib.impl(spec.overload, _by_device(plain, on_jax), "BackendSelect")
@@ -273,6 +274,26 @@ def register_op(spec: OpSpec) -> None:
         lib.impl(spec.overload, _lazy(lambda: _autograd_kernel(spec)), "Autograd")
     else:
         lib.impl(spec.overload, torch.library.fallthrough_kernel, "Autograd")
+
+
+# These read the memory that their operand shares with other tensors, beyond its own elements.
+_OF_MEMORY = frozenset({"as_strided", "as_strided_copy"})
+
+
+def _on_memory(plain: OpKernel) -> Callable[..., Any]:
+    """The kernel of `as_strided`, given all of the operand's memory if the operand's own elements are not enough."""
+
+    @opaque
+    def call(self: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
+        start = 0 if storage_offset is None else storage_offset - self.storage_offset()
+        last = start + sum((n - 1) * s for n, s in zip(size, stride, strict=False))
+        if self.is_contiguous() and start >= 0 and last < self.numel():
+            return plain(self, size, stride, start)
+        elements = self.untyped_storage().nbytes() // self.itemsize
+        memory = self.new_empty(0).set_(self.untyped_storage(), 0, (elements,), (1,))
+        return plain(memory, size, stride, start + self.storage_offset())
+
+    return call
 
 
 def _is_constant(spec: OpSpec) -> bool:

@@ -53,6 +53,7 @@ ROWS: list[Row] = [
         "ATen overflows in half precision where jaten computes in float32 and rounds once",
         (torch.float16,),
     ),
+    Row("values", "matrix_exp", "ATen's is NaN for entries of 8 and more", (torch.bfloat16, torch.float16)),
     Row("compiled", "nn.functional.linear_cross_entropy.chunked_none", "an operator of torch.nn itself, not of ATen"),
     *(
         Row("errors", name, "an out= form computes before it writes: overlapping memory or a cast does no harm")

@@ -257,3 +257,18 @@ def test_bad_shapes_raise_and_the_next_call_works() -> None:
     with pytest.raises(RuntimeError):
         fn(torch.ones(2, 3), torch.ones(4, 5))
     torch.testing.assert_close(fn(torch.ones(2, 3), torch.ones(3, 5)), torch.full((2, 5), 3.0))
+
+
+@pytest.mark.parametrize("offset", [None, 5, 6])
+def test_as_strided_of_a_part_counts_from_its_first_element(offset: int | None) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided(x, (3, 2), (2, 1), offset) * 2
+
+    part = torch.arange(20.0)[5:]
+    torch.testing.assert_close(torch.compile(program, backend="jaten")(part), program(part))
+
+
+@pytest.mark.parametrize("make", [lambda: torch.arange(20.0)[5:], lambda: torch.arange(20.0).view(4, 5).t()])
+def test_as_strided_beyond_the_elements_of_a_tensor_is_an_error(make: Callable[[], torch.Tensor]) -> None:
+    with pytest.raises(Exception, match="as_strided"):
+        torch.compile(lambda x: torch.as_strided(x, (3, 2), (2, 1), 0) * 2, backend="jaten")(make())

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from jaten_ops import registry
-from jaten_ops.errors import MissingKernelError
+from jaten_ops.errors import MissingKernelError, UnsupportedInputError
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in .+\n(.+)')
 _TORCH = os.path.dirname(torch.__file__)
@@ -68,6 +68,23 @@ def _drop_tokens(graph: torch.fx.Graph) -> None:
             graph.erase_node(node)
 
 
+def _start_at_own_elements(node: torch.fx.Node) -> None:
+    """Makes the offset of an `as_strided` count from the operand's first element: its array has no others.
+
+    Raises:
+        UnsupportedInputError: the operand's elements do not lie in memory row by row, as in its array.
+    """
+    operand = node.args[0]
+    assert isinstance(operand, torch.fx.Node)
+    value = operand.meta["val"]
+    if not value.is_contiguous():
+        got = f"strides {tuple(value.stride())} in as_strided{source_line(node)}"
+        raise UnsupportedInputError("tensor", got, "a contiguous one; call .contiguous() before")
+    offset = node.args[3] if len(node.args) > 3 else None
+    if isinstance(offset, int) and isinstance(value.storage_offset(), int):
+        node.args = (*node.args[:3], offset - value.storage_offset())
+
+
 def retarget(gm: torch.fx.GraphModule) -> None:
     """Makes each ATen node the jaten op of the same overload. Sizes (`sym_size.int` and its kin) stay Python.
 
@@ -87,6 +104,8 @@ def retarget(gm: torch.fx.GraphModule) -> None:
         if key not in registry.KERNELS:
             name = target.name().replace("aten::", "jaten::")
             raise MissingKernelError(name, source_line(node))
+        if key in ("as_strided", "as_strided_copy"):
+            _start_at_own_elements(node)
         if target.namespace == "aten":
             packet, _, suffix = key.partition(".")
             node.target = getattr(getattr(torch.ops.jaten, packet), suffix or "default")

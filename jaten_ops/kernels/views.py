@@ -345,7 +345,7 @@ def as_strided(self, size, stride, storage_offset=None):
 
 def _check_reach(x: jax.Array, size: Sequence[int], stride: Sequence[int], offset: int) -> None:
     reach = offset + sum((n - 1) * st for n, st in zip(size, stride, strict=True))
-    if not 0 <= reach < x.size:
+    if offset < 0 or not 0 <= reach < x.size:
         raise RuntimeError(
             f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset} are out of bounds for a"
             f" row-major tensor of {x.size} elements"
