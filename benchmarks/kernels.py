@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
@@ -25,9 +24,10 @@ import jaten_ops  # noqa: F401  # registers torch.ops.jaten
 from jaten_ops import registry
 
 from .__main__ import pin_threads
+from .timing import by_turns, ratio
 
 SIDE = 1000
-SECONDS = 0.3  # an operator and contender
+ROUNDS = 9  # turns of each contender
 
 
 def _matrix(n: int) -> torch.Tensor:
@@ -175,18 +175,6 @@ def calls() -> dict[str, tuple[Any, Any]]:
     return table | {overload: (make(), {}) for overload, make in OTHERS.items()}
 
 
-def _seconds(call: Callable[[], Any]) -> float:
-    """The median seconds of a call, after one that is not counted."""
-    call()
-    times: list[float] = []
-    end = time.perf_counter() + SECONDS
-    while time.perf_counter() < end or len(times) < 3:
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
 def _why(overload: str, ratio: float) -> str:
     if ratio <= 5:
         return ""
@@ -210,8 +198,10 @@ def main() -> None:
     table = {o: call for o, call in calls().items() if fnmatchcase(o, options.only)}
     for done, (overload, (args, kwargs)) in enumerate(table.items(), 1):
         aten, jaten = _op(torch.ops.aten, overload), _op(torch.ops.jaten, overload)
-        seconds = [_seconds(lambda op=op, a=args, k=kwargs: op(*a, **k)) for op in (aten, jaten)]
-        rows.append((seconds[1] / seconds[0], overload, seconds))
+        jobs = {n: lambda op=op, a=args, k=kwargs: op(*a, **k) for n, op in (("ATen", aten), ("jaten", jaten))}
+        timings = by_turns(jobs, ROUNDS)
+        middle = ratio(timings["jaten"], timings["ATen"]).median
+        rows.append((middle, overload, [timing.median for timing in timings.values()]))
         print(f"\r{done} of {len(table)}: {overload:40}", end="", file=sys.stderr)
     rows.sort(reverse=True)
     lines = ["| overload | ATen | jaten | jaten / ATen | why |", "| --- | --- | --- | --- | --- |"]

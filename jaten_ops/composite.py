@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from . import autograd, registry
 from .errors import MissingKernelError
+from .lazy import operator_of
 from .schema import VARIANTS, OpSpec
 from .tracing import opaque
 
@@ -69,24 +70,20 @@ def _replacement(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
     if func.namespace != "aten" or (spec is not None and spec.kind == "view"):
         return func
     if overload in registry.KERNELS:
-        return _with_numbers(func, _op(overload))
+        return _with_numbers(func, operator_of(overload))
     if overload in VARIANTS:
-        return _op(overload)
+        return operator_of(overload)
     if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
         return None
     raise MissingKernelError(func.name().replace("aten::", "jaten::"))
 
 
-def _op(overload: str) -> torch._ops.OpOverload:
-    packet, _, suffix = overload.partition(".")
-    return getattr(getattr(torch.ops.jaten, packet), suffix or "default")
-
-
 def _with_numbers(func: torch._ops.OpOverload, op: torch._ops.OpOverload) -> Callable[..., Any]:
     """A jaten op where ATen takes a number for a tensor, as in `x * 2`: its Scalar overload, else a 0-d tensor."""
     slots = [i for i, a in enumerate(func._schema.arguments) if str(a.type) == "Tensor" and not a.kwarg_only]
-    scalar = func.name().removeprefix("aten::").replace(".Tensor", ".Scalar")
-    scalar_op = _op(scalar) if scalar in registry.KERNELS and scalar != func.name().removeprefix("aten::") else None
+    overload = func.name().removeprefix("aten::")
+    scalar = overload.replace(".Tensor", ".Scalar")
+    scalar_op = operator_of(scalar) if scalar in registry.KERNELS and scalar != overload else None
 
     def call(*args: Any, **kwargs: Any) -> Any:
         numbers = [i for i in slots if i < len(args) and not isinstance(args[i], torch.Tensor)]

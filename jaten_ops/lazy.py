@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 _DEFINITIONS: dict[str, dict[str, Callable[[], Any]]] = {}
+_LOCK = threading.RLock()  # a second thread that asks for a packet waits until it is whole
 
 
 def _overload_order(packet: str) -> list[str]:
@@ -20,12 +22,13 @@ class _Namespace(torch._ops._OpNamespace):
     """Defines all overloads of a packet, in ATen's order, before torch looks for the packet."""
 
     def __getattr__(self, packet: str) -> Any:
-        waiting = _DEFINITIONS.pop(packet, None)
-        if waiting:
-            order = [o for o in _overload_order(packet) if o in waiting]
-            for overload in dict.fromkeys([*order, *waiting]):
-                waiting[overload]()
-        return super().__getattr__(packet)
+        with _LOCK:
+            waiting = _DEFINITIONS.pop(packet, None)
+            if waiting:
+                order = [o for o in _overload_order(packet) if o in waiting]
+                for overload in dict.fromkeys([*order, *waiting]):
+                    waiting[overload]()
+            return super().__getattr__(packet)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *_DEFINITIONS})
@@ -39,3 +42,9 @@ def when_named(name: str, define: Callable[[], Any]) -> None:
     """Has `define` run when the packet of an overload, such as `torch.ops.jaten.add` of "add.Tensor", is asked for."""
     packet, _, overload = name.partition(".")
     _DEFINITIONS.setdefault(packet, {})[overload] = define
+
+
+def operator_of(overload: str, namespace: str = "jaten") -> torch._ops.OpOverload:
+    """The torch operator of an overload, as `torch.ops.jaten.add.Tensor` of "add.Tensor"."""
+    packet, _, suffix = overload.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), suffix or "default")

@@ -19,7 +19,7 @@ from .errors import MissingGradientError, MissingKernelError
 from .execute import Executor, KernelCall, Signature, freeze
 from .kernels.vjp import make_vjp
 from .random import draw_seed
-from .schema import COMPOSITE, VARIANTS, OpSpec
+from .schema import COMPOSITE, READS_MEMORY, VARIANTS, OpSpec
 from .tracing import opaque
 
 # kernels: imported for the registrations in it
@@ -50,8 +50,7 @@ def _key(spec: OpSpec) -> str:
 
 def op_of(spec: OpSpec) -> torch._ops.OpOverload:
     """The torch operator of a spec."""
-    packet, _, suffix = spec.overload.partition(".")
-    return getattr(getattr(getattr(torch.ops, spec.namespace), packet), suffix or "default")
+    return lazy.operator_of(spec.overload, spec.namespace)
 
 
 # what compilers ask of an operator; ATen's other tags say what a schema is, and hold for ATen's own
@@ -262,7 +261,7 @@ def register_op(spec: OpSpec) -> None:
         lib.impl(spec.overload, run, "CompositeImplicitAutograd")
         return
     plain = OpKernel(spec, bridge.borrow, bridge.export)
-    of_plain = _on_memory(plain) if spec.overload in _OF_MEMORY else plain
+    of_plain = _on_memory(plain) if spec.overload in READS_MEMORY else plain
     on_jax = JAX_KERNELS[_key(spec)] = OpKernel(spec, _unwrap_operand, carrier.wrap)
     lib.impl(spec.overload, of_plain, "CPU")
     lib.impl(spec.overload, of_plain, "CUDA")
@@ -274,10 +273,6 @@ def register_op(spec: OpSpec) -> None:
         lib.impl(spec.overload, _lazy(lambda: _autograd_kernel(spec)), "Autograd")
     else:
         lib.impl(spec.overload, torch.library.fallthrough_kernel, "Autograd")
-
-
-# These read the memory that their operand shares with other tensors, beyond its own elements.
-_OF_MEMORY = frozenset({"as_strided", "as_strided_copy"})
 
 
 def _on_memory(plain: OpKernel) -> Callable[..., Any]:

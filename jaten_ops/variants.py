@@ -71,7 +71,7 @@ def make_variant(
     """
     written = mutated_arguments(spec)
     names = {a.name for a in spec.arguments}
-    told = {a.name: getattr(a, "default", None) for a in base.arguments if a.name not in names}
+    told = {a.name: a.default for a in base.arguments if a.name not in names}
     assert told.keys() <= TOLD_BY_OUT, f"{spec.overload} does not tell {told.keys() - TOLD_BY_OUT} of {base.overload}"
     positional = [a.name for a in spec.arguments if not a.kwarg_only]
     defaults = {a.name: a.default for a in spec.arguments if a.has_default}

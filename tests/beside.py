@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 import jaten_ops  # noqa: F401  # registers torch.ops.jaten
@@ -13,6 +14,15 @@ import jaten_ops  # noqa: F401  # registers torch.ops.jaten
 from .comparison import assert_same
 
 Call = Callable[[Any], Any]
+
+
+class Beside(TorchDispatchMode):
+    """Counts the ATen calls that are made with jaten too, and keeps a line on each that differs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.compared = 0
+        self.failures: list[str] = []
 
 
 def _outcome(call: Call, ops: Any) -> Any:

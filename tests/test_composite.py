@@ -16,6 +16,7 @@ from .recorded import recorded_calls
 from .replay import OP_INFOS, samples, supported
 
 PACKETS = {spec.packet for spec in COMPOSITE.values()}
+# Vectors are determined up to a sign or phase; the gradient of a sum of squares is not.
 UP_TO_SIGN = {"linalg.eigh", "linalg.svd", "svd"}
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from jaten_ops.schema import FUNCTIONAL, VARIANTS
 
 from . import exceptions
+from .beside import Beside
 from .comparison import assert_same
 from .recorded import op_of_aten
 from .replay import OP_INFOS, callable_overload, describe_call, jaten_overload, op_named, samples, supported
@@ -34,13 +34,8 @@ def _overload(func: Any, args: Any) -> str | None:
     return name if spec is not None and "inplace_view" not in spec.tags else None
 
 
-class Errors(TorchDispatchMode):
+class Errors(Beside):
     """Makes each ATen call that raises once more with jaten, and notes if that does not raise the same class."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.compared = 0
-        self.failures: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import torch
 from torch.testing._internal.opinfo.core import BinaryUfuncInfo, ReductionOpInfo, UnaryUfuncInfo
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from jaten_ops import registry
 
 from . import exceptions
+from .beside import Beside
 from .comparison import UNINITIALIZED, assert_same, in_float64
 from .replay import OP_INFOS, callable_overload, describe, describe_call, jaten_overload, op_named, samples, supported
 from .test_ops import NAMES, _every
@@ -105,13 +105,8 @@ def assert_extremes(got: Any, expected: Any, signs: bool = True) -> None:
             raise AssertionError(f"{int(wrong.sum())} differ, at {at}: got {got[at]}, expected {expected[at]}")
 
 
-class Extremes(TorchDispatchMode):
+class Extremes(Beside):
     """Makes each ATen call with jaten too, and notes where the results differ at the edges."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.compared = 0
-        self.failures: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

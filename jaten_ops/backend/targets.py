@@ -11,6 +11,8 @@ import torch
 
 from jaten_ops import registry
 from jaten_ops.errors import MissingKernelError, UnsupportedInputError
+from jaten_ops.lazy import operator_of
+from jaten_ops.schema import READS_MEMORY
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in .+\n(.+)')
 _TORCH = os.path.dirname(torch.__file__)
@@ -104,9 +106,8 @@ def retarget(gm: torch.fx.GraphModule) -> None:
         if key not in registry.KERNELS:
             name = target.name().replace("aten::", "jaten::")
             raise MissingKernelError(name, source_line(node))
-        if key in ("as_strided", "as_strided_copy"):
+        if key in READS_MEMORY:
             _start_at_own_elements(node)
         if target.namespace == "aten":
-            packet, _, suffix = key.partition(".")
-            node.target = getattr(getattr(torch.ops.jaten, packet), suffix or "default")
+            node.target = operator_of(key)
     gm.recompile()

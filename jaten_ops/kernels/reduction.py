@@ -349,7 +349,8 @@ def _spread(self, dim, correction, keepdim, root, with_mean):
     if is_integral(self.dtype):
         raise RuntimeError("std and var only support floating point and complex dtypes")
     axes = axes_of(self, dim)
-    variance, mean = moments(self, axes, correction)
+    # squares of float32 may overflow it; ATen sums them in double
+    variance, mean = moments(cast(self, np.complex128 if is_complex(self.dtype) else np.float64), axes, correction)
     outs = [cast(_root(variance) if root else variance, to_real(self.dtype))]
     if with_mean:
         outs.append(cast(mean, self.dtype))

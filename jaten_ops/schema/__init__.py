@@ -2,9 +2,18 @@
 
 from importlib.resources import files
 
-from .spec import STORAGE_ARGUMENTS, TOLD_BY_OUT, Argument, OpSpec
+from .spec import READS_MEMORY, STORAGE_ARGUMENTS, TOLD_BY_OUT, Argument, OpSpec
 
-__all__ = ["COMPOSITE", "FUNCTIONAL", "STORAGE_ARGUMENTS", "TOLD_BY_OUT", "VARIANTS", "Argument", "OpSpec"]
+__all__ = [
+    "COMPOSITE",
+    "FUNCTIONAL",
+    "READS_MEMORY",
+    "STORAGE_ARGUMENTS",
+    "TOLD_BY_OUT",
+    "VARIANTS",
+    "Argument",
+    "OpSpec",
+]
 
 
 def _read(name: str) -> dict[str, OpSpec]:

@@ -19,6 +19,9 @@ STORAGE_ARGUMENTS = frozenset({"layout", "device", "pin_memory", "memory_format"
 # Arguments of a factory which its out= overload has not: the tensor itself tells.
 TOLD_BY_OUT = STORAGE_ARGUMENTS - {"generator"} | {"dtype"}
 
+# These read the memory that their operand shares with other tensors, beyond its own elements.
+READS_MEMORY = frozenset({"as_strided", "as_strided_copy"})
+
 _SEPARATOR = "\t"
 
 
