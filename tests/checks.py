@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from typing import Any
 
 import torch
 import torch._dynamo
 import torch.autograd.forward_ad as forward_ad
 from torch.testing._internal.optests.generate_tests import DEFAULT_TEST_UTILS
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from jaten_ops import registry
 
-from . import exceptions
 from .comparison import assert_fake
 from .recorded import Call, op_named, recorded_calls
 from .replay import DEPENDS_ON_VALUES, OP_INFOS, Replay, describe, describe_call, differentiable, replay_opinfo, samples
@@ -48,12 +46,6 @@ class Found:
         """This, as skipped if nothing was compared: for the reason noted, else for this one."""
         self.skipped = "" if self.compared else self.skipped or reason
         return self
-
-
-def expected_failure(check: str, name: str, dtype: torch.dtype) -> exceptions.Row | None:
-    """The row of tests/exceptions.py that a check, of an OpInfo or overload in a dtype, falls under."""
-    rows = (r for r in exceptions.ROWS if r.check == check and fnmatch(name, r.name))
-    return next((r for r in rows if not r.dtypes or dtype in r.dtypes), None)
 
 
 def values(name: str, dtype: torch.dtype, most: int) -> Found:
@@ -260,22 +252,40 @@ def _opcheck_tests(overload: str) -> Sequence[str]:
 
 
 def opcheck(overload: str, name: str, dtype: torch.dtype, most: int, *, backward: bool = False) -> Found:
-    """`torch.library.opcheck` on the first call of an overload that the samples of an OpInfo reach."""
+    """`torch.library.opcheck` on the first call of an overload that the samples of an OpInfo reach, in two layouts."""
     for call in recorded_calls(name, dtype, most, backward=backward):
         if call.overload != overload:
             continue
-        args, kwargs = _with_leaves(_within_domain(call), lambda t: t.requires_grad_())
-        try:
-            torch.library.opcheck(op_named(call.overload), tuple(args), kwargs, test_utils=_opcheck_tests(overload))
-        except Exception as error:
-            cause = error.__cause__  # what the checked call raised; the error itself says only which test it was
-            return Found(1, [describe(cause if isinstance(cause, Exception) else error, str(call))])
-        return Found(1)
+        found = Found()
+        for layout in (torch.Tensor.contiguous, _permuted):
+            changed = _opchecked_call(_within_domain(call), layout)
+            if changed is None:
+                continue
+            found.compared += 1
+            try:
+                torch.library.opcheck(op_named(overload), *changed, test_utils=_opcheck_tests(overload))
+            except Exception as error:
+                cause = error.__cause__  # what the checked call raised; the error itself says only which test it was
+                found.failures.append(describe(cause if isinstance(cause, Exception) else error, str(call)))
+        return found
     return Found(skipped=f"{name} does not reach it")
 
 
+def _opchecked_call(
+    call: Call, layout: Callable[[torch.Tensor], torch.Tensor]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """A call's arguments in a layout, those that it is differentiated by as leaves; None if ATen does not take it."""
+    args, kwargs = _with_leaves(call, lambda t: layout(t).requires_grad_())
+    if layout is not torch.Tensor.contiguous:
+        try:
+            call.aten(*args, **kwargs)
+        except RuntimeError:
+            return None
+    return tuple(args), kwargs
+
+
 def compiled(name: str, dtype: torch.dtype, most: int) -> Found:
-    """Each sample as one graph under `torch.compile`, against the same call made as usual."""
+    """Each sample as one graph under `torch.compile`, and its backward, against the same call made as usual."""
     op = OP_INFOS[name]
     unspecified = name.startswith(("empty", "new_empty")) or _draws(name, dtype)
     found = Found()
@@ -285,10 +295,15 @@ def compiled(name: str, dtype: torch.dtype, most: int) -> Found:
             return op.op(*args, **kwargs)
 
         expected = call(sample.input, *sample.args, **sample.kwargs)
+        gradients = _gradients_of(expected, sample)
         try:
             got = _captured_whole(call, "jaten", sample)
             if not unspecified:
                 torch.testing.assert_close(got, expected, equal_nan=True)
+            if gradients:
+                got_gradients = _gradients_of(got, sample)
+                if not unspecified:
+                    _assert_same_derivatives(got_gradients, gradients)
         except Exception as error:
             reason = _not_ours(call, sample)
             if reason:
@@ -298,6 +313,21 @@ def compiled(name: str, dtype: torch.dtype, most: int) -> Found:
             found.failures.append(describe(error, arguments))
         found.compared += 1
     return found.need("no samples")
+
+
+def _gradients_of(result: Any, sample: Any) -> Derivatives:
+    """The gradients of a sample's tensors for random ones of a result; none if ATen has no such derivative."""
+    leaves = [t for t in tree_leaves((sample.input, sample.args, sample.kwargs)) if isinstance(t, torch.Tensor)]
+    leaves = [t for t in leaves if t.requires_grad]
+    results = [r for r in tree_leaves(result) if isinstance(r, torch.Tensor) and r.requires_grad]
+    if not leaves or not results:
+        return []
+    try:
+        return list(torch.autograd.grad(results, leaves, _random_like(results, 1), allow_unused=True))
+    except (RuntimeError, NotImplementedError) as error:
+        if any(says in str(error) for says in _NO_DERIVATIVE):
+            return []
+        raise
 
 
 def _draws(name: str, dtype: torch.dtype) -> bool:

@@ -11,71 +11,75 @@ import torch
 
 @dataclass(frozen=True)
 class Row:
-    """A check that fails for the OpInfos that match, in the given dtypes (all if empty)."""
+    """A difference from ATen, and the cases that show it: "check pattern-of-names", with dtypes if not in all."""
 
-    check: str
-    name: str
     reason: str
-    dtypes: tuple[torch.dtype, ...] = ()
+    cases: tuple[str, ...]
 
+    def covers(self, check: str, name: str, dtype: torch.dtype) -> bool:
+        for case in self.cases:
+            of_check, pattern, *dtypes = case.split(" ")
+            if check == of_check and fnmatch(name, pattern):
+                return not dtypes or str(dtype).removeprefix("torch.") in dtypes
+        return False
 
-_COMPLEX32 = "complex32: JAX has no such dtype, and UnsupportedInputError says so"
 
 ROWS: list[Row] = [
-    Row("values", "chalf", _COMPLEX32),
-    Row("gradients", "chalf", _COMPLEX32),
-    Row("composite", "chalf", _COMPLEX32),
-    Row("second", "chalf", _COMPLEX32),
-    *(
-        Row(check, "as_strided_scatter", "ATen's gradient is wrong: it fails torch.autograd.gradcheck, jaten's passes")
-        for check in ("gradients", "second")
+    Row(
+        "complex32: JAX has no such dtype, and UnsupportedInputError says so",
+        (
+            *("values chalf", "gradients chalf", "second chalf", "composite chalf", "extremal chalf"),
+            "values view_as_complex float16",
+        ),
     ),
     Row(
-        "jvp", "linalg.cholesky*", "ATen's tangent is not the transpose of its gradient if a direction is not symmetric"
+        "ATen's gradient is wrong: it fails torch.autograd.gradcheck, jaten's passes",
+        ("gradients as_strided_scatter", "second as_strided_scatter"),
     ),
     Row(
-        "second",
-        "native_layer_norm",
-        "without a weight, ATen's gradient of the bias is cut off from that of the result",
+        "ATen's second derivative is wrong: NaN where its first is a constant 0, or cut off from the result",
+        ("second linalg.norm.subgradients_at_zero", "second native_layer_norm"),
     ),
-    Row("second", "linalg.norm.subgradients_at_zero", "ATen's is NaN where its own first derivative is a constant 0"),
-    Row("jvp", "triangular_solve", "ATen's tangent is wrong: it takes in the triangle that is not read"),
-    Row("jvp", "logcumsumexp", "ATen's tangent overflows, or loses half of its digits, for large values"),
     Row(
-        "jvp",
-        "nn.functional.max_unpool?d",
-        "where an index occurs twice, ATen's tangent is not the transpose of its gradient",
+        "ATen's tangent is not the transpose of its gradient: for a direction that is not symmetric, for the triangle"
+        " that is not read, for an index that occurs twice",
+        ("jvp linalg.cholesky*", "jvp triangular_solve", "jvp nn.functional.max_unpool?d"),
     ),
-    Row("values", "view_as_complex", _COMPLEX32, (torch.float16,)),
+    Row("ATen's tangent overflows, or loses half of its digits, for large values", ("jvp logcumsumexp",)),
     Row(
-        "values",
-        "nn.functional.soft_margin_loss",
-        "ATen overflows in half precision where jaten computes in float32 and rounds once",
-        (torch.float16,),
+        "ATen overflows, or gives NaN for entries of 8 and more, in half precision; jaten computes in float32",
+        ("values nn.functional.soft_margin_loss float16", "values matrix_exp bfloat16 float16"),
     ),
-    Row("values", "matrix_exp", "ATen's is NaN for entries of 8 and more", (torch.bfloat16, torch.float16)),
-    Row("compiled", "nn.functional.linear_cross_entropy.chunked_none", "an operator of torch.nn itself, not of ATen"),
-    *(
-        Row("errors", name, "an out= form computes before it writes: overlapping memory or a cast does no harm")
-        for name in ("complex", "kthvalue", "masked_select", "aminmax", "gather", "index_select", "take", "cat")
+    Row("an operator of torch.nn itself, not of ATen", ("compiled nn.functional.linear_cross_entropy.chunked_none",)),
+    Row(
+        "an out= form computes before it writes: overlapping memory or a cast does no harm",
+        (
+            *("errors complex", "errors kthvalue", "errors masked_select", "errors aminmax"),
+            *("errors gather", "errors index_select", "errors take", "errors cat"),
+        ),
     ),
-    *(
-        Row("errors", name, "the dispatcher finds no kernel for an empty list of tensors")
-        for name in ("_chunk_cat", "cat-0=[[]]", "stack-0=[[]]")
+    Row(
+        "the dispatcher finds no kernel for an empty list of tensors",
+        ("errors _chunk_cat", "errors cat-0=[[]]", "errors stack-0=[[]]"),
     ),
-    *(
-        Row("extremal", name, "ATen's vectors give NaN where a quotient is too large; the remainder here is exact", ds)
-        for name in ("fmod", "remainder", "__rmod__")
-        for ds in [(torch.float32, torch.float64, torch.bfloat16)]
+    Row(
+        "ATen's vectors give NaN where a quotient is too large; the remainder here is exact",
+        tuple(f"extremal {name} float32 float64 bfloat16" for name in ("fmod", "remainder", "__rmod__")),
     ),
-    Row("extremal", "chalf", _COMPLEX32),
-    Row("extremal", "masked.var", "a sum in float32 of large terms that cancel", (torch.int64, torch.int32)),
-    Row("extremal", "masked.std", "a sum in float32 of large terms that cancel", (torch.int64, torch.int32)),
+    Row(
+        "a sum in float32 of large terms that cancel",
+        ("extremal masked.var int64 int32", "extremal masked.std int64 int32"),
+    ),
 ]
+
+
+def expected_failure(check: str, name: str, dtype: torch.dtype) -> Row | None:
+    """The row that a check, of an OpInfo or overload in a dtype, falls under."""
+    return next((row for row in ROWS if row.covers(check, name, dtype)), None)
 
 
 def apply(request: pytest.FixtureRequest, check: str, name: str, dtype: torch.dtype) -> None:
     """Marks the running test as an expected failure if a row says so."""
-    for row in ROWS:
-        if row.check == check and fnmatch(name, row.name) and (not row.dtypes or dtype in row.dtypes):
-            request.applymarker(pytest.mark.xfail(reason=row.reason, strict=True))
+    row = expected_failure(check, name, dtype)
+    if row is not None:
+        request.applymarker(pytest.mark.xfail(reason=row.reason, strict=True))

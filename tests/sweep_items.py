@@ -12,7 +12,7 @@ import torch
 
 from jaten_ops import bridge, registry
 
-from . import checks
+from . import checks, exceptions
 from .recorded import REACHING, all_reached_overloads
 from .replay import OP_INFOS, supported
 
@@ -148,7 +148,7 @@ def run(item: Item, most: int | None) -> Record:
         found = _find(item, most)
     except Exception as error:  # of PyTorch's own sample, or of ATen
         found = checks.Found(failures=[f"outside jaten's op: {type(error).__name__}: {error}"])
-    row = checks.expected_failure(item.check, item.name, getattr(torch, item.dtype))
+    row = exceptions.expected_failure(item.check, item.name, getattr(torch, item.dtype))
     if found.skipped:
         return record(item, most, "skipped", reason=found.skipped, missing=found.missing)
     status, reason = "failed" if found.failures else "passed", ""

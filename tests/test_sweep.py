@@ -57,7 +57,7 @@ def _run(item: Item, found: checks.Found, monkeypatch: pytest.MonkeyPatch) -> Re
 
 
 def test_statuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exceptions, "ROWS", [exceptions.Row("values", "neg", "a known defect")])
+    monkeypatch.setattr(exceptions, "ROWS", [exceptions.Row("a known defect", ("values neg",))])
     differs = ["neg(float32[2]): values\n  differ [a.py:1]", "abs(float32[2]): so do these"]
     plain, known = Item("values", "add", "float32", "add"), Item("values", "neg", "float32", "neg")
     assert _run(plain, checks.Found(3), monkeypatch).status == "passed"
