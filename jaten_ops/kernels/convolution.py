@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaten_ops.registry import kernel
@@ -17,6 +18,8 @@ from .promotion import cast, compute_type, is_complex
 
 Ints = Sequence[int]
 Pairs = Sequence[tuple[int, int]]
+
+_LITTLE = 2**14  # elements: to sum them in double precision takes no measurable time
 
 
 def _expand(values: Ints, n: int) -> tuple[int, ...]:
@@ -167,8 +170,16 @@ def _transpose(fn: Callable[[jax.Array], jax.Array], like: jax.Array, grad: jax.
 
 
 def _sum_over_positions(grad: jax.Array) -> jax.Array:
-    """The gradient of a bias: the sum over the batch and all positions of each channel."""
-    total = jnp.sum(cast(grad, compute_type(grad.dtype)), axis=(0, *range(2, grad.ndim)))
+    """The gradient of a bias: the sum over the batch and all positions of each channel.
+
+    It has many terms. The last sum is in double precision: over the batch, or over everything if there is little.
+    """
+    wide = np.complex128 if is_complex(grad.dtype) else np.float64
+    if grad.size <= _LITTLE:
+        total = lax.reduce_sum(cast(grad, wide), (0, *range(2, grad.ndim)))
+    else:
+        by_image = lax.reduce_sum(cast(grad, compute_type(grad.dtype)), tuple(range(2, grad.ndim)))
+        total = lax.reduce_sum(cast(by_image, wide), (0,))
     return cast(total, grad.dtype)
 
 

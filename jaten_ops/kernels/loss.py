@@ -13,6 +13,7 @@ from jax import lax
 from jaten_ops.registry import kernel
 
 from . import checks
+from .arithmetic import add, mul, true_divide
 from .promotion import cast, compute_type, result_type
 from .reduction import chosen, positions
 
@@ -108,19 +109,21 @@ def huber_loss_backward(grad_output, self, target, reduction, delta):
     return cast(_share(self, reduction) * slope * grad_output, dtype)
 
 
+# ATen's soft margin loss and its gradient are made of other operators, each of which rounds: exp overflows in half
+
+
 @kernel("soft_margin_loss")
 def soft_margin_loss(self, target, reduction=MEAN):
-    dtype = self.dtype
-    (self, target), _ = _computed(self, target)
-    return reduced(lax.log1p(lax.exp(-target * self)), reduction, dtype)
+    losses = lax.log1p(lax.exp(cast(mul(lax.neg(self), target), self.dtype)))
+    return reduced(cast(losses, compute_type(self.dtype)), reduction, self.dtype)
 
 
 @kernel("soft_margin_loss_backward")
 def soft_margin_loss_backward(grad_output, self, target, reduction):
-    dtype = self.dtype
-    (grad_output, self, target), _ = _computed(grad_output, self, target)
-    z = lax.exp(-target * self)
-    return cast(-_share(self, reduction) * target * z / (z + 1) * grad_output, dtype)
+    z = lax.exp(mul(lax.neg(target), self))
+    out = mul(cast(mul(target, z), self.dtype), -_share(self, reduction))
+    out = cast(true_divide(out, add(z, 1)), self.dtype)
+    return cast(mul(out, grad_output), self.dtype)
 
 
 # Cross entropies of two classes: aten/src/ATen/native/Loss.cpp

@@ -71,15 +71,19 @@ def total(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     return cast(lax.reduce_sum(cast(x, compute_type(x.dtype)), axes), x.dtype)
 
 
-@kernel("sum")
-def sum_(self, dtype=None):
-    return total(widened(self, dtype), axes_of(self, None))
-
-
 @kernel("sum.dim_IntList")
 def sum_dim(self, dim, keepdim=False, dtype=None):
-    axes = axes_of(self, dim)
-    return keep(total(widened(self, dtype), axes), axes, keepdim)
+    axes, terms = axes_of(self, dim), widened(self, dtype)
+    if is_integral(self.dtype) and is_float(terms.dtype):  # large ones may cancel, and leave the small ones
+        sums = cast(lax.reduce_sum(cast(terms, "float64"), axes), terms.dtype)
+    else:
+        sums = total(terms, axes)
+    return keep(sums, axes, keepdim)
+
+
+@kernel("sum")
+def sum_(self, dtype=None):
+    return sum_dim(self, None, dtype=dtype)
 
 
 @kernel("nansum")

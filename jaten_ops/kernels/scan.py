@@ -10,7 +10,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .promotion import cast, compute_type, is_float
+from .promotion import cast, compute_type, is_complex, is_float
 from .reduction import choose, positions, total, widened, with_axis
 
 
@@ -31,9 +31,43 @@ def cumprod(self, dim, dtype=None):
     return _along(lax.cumprod, widened(self, dtype), dim)
 
 
+def _with_real_infinity(out: jax.Array, infinite: jax.Array) -> jax.Array:
+    return lax.complex(jnp.where(infinite, jnp.inf, lax.real(out)), lax.imag(out))
+
+
+def _exp(x: jax.Array) -> jax.Array:
+    """The exponential of complex numbers as in C, where XLA has NaN: inf + nan i for inf + inf i."""
+    return _with_real_infinity(lax.exp(x), (lax.real(x) == jnp.inf) & jnp.isinf(lax.imag(x)))
+
+
+def _log(x: jax.Array) -> jax.Array:
+    """The logarithm of complex numbers as in C, where XLA has NaN: inf + nan i for nan + inf i."""
+    return _with_real_infinity(lax.log(x), jnp.isinf(lax.real(x)) | jnp.isinf(lax.imag(x)))
+
+
+def _log_add_exp(x: jax.Array, y: jax.Array) -> jax.Array:
+    """log(exp(x) + exp(y)) of complex numbers, with an imaginary part that goes on beyond pi (cpu/LogAddExp.h)."""
+    swap = lax.real(x) < lax.real(y)
+    low, high = jnp.where(swap, x, y), jnp.where(swap, y, x)
+    infinite = (lax.real(low) == lax.real(high)) & jnp.isinf(lax.real(low))
+    both = jnp.where(lax.real(low) < 0, low, _log(_exp(low) + _exp(high)))
+    # the exponential of -inf is 0 in any direction, also in none
+    ratio = jnp.where(lax.real(low - high) == -jnp.inf, jnp.zeros_like(low), lax.exp(low - high))
+    out = jnp.where(infinite, both, lax.log1p(ratio) + high)
+    return jnp.where(jnp.isnan(x) | jnp.isnan(y), lax.complex(*[jnp.full(x.shape, jnp.nan, lax.real(x).dtype)] * 2), out)
+
+
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _log_cumulative_sum_exp(x: jax.Array, axis: int) -> jax.Array:
-    return lax.cumlogsumexp(x, axis)
+    if not is_complex(x.dtype):
+        return lax.cumlogsumexp(x, axis)
+    rows = jnp.moveaxis(x, axis, 0)  # one after the other: how often the sum has turned depends on the order
+
+    def step(total: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+        total = _log_add_exp(row, total)
+        return total, total
+
+    return jnp.moveaxis(lax.scan(step, jnp.full(rows.shape[1:], -jnp.inf, x.dtype), rows)[1], 0, axis)
 
 
 @_log_cumulative_sum_exp.defjvp
