@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaten_ops.registry import kernel
@@ -54,7 +56,7 @@ def _log_add_exp(x: jax.Array, y: jax.Array) -> jax.Array:
     # the exponential of -inf is 0 in any direction, also in none
     ratio = jnp.where(lax.real(low - high) == -jnp.inf, jnp.zeros_like(low), lax.exp(low - high))
     out = jnp.where(infinite, both, lax.log1p(ratio) + high)
-    return jnp.where(jnp.isnan(x) | jnp.isnan(y), lax.complex(*[jnp.full(x.shape, jnp.nan, lax.real(x).dtype)] * 2), out)
+    return jnp.where(jnp.isnan(x) | jnp.isnan(y), np.array(complex(math.nan, math.nan), x.dtype), out)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
