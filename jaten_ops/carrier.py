@@ -1,6 +1,6 @@
-"""The carrier: a bare torch tensor on the device `jax` that holds a `jax.Array` as an attribute and no storage.
+"""The carrier: a bare torch tensor on the device `jax`, without storage of torch's, that has a `View` of arrays.
 
-Users hold `jaten_ops.Tensor`, which wraps one; compiled graphs and `jaten::` kernels see the carriers themselves.
+Users hold `jaten_ops.Tensor`, which has the same view; compiled graphs and `jaten::` kernels see the carriers.
 """
 
 from __future__ import annotations
@@ -8,36 +8,43 @@ from __future__ import annotations
 import jax
 import torch
 
+from .aliasing import View
 from .bridge import TORCH_DTYPES
 from .errors import UnsupportedInputError
 
 
-def wrap(array: jax.Array) -> torch.Tensor:
-    """A new carrier of an array, with row-major strides."""
+def of(view: View) -> torch.Tensor:
+    """A new carrier of what a view sees, with row-major strides."""
+    array = view.read()
     tensor = torch._C._acc.create_empty_tensor(array.shape, TORCH_DTYPES[array.dtype])
-    tensor._jaten_array = array  # type: ignore[attr-defined]  # the attribute makes it a carrier
+    tensor.view_of_arrays = view  # type: ignore[attr-defined]  # the attribute makes it a carrier
     return tensor
 
 
+def wrap(array: jax.Array) -> torch.Tensor:
+    """A new carrier of an array."""
+    return of(View.whole(array))
+
+
 def is_real(tensor: torch.Tensor) -> bool:
-    """Whether a tensor on the device holds an array; fake and functional tensors, met while tracing, do not."""
-    return hasattr(tensor, "_jaten_array")
+    """Whether a tensor on the device has arrays; fake and functional tensors, met while tracing, do not."""
+    return hasattr(tensor, "view_of_arrays")
 
 
-def unwrap(tensor: torch.Tensor) -> jax.Array:
-    """The array of a carrier.
+def view_of(tensor: torch.Tensor) -> View:
+    """The view that a carrier or a `jaten_ops.Tensor` has.
 
     Raises:
-        UnsupportedInputError: the tensor is no carrier: it came onto the device by another way than jaten's.
+        UnsupportedInputError: the tensor has none: it came onto the device by another way than jaten's.
     """
     try:
-        return tensor._jaten_array  # type: ignore[attr-defined]  # as above
+        return tensor.view_of_arrays  # type: ignore[attr-defined]  # as above
     except AttributeError:
         raise UnsupportedInputError(
             "tensor", f"a {type(tensor).__name__} on {tensor.device}", "a tensor on the device 'jax' made by jaten"
         ) from None
 
 
-def replace(tensor: torch.Tensor, array: jax.Array) -> None:
-    """Gives a carrier another array of the same shape and dtype: all tensors of this carrier see it."""
-    tensor._jaten_array = array  # type: ignore[attr-defined]  # as above
+def unwrap(tensor: torch.Tensor) -> jax.Array:
+    """The array of a carrier or a `jaten_ops.Tensor`; raises as `view_of` does."""
+    return view_of(tensor).read()

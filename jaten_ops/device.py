@@ -60,6 +60,19 @@ CLAIMED = claim()
 """Whether the device `jax` is ours in this process."""
 
 
+_only: torch.device | bool | None = None  # JAX's only device; False if it has several, None before they are known
+
+
+def of_array(array: jax.Array) -> torch.device:
+    """The torch device on which an array is: the index among JAX's devices; that of the first for a sharded one."""
+    global _only
+    if _only is None:
+        _only = torch.device("jax", 0) if len(jax.devices()) == 1 else False
+    if isinstance(_only, torch.device):
+        return _only
+    return torch.device("jax", min(map(jax.devices().index, array.devices())))
+
+
 def require() -> None:
     """Raises DeviceSlotError, which names the owner, unless the device is ours."""
     if not CLAIMED:

@@ -179,6 +179,9 @@ class Executor:
                 raise RuntimeError(*error.args) from error
             raise
         refuse(self._spec, args, kwargs)
+        for t in jax.tree.leaves(expected):
+            if isinstance(t, torch.Tensor):
+                bridge.to_numpy_dtype(t.dtype)  # raises for a result that JAX cannot hold
         return expected
 
     def _finish(self, results: Any, expected: Any) -> Any:

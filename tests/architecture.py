@@ -16,11 +16,11 @@ FOLDERS = {"jaten_ops": "jaten_ops", "meta": "jaten_ops.meta", "autograd": "jate
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("schema",),
-    ("registry", "bridge", "random", "device", "tracing", "lazy"),
-    ("kernels", "meta", "autograd", "carrier", "variants"),
-    ("execute", "composite"),
+    ("registry", "bridge", "random", "device", "tracing", "lazy", "aliasing"),
+    ("kernels", "meta", "autograd", "carrier", "variants", "memory", "batching", "view_ops"),
+    ("execute", "composite", "tensor"),
     ("library",),
-    ("tensor", "backend", "custom"),
+    ("dispatch", "backend", "custom"),
     ("__init__",),
 )
 
@@ -33,10 +33,11 @@ FORBIDDEN: dict[str, tuple[tuple[str, ...], str]] = {
     "autograd": (("jax", "jaxlib"), "gradients are written in torch operators"),
 }
 
-# A name that only some units may mention: tensor registers the fallback of the device `jax`, once.
+# A name that only some units may mention: tensor has the methods of the dlpack protocol, dispatch registers the
+# fallback of the device `jax`, once.
 RESERVED: dict[str, tuple[str, ...]] = {
-    "dlpack": ("bridge",),
-    "torch.library": ("library", "tensor"),
+    "dlpack": ("bridge", "tensor"),
+    "torch.library": ("library", "dispatch"),
 }
 
 

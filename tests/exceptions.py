@@ -28,7 +28,8 @@ ROWS: list[Row] = [
     Row(
         "complex32: JAX has no such dtype, and UnsupportedInputError says so",
         (
-            *("values chalf", "gradients chalf", "second chalf", "composite chalf", "extremal chalf"),
+            *("values chalf", "gradients chalf", "second chalf", "composite chalf", "extremal chalf", "compiled chalf"),
+            "values complex float16",
             "values view_as_complex float16",
         ),
     ),

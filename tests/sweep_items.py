@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
@@ -92,7 +91,8 @@ def _dtypes(check: str, name: str) -> Iterator[torch.dtype]:
     if check == "values":
         yield from sorted((d for d in op.supported_dtypes("cpu") if short_name(d) in HELD), key=str)
     elif check == "compiled":
-        yield from itertools.islice((d for d in REACHING if supported(name, d)), 1)
+        taken = [d for d in (*REACHING, torch.float64, torch.complex128) if supported(name, d)]
+        yield from dict.fromkeys([*taken[:1], *(d for d in taken if d in checks.WITH_BACKWARD)])
     elif check == "gradients" or (check == "jvp" and op.supports_forward_ad):
         yield from (d for d in (torch.float64, torch.complex128) if supported(name, d))
     elif check == "second" and op.supports_gradgrad:

@@ -99,7 +99,7 @@ def test_layouts(overload: str, name: str, request: pytest.FixtureRequest) -> No
     _hold(checks.layouts(overload, name, torch.float32, 1))
 
 
-@pytest.mark.parametrize("name", _every(4, [n for n in NAMES if supported(n, torch.float32)]))
+@pytest.mark.parametrize("name", _every(4, [n for n in NAMES if supported(n, torch.float64)]))
 def test_compiled(name: str, request: pytest.FixtureRequest) -> None:
-    exceptions.apply(request, "compiled", name, torch.float32)
-    _hold(checks.compiled(name, torch.float32, 1))
+    exceptions.apply(request, "compiled", name, torch.float64)
+    _hold(checks.compiled(name, torch.float64, 1))

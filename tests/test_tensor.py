@@ -16,7 +16,7 @@ from jaten_ops import carrier
 
 
 def _array(tensor: jaten_ops.Tensor) -> jax.Array:
-    return carrier.unwrap(tensor._carrier)
+    return carrier.unwrap(tensor)
 
 
 FACTORIES: dict[str, Callable[[str], torch.Tensor]] = {

@@ -101,6 +101,8 @@ def cdist_forward(x1, x2, p, compute_mode):
 @kernel("_cdist_backward", static=("p",))
 def cdist_backward(grad, x1, x2, p, cdist):
     batch = jnp.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
+    if 0 in (*batch, *x1.shape[-2:], x2.shape[-2]):  # ATen does not broadcast what is empty
+        return jnp.zeros_like(x1)
     x1, x2 = (jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (x1, x2))
     return jnp.sum(_norm_gradient(_pairs(x1, x2), grad, cdist, float(p)), -2)
 

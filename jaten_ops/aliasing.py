@@ -1,0 +1,269 @@
+"""Views and mutation on the device `jax`: tensors that share a storage, whose array is replaced at each write.
+
+A `jax.Array` never changes. What torch calls memory is here a `Storage`, which holds the newest array; a `View` says
+how one tensor lies in it (sizes, strides and offset in elements, as in torch), and keeps the values that it has read
+until the storage is written to. So a write through any view is seen by all, and reading twice costs nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Shape = tuple[int, ...]
+
+
+class Storage:
+    """What tensors share.
+
+    Attributes:
+        array: the values, of any shape: their order is row-major.
+        version: how often they have been replaced.
+    """
+
+    __slots__ = ("array", "version")
+
+    def __init__(self, array: jax.Array) -> None:
+        self.array = array
+        self.version = 0
+
+    @property
+    def root(self) -> Storage:
+        return self
+
+    def put(self, array: jax.Array) -> None:
+        self.array = array
+        self.version += 1
+
+
+class Lens:
+    """A storage seen as elements of another type, or conjugated: `view_as_real`, `view.dtype`, `_conj`, `_neg_view`.
+
+    Args:
+        storage: what is looked at.
+        get: a storage's array to the elements seen.
+        put: the inverse.
+    """
+
+    __slots__ = ("_array", "_put", "_seen", "_storage", "get")
+
+    def __init__(self, storage: AnyStorage, get: Callable[..., jax.Array], put: Callable[..., jax.Array]) -> None:
+        self._storage, self.get, self._put = storage, get, put
+        self._array: jax.Array | None = None
+        self._seen = -1
+
+    @property
+    def root(self) -> Storage:
+        return self._storage.root
+
+    @property
+    def version(self) -> int:
+        return self._storage.root.version
+
+    @property
+    def array(self) -> jax.Array:
+        if self._array is None or self._seen != self.version:
+            with jax.enable_x64(True):
+                self._array = self.get(self._storage.array)
+            self._seen = self.version
+        return self._array
+
+    def put(self, array: jax.Array) -> None:
+        with jax.enable_x64(True):
+            self._storage.put(self._put(array))
+
+
+AnyStorage = Storage | Lens
+
+
+def row_major(shape: Shape) -> Shape:
+    """The strides of a contiguous tensor, in elements."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def is_row_major(shape: Shape, stride: Shape) -> bool:
+    """Whether a tensor's elements lie one after the other; where there is one or none, strides do not matter."""
+    step = 1
+    for size, s in zip(reversed(shape), reversed(stride), strict=True):
+        if size == 0:
+            return True
+        if size != 1:
+            if s != step:
+                return False
+            step *= size
+    return True
+
+
+class View:
+    """How a tensor lies in a storage.
+
+    Attributes:
+        storage: what it shares with other tensors.
+        shape, stride, offset: in elements.
+    """
+
+    __slots__ = ("_array", "_seen", "offset", "shape", "storage", "stride")
+
+    def __init__(self, storage: AnyStorage, shape: Shape, stride: Shape, offset: int) -> None:
+        self.storage, self.shape, self.stride, self.offset = storage, shape, stride, offset
+        self._array: jax.Array | None = None
+        self._seen = -1
+
+    @classmethod
+    def whole(cls, array: jax.Array) -> View:
+        """A new storage, seen as it is."""
+        self = cls.__new__(cls)
+        self.storage = Storage(array)
+        self.shape, self.stride, self.offset = array.shape, None, 0  # type: ignore[assignment]  # made when first asked for
+        self._array, self._seen = array, 0
+        return self
+
+    def strides(self) -> Shape:
+        if self.stride is None:
+            self.stride = row_major(self.shape)  # type: ignore[unreachable]  # see `whole`
+        return self.stride
+
+    def read(self) -> jax.Array:
+        """The values, in the tensor's shape."""
+        version = self.storage.version
+        if self._seen != version:
+            array = self.storage.array
+            with jax.enable_x64(True):
+                self._array = self._gather(array)
+            self._seen = version
+        return self._array  # type: ignore[return-value]  # it has been read
+
+    def write(self, array: jax.Array) -> None:
+        """Gives the tensor new values, of its shape and dtype, which all that share the storage see."""
+        storage = self.storage
+        old = storage.array
+        if self._covers(old):
+            storage.put(array)
+        else:
+            with jax.enable_x64(True):
+                storage.put(self._scatter(old, array))
+        self._array, self._seen = array, storage.version
+
+    def _covers(self, array: jax.Array) -> bool:
+        """Whether it has all of the storage's elements in their order."""
+        if self.stride is None:
+            return array.size == math.prod(self.shape)  # type: ignore[unreachable]  # see `whole`
+        return self.offset == 0 and array.size == math.prod(self.shape) and is_row_major(self.shape, self.stride)
+
+    def _gather(self, array: jax.Array) -> jax.Array:
+        if self._covers(array):
+            return array if array.shape == self.shape else _reshaped(array, self.shape)
+        return _gathered(array, np.int64(self.offset), self.shape, self.strides())
+
+    def _scatter(self, array: jax.Array, values: jax.Array) -> jax.Array:
+        return _scattered(array, values, np.int64(self.offset), self.strides())
+
+
+def resized(view: View, shape: Shape, stride: Shape) -> View:
+    """The view that `resize_` leaves: the same storage, made larger if need be, with zeros behind what it had."""
+    needed = view.offset + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if 0 not in shape else 0
+    array = view.storage.array
+    if needed > array.size:
+        if view.storage is not view.storage.root:
+            raise RuntimeError("resize_: a storage seen as another type cannot grow; clone the tensor before")
+        with jax.enable_x64(True):
+            view.storage.put(jnp.pad(array.reshape(-1), (0, needed - array.size)))
+    return View(view.storage, shape, stride, view.offset)
+
+
+# How strided elements are taken out of a flat array, and put in: by slices and reshapes, which XLA fuses, where the
+# strides nest (each a multiple of the next, and no smaller than what the next ones span); by indices elsewhere.
+
+Axis = tuple[int, int, int]  # size, stride, which dimension
+
+
+def _axes(shape: Shape, stride: Shape) -> list[Axis] | None:
+    """The dimensions that step through memory, the widest stride first; None if their strides do not nest."""
+    axes = sorted(
+        ((n, s, i) for i, (n, s) in enumerate(zip(shape, stride, strict=True)) if n != 1), key=lambda a: -a[1]
+    )
+    if any(s == 0 for _, s, _ in axes):
+        return None
+    nested = all(wide % s == 0 and (n - 1) * s < wide for (_, wide, _), (n, s, _) in itertools.pairwise(axes))
+    return axes if nested else None
+
+
+def _indices(shape: Shape, stride: Shape) -> np.ndarray:
+    """Where the elements lie, from the first one on."""
+    parts = [
+        np.arange(n, dtype=np.int64).reshape((-1,) + (1,) * (len(shape) - 1 - i)) * s
+        for i, (n, s) in enumerate(zip(shape, stride, strict=True))
+    ]
+    return np.broadcast_to(sum(parts, np.int64(0)), shape)
+
+
+def _span(axes: list[Axis]) -> int:
+    return 1 + sum((n - 1) * s for n, s, _ in axes)
+
+
+@functools.partial(jax.jit, static_argnums=(1,))
+def _reshaped(array: jax.Array, shape: Shape) -> jax.Array:
+    return array.reshape(shape)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _gathered(array: jax.Array, offset: Any, shape: Shape, stride: Shape) -> jax.Array:
+    flat = array.reshape(-1)
+    if 0 in shape:
+        return jnp.zeros(shape, array.dtype)
+    steps = [i for i, s in enumerate(stride) if s and shape[i] != 1]  # the others repeat what there is
+    axes = _axes(tuple(shape[i] for i in steps), tuple(stride[i] for i in steps))
+    if axes is None:
+        return flat[offset + _indices(shape, stride)]
+    taken = jax.lax.dynamic_slice(flat, (offset,), (_span(axes),))
+    for n, s, _ in axes:
+        taken = _rows(taken, n, s)
+    order = [a for _, _, a in axes]
+    values = jax.lax.transpose(taken[..., 0], [order.index(i) for i in range(len(order))])
+    return jax.lax.broadcast_in_dim(values, shape, steps)
+
+
+def _rows(flat: jax.Array, n: int, s: int) -> jax.Array:
+    """The last axis cut into n rows of s elements; what lacks is filled up with zeros."""
+    lack = n * s - flat.shape[-1]
+    lead = [(0, 0, 0)] * (flat.ndim - 1)
+    # a negative width cuts off
+    return jax.lax.pad(flat, jnp.zeros((), flat.dtype), [*lead, (0, lack, 0)]).reshape(*flat.shape[:-1], n, s)
+
+
+@functools.partial(jax.jit, static_argnums=(3,))
+def _scattered(array: jax.Array, values: jax.Array, offset: Any, stride: Shape) -> jax.Array:
+    shape, flat = values.shape, array.reshape(-1)
+    if 0 in shape:
+        return array
+    axes = _axes(shape, stride)
+    if axes is None:
+        return flat.at[offset + _indices(shape, stride)].set(values).reshape(array.shape)
+    ordered = jax.lax.squeeze(values, [i for i, n in enumerate(shape) if n == 1])
+    kept = [i for i, n in enumerate(shape) if n != 1]
+    ordered = jax.lax.transpose(ordered, [kept.index(a) for _, _, a in axes])
+    span = jax.lax.dynamic_slice(flat, (offset,), (_span(axes),))
+    return jax.lax.dynamic_update_slice(flat, _put(span, ordered, axes), (offset,)).reshape(array.shape)
+
+
+def _put(flat: jax.Array, values: jax.Array, axes: list[Axis]) -> jax.Array:
+    """The last axis of `flat` with `values` where `axes` lead, the same in each row of the axes before."""
+    if not axes:
+        return flat.at[..., 0].set(values)
+    (n, s, _), *rest = axes
+    length = flat.shape[-1]
+    rows = _put(_rows(flat, n, s), values, rest).reshape(*flat.shape[:-1], n * s)
+    if n * s >= length:
+        return rows[..., :length]
+    return jnp.concatenate([rows, flat[..., n * s :]], -1)

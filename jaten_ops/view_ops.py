@@ -1,0 +1,122 @@
+"""ATen's view ops on the device `jax`: where the result lies in the operand's storage, by ATen's own meta functions."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from . import bridge
+from .aliasing import AnyStorage, Lens, View
+
+Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
+
+
+def is_view(func: torch._ops.OpOverload) -> bool:
+    """Whether each call of an ATen operator returns tensors in its operand's memory."""
+    aliases = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+    # a composite, such as reshape, may do so or not
+    return aliases and not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+def views(func: torch._ops.OpOverload, view: View, dtype: torch.dtype, args: Any, kwargs: Any) -> Any:
+    """The result of a view op, or a list of them: each a pair of a view and its dtype.
+
+    Args:
+        func: the ATen operator.
+        view, dtype: of its first operand.
+        args, kwargs: the others; none is a tensor.
+    """
+    looked_at = (_hashable(args), tuple(kwargs.items()))
+    found = _geometry(func, view.storage.array.size, dtype, view.shape, view.strides(), view.offset, *looked_at)
+    if isinstance(found, list):
+        return [_view(func, view.storage, dtype, g) for g in found]
+    return _view(func, view.storage, dtype, found)
+
+
+def _view(
+    func: torch._ops.OpOverload, storage: AnyStorage, dtype: torch.dtype, geometry: Geometry
+) -> tuple[View, torch.dtype]:
+    shape, stride, offset, to = geometry
+    lens = _LENSES.get(func)
+    return View(storage if lens is None else lens(storage, dtype, to), shape, stride, offset), to
+
+
+def _hashable(value: Any) -> Any:
+    return tuple([_hashable(v) for v in value]) if isinstance(value, list | tuple) else value
+
+
+@functools.lru_cache(maxsize=8192)
+def _geometry(
+    func: torch._ops.OpOverload,
+    elements: int,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+    args: tuple[Any, ...],
+    kwargs: tuple[tuple[str, Any], ...],
+) -> Geometry | list[Geometry]:
+    # with no mode on: its tensors stand for none of the user's
+    with torch.utils._python_dispatch._disable_current_modes():
+        operand = torch.empty(elements, dtype=dtype, device="meta").as_strided(shape, stride, offset)
+        results = func(operand, *args, **dict(kwargs))
+    if isinstance(results, list | tuple):
+        return [_geometry_of(r) for r in results]
+    return _geometry_of(results)
+
+
+def _geometry_of(t: torch.Tensor) -> Geometry:
+    return tuple(t.shape), t.stride(), int(t.storage_offset()), t.dtype
+
+
+# The view ops that change elements; each function is compiled once and serves all tensors.
+
+_conj, _negative = jax.jit(jnp.conj), jax.jit(operator.neg)
+
+
+@jax.jit
+def _to_real(array: jax.Array) -> jax.Array:
+    return jnp.stack([array.real, array.imag], -1).reshape(-1)
+
+
+@jax.jit
+def _to_complex(array: jax.Array) -> jax.Array:
+    pairs = array.reshape(-1, 2)
+    return jax.lax.complex(pairs[:, 0], pairs[:, 1])
+
+
+@functools.partial(jax.jit, static_argnums=(1,))
+def _cast_bits(array: jax.Array, to: Any) -> jax.Array:
+    flat = array.reshape(-1)
+    if flat.dtype == bool:
+        flat = flat.astype(jnp.uint8)
+    if jnp.issubdtype(flat.dtype, jnp.complexfloating):
+        flat = _to_real(flat)
+    if to.kind == "b":
+        return _cast_bits(flat, jnp.dtype(jnp.uint8)).astype(bool)
+    if jnp.issubdtype(to, jnp.complexfloating):
+        return _to_complex(_cast_bits(flat, jnp.dtype(jnp.float32 if to.itemsize == 8 else jnp.float64)))
+    many = to.itemsize // flat.dtype.itemsize
+    return jax.lax.bitcast_convert_type(flat.reshape(-1, many) if many > 1 else flat, to).reshape(-1)
+
+
+def _with_bits_cast(storage: AnyStorage, dtype: torch.dtype, to: torch.dtype) -> AnyStorage:
+    if dtype == to:
+        return storage
+    there, back = bridge.to_numpy_dtype(to), bridge.to_numpy_dtype(dtype)
+    return Lens(storage, lambda a: _cast_bits(a, there), lambda a: _cast_bits(a, back))
+
+
+_LENSES: dict[torch._ops.OpOverload, Callable[[AnyStorage, torch.dtype, torch.dtype], AnyStorage]] = {
+    torch.ops.aten.view_as_real.default: lambda storage, dtype, to: Lens(storage, _to_real, _to_complex),
+    torch.ops.aten.view_as_complex.default: lambda storage, dtype, to: Lens(storage, _to_complex, _to_real),
+    torch.ops.aten._conj.default: lambda storage, dtype, to: Lens(storage, _conj, _conj),
+    torch.ops.aten._neg_view.default: lambda storage, dtype, to: Lens(storage, _negative, _negative),
+    torch.ops.aten.view.dtype: _with_bits_cast,
+}
