@@ -23,6 +23,8 @@ from .tracing import opaque
 
 # ATen answers: these ask about or change the tensor itself, and compute no values
 _OF_THE_TENSOR = frozenset({"contiguous", "data", "requires_grad_", "pin_memory"})
+# the parts of a composition are batched, not the composition on stand-ins
+_VMAP = torch._C.DispatchKeySet(torch._C.DispatchKey.FuncTorchVmapMode)
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -153,7 +155,7 @@ def make_composite(spec: OpSpec, aten: Callable[..., Any]) -> Callable[..., Any]
         if check is not None:
             check(*args, **kwargs)
         args, kwargs = tree_map_only(torch.Tensor, _stand_in, (args, kwargs))
-        with _Redirect(), torch._C._DisableFuncTorch():
+        with _Redirect(), torch._C._DisableFuncTorch(), torch._C._ExcludeDispatchKeyGuard(_VMAP):
             results = aten(*args, **kwargs)
         return tree_map_only(torch.Tensor, _behind, results)
 

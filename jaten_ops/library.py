@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from . import autograd, bridge, carrier, kernels, lazy, meta, registry, variants
+from . import autograd, batching, bridge, carrier, kernels, lazy, memory, meta, registry, variants
 from .composite import make_composite
 from .errors import MissingGradientError, MissingKernelError
 from .execute import Executor, KernelCall, Signature, freeze
@@ -259,36 +259,41 @@ def register_op(spec: OpSpec) -> None:
     if spec.kind == "composite":
         run = _lazy(lambda: make_composite(spec, _aten(spec)))
         lib.impl(spec.overload, run, "CompositeImplicitAutograd")
+        _register_batching(lib, spec, run if spec.random else None)
         return
     plain = OpKernel(spec, bridge.borrow, bridge.export)
-    of_plain = _on_memory(plain) if spec.overload in READS_MEMORY else plain
+    of_plain = memory.on_memory(plain) if spec.overload in READS_MEMORY else plain
     on_jax = JAX_KERNELS[_key(spec)] = OpKernel(spec, _unwrap_operand, carrier.wrap)
     lib.impl(spec.overload, of_plain, "CPU")
     lib.impl(spec.overload, of_plain, "CUDA")
     lib.impl(spec.overload, on_jax, "PrivateUse1")
     if spec.takes_no_tensors:
         lib.impl(spec.overload, _by_device(plain, on_jax), "BackendSelect")
+    elif not spec.takes_tensor:  # without a tensor, as with an empty list, the dispatcher asks this key
+        lib.impl(spec.overload, of_plain, "CompositeExplicitAutograd")
+    if spec.overload == "as_strided":
+        lib.impl(spec.overload, _lazy(lambda: _as_it_lies(spec, torch.conj, "_conj_physical")), "Conjugate")
+        lib.impl(spec.overload, _lazy(lambda: _as_it_lies(spec, torch._neg_view, "neg")), "Negative")
     _register_fake(lib, spec)
+    _register_batching(lib, spec)
     if spec.differentiable or not _is_constant(spec):
         lib.impl(spec.overload, _lazy(lambda: _autograd_kernel(spec)), "Autograd")
     else:
         lib.impl(spec.overload, torch.library.fallthrough_kernel, "Autograd")
 
 
-def _on_memory(plain: OpKernel) -> Callable[..., Any]:
-    """The kernel of `as_strided`, given all of the operand's memory if the operand's own elements are not enough."""
+def _as_it_lies(spec: OpSpec, flip: Callable[..., Any], overload: str) -> Callable[..., Any]:
+    return memory.as_it_lies(op_of(spec), flip, lazy.operator_of(overload))
 
-    @opaque
-    def call(self: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
-        start = 0 if storage_offset is None else storage_offset - self.storage_offset()
-        last = start + sum((n - 1) * s for n, s in zip(size, stride, strict=False))
-        if self.is_contiguous() and start >= 0 and last < self.numel():
-            return plain(self, size, stride, start)
-        elements = self.untyped_storage().nbytes() // self.itemsize
-        memory = self.new_empty(0).set_(self.untyped_storage(), 0, (elements,), (1,))
-        return plain(memory, size, stride, start + self.storage_offset())
 
-    return call
+def _register_batching(lib: torch.library.Library, spec: OpSpec, run: Callable[..., Any] | None = None) -> None:
+    """What `torch.vmap` calls: the rule that serves all ops, or a composition, whose parts have theirs."""
+    if spec.namespace != "jaten" and "Tensor[]" not in spec.schema and not spec.random:
+        return  # torch's own loop will do, and leaves `torch.library.register_vmap` to the user
+    rule = run or _lazy(lambda: batching.make_batched(spec, op_of(spec)))
+    lib.impl(spec.overload, rule, "FuncTorchBatched")
+    if spec.random:
+        lib.impl(spec.overload, rule, "FuncTorchVmapMode")
 
 
 def _is_constant(spec: OpSpec) -> bool:
@@ -370,14 +375,16 @@ def define_aten() -> None:
 def _define_variant(spec: OpSpec) -> None:
     lib = _library("jaten")
     lib.define(spec.schema, tags=_tags(spec))
-    lib.impl(spec.overload, _lazy(functools.partial(_variant, spec)), "CompositeImplicitAutograd")
+    run = _lazy(functools.partial(_variant, spec))
+    lib.impl(spec.overload, run, "CompositeImplicitAutograd")
+    _register_batching(lib, spec, run)
 
 
 def _variant(spec: OpSpec) -> Callable[..., Any]:
     if "inplace_view" in spec.tags:  # changes sizes and strides, no values: nothing for a kernel to compute
         return _aten(spec)
     base = registry.SPECS.get(spec.base) or COMPOSITE[spec.base]
-    return variants.make_variant(spec, base, op_of(base))
+    return variants.make_variant(spec, base, op_of(base), aten=meta.aten_overload(spec.overload))
 
 
 def _aten(spec: OpSpec) -> torch._ops.OpOverload:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from .overlap import has_memory, make_check
 from .schema import TOLD_BY_OUT, OpSpec
 
 
@@ -25,7 +26,6 @@ def _check_inplace(target: torch.Tensor, result: torch.Tensor) -> None:
 
 
 def _prepare_out(target: torch.Tensor, result: torch.Tensor) -> None:
-    _check_cast(target, result)
     if target.device != result.device:
         raise RuntimeError(f"Expected out tensor to have device {result.device}, but got {target.device} instead")
     if target.shape != result.shape:
@@ -53,11 +53,47 @@ def mutated_arguments(spec: OpSpec) -> list[str]:
     return [a.name for a in torch._C.parse_schema(spec.schema).arguments if a.alias_info and a.alias_info.is_write]
 
 
+def _make_dtype_check(aten: Callable[..., Any] | None, written: Sequence[str]) -> Callable[..., None]:
+    """What raises if ATen does not write such results to tensors of such dtypes: some kernels cast, others do not.
+
+    ATen is asked, once for each combination of dtypes, with tensors of its own to write to.
+    """
+    refused: dict[tuple[torch.dtype, ...], tuple[type[Exception], tuple[Any, ...]] | None] = {}
+
+    def ask(bound: dict[str, Any]) -> tuple[type[Exception], tuple[Any, ...]] | None:
+        empty = {n: tree_map_only(torch.Tensor, lambda t: t.new_empty(0), bound[n]) for n in written}
+        try:
+            with torch.no_grad(), warnings.catch_warnings(), torch.random.fork_rng(devices=()):
+                warnings.simplefilter("ignore")
+                assert aten is not None
+                aten(**bound | empty)
+        except Exception as error:
+            return type(error), error.args
+        return None
+
+    def check(bound: dict[str, Any], targets: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+        if all(t.dtype == r.dtype for t, r in zip(targets, results, strict=True)):
+            return
+        tensors = [t for v in bound.values() for t in _flat(v) if isinstance(t, torch.Tensor)]
+        if aten is None or not all(map(has_memory, tensors)) or torch._C._are_functorch_transforms_active():
+            for target, result in zip(targets, results, strict=True):
+                _check_cast(target, result)
+            return
+        key = tuple(t.dtype for t in tensors)
+        if key not in refused:
+            refused[key] = ask(bound)
+        if (error := refused[key]) is not None:
+            raise error[0](*error[1])
+
+    return check
+
+
 def make_variant(
     spec: OpSpec,
     base: OpSpec,
     call: Callable[..., Any],
     write: Callable[[torch.Tensor, torch.Tensor], Any] = torch.Tensor.copy_,
+    aten: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """The implementation of an in-place or out= overload, composed of the functional op and `copy_`.
 
@@ -68,6 +104,7 @@ def make_variant(
         base: the functional overload.
         call: the functional op.
         write: gives the target the values of the result, which has its shape.
+        aten: ATen's own overload, which knows whether an out= tensor may have another dtype.
     """
     written = mutated_arguments(spec)
     names = {a.name for a in spec.arguments}
@@ -76,14 +113,19 @@ def make_variant(
     positional = [a.name for a in spec.arguments if not a.kwarg_only]
     defaults = {a.name: a.default for a in spec.arguments if a.has_default}
     prepare = _prepare_out if spec.kind == "out" else _check_inplace
+    check_overlap = make_check(spec, base, written)
+    check_dtypes = _make_dtype_check(aten, written)
     # ATen returns what was written; an op that writes to other arguments returns its own results first
     own_results = 0 if len(written) == len(base.returns) else len(base.returns) - len(written)
     base_positional = [a.name for a in base.arguments if not a.kwarg_only]
     base_keywords = [a.name for a in base.arguments if a.kwarg_only]
 
     def variant(*args: Any, **kwargs: Any) -> Any:
-        bound = told | defaults | dict(zip(positional, args, strict=False)) | kwargs
+        given = defaults | dict(zip(positional, args, strict=False)) | kwargs
+        bound = told | given
         targets: Sequence[torch.Tensor] = [t for n in written for t in _flat(bound[n])]
+        if check_overlap is not None:
+            check_overlap(bound)
         if told:  # the out= overload of a factory
             bound |= {n: getattr(targets[0], n) for n in ("dtype", "device") if n in told}
         if spec.kind == "inplace" and torch.is_grad_enabled() and _requires_grad(bound.values()):
@@ -91,6 +133,8 @@ def make_variant(
             bound |= {n: tree_map_only(torch.Tensor, torch.clone, bound[n]) for n in written}
         results = call(*[bound[n] for n in base_positional], **{n: bound[n] for n in base_keywords})
         flat = list(results) if isinstance(results, list | tuple) else [results]
+        if spec.kind == "out":
+            check_dtypes(given, targets, flat[own_results:])
         for target, result in zip(targets, flat[own_results:], strict=True):
             prepare(target, result)
             write(target, result)

@@ -1,0 +1,142 @@
+"""Where a written tensor may lie in memory: ATen's refusals of outputs that overlap themselves or an input.
+
+jaten computes before it writes, so an overlap does it no harm; what ATen refuses is an error all the same. ATen's rule
+is not written in schemas: an elementwise kernel refuses inputs that lie partly in the output, a few others any that
+share memory with it, and a kernel that ATen generates from the functional operator, as a reduction, refuses none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from .schema import OpSpec
+
+# ATen/MemoryOverlap.cpp
+_ITSELF = "more than one element of the written-to tensor refers to a single memory location"
+_INPUT = "some elements of the input tensor and the written-to tensor refer to a single memory location"
+_REMEDY = "Please clone() the tensor before performing the operation."
+
+# Tagged pointwise, with a kernel of their own that looks at no overlap.
+_UNCHECKED = frozenset({"threshold", "mvlgamma"})
+
+# Not tagged pointwise, or composed of such, and checked as they are.
+_AS_POINTWISE = frozenset({
+    "addr", "bernoulli", "binary_cross_entropy", "cumprod", "cumsum", "_logcumsumexp", "deg2rad", "floor_divide", "glu",
+    "hardswish", "huber_loss", "ldexp.Tensor", "linalg_solve_triangular", "logcumsumexp", "mse_loss",
+    "normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", "rad2deg", "remainder.Scalar", "renorm",
+    "smooth_l1_loss", "soft_margin_loss", "_unsafe_view", "elu_backward", "glu_backward", "hardshrink_backward",
+    "hardsigmoid_backward", "hardtanh_backward", "huber_loss_backward", "leaky_relu_backward", "mse_loss_backward",
+    "smooth_l1_loss_backward", "softplus_backward", "softshrink_backward", "sigmoid_backward", "tanh_backward",
+    "gelu_backward", "silu_backward", "logit_backward", "logical_and", "logical_or", "logical_xor",
+})  # fmt: skip
+
+# Copy self to the output, and read nothing else by elements.
+_SELF_ONLY = frozenset({
+    "addbmm", "addmm", "addmv", "baddbmm", "linalg_lu_solve", "max.dim", "min.dim", "mode", "nanmedian.dim", "sort",
+    "sort.stable",
+})  # fmt: skip
+
+# Refuse any input that shares memory with the output, or is the output.
+_APART = frozenset({
+    "cat", "stack", "gather", "index.Tensor", "index_select", "kthvalue", "linalg_cross", "masked_select", "take",
+    "topk",
+})  # fmt: skip
+
+# The same for all inputs but self, which may be the output.
+_APART_FROM_SELF = frozenset({
+    "index_add", "index_copy", "index_reduce", "scatter.reduce", "scatter.src", "scatter.value", "scatter.value_reduce",
+    "scatter_add", "scatter_reduce.two",
+})  # fmt: skip
+
+# The same, of the in-place overload alone: the out= overload is generated.
+_APART_IN_PLACE = frozenset({"put", "index_put"})
+
+_KNOWN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def _tensors(bound: dict[str, Any], names: Sequence[str]) -> Iterator[torch.Tensor]:
+    """The tensors among some arguments, less the absent, and those that lie nowhere."""
+    for name in names:
+        value = bound[name]
+        for tensor in value if isinstance(value, list | tuple) else (value,):
+            if tensor is not None and has_memory(tensor):
+                yield tensor
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether it is an ordinary tensor: a traced one, or one of the device `jax`, lies nowhere."""
+    return type(tensor) in _KNOWN and (tensor.is_cpu or tensor.is_cuda)
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    start = tensor.data_ptr()
+    return start, start + tensor.numel() * tensor.itemsize
+
+
+def _check_input(target: torch.Tensor, source: torch.Tensor, apart: bool) -> None:
+    """Raises RuntimeError if part of `source`, or with `apart` all of it, lies in `target`."""
+    if target is source:
+        if not apart or not target.numel():
+            return
+    elif not torch._C._is_alias_of(target, source):  # type: ignore[attr-defined]  # torch's stub has it not
+        return
+    elif torch._debug_has_internal_overlap(target) or torch._debug_has_internal_overlap(source):
+        return  # strides with gaps: too hard to tell, says ATen
+    else:
+        size = target.numel() * target.itemsize, source.numel() * source.itemsize
+        ahead = target.data_ptr() - source.data_ptr()
+        whole = ahead == 0 and size[0] == size[1] and target.stride() == source.stride()
+        if not -size[0] < ahead < size[1] or (whole and not apart):
+            return
+    raise RuntimeError(f"unsupported operation: {_INPUT}. {_REMEDY}")
+
+
+def _rule(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> dict[str, bool]:
+    """The arguments that are looked at, and for each whether it must lie apart from the output."""
+    inputs = [a.name for a in spec.arguments if a.is_tensor and a.name not in written]
+    name = base.overload
+    if name in _APART or (name in _APART_IN_PLACE and spec.kind == "inplace"):
+        return dict.fromkeys(inputs, True)
+    if name in _APART_FROM_SELF:
+        return {n: n != "self" for n in inputs}
+    if name in _SELF_ONLY:
+        return {n: False for n in inputs if n == "self"}
+    own = torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{spec.overload}", "CPU")
+    pointwise = "pointwise" in base.tags and own and name not in _UNCHECKED
+    return dict.fromkeys(inputs, False) if pointwise or name in _AS_POINTWISE else {}
+
+
+def make_check(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> Callable[[dict[str, Any]], None] | None:
+    """What raises RuntimeError where the outputs of a call, by its arguments' names, lie as ATen refuses.
+
+    Args:
+        spec: an in-place or out= overload.
+        base: the functional overload.
+        written: the arguments that it writes to.
+    """
+    rule = _rule(spec, base, written)
+    if not rule:
+        return None
+
+    def check(bound: dict[str, Any]) -> None:
+        if torch._C._are_functorch_transforms_active():
+            return  # what is batched shares memory as it pleases
+        for target in _tensors(bound, written):
+            if torch._debug_has_internal_overlap(target) == 1:
+                raise RuntimeError(f"unsupported operation: {_ITSELF}. {_REMEDY}")
+            for name, apart in rule.items():
+                for source in _tensors(bound, (name,)):
+                    _check_input(target, source, apart)
+
+    return check
+
+
+def distinct(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor where `like`, which may be expanded, has each place in memory once."""
+    for dim, stride in enumerate(like.stride()):
+        if stride == 0 and like.shape[dim] > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
