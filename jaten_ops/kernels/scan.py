@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,22 +17,114 @@ from jaten_ops.registry import kernel
 from .promotion import cast, compute_type, is_complex, is_float
 from .reduction import choose, positions, total, widened, with_axis
 
+Scan = Callable[[jax.Array, int], Any]
+Carry = tuple[jax.Array, ...]
 
-def _along(fn, x: jax.Array, dim: int) -> jax.Array:
+_LANES = 1024  # rows side by side: enough to fill the vectors of a CPU, and to outweigh what a step costs
+
+
+def _row_by_row(
+    x: jax.Array,
+    axis: int,
+    start: Carry,
+    element: Callable[[jax.Array, jax.Array], Carry],
+    combine: Callable[[Carry, Carry], Carry],
+    finish: Callable[[Carry], Any],
+    *,
+    ordered: bool = False,
+) -> Any:
+    """The running combination of the elements along an axis, a row of all others at a time.
+
+    A long axis with few others is cut into blocks that go side by side, each from what the ones before it come to.
+
+    Args:
+        start: combines with an element to that element; 0-d, of the dtypes to combine in.
+        element: makes what is combined from a number and its position.
+        finish: makes the result from a combination.
+        ordered: whether the combination is not associative, which rules out blocks.
+    """
+    n, others = x.shape[axis], x.size // x.shape[axis]
+    blocks = 1 if ordered else max(1, min(_LANES // others, math.isqrt(n)))
+    length = -(-n // blocks)
+    blocks = -(-n // length)
+    rows = jnp.moveaxis(x, axis, 0)
+    rows = lax.pad(rows, np.zeros((), x.dtype), [(0, blocks * length - n, 0)] + [(0, 0, 0)] * (x.ndim - 1))
+    rows = rows.reshape(blocks, length, *rows.shape[1:]).swapaxes(0, 1)
+    places = positions((blocks * length, *[1] * (x.ndim - 1)), 0).reshape(blocks, length, *[1] * (x.ndim - 1))
+    steps = rows, places.swapaxes(0, 1)
+
+    def total(carry: Carry, row: tuple[jax.Array, jax.Array]) -> tuple[Carry, None]:
+        return combine(carry, element(*row)), None
+
+    def step(carry: Carry, row: tuple[jax.Array, jax.Array]) -> tuple[Carry, Any]:
+        carry = combine(carry, element(*row))
+        return carry, finish(carry)
+
+    def whole(y: jax.Array) -> jax.Array:
+        joined = y.swapaxes(0, 1).reshape(blocks * length, *y.shape[2:])
+        return jnp.moveaxis(lax.slice_in_dim(joined, 0, n), 0, axis)
+
+    first = tuple(jnp.full(rows.shape[1:], s) for s in start)
+    if blocks > 1:
+        totals, _ = lax.scan(total, first, steps)
+        _, first = lax.scan(
+            lambda carry, of_block: (combine(carry, of_block), carry), tuple(f[0] for f in first), totals
+        )
+    return jax.tree.map(whole, lax.scan(step, first, steps)[1])
+
+
+def _by_platform(on_cpu: Scan, elsewhere: Scan) -> Scan:
+    """A scan that goes row by row on a CPU, where XLA's own go over the data once for each power of two."""
+    return lambda x, axis: lax.platform_dependent(
+        x, cpu=lambda x: on_cpu(x, axis), default=lambda x: elsewhere(x, axis)
+    )
+
+
+def _running(combine: Callable[[jax.Array, jax.Array], jax.Array], start: float, elsewhere: Scan) -> Scan:
+    """The scan by a function of two arrays, in double precision as in ATen, from the number that changes nothing."""
+
+    def on_cpu(x: jax.Array, axis: int) -> jax.Array:
+        wide = {"float32": np.dtype("float64"), "complex64": np.dtype("complex128")}.get(x.dtype.name, x.dtype)
+        return _row_by_row(
+            *(x, axis, (np.array(start, wide),)),
+            element=lambda row, _: (cast(row, wide),),
+            combine=lambda a, b: (combine(a[0], b[0]),),
+            finish=lambda carry: cast(carry[0], x.dtype),
+            ordered=combine is _log_add_exp and is_complex(x.dtype),
+        )
+
+    return _by_platform(on_cpu, elsewhere)
+
+
+def _along(fn: Scan, x: jax.Array, dim: int) -> jax.Array:
     """`fn(x, axis)` in the computation type, as x's dtype."""
     flat, axis = with_axis(cast(x, compute_type(x.dtype)), dim)
     out = fn(flat, axis) if x.size else flat
     return cast(lax.reshape(out, x.shape), x.dtype)
 
 
+_cumulative_sum = _running(lax.add, 0, lax.cumsum)
+
+
 @kernel("cumsum")
 def cumsum(self, dim, dtype=None):
-    return _along(lax.cumsum, widened(self, dtype), dim)
+    return _along(_cumulative_sum, widened(self, dtype), dim)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _cumulative_product(x: jax.Array, axis: int) -> jax.Array:
+    return _running(lax.mul, 1, lax.cumprod)(x, axis)
+
+
+@_cumulative_product.defjvp
+def _cumulative_product_jvp(axis, primals, tangents):
+    _, tangent = jax.jvp(lambda x: lax.cumprod(x, axis), primals, tangents)
+    return _cumulative_product(*primals, axis), tangent
 
 
 @kernel("cumprod")
 def cumprod(self, dim, dtype=None):
-    return _along(lax.cumprod, widened(self, dtype), dim)
+    return _along(_cumulative_product, widened(self, dtype), dim)
 
 
 def _with_real_infinity(out: jax.Array, infinite: jax.Array) -> jax.Array:
@@ -47,29 +141,29 @@ def _log(x: jax.Array) -> jax.Array:
     return _with_real_infinity(lax.log(x), jnp.isinf(lax.real(x)) | jnp.isinf(lax.imag(x)))
 
 
-def _log_add_exp(x: jax.Array, y: jax.Array) -> jax.Array:
-    """log(exp(x) + exp(y)) of complex numbers, with an imaginary part that goes on beyond pi (cpu/LogAddExp.h)."""
-    swap = lax.real(x) < lax.real(y)
-    low, high = jnp.where(swap, x, y), jnp.where(swap, y, x)
+def _log_add_exp_of_complex(total: jax.Array, x: jax.Array) -> jax.Array:
+    """log(exp(total) + exp(x)), with an imaginary part that goes on beyond pi."""
+    swap = lax.real(x) < lax.real(total)
+    low, high = jnp.where(swap, x, total), jnp.where(swap, total, x)
     infinite = (lax.real(low) == lax.real(high)) & jnp.isinf(lax.real(low))
     both = jnp.where(lax.real(low) < 0, low, _log(_exp(low) + _exp(high)))
     # the exponential of -inf is 0 in any direction, also in none
     ratio = jnp.where(lax.real(low - high) == -jnp.inf, jnp.zeros_like(low), lax.exp(low - high))
     out = jnp.where(infinite, both, lax.log1p(ratio) + high)
-    return jnp.where(jnp.isnan(x) | jnp.isnan(y), np.array(complex(math.nan, math.nan), x.dtype), out)
+    return jnp.where(jnp.isnan(x) | jnp.isnan(total), np.array(complex(math.nan, math.nan), x.dtype), out)
+
+
+def _log_add_exp(total: jax.Array, x: jax.Array) -> jax.Array:
+    """log(exp(total) + exp(x)), also of infinities and NaN: aten/src/ATen/native/cpu/LogAddExp.h."""
+    if is_complex(x.dtype):
+        return _log_add_exp_of_complex(total, x)
+    equal = (total == x) & jnp.isinf(x)
+    return jnp.where(equal, x, lax.max(total, x) + lax.log1p(lax.exp(-lax.abs(total - x))))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _log_cumulative_sum_exp(x: jax.Array, axis: int) -> jax.Array:
-    if not is_complex(x.dtype):
-        return lax.cumlogsumexp(x, axis)
-    rows = jnp.moveaxis(x, axis, 0)  # one after the other: how often the sum has turned depends on the order
-
-    def step(total: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
-        total = _log_add_exp(row, total)
-        return total, total
-
-    return jnp.moveaxis(lax.scan(step, jnp.full(rows.shape[1:], -jnp.inf, x.dtype), rows)[1], 0, axis)
+    return _running(_log_add_exp, -math.inf, lax.cumlogsumexp)(x, axis)
 
 
 @_log_cumulative_sum_exp.defjvp
@@ -91,32 +185,45 @@ def logcumsumexp(self, dim):
     return _along(_log_cumulative_sum_exp, self, dim)
 
 
-def _cumulative_extremum(scan):
+def _lowest(dtype: np.dtype, sign: int) -> np.ndarray:
+    """The number of a dtype that no other is below; above, for the sign -1."""
+    if dtype == bool:
+        return np.array(sign < 0)
+    if is_float(dtype):
+        return np.array(-sign * math.inf, dtype)
+    return np.array(np.iinfo(dtype).min if sign > 0 else np.iinfo(dtype).max, dtype)
+
+
+def _cumulative_extremum(scan, is_beyond, sign):
+    """The kernel of a running extremum: its index is that of the last occurrence; NaN stays, with that of the last."""
+
+    def later(a: Carry, b: Carry) -> Carry:
+        wins = is_beyond(b[0], a[0]) | (b[0] != b[0])
+        return jnp.where(wins, b[0], a[0]), jnp.where(wins, b[1], a[1])
+
+    def on_cpu(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+        start = _lowest(x.dtype, sign), np.zeros((), np.int32 if x.shape[axis] < 2**31 else np.int64)
+        return _row_by_row(x, axis, start, lambda row, at: (row, at), later, lambda carry: carry)
+
+    def elsewhere(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+        values = cast(scan(cast(x, "uint8"), axis), bool) if x.dtype == bool else scan(x, axis)
+        at = positions(x.shape, axis)
+        hit = (x == values) | (x != x)
+        return values, lax.cummax(jnp.where(hit, at, jnp.zeros((), at.dtype)), axis)
+
     def cumulative(self, dim):
-        """The index of a running extremum is that of its last occurrence; NaN stays, with the index of the last NaN."""
         x, axis = with_axis(self, dim)
         if not x.size:
             return self, cast(self, "int64")
-        fixed = lax.stop_gradient(x)
-        values = scan(fixed, axis)
-        hit = fixed == values
-        if is_float(x.dtype):
-            hit = hit | (fixed != fixed)
-        at = positions(x.shape, axis)
-        indices = lax.cummax(jnp.where(hit, at, jnp.zeros((), at.dtype)), axis)
+        values, indices = _by_platform(on_cpu, elsewhere)(lax.stop_gradient(x), axis)
         values = choose(x, values, indices, axis)
         return lax.reshape(values, self.shape), cast(lax.reshape(indices, self.shape), "int64")
 
     return cumulative
 
 
-def _on_bool(scan):
-    """lax.cummax and lax.cummin for bool, which they do not take."""
-    return lambda x, axis: cast(scan(cast(x, "uint8"), axis), bool) if x.dtype == bool else scan(x, axis)
-
-
-kernel("cummax")(_cumulative_extremum(_on_bool(lax.cummax)))
-kernel("cummin")(_cumulative_extremum(_on_bool(lax.cummin)))
+kernel("cummax")(_cumulative_extremum(lax.cummax, lax.ge, 1))
+kernel("cummin")(_cumulative_extremum(lax.cummin, lax.le, -1))
 
 
 @kernel("trace")
