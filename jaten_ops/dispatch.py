@@ -73,7 +73,7 @@ def _make(func: Any) -> Handler:
     if namespace == "aten" and view_ops.is_view(func):
         return _view_op(func)
     if overload in VARIANTS:
-        return _changes_geometry(func) if "inplace_view" in VARIANTS[overload].tags else _variant(overload)
+        return _changes_geometry(func, VARIANTS[overload].base) if "inplace_view" in VARIANTS[overload].tags else _variant(overload)
     if overload in registry.KERNELS:
         return _functional(overload)
     return _composite(func, overload)
@@ -136,10 +136,9 @@ def _view_op(func: Any) -> Handler:
     return call
 
 
-def _changes_geometry(func: Any) -> Handler:
+def _changes_geometry(func: Any, base: str) -> Handler:
     """`t_` and its like: the tensor itself gets other sizes and strides, by the view op of the same name."""
-    name, _, overload = func.name().removeprefix("aten::").partition(".")
-    view_op = getattr(getattr(torch.ops.aten, name.removesuffix("_")), overload or "default")
+    view_op = _aten_op(base)
 
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if is_traced(tensor):
@@ -275,6 +274,7 @@ _SPECIAL: dict[Any, Handler] = {
     _aten.native_batch_norm.default: _native_batch_norm,
     _aten._local_scalar_dense.default: _local_scalar_dense,
     _aten.resize_.default: _resize_,
+    _aten.resize_as_.default: lambda tensor, like, **kwargs: _resize_(tensor, like.shape, **kwargs),
     _aten.set_.source_Tensor: _set_,
     _aten.set_.source_Tensor_storage_offset: _set_part_,
     _aten.set_.default: _set_nothing_,

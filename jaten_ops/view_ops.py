@@ -68,7 +68,20 @@ def _geometry(
         results = func(operand, *args, **dict(kwargs))
     if isinstance(results, list | tuple):
         return [_geometry_of(r) for r in results]
+    check_bounds(results, elements * dtype.itemsize)
     return _geometry_of(results)
+
+
+def check_bounds(t: torch.Tensor, size: int) -> None:
+    """Raises RuntimeError, as ATen does, if a tensor's elements lie beyond a storage of so many bytes."""
+    if not t.numel():
+        return
+    last = t.storage_offset() + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+    if (needed := (last + 1) * t.itemsize) > size:
+        raise RuntimeError(
+            f"setStorage: sizes {list(t.shape)}, strides {list(t.stride())}, storage offset {t.storage_offset()}, and"
+            f" itemsize {t.itemsize} requiring a storage size of {needed} are out of bounds for storage of size {size}"
+        )
 
 
 def _geometry_of(t: torch.Tensor) -> Geometry:

@@ -76,7 +76,7 @@ def _with_leaves(call: Call, make: Callable[[torch.Tensor], torch.Tensor]) -> tu
 
 def _random_like(tensors: Iterable[torch.Tensor], seed: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(t.shape, dtype=t.dtype, generator=generator) for t in tensors]
+    return [torch.randn(t.shape, dtype=t.dtype, generator=generator).to(t.device) for t in tensors]
 
 
 Derivatives = list[torch.Tensor | None]
@@ -131,7 +131,7 @@ def forward_mode(call: Call, op: Any) -> Derivatives:
         return [forward_ad.unpack_dual(r).tangent for r in results if isinstance(r, torch.Tensor)]
 
 
-def _assert_same_derivatives(got: Derivatives, expected: Derivatives) -> None:
+def assert_same_derivatives(got: Derivatives, expected: Derivatives) -> None:
     """An absent derivative is zero."""
     assert len(got) == len(expected), f"got {len(got)} derivatives, expected {len(expected)}"
     pairs = [(g, e) for g, e in zip(got, expected, strict=True) if g is not None or e is not None]
@@ -156,7 +156,7 @@ def _derivatives(name: str, dtype: torch.dtype, most: int, of: Callable[[Call, A
             found.skipped = f"ATen has no such derivative: {str(error).splitlines()[0]}"
             continue
         try:
-            _assert_same_derivatives(of(call, op_named(call.overload)), expected)
+            assert_same_derivatives(of(call, op_named(call.overload)), expected)
             found.compared += any(e is not None for e in expected)
         except Exception as error:
             found.compared += 1
@@ -290,7 +290,7 @@ WITH_BACKWARD = (torch.float64, torch.complex128)
 def compiled(name: str, dtype: torch.dtype, most: int) -> Found:
     """Each sample as one graph under `torch.compile`, against the same call made as usual; in float64, backward too."""
     op, backward = OP_INFOS[name], dtype in WITH_BACKWARD
-    unspecified = name.startswith(("empty", "new_empty")) or _draws(name, dtype)
+    unspecified = name.startswith(("empty", "new_empty")) or draws(name, dtype)
     found = Found()
     for sample in samples(name, dtype, backward and differentiable(name, dtype), most):
 
@@ -299,16 +299,17 @@ def compiled(name: str, dtype: torch.dtype, most: int) -> Found:
 
         # of vectors that are free in sign or phase, what is not free
         settled = sample.output_process_fn_grad
+        leaves = tree_leaves((sample.input, sample.args, sample.kwargs))
         expected = settled(call(sample.input, *sample.args, **sample.kwargs))
-        gradients = _gradients_of(expected, sample) if backward else []
+        gradients = gradients_of(expected, leaves) if backward else []
         try:
             got = settled(_captured_whole(call, "jaten", sample))
             if not unspecified:
                 torch.testing.assert_close(got, expected, equal_nan=True)
             if gradients:
-                got_gradients = _gradients_of(got, sample)
+                got_gradients = gradients_of(got, leaves)
                 if not unspecified:
-                    _assert_same_derivatives(got_gradients, gradients)
+                    assert_same_derivatives(got_gradients, gradients)
         except Exception as error:
             reason = _not_ours(call, sample)
             if reason:
@@ -320,10 +321,9 @@ def compiled(name: str, dtype: torch.dtype, most: int) -> Found:
     return found.need("no samples")
 
 
-def _gradients_of(result: Any, sample: Any) -> Derivatives:
-    """The gradients of a sample's tensors for random ones of a result; none if ATen has no such derivative."""
-    leaves = [t for t in tree_leaves((sample.input, sample.args, sample.kwargs)) if isinstance(t, torch.Tensor)]
-    leaves = [t for t in leaves if t.requires_grad]
+def gradients_of(result: Any, of: Sequence[Any]) -> Derivatives:
+    """The gradients of those that need one, for random ones of a result; none if ATen has no such derivative."""
+    leaves = [t for t in of if isinstance(t, torch.Tensor) and t.requires_grad]
     results = [r for r in tree_leaves(result) if isinstance(r, torch.Tensor) and r.requires_grad]
     if not leaves or not results:
         return []
@@ -335,7 +335,7 @@ def _gradients_of(result: Any, sample: Any) -> Derivatives:
         raise
 
 
-def _draws(name: str, dtype: torch.dtype) -> bool:
+def draws(name: str, dtype: torch.dtype) -> bool:
     return any(registry.SPECS[c.overload].random for c in recorded_calls(name, dtype, 1))
 
 

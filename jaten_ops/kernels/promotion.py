@@ -136,7 +136,7 @@ def cast(x: Any, dtype: Any) -> jax.Array:
     """
     x = jnp.asarray(x)
     if dtype == bool:
-        return x != 0 if x.dtype != bool else x
+        return lax.convert_element_type(x if x.dtype == bool else x != 0, bool)
     if is_complex(x.dtype) and not is_complex(dtype):
         x = x.real
     return lax.convert_element_type(x, dtype)

@@ -1,0 +1,178 @@
+"""Views and writes on the device `jax`, against the CPU: random programs over tensors that share memory.
+
+`python -m pytest tests/test_aliasing.py -m exhaustive` runs 10,000 of them; the seed of one that failed is kept in `KEPT`.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import strategies
+
+import jaten_ops
+
+Step = Callable[[torch.Tensor], Any]
+STEPS = 12  # of a program
+KEPT = (0, 1)
+
+
+def _dim(rng: random.Random, t: torch.Tensor) -> int:
+    return rng.randrange(-t.dim(), t.dim()) if t.dim() else 0
+
+
+def _shape(rng: random.Random, n: int) -> list[int]:
+    """A shape of n elements."""
+    shape: list[int] = []
+    while n > 1 and len(shape) < 3:
+        shape.append(rng.choice([d for d in range(1, n + 1) if n % d == 0]))
+        n //= shape[-1]
+    return [*shape, n]
+
+
+def _slice(rng: random.Random, t: torch.Tensor) -> slice:
+    size = t.shape[0] if t.dim() else 0
+    start = rng.randint(0, size)
+    return slice(start, rng.randint(start, size), rng.randint(1, 2))
+
+
+def _narrow(rng: random.Random, t: torch.Tensor) -> Step:
+    dim = _dim(rng, t)
+    start = rng.randint(0, t.shape[dim]) if t.dim() else 0
+    length = rng.randint(0, t.shape[dim] - start) if t.dim() else 0
+    return lambda x: x.narrow(dim, start, length)
+
+
+def _two_dims(rng: random.Random, t: torch.Tensor) -> tuple[int, int]:
+    return _dim(rng, t), _dim(rng, t)
+
+
+def _view_of(rng: random.Random, t: torch.Tensor) -> Step:
+    """A view op on `t`, or on a part of it."""
+    (one, two), cut = _two_dims(rng, t), _slice(rng, t)
+    size, stride = [rng.randint(1, 3) for _ in range(2)], [rng.randint(0, 4) for _ in range(2)]
+    shape, step, length = _shape(rng, t.numel()), rng.randint(1, 2), rng.randint(1, 3)
+    order = rng.sample(range(t.dim()), t.dim())
+    index = rng.randrange(t.shape[one]) if t.dim() and t.shape[one] else 0
+    offset = rng.randint(0, 3)
+    table: list[Step] = [
+        lambda x: x.transpose(one, two),
+        lambda x: x.permute(order),
+        lambda x: x.t(),
+        lambda x: x[cut],
+        lambda x: x.select(one, index),
+        _narrow(rng, t),
+        lambda x: x.view(shape),
+        lambda x: x.reshape(shape),
+        lambda x: x.diagonal(offset - 1, one, two),
+        lambda x: x.unfold(one, length, step),
+        lambda x: x.as_strided(size, stride),
+        lambda x: x.as_strided(size, stride, offset),
+        lambda x: x.unsqueeze(one),
+        lambda x: x.squeeze(),
+        lambda x: x.unsqueeze(0).expand(2, *x.shape),
+        lambda x: x.chunk(2, one)[-1],
+        lambda x: x.unbind(one)[index],
+        lambda x: x.split(length, one)[0],
+        lambda x: x.detach(),
+        lambda x: x.data,
+        lambda x: torch.view_as_real(x),
+        lambda x: torch.view_as_complex(x),
+        lambda x: x.real,
+        lambda x: x.imag if x.is_complex() else x.mT,
+        lambda x: x.view(torch.int32 if x.dtype == torch.float32 else torch.float32),
+        lambda x: x.view(torch.int16),
+        lambda x: x.flatten(),
+        lambda x: x.movedim(one, two),
+    ]
+    return rng.choice(table)
+
+
+def _write_to(rng: random.Random, t: torch.Tensor, others: list[torch.Tensor]) -> Callable[..., Any]:
+    """An in-place op on a tensor, which may read another of the program."""
+    number, cut, dim = rng.randint(-3, 3), _slice(rng, t), _dim(rng, t)
+    shape = _shape(rng, max(1, t.numel() + rng.randint(-1, 2)))
+    indices = [rng.randrange(t.shape[0]) for _ in range(2)] if t.dim() and t.shape[0] else []
+    table: list[Callable[..., Any]] = [
+        lambda x, y: x.add_(number),
+        lambda x, y: x.mul_(y),
+        lambda x, y: x.add_(y),
+        lambda x, y: x.sub_(x),
+        lambda x, y: x.fill_(number),
+        lambda x, y: x.zero_(),
+        lambda x, y: x.copy_(y),
+        lambda x, y: x.neg_(),
+        lambda x, y: x.masked_fill_(x.real > number if x.is_complex() else x > number, number),
+        lambda x, y: x.__setitem__(cut, number),
+        lambda x, y: x.__setitem__(0, y),
+        lambda x, y: x.index_fill_(0, torch.tensor(indices, device=x.device), number),
+        lambda x, y: x.index_put_((torch.tensor(indices, device=x.device),), x[:1]),
+        lambda x, y: x.transpose_(0, dim),
+        lambda x, y: x.unsqueeze_(dim),
+        lambda x, y: x.squeeze_(),
+        lambda x, y: x.resize_(shape).fill_(number),  # what it grows by is not initialized
+        lambda x, y: x.set_(y),
+        lambda x, y: torch.add(x, number, out=x),
+        lambda x, y: torch.mul(y, number, out=x),
+        lambda x, y: setattr(x, "data", y),
+        lambda x, y: torch.utils.swap_tensors(x, y) if x is not y else None,
+    ]
+    return rng.choice(table)
+
+
+def _outcome(call: Callable[..., Any], *tensors: torch.Tensor) -> Any:
+    try:
+        return call(*tensors)
+    except Exception as error:
+        return error
+
+
+def _run(seed: int) -> None:
+    rng = random.Random(seed)
+    dtype = rng.choice([torch.float32, torch.float32, torch.int32, torch.complex64])
+    shape = [rng.randint(1, 4) for _ in range(rng.randint(1, 3))]
+    first = torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    on_cpu, on_jax = [first], [first.to("jax")]
+    for _ in range(STEPS):
+        at, other = rng.randrange(len(on_cpu)), rng.randrange(len(on_cpu))
+        if rng.random() < 0.5:
+            step = _view_of(rng, on_cpu[at])
+            expected, got = _outcome(step, on_cpu[at]), _outcome(step, on_jax[at])
+            _same_kind(seed, got, expected)
+            if isinstance(expected, torch.Tensor) and expected.numel():
+                on_cpu.append(expected)
+                on_jax.append(got)
+        else:
+            write = _write_to(rng, on_cpu[at], on_cpu)
+            expected = _outcome(write, on_cpu[at], on_cpu[other])
+            got = _outcome(write, on_jax[at], on_jax[other])
+            if "unsupported operation" in str(expected): return
+            _same_kind(seed, got, expected)
+        for i, (e, g) in enumerate(zip(on_cpu, on_jax, strict=True)):
+            assert isinstance(g, jaten_ops.Tensor)
+            said = f"program {seed}, tensor {i}"
+            lies = [(t.dtype, t.shape, t.stride(), t.storage_offset()) for t in (g, e)]
+            assert lies[0] == lies[1], said
+            torch.testing.assert_close(g.cpu(), e, rtol=0, atol=0, equal_nan=True, msg=lambda m, s=said: f"{s}: {m}")
+
+
+def _same_kind(seed: int, got: Any, expected: Any) -> None:
+    both = isinstance(got, Exception), isinstance(expected, Exception)
+    assert both[0] == both[1], f"program {seed}: got {got!r}, expected {expected!r}"
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # resizing, and casts of complex numbers
+        yield
+
+
+@pytest.mark.parametrize("seed", KEPT)
+def test_kept_program(seed: int) -> None:
+    _run(seed)
