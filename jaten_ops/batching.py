@@ -26,7 +26,9 @@ def _elements(tensor: torch.Tensor, dim: int | None, size: int) -> Sequence[torc
     """The tensor of each element of the batch; of an empty batch, one that stands for the shape."""
     if dim is None:
         return [tensor] * max(size, 1)
-    return tensor.unbind(dim) if size else [tensor.new_zeros([n for d, n in enumerate(tensor.shape) if d != dim])]
+    if not size:
+        return [tensor.new_zeros([n for d, n in enumerate(tensor.shape) if d != dim])]
+    return [tensor.select(dim, at) for at in range(size)]
 
 
 def _stack(name: str, results: list[Any], size: int) -> Any:

@@ -107,6 +107,8 @@ class OpKernel:
         self._convert = _converters(spec, self._positions, self._unwrap)
         names = [a.name for a in spec.arguments]
         self._generator = names.index("generator") if "generator" in names else None
+        self._takes_all = self._positions == list(range(len(spec.arguments)))
+        self._random = spec.random
         self._single_tensor = spec.returns == ("Tensor",)
         self._returns = spec.returns
         # one for all devices: what it has traced and compiled serves tensors of each
@@ -117,11 +119,12 @@ class OpKernel:
     @opaque
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         executor = self._executor or self._prepare()
-        values = self._signature.bind(args, kwargs)
-        taken = [values[i] for i in self._positions]
+        taken = values = self._signature.bind(args, kwargs)
+        if self._random or not self._takes_all:
+            taken = [values[i] for i in self._positions]
         for at, convert in self._convert:
             taken[at] = convert(taken[at])
-        if self._spec.random:
+        if self._random:
             taken.append(draw_seed(None if self._generator is None else values[self._generator]))
         results = executor(taken)
         return self._wrap(results) if self._single_tensor else self._wrap_all(results)
@@ -269,7 +272,8 @@ def register_op(spec: OpSpec) -> None:
     lib.impl(spec.overload, on_jax, "PrivateUse1")
     if spec.takes_no_tensors:
         lib.impl(spec.overload, _by_device(plain, on_jax), "BackendSelect")
-    elif not spec.takes_tensor:  # without a tensor, as with an empty list, the dispatcher asks this key
+    elif not spec.takes_tensor and spec.overload != "_stack":  # of nothing, ATen's meta function of _stack crashes
+        # the key of calls without a tensor, as of an empty list
         lib.impl(spec.overload, of_plain, "CompositeExplicitAutograd")
     if spec.overload == "as_strided":
         lib.impl(spec.overload, _lazy(lambda: _as_it_lies(spec, torch.conj, "_conj_physical")), "Conjugate")

@@ -25,7 +25,7 @@ _UNCHECKED = frozenset({"threshold", "mvlgamma"})
 # Not tagged pointwise, or composed of such, and checked as they are.
 _AS_POINTWISE = frozenset({
     "addr", "bernoulli", "binary_cross_entropy", "cumprod", "cumsum", "_logcumsumexp", "deg2rad", "floor_divide", "glu",
-    "hardswish", "huber_loss", "ldexp.Tensor", "linalg_solve_triangular", "logcumsumexp", "mse_loss",
+    "hardswish", "huber_loss", "ldexp.Tensor", "log_sigmoid_backward", "logcumsumexp", "mse_loss",
     "normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", "rad2deg", "remainder.Scalar", "renorm",
     "smooth_l1_loss", "soft_margin_loss", "_unsafe_view", "elu_backward", "glu_backward", "hardshrink_backward",
     "hardsigmoid_backward", "hardtanh_backward", "huber_loss_backward", "leaky_relu_backward", "mse_loss_backward",
@@ -33,11 +33,17 @@ _AS_POINTWISE = frozenset({
     "gelu_backward", "silu_backward", "logit_backward", "logical_and", "logical_or", "logical_xor",
 })  # fmt: skip
 
-# Copy self to the output, and read nothing else by elements.
-_SELF_ONLY = frozenset({
-    "addbmm", "addmm", "addmv", "baddbmm", "linalg_lu_solve", "max.dim", "min.dim", "mode", "nanmedian.dim", "sort",
-    "sort.stable",
-})  # fmt: skip
+# Look at one argument alone, which they copy to the output or reduce.
+_ONE = dict.fromkeys(
+    ("addbmm", "addmm", "addmv", "aminmax", "baddbmm", "max.dim", "min.dim", "mode", "nanmedian.dim", "sort",
+     "sort.stable"), "self",
+) | {"linalg_solve_triangular": "B", "linalg_lu_solve": "B"}  # fmt: skip
+
+# For other arguments than these, ATen takes another way.
+_WHEN: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "aminmax": lambda bound: bound["dim"] is not None,
+    "linalg_lu_solve": lambda bound: not bound["left"],
+}
 
 # Refuse any input that shares memory with the output, or is the output.
 _APART = frozenset({
@@ -102,8 +108,8 @@ def _rule(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> dict[str, bool]
         return dict.fromkeys(inputs, True)
     if name in _APART_FROM_SELF:
         return {n: n != "self" for n in inputs}
-    if name in _SELF_ONLY:
-        return {n: False for n in inputs if n == "self"}
+    if name in _ONE:
+        return {_ONE[name]: False} if _ONE[name] in inputs else {}
     own = torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{spec.overload}", "CPU")
     pointwise = "pointwise" in base.tags and own and name not in _UNCHECKED
     return dict.fromkeys(inputs, False) if pointwise or name in _AS_POINTWISE else {}
@@ -120,10 +126,13 @@ def make_check(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> Callable[[
     rule = _rule(spec, base, written)
     if not rule:
         return None
+    when = _WHEN.get(base.overload)
 
     def check(bound: dict[str, Any]) -> None:
         if torch._C._are_functorch_transforms_active():
             return  # what is batched shares memory as it pleases
+        if when is not None and not when(bound):
+            return
         for target in _tensors(bound, written):
             if torch._debug_has_internal_overlap(target) == 1:
                 raise RuntimeError(f"unsupported operation: {_ITSELF}. {_REMEDY}")

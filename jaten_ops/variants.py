@@ -9,8 +9,15 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from .overlap import has_memory, make_check
+from .overlap import distinct, has_memory, make_check
 from .schema import TOLD_BY_OUT, OpSpec
+
+# Without a dtype, ATen computes these in that of the out= tensor.
+_COMPUTED_AS_OUT = frozenset({"cumprod", "cumsum", "mean.dim", "nansum", "prod.dim_int", "sum.dim_IntList"})
+
+
+# ATen takes expanded tensors for these, whose elements all become the same.
+_FILLING = frozenset({"fill.Scalar", "zero"})
 
 
 def _flat(value: Any) -> list[torch.Tensor]:
@@ -44,7 +51,9 @@ def _check_cast(target: torch.Tensor, result: torch.Tensor) -> None:
         raise RuntimeError(f"result type {result.dtype} can't be cast to the desired output type {target.dtype}")
 
 
-def _requires_grad(values: Iterable[Any]) -> bool:
+def _may_require_grad(values: Iterable[Any]) -> bool:
+    if torch._C._are_functorch_transforms_active():  # tensors do not tell
+        return True
     return any(t.requires_grad for v in values for t in _flat(v) if isinstance(t, torch.Tensor))
 
 
@@ -53,39 +62,49 @@ def mutated_arguments(spec: OpSpec) -> list[str]:
     return [a.name for a in torch._C.parse_schema(spec.schema).arguments if a.alias_info and a.alias_info.is_write]
 
 
-def _make_dtype_check(aten: Callable[..., Any] | None, written: Sequence[str]) -> Callable[..., None]:
+def _make_dtype_check(aten: Callable[..., Any] | None, written: Sequence[str], told: bool) -> Callable[..., None]:
     """What raises if ATen does not write such results to tensors of such dtypes: some kernels cast, others do not.
 
-    ATen is asked, once for each combination of dtypes, with tensors of its own to write to.
+    If it is `told` the results' dtype by the tensors, as a factory is, they do not differ, and yet it may refuse.
+
+    ATen is asked, once for each combination of dtypes and options, with tensors of its own to write to.
     """
-    refused: dict[tuple[torch.dtype, ...], tuple[type[Exception], tuple[Any, ...]] | None] = {}
+    refused: dict[Any, tuple[type[Exception], tuple[Any, ...]] | None] = {}
 
     def ask(bound: dict[str, Any]) -> tuple[type[Exception], tuple[Any, ...]] | None:
-        empty = {n: tree_map_only(torch.Tensor, lambda t: t.new_empty(0), bound[n]) for n in written}
+        own = {n: tree_map_only(torch.Tensor, lambda t: t.new_empty(t.shape), bound[n]) for n in written}
         try:
             with torch.no_grad(), warnings.catch_warnings(), torch.random.fork_rng(devices=()):
                 warnings.simplefilter("ignore")
                 assert aten is not None
-                aten(**bound | empty)
+                aten(**bound | own)
         except Exception as error:
             return type(error), error.args
         return None
 
     def check(bound: dict[str, Any], targets: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
-        if all(t.dtype == r.dtype for t, r in zip(targets, results, strict=True)):
+        if not told and all(t.dtype == r.dtype for t, r in zip(targets, results, strict=True)):
             return
-        tensors = [t for v in bound.values() for t in _flat(v) if isinstance(t, torch.Tensor)]
-        if aten is None or not all(map(has_memory, tensors)) or torch._C._are_functorch_transforms_active():
+        values = [v for value in bound.values() for v in _flat(value)]
+        known = all(map(has_memory, [v for v in values if isinstance(v, torch.Tensor)]))
+        if aten is None or not known or torch._C._are_functorch_transforms_active():
             for target, result in zip(targets, results, strict=True):
                 _check_cast(target, result)
             return
-        key = tuple(t.dtype for t in tensors)
+        key = tuple(map(_kind, values))
         if key not in refused:
             refused[key] = ask(bound)
         if (error := refused[key]) is not None:
             raise error[0](*error[1])
 
     return check
+
+
+def _kind(value: Any) -> Any:
+    """What of a value decides which of ATen's kernels serves a call."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.dim(), value.numel() > 0
+    return type(value) if isinstance(value, float | complex | torch.Generator) else value
 
 
 def make_variant(
@@ -114,7 +133,7 @@ def make_variant(
     defaults = {a.name: a.default for a in spec.arguments if a.has_default}
     prepare = _prepare_out if spec.kind == "out" else _check_inplace
     check_overlap = make_check(spec, base, written)
-    check_dtypes = _make_dtype_check(aten, written)
+    check_dtypes = _make_dtype_check(aten, written, bool(told) or spec.base in _COMPUTED_AS_OUT)
     # ATen returns what was written; an op that writes to other arguments returns its own results first
     own_results = 0 if len(written) == len(base.returns) else len(base.returns) - len(written)
     base_positional = [a.name for a in base.arguments if not a.kwarg_only]
@@ -128,15 +147,20 @@ def make_variant(
             check_overlap(bound)
         if told:  # the out= overload of a factory
             bound |= {n: getattr(targets[0], n) for n in ("dtype", "device") if n in told}
-        if spec.kind == "inplace" and torch.is_grad_enabled() and _requires_grad(bound.values()):
+            check_dtypes(given, targets, targets)
+        if spec.kind == "out" and spec.base in _COMPUTED_AS_OUT and bound["dtype"] is None:
+            bound["dtype"] = targets[0].dtype
+        if spec.kind == "inplace" and torch.is_grad_enabled() and _may_require_grad(bound.values()):
             # the gradient may need what the write is about to replace
             bound |= {n: tree_map_only(torch.Tensor, torch.clone, bound[n]) for n in written}
         results = call(*[bound[n] for n in base_positional], **{n: bound[n] for n in base_keywords})
         flat = list(results) if isinstance(results, list | tuple) else [results]
-        if spec.kind == "out":
+        if spec.kind == "out" and not told:
             check_dtypes(given, targets, flat[own_results:])
         for target, result in zip(targets, flat[own_results:], strict=True):
             prepare(target, result)
+            if spec.base in _FILLING and has_memory(target):  # may write an element more than once
+                result, target = distinct(result, target), distinct(target, target)
             write(target, result)
         if not spec.returns:
             return None

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
-from jaten_ops.schema import FUNCTIONAL, VARIANTS
+from jaten_ops.registry import KERNELS
+from jaten_ops.schema import COMPOSITE, FUNCTIONAL, VARIANTS, OpSpec
 
 from . import exceptions
 from .beside import Beside
@@ -165,3 +167,50 @@ def test_wrong_calls_compiled(row: Wrong) -> None:
     _works(row, call)
     _assert_refused(row, call)
     _works(row, call)
+
+
+# The arguments of a call with empty lists of tensors, by their types.
+OF_NO_TENSORS = {
+    "int": 1, "int[]": [1], "bool": False, "bool[]": [False], "Scalar": 1.0, "Scalar[]": [], "float": 1.0, "str": "sum"
+}  # fmt: skip
+# ATen crashes, or raises where the functional overload of the same name does not
+NOT_COMPARED = ("_stack", "_fused_", "_foreach_copy_", "dequantize")
+
+
+def _takes_only_lists(spec: OpSpec) -> bool:
+    types = [a.type for a in spec.arguments if a.is_tensor]
+    known = spec.overload in KERNELS or spec.overload not in FUNCTIONAL
+    return "Tensor[]" in types and "Tensor" not in types and known and not spec.overload.startswith(NOT_COMPARED)
+
+
+LIST_TAKERS = {n: s for n, s in (FUNCTIONAL | COMPOSITE | VARIANTS).items() if _takes_only_lists(s)}
+
+
+@pytest.mark.parametrize("overload", _every(8, LIST_TAKERS))
+def test_empty_lists(overload: str) -> None:
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for a in LIST_TAKERS[overload].arguments:
+        if not a.has_default or a.is_tensor:
+            value = ([] if "[]" in a.type else None) if a.is_tensor else OF_NO_TENSORS.get(a.type)
+            if a.kwarg_only:
+                kwargs[a.name] = value
+            else:
+                args.append(value)
+    outcomes = []
+    for op in (op_of_aten(overload), op_named(overload)):
+        try:
+            outcomes.append(op(*args, **kwargs))
+        except Exception as error:
+            outcomes.append(error)
+    expected, got = outcomes
+    assert type(got) is type(expected), f"got {got!r}, expected {expected!r}"
+    assert isinstance(got, Exception) or repr(got) == repr(expected)
+
+
+def test_empty_lists_leave_fake_tensors_alone() -> None:
+    """A kernel for calls without tensors must not make torch take the operator for a composite."""
+    with FakeTensorMode():
+        assert torch.ops.jaten.cat([torch.ones(2), torch.ones(3)]).shape == (5,)
+    compiled = torch.compile(lambda x: torch.ops.jaten.cat([x, x]), backend="jaten", fullgraph=True)
+    assert compiled(torch.ones(2)).tolist() == [1, 1, 1, 1]
