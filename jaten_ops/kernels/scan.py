@@ -46,10 +46,11 @@ def _row_by_row(
     n, others = x.shape[axis], x.size // x.shape[axis]
     blocks = 1 if ordered else max(1, min(_LANES // others, math.isqrt(n)))
     length = -(-n // blocks)
-    blocks = -(-n // length)
-    rows = jnp.moveaxis(x, axis, 0)
-    rows = lax.pad(rows, np.zeros((), x.dtype), [(0, blocks * length - n, 0)] + [(0, 0, 0)] * (x.ndim - 1))
-    rows = rows.reshape(blocks, length, *rows.shape[1:]).swapaxes(0, 1)
+    blocks, extra = -(-n // length), -n % length
+    cut = lax.pad(x, np.zeros((), x.dtype), [(0, extra * (i == axis), 0) for i in range(x.ndim)])
+    cut = cut.reshape(*x.shape[:axis], blocks, length, *x.shape[axis + 1 :])
+    order = axis + 1, axis, *(i for i in range(x.ndim + 1) if i not in (axis, axis + 1))
+    rows = lax.transpose(cut, order)
     places = positions((blocks * length, *[1] * (x.ndim - 1)), 0).reshape(blocks, length, *[1] * (x.ndim - 1))
     steps = rows, places.swapaxes(0, 1)
 
@@ -61,8 +62,8 @@ def _row_by_row(
         return carry, finish(carry)
 
     def whole(y: jax.Array) -> jax.Array:
-        joined = y.swapaxes(0, 1).reshape(blocks * length, *y.shape[2:])
-        return jnp.moveaxis(lax.slice_in_dim(joined, 0, n), 0, axis)
+        joined = lax.transpose(y, np.argsort(order)).reshape(*x.shape[:axis], blocks * length, *x.shape[axis + 1 :])
+        return lax.slice_in_dim(joined, 0, n, axis=axis)
 
     first = tuple(jnp.full(rows.shape[1:], s) for s in start)
     if blocks > 1:
@@ -213,8 +214,8 @@ def _cumulative_extremum(scan, is_beyond, sign):
 
     def cumulative(self, dim):
         x, axis = with_axis(self, dim)
-        if not x.size:
-            return self, cast(self, "int64")
+        if not self.ndim or not x.size:
+            return lax.copy_p.bind(self), jnp.zeros(self.shape, np.int64)
         values, indices = _by_platform(on_cpu, elsewhere)(lax.stop_gradient(x), axis)
         values = choose(x, values, indices, axis)
         return lax.reshape(values, self.shape), cast(lax.reshape(indices, self.shape), "int64")
