@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .x64 import Enabled
+
 Shape = tuple[int, ...]
 
 
@@ -70,13 +72,13 @@ class Lens:
     @property
     def array(self) -> jax.Array:
         if self._array is None or self._seen != self.version:
-            with jax.enable_x64(True):
+            with Enabled():
                 self._array = self.get(self._storage.array)
             self._seen = self.version
         return self._array
 
     def put(self, array: jax.Array) -> None:
-        with jax.enable_x64(True):
+        with Enabled():
             self._storage.put(self._put(array))
 
 
@@ -139,7 +141,7 @@ class View:
         version = self.storage.version
         if self._seen != version:
             array = self.storage.array
-            with jax.enable_x64(True):
+            with Enabled():
                 self._array = self._gather(array)
             self._seen = version
         return self._array  # type: ignore[return-value]  # it has been read
@@ -151,14 +153,14 @@ class View:
         if self._covers(old):
             storage.put(array)
         else:
-            with jax.enable_x64(True):
+            with Enabled():
                 storage.put(self._scatter(old, array))
         self._array, self._seen = array, storage.version
 
     def _covers(self, array: jax.Array) -> bool:
         """Whether it has all of the storage's elements in their order."""
         if self.stride is None:
-            return array.size == math.prod(self.shape)  # type: ignore[unreachable]  # see `whole`
+            return array.shape == self.shape or array.size == math.prod(self.shape)  # type: ignore[unreachable]  # see `whole`
         return self.offset == 0 and array.size == math.prod(self.shape) and is_row_major(self.shape, self.stride)
 
     def _gather(self, array: jax.Array) -> jax.Array:
@@ -175,10 +177,10 @@ def resized(view: View, shape: Shape, stride: Shape) -> View:
     needed = view.offset + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if 0 not in shape else 0
     array = view.storage.array
     if needed > array.size:
-        if view.storage is not view.storage.root:
-            raise RuntimeError("resize_: a storage seen as another type cannot grow; clone the tensor before")
-        with jax.enable_x64(True):
-            view.storage.put(jnp.pad(array.reshape(-1), (0, needed - array.size)))
+        # seen as smaller elements, the storage grows by whole ones of its own
+        whole = max(1, view.storage.root.array.dtype.itemsize // array.dtype.itemsize)
+        with Enabled():
+            view.storage.put(jnp.pad(array.reshape(-1), (0, -(-needed // whole) * whole - array.size)))
     return View(view.storage, shape, stride, view.offset)
 
 

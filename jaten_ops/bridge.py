@@ -16,6 +16,7 @@ import torch
 from torch.utils import dlpack as torch_dlpack
 
 from .errors import UnsupportedInputError
+from .x64 import Enabled
 
 try:  # private, seven times faster than jax.dlpack.from_dlpack for a small tensor
     from jaxlib._jax import buffer_to_dlpack_managed_tensor as _buffer_to_capsule
@@ -86,11 +87,11 @@ def borrow(tensor: torch.Tensor) -> jax.Array:
         raise UnsupportedInputError("tensor dtype", tensor.dtype, "a dtype that JAX has; convert it with .to(...)")
     tensor = _plain(tensor)
     if tensor.dtype in _NOT_IN_DLPACK:
-        with jax.enable_x64(True):
+        with Enabled():
             return borrow(tensor.view(torch.uint8)).view(DTYPES[tensor.dtype])
     if _capsule_to_buffer is not None and tensor.device.type == "cpu":
         return _capsule_to_buffer(torch._C._to_dlpack(tensor), _cpu or cpu_device(), None)
-    with jax.enable_x64(True):
+    with Enabled():
         return jax.dlpack.from_dlpack(tensor.detach())
 
 
@@ -99,7 +100,7 @@ def export(array: jax.Array) -> torch.Tensor:
     if not array.size:  # JAX's strides of an empty array are not torch's
         return torch.empty(array.shape, dtype=TORCH_DTYPES[array.dtype])
     if TORCH_DTYPES[array.dtype] in _NOT_IN_DLPACK:
-        with jax.enable_x64(True):
+        with Enabled():
             return export(array.view(np.uint8)).view(TORCH_DTYPES[array.dtype])
     if _buffer_to_capsule is not None and not torch.cuda.is_initialized():
         return torch._C._from_dlpack(_buffer_to_capsule(array))

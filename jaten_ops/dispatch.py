@@ -73,7 +73,8 @@ def _make(func: Any) -> Handler:
     if namespace == "aten" and view_ops.is_view(func):
         return _view_op(func)
     if overload in VARIANTS:
-        return _changes_geometry(func, VARIANTS[overload].base) if "inplace_view" in VARIANTS[overload].tags else _variant(overload)
+        spec = VARIANTS[overload]
+        return _changes_geometry(func, spec.base) if "inplace_view" in spec.tags else _variant(overload)
     if overload in registry.KERNELS:
         return _functional(overload)
     return _composite(func, overload)

@@ -15,6 +15,7 @@ from .kernels import checks, promotion
 from .meta.refusals import refuse, reword
 from .registry import Entry
 from .schema import STORAGE_ARGUMENTS, OpSpec
+from .x64 import Enabled
 
 # Values of these types may differ from call to call without compiling anew; all others are static.
 _TRACED_TYPES = frozenset({"Scalar", "Scalar?", "Scalar[]", "float", "float?"})
@@ -137,8 +138,20 @@ class Executor:
             for i, a in enumerate(taken)
             if not a.is_tensor and (a.type not in _TRACED_TYPES or a.name in entry.static)
         ]
+        self._random = spec.random
         self._run = {dtype: self._make_traced(bridge.DTYPES[dtype]) for dtype in _DEFAULT_DTYPES}
         self._jit = {dtype: jax.jit(run, static_argnums=static_positions) for dtype, run in self._run.items()}
+        # A number costs a microsecond to hand over. Those that have a default mostly are the default: static then.
+        self._defaults = [
+            (i, a.default)
+            for i, a in enumerate(taken)
+            if a.has_default and a.type in _TRACED_TYPES and i not in static_positions and a.default is not None
+        ]
+        static_too = [*static_positions, *(i for i, _ in self._defaults)]
+        self._jit_of_defaults = {
+            dtype: jax.jit(run, static_argnums=static_too) if self._defaults else self._jit[dtype]
+            for dtype, run in self._run.items()
+        }
 
     def _make_traced(self, default_dtype: np.dtype) -> Callable[..., Any]:
         def traced(*values: Any) -> Any:
@@ -199,15 +212,21 @@ class Executor:
 
     def __call__(self, values: Sequence[Any]) -> Any:
         """Runs the kernel on arrays and frozen values; raises what its conditions say."""
-        with jax.enable_x64(True):
+        with Enabled():
             if self._may_be_eager and self._is_eager(values):
                 results = self._run[torch.get_default_dtype()](*values)
             else:
-                results = self._jit[torch.get_default_dtype()](*values)
+                results = self._jitted(values)(*values)
         if type(results) is Checked:
             raise_first_broken(results.holds, results.errors)
             return results.results
         return results
+
+    def _jitted(self, values: Sequence[Any]) -> Callable[..., Any]:
+        for i, default in self._defaults:
+            if values[i] is not default:
+                return self._jit[torch.get_default_dtype()]
+        return self._jit_of_defaults[torch.get_default_dtype()]
 
     def fake(self, *args: Any, **kwargs: Any) -> Any:
         """The results as meta tensors, from the kernel traced on the shapes and dtypes of tensors."""
@@ -223,7 +242,7 @@ class Executor:
         taken = [abstract(values[i]) for i in self._signature.kernel_positions]
         if self._spec.random:
             taken.append(jax.ShapeDtypeStruct((), np.dtype("int64")))
-        with jax.enable_x64(True):
+        with Enabled():
             results = self._jit[torch.get_default_dtype()].eval_shape(*taken)
         results = results.results if type(results) is Checked else results
         device = next(v.device for v in jax.tree.leaves(values) if isinstance(v, torch.Tensor))

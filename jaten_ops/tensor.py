@@ -178,9 +178,9 @@ class Traced(Exception):
 
 def is_traced(tensor: torch.Tensor) -> bool:
     """Whether a tensor stands for one while Dynamo or AOTAutograd traces, and holds no values."""
-    if isinstance(tensor, FakeTensor | FunctionalTensor):
-        return True
-    return tensor.device.type == "jax" and not carrier.is_real(tensor)
+    if carrier.is_real(tensor):
+        return False
+    return isinstance(tensor, FakeTensor | FunctionalTensor) or tensor.device.type == "jax"
 
 
 def array_of(operand: Any) -> Any:

@@ -16,7 +16,8 @@ FOLDERS = {"jaten_ops": "jaten_ops", "meta": "jaten_ops.meta", "autograd": "jate
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("schema",),
-    ("registry", "bridge", "random", "device", "tracing", "lazy", "aliasing", "overlap"),
+    ("x64", "tracing"),
+    ("registry", "bridge", "random", "device", "lazy", "aliasing", "overlap"),
     ("kernels", "meta", "autograd", "carrier", "variants", "memory", "batching", "view_ops"),
     ("execute", "composite", "tensor"),
     ("library",),

@@ -120,7 +120,6 @@ def _write_to(rng: random.Random, t: torch.Tensor, others: list[torch.Tensor]) -
         lambda x, y: torch.add(x, number, out=x),
         lambda x, y: torch.mul(y, number, out=x),
         lambda x, y: setattr(x, "data", y),
-        lambda x, y: torch.utils.swap_tensors(x, y) if x is not y else None,
     ]
     return rng.choice(table)
 

@@ -12,6 +12,7 @@ import torch
 
 from jaten_ops import bridge, carrier
 from jaten_ops.execute import raise_first_broken
+from jaten_ops.x64 import Enabled
 
 from .layout import Layout, concretize, layout_of
 from .lower import Lowered
@@ -149,7 +150,7 @@ class Executable:
         arrays = [a for i, a in zip(self._inputs, taken, strict=True) if i.is_tensor]
         if lowered.random:
             arrays.append(jax.ShapeDtypeStruct((), np.dtype("int64")))
-        with jax.enable_x64(True):
+        with Enabled():
             run = jax.jit(graph).lower(*arrays).compile()
         return _Compiled(run, errors, symbols, layouts)
 
