@@ -58,8 +58,10 @@ def _may_require_grad(values: Iterable[Any]) -> bool:
 
 
 def mutated_arguments(spec: OpSpec) -> list[str]:
-    """The arguments that an overload writes to, in schema order."""
-    return [a.name for a in torch._C.parse_schema(spec.schema).arguments if a.alias_info and a.alias_info.is_write]
+    """The arguments that an overload writes to, in the order of its functional overload's results: its out= first."""
+    arguments = torch._C.parse_schema(spec.schema).arguments
+    written = [a for a in arguments if a.alias_info and a.alias_info.is_write]
+    return [a.name for a in sorted(written, key=lambda a: not a.is_out)]
 
 
 def _make_dtype_check(aten: Callable[..., Any] | None, written: Sequence[str], told: bool) -> Callable[..., None]:
@@ -165,6 +167,7 @@ def make_variant(
         if not spec.returns:
             return None
         out = [*flat[:own_results], *targets] if spec.kind == "out" or not own_results else flat[:own_results]
+        out = out if isinstance(results, list) else out[: len(spec.returns)]
         return out if isinstance(results, list) else (out[0] if len(out) == 1 else tuple(out))
 
     return variant
