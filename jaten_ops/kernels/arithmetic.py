@@ -21,6 +21,7 @@ from .promotion import (
     promote_types,
     result_type,
 )
+from .unary import reciprocal_root
 
 
 def _times(factor: object, x: jax.Array, dtype: np.dtype) -> jax.Array:
@@ -254,7 +255,7 @@ def pow_scalar(self, exponent):
     elif exponent == 0.5:
         result = lax.sqrt(base)
     elif exponent == -0.5:
-        result = lax.rsqrt(base)
+        result = reciprocal_root(base)
     else:
         result = _power(base, jnp.full(base.shape, exponent, base.dtype))
     return cast(result, dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -35,6 +36,16 @@ def _counted(bins: Sequence[jax.Array], inside: jax.Array, weight: jax.Array | N
     return lax.reshape(jnp.zeros(size, dtype).at[flat].add(amount, mode="promise_in_bounds"), shape)
 
 
+@jax.jit
+def _extremes(x: jax.Array) -> jax.Array:
+    return jnp.stack([lax.reduce_min(x, (0,)), lax.reduce_max(x, (0,))])
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _occurrences(x: jax.Array, weights: jax.Array | None, size: int, dtype: np.dtype) -> jax.Array:
+    return _counted([cast(x, "int64")], jnp.ones(x.shape, bool), weights, (size,), dtype)
+
+
 @kernel("bincount", eager=True)
 def bincount(self, weights=None, minlength=0):
     if is_float(self.dtype) or self.dtype == bool:
@@ -43,15 +54,15 @@ def bincount(self, weights=None, minlength=0):
         raise RuntimeError("minlength should be >= 0")
     if self.ndim == 1 and not self.size:
         return jnp.zeros(minlength, np.int64)
-    if self.ndim != 1 or int(self.min()) < 0:
+    low, high = np.asarray(_extremes(self)) if self.ndim == 1 else (-1, -1)
+    if low < 0:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     if weights is not None and weights.shape != self.shape:
         raise RuntimeError("weights should be 1-d and have the same length as input")
     dtype = np.dtype("int64")
     if weights is not None:
         dtype = weights.dtype if weights.dtype == np.float32 else np.dtype("float64")
-    shape = (max(minlength, int(self.max()) + 1),)
-    return _counted([cast(self, "int64")], jnp.ones(self.shape, bool), weights, shape, dtype)
+    return _occurrences(self, weights, max(minlength, int(high) + 1), dtype)
 
 
 def _limits(x: jax.Array, low: jax.Array, high: jax.Array, use_data: jax.Array, margin: float):

@@ -226,8 +226,12 @@ def random_from(self, from_, to, *, key):
 @kernel("randperm", "randperm.generator")
 def randperm(n, *, dtype, key):
     _check(not is_integral(dtype) or n <= _largest(dtype) + 1, f"n is too large for {dtype}")
-    # with keys of 64 bits, equal ones are rarer than any use of the result could show: one sort is enough
-    return lax.sort_key_val(jax.random.bits(key, (n,), np.uint64), lax.iota(dtype, n))[1]
+    # with keys of this many bits, equal ones are rarer than any use of the result could show: one sort is enough
+    keys = jax.random.bits(key, (n,), np.uint64)
+    if n > 2**17:
+        return lax.sort_key_val(keys, lax.iota(dtype, n))[1]
+    low = np.uint64(2**17 - 1)  # holds the number itself: XLA sorts integers alone several times as fast as pairs
+    return cast(lax.sort((keys & ~low) | lax.iota(np.uint64, n)) & low, dtype)
 
 
 # Bernoulli

@@ -77,6 +77,13 @@ def _sinc(x: jax.Array) -> jax.Array:
     return jnp.where(zero, jnp.ones_like(x), lax.sin(angle) / angle)
 
 
+def reciprocal_root(x: jax.Array) -> jax.Array:
+    """1 / sqrt(x), both rounded; the numerator keeps XLA from its own rsqrt, which has no vector code on a CPU."""
+    if is_complex(x.dtype):
+        return lax.rsqrt(x)
+    return jnp.where(jnp.isnan(x), x, jnp.ones_like(x)) / lax.sqrt(x)
+
+
 def _reciprocal(x: jax.Array) -> jax.Array:
     return 1 / x
 
@@ -103,7 +110,7 @@ _FLOAT_FUNCTIONS = {
     "log2": _log_to(2),
     "rad2deg": lambda x: x * (180 / math.pi),
     "reciprocal": with_partials(_reciprocal, lambda r, x: -(r * r)),
-    "rsqrt": with_partials(lax.rsqrt, lambda r, x: -0.5 * r * r * r),
+    "rsqrt": with_partials(reciprocal_root, lambda r, x: -0.5 * r * r * r),
     "sigmoid": _sigmoid,
     "sin": lax.sin,
     "sinc": _sinc,
