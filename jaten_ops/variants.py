@@ -51,16 +51,30 @@ def _check_cast(target: torch.Tensor, result: torch.Tensor) -> None:
         raise RuntimeError(f"result type {result.dtype} can't be cast to the desired output type {target.dtype}")
 
 
-def _may_require_grad(values: Iterable[Any]) -> bool:
-    if torch._C._are_functorch_transforms_active():  # tensors do not tell
-        return True
+def _require_grad(values: Iterable[Any]) -> bool:
     return any(t.requires_grad for v in values for t in _flat(v) if isinstance(t, torch.Tensor))
 
 
+def _watched(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> list[str]:
+    """The arguments of an out= overload that ATen does not let require a gradient."""
+    # an overload that ATen generates composes the functional one and a copy, as jaten does
+    own = torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{spec.overload}", "Autograd")
+    if spec.kind != "out" or not own or "generated" in spec.tags or not base.differentiable:
+        return []
+    outputs = [n for i, n in enumerate(written) if i not in base.nondifferentiable_outputs]
+    return [a.name for a in spec.arguments if a.name in (*base.differentiable, *outputs)]
+
+
 def mutated_arguments(spec: OpSpec) -> list[str]:
-    """The arguments that an overload writes to, in the order of its functional overload's results: its out= first."""
+    """The arguments that an overload writes to, in the order of its functional overload's results: its out= first.
+
+    An out= overload that ATen generates writes to nothing else, whatever its schema says.
+    """
     arguments = torch._C.parse_schema(spec.schema).arguments
     written = [a for a in arguments if a.alias_info and a.alias_info.is_write]
+    generated = not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{spec.overload}", "CPU")
+    if spec.kind == "out" and generated:
+        return [a.name for a in written if a.is_out]
     return [a.name for a in sorted(written, key=lambda a: not a.is_out)]
 
 
@@ -118,7 +132,7 @@ def make_variant(
 ) -> Callable[..., Any]:
     """The implementation of an in-place or out= overload, composed of the functional op and `copy_`.
 
-    It is composite: gradients come from the two ops it is made of.
+    It is composite: gradients come from the two ops it is made of, where ATen has any.
 
     Args:
         spec: the overload, of kind "inplace" or "out".
@@ -134,10 +148,11 @@ def make_variant(
     positional = [a.name for a in spec.arguments if not a.kwarg_only]
     defaults = {a.name: a.default for a in spec.arguments if a.has_default}
     prepare = _prepare_out if spec.kind == "out" else _check_inplace
+    watched = _watched(spec, base, written)
     check_overlap = make_check(spec, base, written)
     check_dtypes = _make_dtype_check(aten, written, bool(told) or spec.base in _COMPUTED_AS_OUT)
-    # ATen returns what was written; an op that writes to other arguments returns its own results first
-    own_results = 0 if len(written) == len(base.returns) else len(base.returns) - len(written)
+    # an in-place op that writes to other arguments returns its own results, which come first
+    own_results = len(base.returns) - len(written) if spec.kind == "inplace" else 0
     base_positional = [a.name for a in base.arguments if not a.kwarg_only]
     base_keywords = [a.name for a in base.arguments if a.kwarg_only]
 
@@ -145,6 +160,11 @@ def make_variant(
         given = defaults | dict(zip(positional, args, strict=False)) | kwargs
         bound = told | given
         targets: Sequence[torch.Tensor] = [t for n in written for t in _flat(bound[n])]
+        if watched and torch.is_grad_enabled() and _require_grad(bound[n] for n in watched):
+            raise RuntimeError(
+                f"{spec.packet}(): functions with out=... arguments don't support automatic differentiation, but one of"
+                " the arguments requires grad."
+            )
         if check_overlap is not None:
             check_overlap(bound)
         if told:  # the out= overload of a factory
@@ -152,22 +172,28 @@ def make_variant(
             check_dtypes(given, targets, targets)
         if spec.kind == "out" and spec.base in _COMPUTED_AS_OUT and bound["dtype"] is None:
             bound["dtype"] = targets[0].dtype
-        if spec.kind == "inplace" and torch.is_grad_enabled() and _may_require_grad(bound.values()):
+        if (
+            spec.kind == "inplace"
+            and torch.is_grad_enabled()
+            and (torch._C._are_functorch_transforms_active() or _require_grad(bound.values()))
+        ):
             # the gradient may need what the write is about to replace
             bound |= {n: tree_map_only(torch.Tensor, torch.clone, bound[n]) for n in written}
         results = call(*[bound[n] for n in base_positional], **{n: bound[n] for n in base_keywords})
-        flat = list(results) if isinstance(results, list | tuple) else [results]
+        flat = [results] if len(base.returns) == 1 else list(results)
+        values = [t for r in flat[own_results : own_results + len(written)] for t in _flat(r)]
         if spec.kind == "out" and not told:
-            check_dtypes(given, targets, flat[own_results:])
-        for target, result in zip(targets, flat[own_results:], strict=True):
+            check_dtypes(given, targets, values)
+        for target, result in zip(targets, values, strict=True):
             prepare(target, result)
             if spec.base in _FILLING and has_memory(target):  # may write an element more than once
                 result, target = distinct(result, target), distinct(target, target)
             write(target, result)
         if not spec.returns:
             return None
-        out = [*flat[:own_results], *targets] if spec.kind == "out" or not own_results else flat[:own_results]
-        out = out if isinstance(results, list) else out[: len(spec.returns)]
-        return out if isinstance(results, list) else (out[0] if len(out) == 1 else tuple(out))
+        if spec.returns[0] == "Tensor[]":
+            return list(targets)
+        out = flat[:own_results] or targets[: len(spec.returns)]
+        return out[0] if len(spec.returns) == 1 else tuple(out)
 
     return variant
