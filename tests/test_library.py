@@ -149,6 +149,30 @@ def test_gradients_of_lists() -> None:
     assert torch.autograd.gradcheck(lambda x, y: tuple(OPS.scaled.each([x, y], 3)), (_leaf(3), _leaf(2)))
 
 
+def test_batched_lists() -> None:
+    """Torch's own loop for an operator without a batching rule takes no lists."""
+    x, y = _leaf(4, 3), _leaf(4, 3)
+    assert_close(torch.vmap(lambda x, y: OPS.total([x, y]))(x, y), x + y)
+    assert_close(torch.vmap(lambda x, y: tuple(OPS.scaled.each([x, y], 3)))(x, y), (3 * x, 3 * y))
+
+
+def test_random_ops_follow_the_randomness_of_a_batch() -> None:
+    x = torch.zeros(3, 8)
+    with pytest.raises(RuntimeError, match="noise"):
+        torch.vmap(lambda x: OPS.noise(x, 1.0))(x)
+    same = torch.vmap(lambda x: OPS.noise(x, 1.0), randomness="same")(x)
+    different = torch.vmap(lambda x: OPS.noise(x, 1.0), randomness="different")(x)
+    assert torch.equal(same[0], same[1]) and not torch.equal(different[0], different[1])
+
+
+def test_a_users_batching_rule() -> None:
+    """Other operators are left to `torch.library.register_vmap`."""
+    rule = _op("batched_itself(Tensor x) -> Tensor")
+    rule(lambda x: x + 1)
+    torch.library.register_vmap(f"{NAMESPACE}::batched_itself", lambda info, in_dims, x: (x + 2, in_dims[0]))
+    assert torch.vmap(OPS.batched_itself)(torch.zeros(2)).tolist() == [2, 2]
+
+
 def test_registered_gradient_is_used() -> None:
     x = _leaf(3)
     OPS.straight_through(x).sum().backward()

@@ -209,3 +209,32 @@ def test_traced_tensors_lie_nowhere() -> None:
 
     got = torch.compile(shift, backend="jaten", fullgraph=True)(x.clone())
     assert got.tolist() == shift(x.clone()).tolist() == [0, 1, 2, 3, 5, 7]
+
+
+def _leaf() -> torch.Tensor:
+    return x.clone().requires_grad_()
+
+
+# an output, or what it is computed from, requires a gradient
+GRADIENTS: dict[str, Callable[[Any], Any]] = {
+    "input": lambda ops: ops.add.out(_leaf(), x, out=torch.empty(6)),
+    "output": lambda ops: ops.add.out(x, x, out=_leaf() * 1),
+    "integers": lambda ops: ops.argmax.out(_leaf(), out=torch.tensor(0)),
+    "predicate": lambda ops: ops.eq.Tensor_out(_leaf(), x, out=torch.empty(6, dtype=torch.bool)),
+    "mean": lambda ops: ops.mean.out(_leaf(), [0], out=torch.tensor(0.0)),
+    "list": lambda ops: ops.cat.out([x, _leaf()], out=torch.empty(12)),
+    "without gradients": lambda ops: torch.no_grad()(ops.add.out)(_leaf(), x, out=torch.empty(6)),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients(name: str) -> None:
+    assert_same_outcome("add.Tensor", GRADIENTS[name])
+
+
+def test_gradient_of_a_composed_output() -> None:
+    """Where ATen composes the functional operator and a copy, it takes the call; here it has a gradient too."""
+    leaf = _leaf()
+    torch.ops.aten.mul.Scalar_out(leaf, 3.0, out=torch.empty(6))
+    torch.ops.jaten.mul.Scalar_out(leaf, 3.0, out=torch.empty(6)).sum().backward()
+    assert leaf.grad is not None and leaf.grad.tolist() == [3] * 6
