@@ -9,6 +9,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from . import elementary
 from .checks import require
 from .derivatives import with_partials
 from .promotion import (
@@ -100,7 +101,7 @@ def _fmod(a: jax.Array, b: jax.Array) -> jax.Array:
     a, b = jnp.broadcast_arrays(a, b)
     if not is_inexact(a.dtype):
         _require_nonzero(b)
-    return lax.rem(a, b)
+    return elementary.rem(a, b)
 
 
 def _remainder(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -320,7 +321,7 @@ def _per_square(a: jax.Array, b: jax.Array) -> jax.Array:
 
 _FLOAT_FUNCTIONS = {
     ("atan2",): with_partials(
-        jnp.arctan2, lambda r, a, b: b * _per_square(a, b), lambda r, a, b: -a * _per_square(a, b)
+        elementary.atan2, lambda r, a, b: b * _per_square(a, b), lambda r, a, b: -a * _per_square(a, b)
     ),
     ("hypot",): with_partials(_hypot, lambda r, a, b: a / r, lambda r, a, b: b / r),
     ("logaddexp",): with_partials(

@@ -11,6 +11,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from . import elementary
 from .derivatives import with_partials
 from .promotion import cast, float_type, is_complex, is_inexact, is_integral, opmath, to_complex
 
@@ -30,8 +31,8 @@ def _sigmoid(x: jax.Array) -> jax.Array:
 
 
 def _exp2(x: jax.Array) -> jax.Array:
-    """By pow, which is exact for integers; lax.exp2 has a relative error of 70 ulp."""
-    return lax.exp(x * math.log(2)) if is_complex(x.dtype) else lax.pow(jnp.full_like(x, 2), x)
+    """Exact for integers; lax.exp2 has a relative error of 70 ulp."""
+    return lax.exp(x * math.log(2)) if is_complex(x.dtype) else elementary.exp2(x)
 
 
 def _log_to(base: float) -> Callable[..., jax.Array]:
@@ -67,6 +68,10 @@ cosh = with_partials(_cosh, lambda r, x: sinh(x))
 sinh = with_partials(_sinh, lambda r, x: cosh(x))
 
 
+sin = with_partials(elementary.sin, lambda r, x: cos(x))
+cos = with_partials(elementary.cos, lambda r, x: -sin(x))
+
+
 def _acosh_partial(r: jax.Array, x: jax.Array) -> jax.Array:
     return lax.rsqrt(x + 1) * lax.rsqrt(x - 1) if is_complex(x.dtype) else lax.rsqrt(x * x - 1)
 
@@ -74,7 +79,7 @@ def _acosh_partial(r: jax.Array, x: jax.Array) -> jax.Array:
 def _sinc(x: jax.Array) -> jax.Array:
     zero = x == 0
     angle = jnp.where(zero, jnp.ones_like(x), x * math.pi)
-    return jnp.where(zero, jnp.ones_like(x), lax.sin(angle) / angle)
+    return jnp.where(zero, jnp.ones_like(x), sin(angle) / angle)
 
 
 def reciprocal_root(x: jax.Array) -> jax.Array:
@@ -93,9 +98,9 @@ _FLOAT_FUNCTIONS = {
     "acosh": with_partials(lax.acosh, _acosh_partial),
     "asin": lax.asin,
     "asinh": lax.asinh,
-    "atan": lax.atan,
+    "atan": with_partials(elementary.atan, lambda r, x: 1 / (1 + x * x)),
     "atanh": lax.atanh,
-    "cos": lax.cos,
+    "cos": cos,
     "cosh": cosh,
     "deg2rad": lambda x: x * (math.pi / 180),
     "erf": lax.erf,
@@ -112,11 +117,11 @@ _FLOAT_FUNCTIONS = {
     "reciprocal": with_partials(_reciprocal, lambda r, x: -(r * r)),
     "rsqrt": with_partials(reciprocal_root, lambda r, x: -0.5 * r * r * r),
     "sigmoid": _sigmoid,
-    "sin": lax.sin,
+    "sin": sin,
     "sinc": _sinc,
     "sinh": sinh,
     "sqrt": lax.sqrt,
-    "tan": lax.tan,
+    "tan": with_partials(elementary.tan, lambda r, x: 1 + r * r),
     "tanh": lax.tanh,
 }
 
@@ -240,7 +245,7 @@ def angle(self):
 @kernel("polar")
 def polar(abs, angle):
     dtype = to_complex(abs.dtype)
-    return cast(lax.complex(*jnp.broadcast_arrays(abs * lax.cos(angle), abs * lax.sin(angle))), dtype)
+    return cast(lax.complex(*jnp.broadcast_arrays(abs * cos(angle), abs * sin(angle))), dtype)
 
 
 def _finite_frexp(x: jax.Array) -> tuple[jax.Array, jax.Array]:

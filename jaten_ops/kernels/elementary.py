@@ -1,0 +1,170 @@
+"""Elementary functions of float32 for CPUs, in vector code.
+
+XLA's CPU compiler calls the C library for each element of these. Here they are sums and products in double precision,
+rounded once, so the result is the nearest float32 in nearly all cases. Other dtypes and devices take XLA's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+Function = Callable[..., jax.Array]
+
+
+def _for_floats(general: Function, on_cpu: Function) -> Function:
+    """`general`, with another implementation for float32 on a CPU."""
+
+    def function(*xs: jax.Array) -> jax.Array:
+        xs = tuple(jnp.broadcast_arrays(*xs))
+        if any(x.dtype != np.float32 for x in xs):
+            return general(*xs)
+        return lax.platform_dependent(*xs, cpu=on_cpu, default=general)
+
+    return function
+
+
+def _wide(x: jax.Array) -> jax.Array:
+    return lax.convert_element_type(x, np.float64)
+
+
+def _rounded(x: jax.Array) -> jax.Array:
+    return lax.convert_element_type(x, np.float32)
+
+
+def _polynomial(x: jax.Array, coefficients: Sequence[float]) -> jax.Array:
+    """sum_k coefficients[k] x^k."""
+    total = jnp.full_like(x, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        total = total * x + coefficient
+    return total
+
+
+def _unless(rare: jax.Array, otherwise: Function, result: jax.Array, *xs: jax.Array) -> jax.Array:
+    """`result`, or if a condition holds anywhere, `otherwise(*xs)` everywhere."""
+    return lax.cond(lax.reduce_or(rare, tuple(range(rare.ndim))), lambda: otherwise(*xs), lambda: result)
+
+
+def _is_subnormal(x: jax.Array) -> jax.Array:
+    """Whether XLA may take a number other than 0 for 0."""
+    size = lax.bitcast_convert_type(x, np.int32) & np.int32(0x7FFFFFFF)
+    return (size > 0) & (size < 0x00800000)
+
+
+# --- trigonometry ---------------------------------------------------------------------------------------------------
+
+_FAR = 2.0**30  # as far as the remainder by a quarter turn is exact
+_PI = 0x3243F6A8885A308D313198A2E03707344  # pi * 2**128
+# pi / 2 as two numbers of 23 bits, whose products with an integer below 2**30 are exact, and the rest
+_QUARTER_TURN = (_PI >> 107) / 2.0**22, ((_PI >> 84) & (2**23 - 1)) / 2.0**45, (_PI & (2**84 - 1)) / 2.0**129
+
+
+def _sine_and_cosine(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Sine and cosine of the remainder of x by the nearest multiple of a quarter turn, and that multiple."""
+    turns = lax.round(x * (2 / math.pi), lax.RoundingMethod.TO_NEAREST_EVEN)
+    rest = x
+    for part in _QUARTER_TURN:
+        rest = rest - turns * part
+    square = rest * rest
+    sine = rest * _polynomial(square, [(-1) ** k / math.factorial(2 * k + 1) for k in range(7)])
+    cosine = _polynomial(square, [(-1) ** k / math.factorial(2 * k) for k in range(8)])
+    return sine, cosine, lax.convert_element_type(turns, np.int32)
+
+
+def _trigonometric(general: Function, choose: Function) -> Function:
+    def on_cpu(x: jax.Array) -> jax.Array:
+        far = (lax.abs(x) >= _FAR) & lax.is_finite(x)
+        return _unless(far, general, choose(*_sine_and_cosine(_wide(x)), x), x)
+
+    return _for_floats(general, on_cpu)
+
+
+def _like_identity(x: jax.Array, value: jax.Array) -> jax.Array:
+    """`value` as float32 of a function x + O(x^3): near 0 it is x, with its sign, and with what XLA would flush."""
+    return jnp.where(lax.abs(x) < 2.0**-13, x, _rounded(value))
+
+
+def _turned(odd: jax.Array, even: jax.Array, turns: jax.Array) -> jax.Array:
+    """The one for an odd or for an even number of quarter turns, negative in the second half of each turn."""
+    value = jnp.where(turns & 1 == 1, odd, even)
+    return jnp.where(turns & 2 == 2, -value, value)
+
+
+def _tangent(s: jax.Array, c: jax.Array, turns: jax.Array) -> jax.Array:
+    odd = turns & 1 == 1
+    return jnp.where(odd, -c, s) / jnp.where(odd, s, c)
+
+
+sin = _trigonometric(lax.sin, lambda s, c, turns, x: _like_identity(x, _turned(c, s, turns)))
+cos = _trigonometric(lax.cos, lambda s, c, turns, x: _rounded(_turned(s, c, turns + (turns & 1) * 2)))
+tan = _trigonometric(lax.tan, lambda s, c, turns, x: _like_identity(x, _tangent(s, c, turns)))
+
+
+def _arctangent_coefficients(terms: int) -> list[float]:
+    """Those of atan(x) / x in x^2, for |x| <= 1, from the Chebyshev series of atan."""
+    t = math.sqrt(2) - 1
+    series = np.zeros(2 * terms)
+    for k in range(terms):
+        series[2 * k + 1] = 2 * (-1) ** k * t ** (2 * k + 1) / (2 * k + 1)
+    return np.polynomial.chebyshev.cheb2poly(series)[1::2].tolist()
+
+
+_ARCTANGENT = _arctangent_coefficients(15)
+
+
+def _arctangent(small: jax.Array, large: jax.Array) -> jax.Array:
+    """atan(small / large) for 0 <= small <= large, also where both are zero or infinite."""
+    ratio = jnp.where(large == 0, small, jnp.where(small == jnp.inf, jnp.ones_like(small), small / large))
+    return ratio * _polynomial(ratio * ratio, _ARCTANGENT)
+
+
+def _atan2(y: jax.Array, x: jax.Array) -> jax.Array:
+    across, up = lax.abs(_wide(x)), lax.abs(_wide(y))
+    angle = _arctangent(lax.min(across, up), lax.max(across, up))
+    angle = jnp.where(up > across, math.pi / 2 - angle, angle)
+    angle = jnp.where(jnp.signbit(x), math.pi - angle, angle)
+    return _unless(_is_subnormal(x) | _is_subnormal(y), lax.atan2, jnp.copysign(_rounded(angle), y), y, x)
+
+
+def _atan(x: jax.Array) -> jax.Array:
+    size, one = lax.abs(_wide(x)), jnp.ones(x.shape, np.float64)
+    angle = _arctangent(lax.min(size, one), lax.max(size, one))
+    return _like_identity(x, jnp.copysign(jnp.where(size > 1, math.pi / 2 - angle, angle), _wide(x)))
+
+
+atan2 = _for_floats(lax.atan2, _atan2)
+atan = _for_floats(lax.atan, _atan)
+
+
+# --- powers and remainders ------------------------------------------------------------------------------------------
+
+
+def _exp2(x: jax.Array) -> jax.Array:
+    wide = jnp.clip(_wide(x), -1000, 1000)
+    whole = lax.round(wide, lax.RoundingMethod.TO_NEAREST_EVEN)
+    rest = (wide - whole) * math.log(2)
+    power = lax.shift_left(lax.convert_element_type(whole, np.int64) + 1023, np.int64(52))
+    scale = lax.bitcast_convert_type(power, np.float64)
+    return _rounded(_polynomial(rest, [1 / math.factorial(k) for k in range(11)]) * scale)
+
+
+exp2 = _for_floats(lambda x: lax.pow(jnp.full_like(x, 2), x), _exp2)
+
+
+def _rem(a: jax.Array, b: jax.Array) -> jax.Array:
+    wide_a, wide_b = _wide(a), _wide(b)
+    ratio = wide_a / wide_b
+    whole = jnp.where(ratio < 0, lax.ceil(ratio), lax.floor(ratio))
+    # both the number of times and its product with b are exact below 2**28
+    rest = wide_a - whole * wide_b
+    result = jnp.where(lax.abs(a) < lax.abs(b), a, jnp.copysign(_rounded(rest), a))
+    many = (lax.abs(ratio) >= 2.0**28) & lax.is_finite(ratio)
+    return _unless(many | _is_subnormal(b), lax.rem, result, a, b)
+
+
+rem = _for_floats(lax.rem, _rem)
