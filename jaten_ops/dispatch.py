@@ -84,13 +84,11 @@ set_maker(_make)
 
 
 def _composite(func: Any, overload: str) -> Handler:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        result = func.decompose(*args, **kwargs)
-        if result is NotImplemented:
-            raise MissingKernelError(f"jaten::{overload}")
-        return result
-
-    return call
+    """ATen's own composition of other operators."""
+    for key in (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.CompositeExplicitAutograd):
+        if func.has_kernel_for_dispatch_key(key):
+            return functools.partial(func._op_dk, key)
+    raise MissingKernelError(f"jaten::{overload}")
 
 
 @functools.cache

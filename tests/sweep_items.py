@@ -11,7 +11,7 @@ import torch
 
 from jaten_ops import bridge, registry
 
-from . import checks, exceptions
+from . import checks, exceptions, on_device
 from .recorded import REACHING, all_reached_overloads
 from .replay import OP_INFOS, supported
 
@@ -90,7 +90,7 @@ def _dtypes(check: str, name: str) -> Iterator[torch.dtype]:
     op = OP_INFOS[name]
     if check == "values":
         yield from sorted((d for d in op.supported_dtypes("cpu") if short_name(d) in HELD), key=str)
-    elif check == "compiled":
+    elif check in ("compiled", "device"):
         taken = [d for d in (*REACHING, torch.float64, torch.complex128) if supported(name, d)]
         yield from dict.fromkeys([*taken[:1], *(d for d in taken if d in checks.WITH_BACKWARD)])
     elif check == "gradients" or (check == "jvp" and op.supports_forward_ad):
@@ -135,6 +135,7 @@ def _find(item: Item, most: int | None) -> checks.Found:
         "second": checks.second,
         "jvp": checks.jvp,
         "compiled": checks.compiled,
+        "device": on_device.device,
     }
     return check[item.check](item.name, dtype, limit(most))
 
@@ -157,7 +158,7 @@ def run(item: Item, most: int | None) -> Record:
         status, reason = "xfail", row.reason
     elif row is not None:
         status, failures = "failed", [f"passes, though a row of tests/exceptions.py expects a failure: {row.reason}"]
-    by_overload = {} if item.check == "compiled" else {f.partition("(")[0]: f for f in reversed(failures)}
+    by_overload = {} if item.check in ("compiled", "device") else {f.partition("(")[0]: f for f in reversed(failures)}
     return record(
         item,
         most,

@@ -1,6 +1,6 @@
 """Views and writes on the device `jax`, against the CPU: random programs over tensors that share memory.
 
-`python -m pytest tests/test_aliasing.py -m exhaustive` runs 10,000 of them; the seed of one that failed is kept in `KEPT`.
+`pytest tests/test_aliasing.py -m exhaustive` runs 10,000 of them; the seed of one that failed is kept in `KEPT`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import hypothesis
 import pytest
 import torch
-from hypothesis import strategies
 
 import jaten_ops
 
@@ -150,7 +148,8 @@ def _run(seed: int) -> None:
             write = _write_to(rng, on_cpu[at], on_cpu)
             expected = _outcome(write, on_cpu[at], on_cpu[other])
             got = _outcome(write, on_jax[at], on_jax[other])
-            if "unsupported operation" in str(expected): return
+            if "unsupported operation" in str(expected):
+                return
             _same_kind(seed, got, expected)
         for i, (e, g) in enumerate(zip(on_cpu, on_jax, strict=True)):
             assert isinstance(g, jaten_ops.Tensor)

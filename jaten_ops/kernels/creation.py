@@ -166,6 +166,9 @@ def linspace(start, end, steps, *, dtype=None):
 @kernel(*_LOGSPACE, static=("base",))
 def logspace(start, end, steps, base=10.0, *, dtype=None):
     dtype = _spaced_type(start, end, dtype)
+    if steps == 1:  # computed in double, from a start that is not rounded
+        wide = np.dtype("complex128" if is_complex(dtype) else "float64")
+        return lax.reshape(convert(lax.pow(lax.full((), base, wide), cast(start, wide)), dtype), (1,))
     exponents = _spaced(scalar(start, dtype), scalar(end, dtype), steps, rounding=False)
     return convert(lax.pow(lax.full_like(exponents, base), exponents), dtype)
 
@@ -196,7 +199,9 @@ def _spaced(start: jax.Array, end: jax.Array, steps: int, rounding: bool = True)
     start, end = cast(start, work), cast(end, work)
     if steps == 1:
         return lax.reshape(start, (1,))
-    step = rounded(rounded(end - start) / rounded(np.array(max(steps - 1, 1), work)))
+    # a barrier, or XLA divides by multiplying with the reciprocal of the constant, which is not exact
+    parts = lax.optimization_barrier(rounded(np.array(max(steps - 1, 1), work)))
+    step = rounded(rounded(end - start) / parts)
     index = lax.iota(np.int32, steps)
     forward = rounded(start + rounded(step * rounded(cast(index, work))))
     backward = rounded(end - rounded(step * rounded(cast(np.int32(steps - 1) - index, work))))

@@ -112,8 +112,16 @@ def _op(overload: str) -> torch._ops.OpOverload:
     return getattr(getattr(torch.ops.aten, packet), suffix or "default")
 
 
-def _signature(schema: torch._C.FunctionSchema, without: frozenset[str] = frozenset()) -> tuple[tuple[str, str], ...]:
-    return tuple((a.name, str(a.real_type)) for a in schema.arguments if not a.is_out and a.name not in without)
+def _signature(schema: torch._C.FunctionSchema, without: frozenset[str] = frozenset()) -> frozenset[tuple[str, str]]:
+    """The arguments, in any order: polygamma_ has another than polygamma."""
+    return frozenset((a.name, str(a.real_type)) for a in schema.arguments if not a.is_out and a.name not in without)
+
+
+def _functional_packet(packet: str, kind: str) -> str:
+    """The packet of the functional overload of an in-place or out= one."""
+    if kind == "out":
+        return packet
+    return f"__{packet[3:]}" if packet.startswith("__i") else packet.removesuffix("_")
 
 
 def _spec(overload: str, kind: str, base: str = "") -> OpSpec:
@@ -141,7 +149,7 @@ def read_variants(bases: list[OpSpec]) -> list[OpSpec]:
         if kind not in ("inplace", "out"):
             continue
         packet = overload.partition(".")[0]
-        functional_packet = packet if kind == "out" else packet.removesuffix("_")
+        functional_packet = _functional_packet(packet, kind)
         candidates = [c for p in (functional_packet, f"{functional_packet}_functional") for c in by_packet.get(p, [])]
         wanted = _signature(op._schema)
         found = [base for base, schema in candidates if _signature(schema) == wanted]

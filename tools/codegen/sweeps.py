@@ -16,6 +16,7 @@ CHECKS = {
     "jvp": "forward-mode derivatives of direct calls",
     "opcheck": "`torch.library.opcheck`, of each overload that is reached",
     "compiled": 'samples as one graph under `torch.compile(backend="jaten", fullgraph=True)`',
+    "device": "samples on the device `jax`: function, method, operator, in-place and out= forms",
 }
 STATUSES = ("passed", "failed", "xfail", "skipped")
 
