@@ -6,13 +6,13 @@ and lets random numbers be drawn whatever `randomness` says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_functorch_interpreter
 from torch._subclasses import FakeTensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 from .schema import OpSpec
 from .tracing import opaque
@@ -22,13 +22,22 @@ _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.FuncTorchBatched) | torch._
 )
 
 
-def _elements(tensor: torch.Tensor, dim: int | None, size: int) -> Sequence[torch.Tensor]:
+def _elements(tensor: torch.Tensor, dim: int | None, size: int) -> list[torch.Tensor]:
     """The tensor of each element of the batch; of an empty batch, one that stands for the shape."""
     if dim is None:
         return [tensor] * max(size, 1)
     if not size:
         return [tensor.new_zeros([n for d, n in enumerate(tensor.shape) if d != dim])]
-    return [tensor.select(dim, at) for at in range(size)]
+    return list(tensor.unbind(dim))
+
+
+def _spread(value: Any, level: int, size: int) -> list[Any]:
+    """An argument of each element's call."""
+    if isinstance(value, torch.Tensor):
+        return _elements(*torch._C._functorch._unwrap_batched(value, level), size)
+    if isinstance(value, list | tuple) and any(isinstance(v, torch.Tensor) for v in value):
+        return [list(each) for each in zip(*(_spread(v, level, size) for v in value), strict=True)]
+    return [value] * max(size, 1)
 
 
 def _stack(name: str, results: list[Any], size: int) -> Any:
@@ -70,41 +79,36 @@ def make_batched(spec: OpSpec, op: Callable[..., Any]) -> Callable[..., Any]:
         found = args[at] if at < len(args) else kwargs.get("generator")
         return found or torch.default_generator
 
-    def each(
-        args: Any, kwargs: Any, operands: dict[int, tuple[torch.Tensor, int | None]], size: int, same: bool
-    ) -> Any:
-        """The results of one call after the other, as lists of one result's, and their structure."""
-        flat, tree = tree_flatten((args, kwargs))
-        elements = {i: _elements(t, dim, size) for i, (t, dim) in operands.items()}
+    def each(args: Any, kwargs: Any, level: int, size: int, same: bool) -> Iterator[Any]:
         source = source_of(args, kwargs)
         state = source.get_state() if same else None
-        found = []
-        for at in range(max(size, 1)):
+        spread = list(zip(*(_spread(v, level, size) for v in (*args, *kwargs.values())), strict=True))
+        for values in spread or [()] * max(size, 1):
             if state is not None:
                 source.set_state(state)
-            args, kwargs = tree_unflatten([elements[i][at] if i in elements else v for i, v in enumerate(flat)], tree)
-            found.append(tree_flatten(op(*args, **kwargs)))
-        return [list(results) for results in zip(*(leaves for leaves, _ in found), strict=True)], found[0][1]
+            yield op(*values[: len(args)], **dict(zip(kwargs, values[len(args) :], strict=True)))
 
     @opaque
     def batched(*args: Any, **kwargs: Any) -> Any:
         interpreter = retrieve_current_functorch_interpreter()
         assert isinstance(interpreter, VmapInterpreter)
         level, size, randomness = interpreter.level(), interpreter.batch_size(), interpreter.randomness()
-        operands = {
-            i: torch._C._functorch._unwrap_batched(v, level)
-            for i, v in enumerate(tree_leaves((args, kwargs)))
-            if isinstance(v, torch.Tensor)
-        }
-        is_batched = any(dim is not None for _, dim in operands.values())
+        tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+        unwrapped = [torch._C._functorch._unwrap_batched(t, level) for t in tensors]
+        is_batched = any(dim is not None for _, dim in unwrapped)
         if spec.random:
-            _check_randomness(spec, randomness, [t for t, _ in operands.values()], is_batched)
+            _check_randomness(spec, randomness, [t for t, _ in unwrapped], is_batched)
         with torch._C._ExcludeDispatchKeyGuard(_KEYS):
             if not is_batched and not (spec.random and randomness == "different"):
                 return op(*args, **kwargs)
-            results, tree = each(args, kwargs, operands, size, spec.random and randomness == "same")
-            stacked = [_stack(spec.name, r, size) for r in results]
+            results = list(each(args, kwargs, level, size, spec.random and randomness == "same"))
+            if isinstance(results[0], torch.Tensor):
+                stacked, tree = [_stack(spec.name, results, size)], None
+            else:
+                tree = tree_structure(results[0])
+                leaves = zip(*(tree_leaves(r) for r in results), strict=True)
+                stacked = [_stack(spec.name, list(rs), size) for rs in leaves]
         wrapped = [None if s is None else torch._C._functorch._add_batch_dim(s, 0, level) for s in stacked]
-        return tree_unflatten(wrapped, tree)
+        return wrapped[0] if tree is None else tree_unflatten(wrapped, tree)
 
     return batched
