@@ -50,12 +50,6 @@ def _unless(rare: jax.Array, otherwise: Function, result: jax.Array, *xs: jax.Ar
     return lax.cond(lax.reduce_or(rare, tuple(range(rare.ndim))), lambda: otherwise(*xs), lambda: result)
 
 
-def _is_subnormal(x: jax.Array) -> jax.Array:
-    """Whether XLA may take a number other than 0 for 0."""
-    size = lax.bitcast_convert_type(x, np.int32) & np.int32(0x7FFFFFFF)
-    return (size > 0) & (size < 0x00800000)
-
-
 # --- trigonometry ---------------------------------------------------------------------------------------------------
 
 _FAR = 2.0**30  # as far as the remainder by a quarter turn is exact
@@ -128,7 +122,7 @@ def _atan2(y: jax.Array, x: jax.Array) -> jax.Array:
     angle = _arctangent(lax.min(across, up), lax.max(across, up))
     angle = jnp.where(up > across, math.pi / 2 - angle, angle)
     angle = jnp.where(jnp.signbit(x), math.pi - angle, angle)
-    return _unless(_is_subnormal(x) | _is_subnormal(y), lax.atan2, jnp.copysign(_rounded(angle), y), y, x)
+    return jnp.copysign(_rounded(angle), y)
 
 
 def _atan(x: jax.Array) -> jax.Array:
@@ -164,7 +158,7 @@ def _rem(a: jax.Array, b: jax.Array) -> jax.Array:
     rest = wide_a - whole * wide_b
     result = jnp.where(lax.abs(a) < lax.abs(b), a, jnp.copysign(_rounded(rest), a))
     many = (lax.abs(ratio) >= 2.0**28) & lax.is_finite(ratio)
-    return _unless(many | _is_subnormal(b), lax.rem, result, a, b)
+    return _unless(many, lax.rem, result, a, b)
 
 
 rem = _for_floats(lax.rem, _rem)
