@@ -160,6 +160,8 @@ def make_variant(
         given = defaults | dict(zip(positional, args, strict=False)) | kwargs
         bound = told | given
         targets: Sequence[torch.Tensor] = [t for n in written for t in _flat(bound[n])]
+        if not targets and spec.kind == "inplace" and spec.packet.startswith("_foreach_"):
+            raise RuntimeError("Tensor list must have at least one tensor.")
         if watched and torch.is_grad_enabled() and _require_grad(bound[n] for n in watched):
             raise RuntimeError(
                 f"{spec.packet}(): functions with out=... arguments don't support automatic differentiation, but one of"
