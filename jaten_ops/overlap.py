@@ -68,18 +68,36 @@ def _tensors(bound: dict[str, Any], names: Sequence[str]) -> Iterator[torch.Tens
     for name in names:
         value = bound[name]
         for tensor in value if isinstance(value, list | tuple) else (value,):
-            if tensor is not None and has_memory(tensor):
+            if tensor is not None and (has_memory(tensor) or hasattr(tensor, "view_of_arrays")):
                 yield tensor
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """Whether it is an ordinary tensor: a traced one, or one of the device `jax`, lies nowhere."""
+    """Whether it is an ordinary tensor: a traced one lies nowhere, one of the device `jax` not in torch's memory."""
     return type(tensor) in _KNOWN and (tensor.is_cpu or tensor.is_cuda)
 
 
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    start = tensor.data_ptr()
-    return start, start + tensor.numel() * tensor.itemsize
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where a tensor lies: what stands for its storage, and its first byte."""
+    view = getattr(tensor, "view_of_arrays", None)
+    if view is not None:
+        return id(view.storage.root), view.offset * tensor.itemsize
+    return tensor.untyped_storage()._cdata, tensor.data_ptr()
+
+
+def _overlaps_itself(tensor: torch.Tensor) -> int:
+    """0 for no, 1 for yes, 2 for strides with gaps, of which ATen does not tell."""
+    view = getattr(tensor, "view_of_arrays", None)
+    if view is None:
+        return torch._debug_has_internal_overlap(tensor)
+    if view.stride is None or 0 in view.shape:
+        return 0
+    step = 1
+    for stride, size in sorted((s, n) for n, s in zip(view.shape, view.stride, strict=True) if n != 1):
+        if stride != step:
+            return 1 if any(s == 0 and n > 1 for n, s in zip(view.shape, view.stride, strict=True)) else 2
+        step *= size
+    return 0
 
 
 def _check_input(target: torch.Tensor, source: torch.Tensor, apart: bool) -> None:
@@ -87,21 +105,20 @@ def _check_input(target: torch.Tensor, source: torch.Tensor, apart: bool) -> Non
     if target is source:
         if not apart or not target.numel():
             return
-    elif not torch._C._is_alias_of(target, source):  # type: ignore[attr-defined]  # torch's stub has it not
-        return
-    elif torch._debug_has_internal_overlap(target) or torch._debug_has_internal_overlap(source):
-        return  # strides with gaps: too hard to tell, says ATen
     else:
+        places = _place(target), _place(source)
+        if places[0][0] != places[1][0] or _overlaps_itself(target) or _overlaps_itself(source):
+            return
         size = target.numel() * target.itemsize, source.numel() * source.itemsize
-        ahead = target.data_ptr() - source.data_ptr()
+        ahead = places[0][1] - places[1][1]
         whole = ahead == 0 and size[0] == size[1] and target.stride() == source.stride()
         if not -size[0] < ahead < size[1] or (whole and not apart):
             return
     raise RuntimeError(f"unsupported operation: {_INPUT}. {_REMEDY}")
 
 
-def _rule(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> dict[str, bool]:
-    """The arguments that are looked at, and for each whether it must lie apart from the output."""
+def _rule(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> dict[str, bool] | None:
+    """The arguments that are looked at, and for each whether it must lie apart from the output; None if none is."""
     inputs = [a.name for a in spec.arguments if a.is_tensor and a.name not in written]
     name = base.overload
     if name in _APART or (name in _APART_IN_PLACE and spec.kind == "inplace"):
@@ -109,10 +126,10 @@ def _rule(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> dict[str, bool]
     if name in _APART_FROM_SELF:
         return {n: n != "self" for n in inputs}
     if name in _ONE:
-        return {_ONE[name]: False} if _ONE[name] in inputs else {}
+        return {_ONE[name]: False} if _ONE[name] in inputs else None
     own = torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{spec.overload}", "CPU")
     pointwise = "pointwise" in base.tags and own and name not in _UNCHECKED
-    return dict.fromkeys(inputs, False) if pointwise or name in _AS_POINTWISE else {}
+    return dict.fromkeys(inputs, False) if pointwise or name in _AS_POINTWISE else None
 
 
 def make_check(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> Callable[[dict[str, Any]], None] | None:
@@ -124,7 +141,7 @@ def make_check(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> Callable[[
         written: the arguments that it writes to.
     """
     rule = _rule(spec, base, written)
-    if not rule:
+    if rule is None:
         return None
     when = _WHEN.get(base.overload)
 
@@ -134,7 +151,7 @@ def make_check(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> Callable[[
         if when is not None and not when(bound):
             return
         for target in _tensors(bound, written):
-            if torch._debug_has_internal_overlap(target) == 1:
+            if _overlaps_itself(target) == 1:
                 raise RuntimeError(f"unsupported operation: {_ITSELF}. {_REMEDY}")
             for name, apart in rule.items():
                 for source in _tensors(bound, (name,)):
