@@ -117,22 +117,13 @@ OTHERS: dict[str, Callable[[], tuple[Any, ...]]] = {
 
 # Why some are more than 5 times as slow as ATen's on a CPU.
 REASONS: dict[str, tuple[str, ...]] = {
-    "XLA sorts through a comparator, element by element": (
-        "randperm",
-        "_unique2",
-        "mode",
-        "topk",
-        "sort",
-        "unique_dim",
-    ),
-    "XLA's scan goes over the data once for each power of two": ("cum*", "logcumsumexp"),
-    "XLA calls the C library for each element, where ATen has vector code": (
-        *("atan2", "fmod.Tensor", "remainder.Tensor", "floor_divide", "tan", "sin", "cos", "exp2", "atan", "igamma*"),
-        *("elu", "celu", "expm1"),
-    ),
-    "a square root and a division, both exact": ("rsqrt",),
-    "XLA has no vector code for this reduction": ("prod*", "arg*", "count_nonzero"),
-    "the result's size depends on the values: it is found first, by a call of its own": ("bincount",),
+    "XLA sorts numbers with their positions through a comparator, pair by pair": ("mode", "topk", "sort", "unique_dim"),
+    "random keys are sorted, where ATen shuffles in place": ("randperm",),
+    "a step for each row of all others, between two transposes": ("cum*",),
+    "the series goes on for all elements until the last has converged": ("igamma*",),
+    "ATen leaves out the exponential of a vector of positive numbers, as they all are here": ("elu", "celu"),
+    "XLA has no vector code for this reduction": ("arg*",),
+    "two reductions find the size of the result, a call of their own": ("bincount",),
     "ATen's does not touch the memory; here it is made": ("empty_like",),
     "LAPACK's, called on a copy in column order": ("linalg_*", "_linalg_*"),
 }

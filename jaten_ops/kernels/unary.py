@@ -35,8 +35,8 @@ def _exp2(x: jax.Array) -> jax.Array:
     return lax.exp(x * math.log(2)) if is_complex(x.dtype) else elementary.exp2(x)
 
 
-def _log_to(base: float) -> Callable[..., jax.Array]:
-    """A logarithm that is exact for the powers of its base."""
+def _log_to(base: float, power_of: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """A logarithm that is exact for the powers of its base, of which `power_of` is the integral ones."""
     scale = 1 / math.log(base)
 
     def log(x: jax.Array) -> jax.Array:
@@ -44,7 +44,7 @@ def _log_to(base: float) -> Callable[..., jax.Array]:
         if is_complex(x.dtype):
             return lax.complex(lax.real(natural) * scale, lax.imag(natural) * scale)
         power = _to_even(natural * scale)
-        return jnp.where(lax.pow(jnp.full_like(x, base), power) == x, power, natural * scale)
+        return jnp.where(power_of(power) == x, power, natural * scale)
 
     return with_partials(log, lambda r, x: 1 / (x * math.log(base)))
 
@@ -110,9 +110,9 @@ _FLOAT_FUNCTIONS = {
     "exp2": with_partials(_exp2, lambda r, x: r * math.log(2)),
     "expm1": lax.expm1,
     "log": lax.log,
-    "log10": _log_to(10),
+    "log10": _log_to(10, lambda n: lax.pow(jnp.full_like(n, 10), n)),
     "log1p": lax.log1p,
-    "log2": _log_to(2),
+    "log2": _log_to(2, elementary.exp2),
     "rad2deg": lambda x: x * (180 / math.pi),
     "reciprocal": with_partials(_reciprocal, lambda r, x: -(r * r)),
     "rsqrt": with_partials(reciprocal_root, lambda r, x: -0.5 * r * r * r),
