@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -16,6 +16,7 @@ from .aliasing import View, resized, row_major
 from .errors import MissingKernelError
 from .library import OpKernel
 from .meta import aten_overload
+from .overlap import make_check
 from .schema import COMPOSITE, VARIANTS
 from .tensor import (
     HANDLERS,
@@ -185,6 +186,9 @@ def _same(view: View) -> View:
     return View(view.storage, view.shape, view.strides(), view.offset)
 
 
+_check_copy = cast(Callable[..., None], make_check(VARIANTS["copy_"], registry.SPECS["copy"], ["self"]))
+
+
 def _copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     if not _is_on_jax(target):  # out of the device: torch's memory is written
         return target.copy_(bridge.export(array_of(source)))
@@ -193,6 +197,7 @@ def _copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fals
         return target
     if not _is_on_jax(source):
         source = from_array(_borrowed_copy(source))
+    _check_copy({"self": target, "src": source})
     _store(target, _functional("copy")(target, source))
     return target
 

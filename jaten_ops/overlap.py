@@ -24,8 +24,8 @@ _UNCHECKED = frozenset({"threshold", "mvlgamma"})
 
 # Not tagged pointwise, or composed of such, and checked as they are.
 _AS_POINTWISE = frozenset({
-    "addr", "bernoulli", "binary_cross_entropy", "cumprod", "cumsum", "_logcumsumexp", "deg2rad", "floor_divide", "glu",
-    "hardswish", "huber_loss", "ldexp.Tensor", "log_sigmoid_backward", "logcumsumexp", "mse_loss",
+    "copy", "addr", "bernoulli", "binary_cross_entropy", "cumprod", "cumsum", "_logcumsumexp", "deg2rad", "floor_divide",
+    "glu", "hardswish", "huber_loss", "ldexp.Tensor", "log_sigmoid_backward", "logcumsumexp", "mse_loss",
     "normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", "rad2deg", "remainder.Scalar", "renorm",
     "smooth_l1_loss", "soft_margin_loss", "_unsafe_view", "elu_backward", "glu_backward", "hardshrink_backward",
     "hardsigmoid_backward", "hardtanh_backward", "huber_loss_backward", "leaky_relu_backward", "mse_loss_backward",
