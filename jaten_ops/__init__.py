@@ -1,6 +1,6 @@
 """jaten: every ATen operator as a `torch.library` custom op whose body is a JAX kernel."""
 
-from . import dispatch  # noqa: F401  # registers the operators of the device
+from . import autocast, device_ops  # noqa: F401  # register what the device does
 from .custom import op
 from .errors import JatenError
 from .registry import fake, gradient, kernel

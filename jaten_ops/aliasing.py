@@ -7,6 +7,7 @@ until the storage is written to. So a write through any view is seen by all, and
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import math
@@ -28,13 +29,18 @@ class Storage:
     Attributes:
         array: the values, of any shape: their order is row-major.
         version: how often they have been replaced.
+        handle: what `untyped_storage()` has returned for it, if it was called.
     """
 
-    __slots__ = ("array", "version")
+    __slots__ = ("array", "handle", "version")
 
     def __init__(self, array: jax.Array) -> None:
         self.array = array
         self.version = 0
+        self.handle: Any = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Storage:
+        return Storage(self.array)  # which never changes
 
     @property
     def root(self) -> Storage:
@@ -60,6 +66,9 @@ class Lens:
         self._storage, self.get, self._put = storage, get, put
         self._array: jax.Array | None = None
         self._seen = -1
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Lens:
+        return Lens(copy.deepcopy(self._storage, memo), self.get, self._put)
 
     @property
     def root(self) -> Storage:
@@ -107,6 +116,16 @@ def is_row_major(shape: Shape, stride: Shape) -> bool:
     return True
 
 
+def is_dense(shape: Shape, stride: Shape) -> bool:
+    """Whether a tensor's elements fill a stretch of memory, in any order of its dimensions."""
+    step = 1
+    for s, n in sorted((s, n) for n, s in zip(shape, stride, strict=True) if n != 1):
+        if s != step and n:
+            return False
+        step *= n
+    return True
+
+
 class View:
     """How a tensor lies in a storage.
 
@@ -130,6 +149,18 @@ class View:
         self.shape, self.stride, self.offset = array.shape, None, 0  # type: ignore[assignment]  # made when first asked for
         self._array, self._seen = array, 0
         return self
+
+    @classmethod
+    def laid_out(cls, array: jax.Array, stride: Shape) -> View:
+        """A new storage in which an array's elements lie with dense strides, as channels-last ones."""
+        if is_row_major(array.shape, stride):
+            return cls.whole(array)
+        order = sorted(range(array.ndim), key=lambda i: -stride[i])
+        with Enabled():
+            return cls(Storage(_transposed(array, tuple(order))), array.shape, stride, 0)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> View:
+        return View(copy.deepcopy(self.storage, memo), self.shape, self.strides(), self.offset)
 
     def strides(self) -> Shape:
         if self.stride is None:
@@ -217,6 +248,11 @@ def _span(axes: list[Axis]) -> int:
 @functools.partial(jax.jit, static_argnums=(1,))
 def _reshaped(array: jax.Array, shape: Shape) -> jax.Array:
     return array.reshape(shape)
+
+
+@functools.partial(jax.jit, static_argnums=(1,))
+def _transposed(array: jax.Array, order: Shape) -> jax.Array:
+    return jax.lax.transpose(array, order)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))

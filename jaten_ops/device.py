@@ -1,6 +1,8 @@
-"""The device `jax`: torch's PrivateUse1 slot, taken if it is free."""
+"""The device `jax`: torch's PrivateUse1 slot, taken if it is free, and what `torch.jax` answers."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import jax
 import torch
@@ -9,10 +11,34 @@ from torch.utils import backend_registration
 from .errors import DeviceSlotError
 
 _UNCLAIMED = "privateuseone"
+_Device = torch.device | str | int | None
+
+
+def index_of(device: _Device) -> int:
+    """The number of a JAX device, from what users write for one; raises RuntimeError if there is none such."""
+    found = device if isinstance(device, int) else torch.device("jax" if device is None else device).index or 0
+    if not 0 <= found < len(jax.devices()):
+        raise RuntimeError(f"jax:{found}: no such device; JAX has {len(jax.devices())} ({jax.default_backend()})")
+    return found
+
+
+class _Chosen:
+    """`with torch.jax.device(i):`; there is no current device to change, but the index is checked."""
+
+    def __init__(self, device: _Device) -> None:
+        self.idx = index_of(device)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_exception: Any) -> None:
+        pass
 
 
 class JaxModule:
     """What `torch.jax` and `torch.get_device_module("jax")` answer."""
+
+    device = _Chosen
 
     def is_available(self) -> bool:
         return True
@@ -21,27 +47,63 @@ class JaxModule:
         return True
 
     def device_count(self) -> int:
-        return 1
+        return len(jax.devices())
 
     def current_device(self) -> int:
         return 0
 
-    def synchronize(self, device: torch.device | str | int | None = None) -> None:
+    def set_device(self, device: _Device) -> None:
+        """Checks that the device exists. New tensors go to `jax:0` unless they name another."""
+        index_of(device)
+
+    def get_device_name(self, device: _Device = None) -> str:
+        return str(jax.devices()[index_of(device)].device_kind)
+
+    def synchronize(self, device: _Device = None) -> None:
         """Waits for the computations that have been started on the device."""
         jax.effects_barrier()
         for array in jax.live_arrays():
             array.block_until_ready()
 
-    def manual_seed_all(self, seed: int) -> None:
-        """Nothing to do: random ops on the device draw their seed from torch's default generator."""
+    def memory_stats(self, device: _Device = None) -> dict[str, int]:
+        """What JAX's allocator tells, as "bytes_in_use"; where it tells nothing, as on a CPU, the arrays' bytes."""
+        chosen = jax.devices()[index_of(device)]
+        stats = chosen.memory_stats()
+        if stats:
+            return dict(stats)
+        return {"bytes_in_use": sum(a.nbytes for a in jax.live_arrays() if chosen in a.devices())}
 
-    def get_rng_state(self, device: torch.device | str | int = "jax") -> torch.Tensor:
+    def memory_allocated(self, device: _Device = None) -> int:
+        return self.memory_stats(device)["bytes_in_use"]
+
+    def max_memory_allocated(self, device: _Device = None) -> int:
+        stats = self.memory_stats(device)
+        return stats.get("peak_bytes_in_use", stats["bytes_in_use"])
+
+    def empty_cache(self) -> None:
+        """Nothing to do: memory is JAX's."""
+
+    def manual_seed(self, seed: int) -> None:
+        """Seeds torch's default generator, from which the device's random ops draw their seeds."""
+        torch.default_generator.manual_seed(seed)
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Nothing to do for `torch.manual_seed`, which has seeded torch's default generator."""
+
+    def initial_seed(self) -> int:
+        return torch.initial_seed()
+
+    def get_rng_state(self, device: _Device = "jax") -> torch.Tensor:
         """The state of torch's default generator, from which the device's random ops draw their seeds."""
         return torch.get_rng_state()
 
-    def set_rng_state(self, new_state: torch.Tensor, device: torch.device | str | int = "jax") -> None:
+    def set_rng_state(self, new_state: torch.Tensor, device: _Device = "jax") -> None:
         """Sets the state that `get_rng_state` returned."""
         torch.set_rng_state(new_state)
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        """The dtypes of `torch.autocast("jax", dtype=...)`."""
+        return [torch.bfloat16, torch.float16]
 
     def _is_in_bad_fork(self) -> bool:
         return False
@@ -52,7 +114,11 @@ def claim() -> bool:
     if torch._C._get_privateuse1_backend_name() != _UNCLAIMED:
         return False
     # private; the test of this module fails when it goes or changes
-    backend_registration._setup_privateuseone_for_python_backend("jax", backend_module=JaxModule())
+    module = JaxModule()
+    backend_registration._setup_privateuseone_for_python_backend("jax", backend_module=module)
+    # torch.accelerator means this device now, but asks C++ for what a backend in Python cannot register there
+    for name in ("synchronize", "memory_stats", "memory_allocated", "max_memory_allocated", "empty_cache"):
+        setattr(torch.accelerator, name, getattr(module, name))
     return True
 
 
@@ -71,6 +137,14 @@ def of_array(array: jax.Array) -> torch.device:
     if isinstance(_only, torch.device):
         return _only
     return torch.device("jax", min(map(jax.devices().index, array.devices())))
+
+
+def put(array: jax.Array, device: _Device) -> jax.Array:
+    """An array on the device that a caller names; where it is, if the index is left open."""
+    if device is None or torch.device(device).index is None:
+        return array
+    wanted = jax.devices()[index_of(device)]
+    return array if array.devices() == {wanted} else jax.device_put(array, wanted)
 
 
 def require() -> None:

@@ -1,25 +1,23 @@
 """Each operator on tensors of the device `jax`: what runs it, chosen at its first call.
 
-In this order: what moves or aliases values (`_SPECIAL`), views, in-place and out= forms, kernels, ATen's compositions.
+In this order: what moves or aliases values (`device_ops`), views, in-place and out= forms, kernels, compositions.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from . import bridge, carrier, device, library, registry, variants, view_ops
-from .aliasing import View, resized, row_major
+from .aliasing import View, is_dense, row_major
 from .errors import MissingKernelError
 from .library import OpKernel
 from .meta import aten_overload
-from .overlap import make_check
 from .schema import COMPOSITE, VARIANTS
 from .tensor import (
-    HANDLERS,
     Handler,
     Tensor,
     Traced,
@@ -28,30 +26,28 @@ from .tensor import (
     from_array,
     from_view,
     is_traced,
-    make_handler,
     set_maker,
 )
-from .tracing import opaque
 
 _aten = torch.ops.aten
 
 
-def _is_on_jax(tensor: torch.Tensor) -> bool:
+def is_on_jax(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "jax"
 
 
-def _to_carrier(tensor: torch.Tensor) -> torch.Tensor:
+def to_carrier(tensor: torch.Tensor) -> torch.Tensor:
     """The carrier of an operand: a wrapper's own, a carrier as it is, a 0-d CPU tensor as a new one."""
     if isinstance(tensor, Tensor):
         return tensor._carrier
-    if _is_on_jax(tensor) or is_traced(tensor):
+    if is_on_jax(tensor) or is_traced(tensor):
         return tensor
     return carrier.wrap(array_of(tensor))
 
 
 def _unwrap(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return _to_carrier(value)
+        return to_carrier(value)
     if isinstance(value, list | tuple) and any(isinstance(v, torch.Tensor) for v in value):
         return [_unwrap(v) for v in value]
     return value
@@ -59,16 +55,13 @@ def _unwrap(value: Any) -> Any:
 
 def _wrap(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return Tensor(value) if _is_on_jax(value) else value
+        return Tensor(value) if is_on_jax(value) else value
     if isinstance(value, list | tuple):
         return type(value)(_wrap(v) for v in value)
     return value
 
 
 def _make(func: Any) -> Handler:
-    special = _SPECIAL.get(func)
-    if special is not None:
-        return special
     namespace, _, name = func.name().partition("::")
     overload = name if namespace in ("aten", "jaten") else f"{namespace}::{name}"
     if namespace == "aten" and view_ops.is_view(func):
@@ -77,7 +70,7 @@ def _make(func: Any) -> Handler:
         spec = VARIANTS[overload]
         return _changes_geometry(func, spec.base) if "inplace_view" in spec.tags else _variant(overload)
     if overload in registry.KERNELS:
-        return _functional(overload)
+        return functional(overload)
     return _composite(func, overload)
 
 
@@ -93,10 +86,14 @@ def _composite(func: Any, overload: str) -> Handler:
 
 
 @functools.cache
-def _functional(overload: str) -> Handler:
+def functional(overload: str) -> Handler:
     """A functional overload: its kernel on the operands' arrays, or a node of the traced graph."""
     spec = registry.SPECS[overload]
     kernel = OpKernel(spec, array_of, from_array)
+    names = {a.name for a in spec.arguments}
+    may_be_on_cpu = [
+        i for i, a in enumerate(spec.arguments) if a.type == "Tensor?[]" or a.name in _ON_CPU.get(overload, ())
+    ]
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -104,7 +101,56 @@ def _functional(overload: str) -> Handler:
         except Traced:
             return _traced(overload, args, kwargs)
 
-    return call
+    def call_with_cpu(*args: Any, **kwargs: Any) -> Any:
+        return call(*(_moved(a) if i in may_be_on_cpu else a for i, a in enumerate(args)), **kwargs)
+
+    def call_laid_out(*args: Any, memory_format: Any = None, **kwargs: Any) -> Any:
+        result = call(*args, **kwargs)
+        return result if is_traced(result) else _laid_out(result, args[0], memory_format)
+
+    def call_placed(*args: Any, **kwargs: Any) -> Any:
+        result = call(*args, **kwargs)
+        wanted = kwargs.get("device")
+        if wanted is None or is_traced(result) or torch.device(wanted).index is None:
+            return result
+        return from_array(device.put(array_of(result), wanted))
+
+    if may_be_on_cpu:
+        return call_with_cpu
+    if "memory_format" in names and spec.takes_tensor:
+        return call_laid_out
+    return call_placed if "device" in names else call
+
+
+# Where CUDA takes tensors on the CPU too, besides indices.
+_ON_CPU = {
+    "_ctc_loss.Tensor": ("targets", "input_lengths", "target_lengths"),
+    "_ctc_loss_backward.Tensor": ("targets", "input_lengths", "target_lengths"),
+    "_pack_padded_sequence": ("lengths",),
+}
+
+
+def _moved(value: Any) -> Any:
+    """A tensor, or those of a list, moved onto the device from the CPU."""
+    if isinstance(value, list | tuple):
+        return [_moved(v) for v in value]
+    if isinstance(value, torch.Tensor) and value.device.type == "cpu" and not is_traced(value):
+        return from_array(borrowed_copy(value))
+    return value
+
+
+def _laid_out(result: torch.Tensor, like: torch.Tensor, memory_format: torch.memory_format | None) -> torch.Tensor:
+    """A result in the memory format that is asked for, or, if that is to be preserved, in the operand's."""
+    if memory_format in (None, torch.preserve_format):
+        view = carrier.view_of(like) if is_on_jax(like) else None
+        if view is None or view.stride is None or result.shape != like.shape:
+            return result
+        stride = view.strides() if is_dense(view.shape, view.strides()) else row_major(view.shape)
+    elif memory_format is torch.contiguous_format:
+        return result
+    else:
+        stride = torch.empty(result.shape, device="meta", memory_format=memory_format).stride()
+    return from_view(View.laid_out(array_of(result), stride), result.dtype)
 
 
 def _traced(overload: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -129,7 +175,7 @@ def _view_op(func: Any) -> Handler:
 
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if is_traced(tensor):  # AOTAutograd keeps account of the aliases; the graph is renamed when it is complete
-            return _wrap(func(_to_carrier(tensor), *args, **kwargs))
+            return _wrap(func(to_carrier(tensor), *args, **kwargs))
         found = view_ops.views(func, carrier.view_of(tensor), tensor.dtype, args, kwargs)
         return [from_view(*f) for f in found] if isinstance(found, list) else from_view(*found)
 
@@ -142,7 +188,7 @@ def _changes_geometry(func: Any, base: str) -> Handler:
 
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if is_traced(tensor):
-            func(_to_carrier(tensor), *args, **kwargs)
+            func(to_carrier(tensor), *args, **kwargs)
             return tensor
         become(tensor, *view_ops.views(view_op, carrier.view_of(tensor), tensor.dtype, args, kwargs))
         return tensor
@@ -155,162 +201,22 @@ def _variant(overload: str) -> Handler:
     """An in-place or out= overload."""
     spec = VARIANTS[overload]
     if spec.base in COMPOSITE:
-        return variants.make_variant(spec, COMPOSITE[spec.base], _aten_op(spec.base), _store)
-    return variants.make_variant(spec, registry.SPECS[spec.base], _functional(spec.base), _store)
+        return variants.make_variant(spec, COMPOSITE[spec.base], _aten_op(spec.base), store)
+    return variants.make_variant(spec, registry.SPECS[spec.base], functional(spec.base), store)
 
 
-def _store(target: torch.Tensor, result: torch.Tensor) -> None:
+def store(target: torch.Tensor, result: torch.Tensor) -> None:
     """Gives a tensor new values of its shape, which all tensors that share its storage see."""
     if is_traced(target):  # AOTAutograd turns the write into a new value of the graph
-        _to_carrier(target).copy_(_to_carrier(result))
+        to_carrier(target).copy_(to_carrier(result))
         return
     if result.dtype != target.dtype:
-        result = _functional("_to_copy")(result, dtype=target.dtype)
+        result = functional("_to_copy")(result, dtype=target.dtype)
     carrier.view_of(target).write(array_of(result))
 
 
-def _borrowed_copy(tensor: torch.Tensor) -> Any:
+def borrowed_copy(tensor: torch.Tensor) -> Any:
     """The array of any tensor; a copy of a tensor in torch's memory, which torch may overwrite."""
-    if _is_on_jax(tensor):
+    if is_on_jax(tensor):
         return array_of(tensor)
     return bridge.borrow(tensor.clone(memory_format=torch.contiguous_format))
-
-
-def _alias(tensor: torch.Tensor) -> torch.Tensor:
-    if is_traced(tensor):
-        return Tensor(torch.ops.jaten.alias(_to_carrier(tensor)))
-    return from_view(_same(carrier.view_of(tensor)), tensor.dtype)
-
-
-def _same(view: View) -> View:
-    return View(view.storage, view.shape, view.strides(), view.offset)
-
-
-_check_copy = cast(Callable[..., None], make_check(VARIANTS["copy_"], registry.SPECS["copy"], ["self"]))
-
-
-def _copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    if not _is_on_jax(target):  # out of the device: torch's memory is written
-        return target.copy_(bridge.export(array_of(source)))
-    if is_traced(target):
-        _to_carrier(target).copy_(_to_carrier(source) if _is_on_jax(source) else source)
-        return target
-    if not _is_on_jax(source):
-        source = from_array(_borrowed_copy(source))
-    _check_copy({"self": target, "src": source})
-    _store(target, _functional("copy")(target, source))
-    return target
-
-
-def _to_copy(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-    wanted = kwargs.get("device")
-    if wanted is None or torch.device(wanted).type == "jax":
-        return _functional("_to_copy")(tensor, **(kwargs | {"device": None}))
-    kept = {k: v for k, v in kwargs.items() if k not in ("non_blocking", "layout", "pin_memory")}
-    if is_traced(tensor):
-        return torch.ops.aten._to_copy(_to_carrier(tensor), **kept)
-    # a copy: what torch may write to is never a jax.Array's own memory
-    return torch.ops.aten._to_copy(bridge.export(array_of(tensor)), **(kept | {"device": wanted})).clone()
-
-
-def _local_scalar_dense(tensor: torch.Tensor) -> Any:
-    if is_traced(tensor):
-        return torch.ops.aten._local_scalar_dense(_to_carrier(tensor))
-    return array_of(tensor).item()
-
-
-def _native_batch_norm(*args: Any, **kwargs: Any) -> Any:
-    """ATen's op writes to the running statistics, though its schema does not say so."""
-    values = library.Signature(registry.SPECS["native_batch_norm"]).bind(args, kwargs)
-    input, weight, bias, running_mean, running_var, training, momentum, eps = values
-    if not training or running_mean is None:
-        return _functional("native_batch_norm")(*values)
-    functional = _functional("_native_batch_norm_legit_functional")
-    *results, mean, var = functional(input, weight, bias, running_mean, running_var, training, momentum, eps)
-    _store(running_mean, mean)
-    _store(running_var, var)
-    return tuple(results)
-
-
-def _resize_(tensor: torch.Tensor, size: Sequence[int], *, memory_format: Any = None) -> torch.Tensor:
-    if is_traced(tensor):
-        _to_carrier(tensor).resize_(size, memory_format=memory_format)
-        return tensor
-    with torch.utils._python_dispatch._disable_current_modes():
-        stride = torch.empty(size, device="meta", memory_format=memory_format or torch.contiguous_format).stride()
-    if tuple(size) != tuple(tensor.shape):
-        become(tensor, resized(carrier.view_of(tensor), tuple(size), stride), tensor.dtype)
-    return tensor
-
-
-def _set_(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    become(tensor, _same(carrier.view_of(source)), source.dtype)
-    return tensor
-
-
-def _set_part_(
-    tensor: torch.Tensor, source: torch.Tensor, offset: int, size: Sequence[int], stride: Sequence[int] = ()
-) -> torch.Tensor:
-    shape = tuple(size)
-    view = View(carrier.view_of(source).storage, shape, tuple(stride) or row_major(shape), offset)
-    become(tensor, resized(view, view.shape, view.strides()), source.dtype)
-    return tensor
-
-
-def _set_nothing_(tensor: torch.Tensor) -> torch.Tensor:
-    become(tensor, carrier.view_of(_functional("empty.memory_format")([0], dtype=tensor.dtype)), tensor.dtype)
-    return tensor
-
-
-def _is_set_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    one, two = carrier.view_of(tensor), carrier.view_of(other)
-    same = one.shape == two.shape and one.strides() == two.strides() and one.offset == two.offset
-    return same and one.storage is two.storage
-
-
-_SPECIAL: dict[Any, Handler] = {
-    _aten.detach.default: _alias,
-    _aten.alias.default: _alias,
-    _aten.lift_fresh.default: _alias,
-    _aten.detach_.default: lambda tensor: tensor,
-    _aten.copy_.default: _copy_,
-    _aten._to_copy.default: _to_copy,
-    _aten.native_batch_norm.default: _native_batch_norm,
-    _aten._local_scalar_dense.default: _local_scalar_dense,
-    _aten.resize_.default: _resize_,
-    _aten.resize_as_.default: lambda tensor, like, **kwargs: _resize_(tensor, like.shape, **kwargs),
-    _aten.set_.source_Tensor: _set_,
-    _aten.set_.source_Tensor_storage_offset: _set_part_,
-    _aten.set_.default: _set_nothing_,
-    _aten.is_set_to.default: _is_set_to,
-}
-
-_ATEN = torch.library.Library("aten", "IMPL")
-_FALLBACK = torch.library.Library("_", "IMPL")
-
-
-@opaque
-def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
-    return (HANDLERS.get(func) or make_handler(func))(*args, **kwargs)
-
-
-def _factory(overload: str) -> Callable[..., Any]:
-    def make(*args: Any, **kwargs: Any) -> Any:
-        return _functional(overload)(*args, **kwargs)
-
-    return opaque(make)
-
-
-@opaque
-def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    return _copy_(target, source)
-
-
-if device.CLAIMED:
-    for _spec in registry.SPECS.values():
-        if _spec.namespace == "jaten" and _spec.takes_no_tensors and _spec.overload in registry.KERNELS:
-            _ATEN.impl(_spec.overload, _factory(_spec.overload), "PrivateUse1")
-    # carriers and factories come here; wrappers are caught above, by __torch_dispatch__
-    _FALLBACK.fallback(_fallback, "PrivateUse1")
-    # `torch.tensor(..., device="jax")` copies with __torch_dispatch__ switched off, where the fallback is not reached
-    _ATEN.impl("_copy_from", _copy_from, "PrivateUse1")

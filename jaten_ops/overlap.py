@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .aliasing import is_dense
 from .schema import OpSpec
 
 # ATen/MemoryOverlap.cpp
@@ -24,9 +25,10 @@ _UNCHECKED = frozenset({"threshold", "mvlgamma"})
 
 # Not tagged pointwise, or composed of such, and checked as they are.
 _AS_POINTWISE = frozenset({
-    "copy", "addr", "bernoulli", "binary_cross_entropy", "cumprod", "cumsum", "_logcumsumexp", "deg2rad", "floor_divide",
-    "glu", "hardswish", "huber_loss", "ldexp.Tensor", "log_sigmoid_backward", "logcumsumexp", "mse_loss",
-    "normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", "rad2deg", "remainder.Scalar", "renorm",
+    "copy", "addr", "bernoulli", "binary_cross_entropy", "cumprod", "cumsum", "_logcumsumexp", "deg2rad",
+    "floor_divide", "glu", "hardswish", "huber_loss", "ldexp.Tensor", "log_sigmoid_backward", "logcumsumexp",
+    "mse_loss", "normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", "rad2deg",
+    "remainder.Scalar", "renorm",
     "smooth_l1_loss", "soft_margin_loss", "_unsafe_view", "elu_backward", "glu_backward", "hardshrink_backward",
     "hardsigmoid_backward", "hardtanh_backward", "huber_loss_backward", "leaky_relu_backward", "mse_loss_backward",
     "smooth_l1_loss_backward", "softplus_backward", "softshrink_backward", "sigmoid_backward", "tanh_backward",
@@ -92,12 +94,9 @@ def _overlaps_itself(tensor: torch.Tensor) -> int:
         return torch._debug_has_internal_overlap(tensor)
     if view.stride is None or 0 in view.shape:
         return 0
-    step = 1
-    for stride, size in sorted((s, n) for n, s in zip(view.shape, view.stride, strict=True) if n != 1):
-        if stride != step:
-            return 1 if any(s == 0 and n > 1 for n, s in zip(view.shape, view.stride, strict=True)) else 2
-        step *= size
-    return 0
+    if is_dense(view.shape, view.stride):
+        return 0
+    return 1 if any(s == 0 and n > 1 for n, s in zip(view.shape, view.stride, strict=True)) else 2
 
 
 def _check_input(target: torch.Tensor, source: torch.Tensor, apart: bool) -> None:

@@ -17,6 +17,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from . import bridge, carrier, device
 from .aliasing import View
+from .storage import storage_of
 from .tracing import opaque
 
 Handler = Callable[..., Any]
@@ -100,6 +101,28 @@ class Tensor(torch.Tensor):
 
     def __dlpack_device__(self) -> Any:
         return carrier.unwrap(self).__dlpack_device__()  # type: ignore[attr-defined]  # jax's stub lacks it
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """What stands for the memory: the same object for all tensors that share it. See `jaten_ops.storage`."""
+        return super().untyped_storage() if is_traced(self) else storage_of(self.view_of_arrays)
+
+    def data_ptr(self) -> int:
+        """A number that tells tensors of one storage apart, and no address."""
+        if is_traced(self):
+            return super().data_ptr()
+        return self.untyped_storage().data_ptr() + int(self.storage_offset()) * self.itemsize
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """A NumPy array of the values, copied to the host, with `force`; without, TypeError as on other devices."""
+        if not force:
+            raise TypeError(
+                f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host"
+                " memory first."
+            )
+        return self.detach().cpu().numpy()
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 and not is_traced(self) else object.__format__(self, spec)
 
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers."""

@@ -120,7 +120,8 @@ def _cast_bits(array: jax.Array, to: Any) -> jax.Array:
     return jax.lax.bitcast_convert_type(flat.reshape(-1, many) if many > 1 else flat, to).reshape(-1)
 
 
-def _with_bits_cast(storage: AnyStorage, dtype: torch.dtype, to: torch.dtype) -> AnyStorage:
+def with_bits_cast(storage: AnyStorage, dtype: torch.dtype, to: torch.dtype) -> AnyStorage:
+    """A storage of elements of one dtype, seen as those of another."""
     if dtype == to:
         return storage
     there, back = bridge.to_numpy_dtype(to), bridge.to_numpy_dtype(dtype)
@@ -132,5 +133,5 @@ _LENSES: dict[torch._ops.OpOverload, Callable[[AnyStorage, torch.dtype, torch.dt
     torch.ops.aten.view_as_complex.default: lambda storage, dtype, to: Lens(storage, _to_complex, _to_real),
     torch.ops.aten._conj.default: lambda storage, dtype, to: Lens(storage, _conj, _conj),
     torch.ops.aten._neg_view.default: lambda storage, dtype, to: Lens(storage, _negative, _negative),
-    torch.ops.aten.view.dtype: _with_bits_cast,
+    torch.ops.aten.view.dtype: with_bits_cast,
 }

@@ -17,11 +17,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("schema",),
     ("x64", "tracing"),
-    ("registry", "bridge", "random", "device", "lazy", "aliasing", "overlap"),
-    ("kernels", "meta", "autograd", "carrier", "variants", "memory", "batching", "view_ops"),
-    ("execute", "composite", "tensor"),
+    ("registry", "bridge", "random", "device", "lazy", "aliasing"),
+    ("kernels", "meta", "autograd", "carrier", "overlap", "memory", "batching", "view_ops"),
+    ("variants", "storage"),
+    ("execute", "composite", "tensor", "autocast"),
     ("library",),
     ("dispatch", "backend", "custom"),
+    ("device_ops",),
     ("__init__",),
 )
 
@@ -34,11 +36,11 @@ FORBIDDEN: dict[str, tuple[tuple[str, ...], str]] = {
     "autograd": (("jax", "jaxlib"), "gradients are written in torch operators"),
 }
 
-# A name that only some units may mention: tensor has the methods of the dlpack protocol, dispatch registers the
-# fallback of the device `jax`, once.
+# A name that only some units may mention: tensor has the methods of the dlpack protocol, device_ops
+# and autocast register what the device does below and above autograd, once.
 RESERVED: dict[str, tuple[str, ...]] = {
     "dlpack": ("bridge", "tensor"),
-    "torch.library": ("library", "dispatch"),
+    "torch.library": ("library", "device_ops", "autocast"),
 }
 
 

@@ -85,6 +85,16 @@ def assert_same(overload: str, got: Any, expected: Any, args: Any = (), exact: C
             raise
 
 
+def assert_near(got: Any, expected: Any, exact: Callable[[], Any]) -> None:
+    """Raises AssertionError unless results, of any structure, are within their dtypes' tolerances, or as exact."""
+    try:
+        assert_close(got, expected, equal_nan=True)
+    except AssertionError:
+        triples = zip(*(tree_flatten(r)[0] for r in (got, expected, exact())), strict=True)
+        if not all(isinstance(g, torch.Tensor) and g.shape == e.shape and _as_accurate(g, e, x) for g, e, x in triples):
+            raise
+
+
 def assert_fake(op: Any, got: Any, args: Any, kwargs: Any) -> None:
     """Raises AssertionError unless the op's fake has the shapes, dtypes and strides that its kernel returned."""
     args, kwargs = tree_map_only(torch.Tensor, lambda t: torch.empty_like(t, device="meta"), (args, kwargs))

@@ -42,7 +42,10 @@ def _probe(*arguments: str) -> dict[str, Any]:
 
 # what the probe says: what is right, and why it matters
 FACTS: dict[str, tuple[Any, str]] = {
-    "aten operators changed": ([], "the speed of CPU tensors: every dispatch key runs what it ran"),
+    "aten operators changed": (
+        ["aten::_pin_memory"],
+        "the speed of CPU tensors: every dispatch key runs what it ran; but torch would ask the device for its memory",
+    ),
     "torch changed": ([], "default device and dtype, modes, threads, the random generator"),
     "torch changed by use": ([], "as above, after a call and a compilation"),
     "process changed": ([], "environment, warnings"),

@@ -6,6 +6,7 @@ backward of a slice is a `lax.pad`; gathers are left to the few views that overl
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Sequence
@@ -256,7 +257,9 @@ def diag_embed(self, offset=0, dim1=-2, dim2=-1):
 @kernel("unfold_backward")
 def unfold_backward(grad_in, input_sizes, dim, size, step):
     like = jax.ShapeDtypeStruct(input_sizes, grad_in.dtype)
-    return jax.linear_transpose(lambda x: unfold(x, dim, size, step), like)(grad_in)[0]
+    unfolded = functools.partial(unfold, dimension=dim, size=size, step=step)
+    grad_in = jnp.broadcast_to(grad_in, jax.eval_shape(unfolded, like).shape)  # ATen broadcasts it, as istft asks
+    return jax.linear_transpose(unfolded, like)(grad_in)[0]
 
 
 # A slice replaced in a copy

@@ -1,0 +1,228 @@
+"""Operators on the device `jax` that move values, alias them or make memory, and what torch's dispatcher is told.
+
+They are no kernels: nothing is computed, or tensors of two devices take part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+
+from . import bridge, carrier, device, library, registry, storage
+from .aliasing import View, resized, row_major
+from .dispatch import borrowed_copy, functional, is_on_jax, store, to_carrier
+from .overlap import make_check
+from .schema import VARIANTS
+from .tensor import HANDLERS, Tensor, array_of, become, from_array, from_view, is_traced, make_handler
+from .tracing import opaque
+
+_aten = torch.ops.aten
+
+
+def _alias(tensor: torch.Tensor) -> torch.Tensor:
+    if is_traced(tensor):
+        return Tensor(torch.ops.jaten.alias(to_carrier(tensor)))
+    return from_view(_same(carrier.view_of(tensor)), tensor.dtype)
+
+
+def _pack_padded_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, ...]:
+    """The sizes of the batches are on the CPU, whatever the device."""
+    data, sizes = functional("_pack_padded_sequence")(input, lengths, batch_first)
+    return data, sizes if is_traced(sizes) else sizes.cpu()
+
+
+def _empty_strided(size: Sequence[int], stride: Sequence[int], **options: Any) -> torch.Tensor:
+    empty = functional("empty.memory_format")([0], **options)
+    if is_traced(empty):
+        return functional("empty_strided")(size, stride, **options)
+    return from_view(resized(carrier.view_of(empty), tuple(size), tuple(stride)), empty.dtype)
+
+
+def _new_empty_strided(like: torch.Tensor, size: Sequence[int], stride: Sequence[int], **options: Any) -> torch.Tensor:
+    return _empty_strided(size, stride, **({"dtype": like.dtype, "device": like.device} | options))
+
+
+def _empty(size: Sequence[int], *, memory_format: Any = None, **options: Any) -> torch.Tensor:
+    if memory_format in (None, torch.contiguous_format):
+        return functional("empty.memory_format")(size, **options)
+    return _empty_strided(size, torch.empty(size, device="meta", memory_format=memory_format).stride(), **options)
+
+
+def _same(view: View) -> View:
+    return View(view.storage, view.shape, view.strides(), view.offset)
+
+
+_check_copy = cast(Callable[..., None], make_check(VARIANTS["copy_"], registry.SPECS["copy"], ["self"]))
+
+
+def _copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    if not is_on_jax(target):  # out of the device: torch's memory is written
+        return target.copy_(bridge.export(array_of(source)))
+    if is_traced(target):
+        to_carrier(target).copy_(to_carrier(source) if is_on_jax(source) else source)
+        return target
+    if not is_on_jax(source):
+        source = from_array(borrowed_copy(source))
+    _check_copy({"self": target, "src": source})
+    store(target, functional("copy")(target, source))
+    return target
+
+
+def _to_copy(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    wanted = kwargs.get("device")
+    if wanted is None or torch.device(wanted).type == "jax":
+        result = functional("_to_copy")(tensor, **(kwargs | {"device": None}))
+        if wanted is None or is_traced(result) or torch.device(wanted).index is None:
+            return result
+        return from_array(device.put(array_of(result), wanted))
+    kept = {k: v for k, v in kwargs.items() if k not in ("non_blocking", "layout", "pin_memory")}
+    if is_traced(tensor):
+        return torch.ops.aten._to_copy(to_carrier(tensor), **kept)
+    # a copy: what torch may write to is never a jax.Array's own memory
+    return torch.ops.aten._to_copy(bridge.export(array_of(tensor)), **(kept | {"device": wanted})).clone()
+
+
+def _local_scalar_dense(tensor: torch.Tensor) -> Any:
+    if is_traced(tensor):
+        return torch.ops.aten._local_scalar_dense(to_carrier(tensor))
+    return array_of(tensor).item()
+
+
+def _native_batch_norm(*args: Any, **kwargs: Any) -> Any:
+    """ATen's op writes to the running statistics, though its schema does not say so."""
+    values = library.Signature(registry.SPECS["native_batch_norm"]).bind(args, kwargs)
+    input, weight, bias, running_mean, running_var, training, momentum, eps = values
+    if not training or running_mean is None:
+        return functional("native_batch_norm")(*values)
+    normalize = functional("_native_batch_norm_legit_functional")
+    *results, mean, var = normalize(input, weight, bias, running_mean, running_var, training, momentum, eps)
+    store(running_mean, mean)
+    store(running_var, var)
+    return tuple(results)
+
+
+def _resize_(tensor: torch.Tensor, size: Sequence[int], *, memory_format: Any = None) -> torch.Tensor:
+    if is_traced(tensor):
+        to_carrier(tensor).resize_(size, memory_format=memory_format)
+        return tensor
+    with torch.utils._python_dispatch._disable_current_modes():
+        stride = torch.empty(size, device="meta", memory_format=memory_format or torch.contiguous_format).stride()
+    if tuple(size) != tuple(tensor.shape):
+        become(tensor, resized(carrier.view_of(tensor), tuple(size), stride), tensor.dtype)
+    return tensor
+
+
+def _set_(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    become(tensor, _same(carrier.view_of(source)), source.dtype)
+    return tensor
+
+
+def _set_part_(
+    tensor: torch.Tensor, source: torch.Tensor, offset: int, size: Sequence[int], stride: Sequence[int] = ()
+) -> torch.Tensor:
+    shape = tuple(size)
+    view = View(carrier.view_of(source).storage, shape, tuple(stride) or row_major(shape), offset)
+    become(tensor, resized(view, view.shape, view.strides()), source.dtype)
+    return tensor
+
+
+def _set_nothing_(tensor: torch.Tensor) -> torch.Tensor:
+    become(tensor, carrier.view_of(functional("empty.memory_format")([0], dtype=tensor.dtype)), tensor.dtype)
+    return tensor
+
+
+def _set_storage_(
+    tensor: torch.Tensor, source: Any, offset: int = 0, size: Any = None, stride: Sequence[int] = ()
+) -> torch.Tensor:
+    if size is None:
+        become(tensor, storage.whole(source, tensor.dtype), tensor.dtype)
+        return tensor
+    shape = tuple(size)
+    view = storage.view_in(source, tensor.dtype, offset, shape, tuple(stride) or row_major(shape))
+    become(tensor, resized(view, view.shape, view.strides()), tensor.dtype)
+    return tensor
+
+
+def _is_set_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    one, two = carrier.view_of(tensor), carrier.view_of(other)
+    same = one.shape == two.shape and one.strides() == two.strides() and one.offset == two.offset
+    return same and one.storage is two.storage
+
+
+HANDLERS.update(
+    {
+        _aten.detach.default: _alias,
+        _aten.alias.default: _alias,
+        _aten.lift_fresh.default: _alias,
+        _aten.detach_.default: lambda tensor: tensor,
+        _aten.copy_.default: _copy_,
+        _aten._to_copy.default: _to_copy,
+        _aten.native_batch_norm.default: _native_batch_norm,
+        _aten._local_scalar_dense.default: _local_scalar_dense,
+        _aten.resize_.default: _resize_,
+        _aten.resize_as_.default: lambda tensor, like, **kwargs: _resize_(tensor, like.shape, **kwargs),
+        _aten.set_.source_Tensor: _set_,
+        _aten.set_.source_Tensor_storage_offset: _set_part_,
+        _aten.set_.default: _set_nothing_,
+        _aten.set_.source_Storage: _set_storage_,
+        _aten.set_.source_Storage_storage_offset: _set_storage_,
+        _aten._pack_padded_sequence.default: _pack_padded_sequence,
+        _aten.new_empty_strided.default: _new_empty_strided,
+        _aten.empty_strided.default: _empty_strided,
+        _aten.empty.memory_format: _empty,
+        _aten.is_set_to.default: _is_set_to,
+    }
+)
+
+_ATEN = torch.library.Library("aten", "IMPL")
+_FALLBACK = torch.library.Library("_", "IMPL")
+
+
+@opaque
+def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
+    return (HANDLERS.get(func) or make_handler(func))(*args, **kwargs)
+
+
+def _factory(overload: str) -> Callable[..., Any]:
+    specials: dict[str, Callable[..., Any]] = {"empty.memory_format": _empty, "empty_strided": _empty_strided}
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        return (specials.get(overload) or functional(overload))(*args, **kwargs)
+
+    return opaque(make)
+
+
+@opaque
+def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    return _copy_(target, source)
+
+
+@opaque
+def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
+    """A copy: JAX has no use for pinned memory. For CUDA, which torch asks if a program names it, ATen's own."""
+    if (device is not None and torch.device(device).type != "jax") or torch.cuda.is_available():
+        key = torch._C.DispatchKey.CompositeExplicitAutograd
+        return _aten._pin_memory.default._op_dk(key, tensor, device or "cuda")
+    return tensor.clone()
+
+
+@opaque
+def _ctc_loss(log_probs: torch.Tensor, *args: Any) -> torch.Tensor:
+    """ATen's composition, which with tensors of a subclass does not move the lengths from the CPU."""
+    moved = [a.to(log_probs.device) if isinstance(a, torch.Tensor) else a for a in args]
+    return _aten.ctc_loss.Tensor._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, log_probs, *moved)
+
+
+if device.CLAIMED:
+    for _spec in registry.SPECS.values():
+        if _spec.namespace == "jaten" and _spec.takes_no_tensors and _spec.overload in registry.KERNELS:
+            _ATEN.impl(_spec.overload, _factory(_spec.overload), "PrivateUse1")
+    # carriers and factories come here; wrappers are caught above, by __torch_dispatch__
+    _FALLBACK.fallback(_fallback, "PrivateUse1")
+    # `torch.tensor(..., device="jax")` copies with __torch_dispatch__ switched off, where the fallback is not reached
+    _ATEN.impl("_copy_from", _copy_from, "PrivateUse1")
+    _ATEN.impl("_pin_memory", _pin_memory, "CPU")
+    _ATEN.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
+    storage.register()
