@@ -338,16 +338,15 @@ def moments(x: jax.Array, axes: tuple[int, ...], correction: float | jax.Array |
     x = cast(x, compute_type(x.dtype))
     real = to_real(x.dtype)
     n = count(x, axes)
-    total = lax.expand_dims(lax.reduce_sum(x, axes), axes)
-    nothing = np.array(np.nan, real)  # the value for no elements, where all derivatives are 0
-    mean = total / np.array(n, real) if n else total + nothing
+    mean = lax.expand_dims(lax.reduce_sum(x, axes), axes) / np.array(n, real)
     deviation = x - mean
     squares = lax.square(deviation)
     if is_complex(x.dtype):
         squares = lax.square(lax.real(deviation)) + lax.square(lax.imag(deviation))
     freedom = np.array(n, real) - cast(1 if correction is None else correction, real)
     squares = lax.expand_dims(lax.reduce_sum(squares, axes), axes)
-    return _per_degree(squares, freedom) if n else squares + nothing, mean
+    # the variance of nothing is NaN, its derivatives are 0
+    return _per_degree(squares, freedom) if n else squares + np.array(np.nan, real), mean
 
 
 @jax.custom_jvp
