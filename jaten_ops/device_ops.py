@@ -63,8 +63,8 @@ def _copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fals
     if is_traced(target):
         to_carrier(target).copy_(to_carrier(source) if is_on_jax(source) else source)
         return target
-    if not is_on_jax(source):
-        source = from_array(borrowed_copy(source))
+    if source.device != target.device:
+        source = from_array(device.put(borrowed_copy(source), target.device))
     _check_copy({"self": target, "src": source})
     store(target, functional("copy")(target, source))
     return target

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from . import bridge, carrier, device, library, registry, variants, view_ops
 from .aliasing import View, is_dense, row_major
@@ -27,6 +28,7 @@ from .tensor import (
     from_view,
     is_traced,
     set_maker,
+    two_devices,
 )
 
 _aten = torch.ops.aten
@@ -100,6 +102,11 @@ def functional(overload: str) -> Handler:
             return kernel(*args, **kwargs)
         except Traced:
             return _traced(overload, args, kwargs)
+        except ValueError as error:
+            if "incompatible devices" not in str(error):
+                raise
+            tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+            raise two_devices(*dict.fromkeys(str(t.device) for t in tensors)) from None
 
     def call_with_cpu(*args: Any, **kwargs: Any) -> Any:
         return call(*(_moved(a) if i in may_be_on_cpu else a for i, a in enumerate(args)), **kwargs)

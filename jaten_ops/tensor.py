@@ -223,7 +223,12 @@ def array_of(operand: Any) -> Any:
         raise Traced
     if operand.dim() == 0 and operand.device.type == "cpu":
         return bridge.borrow(operand.clone())
-    raise RuntimeError(
-        "Expected all tensors to be on the same device, but found at least two devices, jax:0 and"
-        f" {operand.device}! (move it with .to('jax'))"
+    raise two_devices("jax:0", str(operand.device))
+
+
+def two_devices(one: str, two: str, *_others: str) -> RuntimeError:
+    """The error of a call with tensors of several devices, as torch words it."""
+    return RuntimeError(
+        f"Expected all tensors to be on the same device, but found at least two devices, {one} and {two}!"
+        " (move one with .to(...))"
     )

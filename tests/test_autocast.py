@@ -1,0 +1,54 @@
+"""`torch.autocast("jax")`, by CUDA's policies."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from jaten_ops import autocast
+
+
+def test_tables_name_operators_of_this_torch() -> None:
+    assert (autocast.LOWER | autocast.WIDEST | autocast.DTYPE_GIVEN | autocast.REFUSED.keys()) <= set(
+        autocast.operators()
+    )
+
+
+def test_policies() -> None:
+    x = torch.randn(4, 4, device="jax")
+    half = x.bfloat16()
+    with torch.autocast("jax", dtype=torch.bfloat16):
+        assert (x @ x).dtype == nn.functional.linear(x, x).dtype == torch.bfloat16
+        assert torch.softmax(half, -1).dtype == half.sum().dtype == half.exp().dtype == torch.float32
+        assert torch.dot(half[0], x[0]).dtype == torch.float32 and torch.dot(half[0], half[0]).dtype == torch.bfloat16
+        assert (half + half).dtype == torch.bfloat16 and (x.double() @ x.double()).dtype == torch.float64
+        with pytest.raises(RuntimeError, match="unsafe to autocast"):
+            nn.functional.binary_cross_entropy(x.sigmoid(), x.sigmoid())
+        with torch.autocast("jax", enabled=False):
+            assert (x @ x).dtype == torch.float32
+    assert (x @ x).dtype == torch.float32
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_training_step_with_a_scaler(compiled: bool) -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    model, x = nn.Linear(4, 3).to("jax"), torch.randn(8, 4, device="jax")
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("jax")
+    run = torch.compile(model, backend="jaten") if compiled else model
+    before = model.weight.detach().clone()
+    with torch.autocast("jax", dtype=torch.float16):
+        loss = run(x).square().mean()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    assert loss.dtype == torch.float32 and model.weight.grad.dtype == torch.float32
+    assert not torch.equal(model.weight, before)
+    model.weight.grad.fill_(torch.inf)
+    kept, scale = model.weight.detach().clone(), scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    assert torch.equal(model.weight, kept) and scaler.get_scale() < scale

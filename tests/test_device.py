@@ -1,0 +1,135 @@
+"""The device `jax` as torch knows devices: what makes tensors there, `torch.jax`, `torch.accelerator`, a second one."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import jaten_ops  # noqa: F401  # claims the device
+
+
+def test_default_device() -> None:
+    torch.set_default_device("jax")
+    try:
+        assert torch.randn(3).device.type == nn.Linear(2, 3).weight.device.type == "jax"
+        with torch.device("cpu"):
+            assert torch.ones(2).device.type == "cpu"
+        assert (torch.arange(3) + torch.tensor(1)).tolist() == [1, 2, 3]
+    finally:
+        torch.set_default_device(None)
+
+
+def test_methods_of_the_device() -> None:
+    x = torch.ones(2).jax()
+    assert x.is_jax and not x.is_cpu and not x.is_cuda and x.get_device() == 0
+    assert nn.Linear(2, 2).jax().weight.device == torch.device("jax:0")
+
+
+def test_module_answers() -> None:
+    x = torch.ones(1000, device="jax")
+    assert torch.jax.device_count() == torch.accelerator.device_count() >= 1
+    assert torch.jax.current_device() == 0 and torch.jax.get_device_name()
+    assert torch.jax.memory_allocated() >= x.nbytes and torch.jax.max_memory_allocated() >= x.nbytes
+    assert torch.accelerator.memory_allocated() >= x.nbytes
+    torch.jax.synchronize()
+    torch.accelerator.synchronize()
+    with torch.jax.device(0):
+        pass
+    with pytest.raises(RuntimeError, match="no such device"):
+        torch.jax.set_device(99)
+    with pytest.raises(RuntimeError, match="no such device"):
+        torch.ones(2, device="jax:99")
+
+
+def test_seeds() -> None:
+    torch.jax.manual_seed(1)
+    state = torch.jax.get_rng_state()
+    first = torch.rand(3, device="jax")
+    torch.jax.set_rng_state(state)
+    assert torch.equal(first, torch.rand(3, device="jax"))
+    with torch.random.fork_rng(device_type="jax"):
+        torch.rand(3, device="jax")
+    generator = torch.Generator().manual_seed(3)
+    drawn = torch.rand(3, generator=generator, device="jax")
+    assert torch.equal(drawn, torch.rand(3, generator=generator.manual_seed(3), device="jax"))
+
+
+def test_deferred_initialization() -> None:
+    with torch.device("meta"):
+        model = nn.Linear(3, 4)
+    model = model.to_empty(device="jax")
+    nn.init.ones_(model.weight)
+    assert model.weight.sum().item() == 12
+
+
+def test_pinned_memory_is_a_copy() -> None:
+    x = torch.arange(3.0)
+    assert torch.equal(x.pin_memory(), x)
+
+
+def test_indices_and_lengths_may_be_on_the_cpu() -> None:
+    x, y = torch.arange(12.0).view(4, 3), torch.arange(12.0).view(4, 3).to("jax")
+    index = torch.tensor([0, 2])
+    assert torch.equal(y[index].cpu(), x[index]) and torch.equal(y[x > 5].cpu(), x[x > 5])
+    y[index] = 0
+    x[index] = 0
+    assert torch.equal(y.cpu(), x)
+    scores = torch.randn(5, 2, 4).log_softmax(-1)
+    targets, lengths = torch.tensor([[1, 2], [1, 3]]), (torch.tensor([5, 5]), torch.tensor([2, 2]))
+    expected = nn.functional.ctc_loss(scores, targets, *lengths)
+    torch.testing.assert_close(nn.functional.ctc_loss(scores.to("jax"), targets.to("jax"), *lengths).cpu(), expected)
+
+
+def test_packed_sequences() -> None:
+    torch.manual_seed(0)
+    lstm, x, lengths = nn.LSTM(3, 4), torch.randn(5, 2, 3), torch.tensor([5, 3])
+    outputs = []
+    for device in ("cpu", "jax"):
+        packed = nn.utils.rnn.pack_padded_sequence(x.to(device), lengths)
+        assert packed.batch_sizes.device.type == "cpu"
+        outputs.append(nn.utils.rnn.pad_packed_sequence(copy.deepcopy(lstm).to(device)(packed)[0])[0].cpu())
+    torch.testing.assert_close(outputs[1], outputs[0])
+
+
+def test_memory_formats() -> None:
+    x = torch.randn(2, 3, 4, 5)
+    y = x.to("jax").contiguous(memory_format=torch.channels_last)
+    assert y.is_contiguous(memory_format=torch.channels_last) and torch.equal(y.cpu(), x)
+    assert y.clone().stride() == y.stride() and y.clone(memory_format=torch.contiguous_format).is_contiguous()
+    assert torch.empty_strided((2, 3), (1, 2), device="jax").stride() == (1, 2)
+    y.add_(1)
+    torch.testing.assert_close(y.cpu(), x + 1)
+
+
+TWO_DEVICES = """
+import torch, jaten_ops, jax
+assert torch.jax.device_count() == 2
+x, y = torch.ones(2, device="jax:1"), torch.ones(2).to("jax:1")
+assert x.device == (x + y).device == (x * 2).sum().device == torch.device("jax:1")
+assert x.view_of_arrays.read().devices() == {jax.devices()[1]}
+z = x.to("jax:0")
+assert z.device == x.to("jax").device == torch.device("jax:0")
+try:
+    x + z
+except RuntimeError as error:
+    assert "same device" in str(error)
+else:
+    raise AssertionError("tensors of two devices were added")
+model = torch.nn.Linear(2, 2).to("jax:1")
+model(x).sum().backward()
+assert model.weight.grad.device == torch.device("jax:1")
+"""
+
+
+def test_two_devices() -> None:
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_DEVICES], env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
