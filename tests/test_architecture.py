@@ -27,6 +27,7 @@ SUBJECTS = {
     "extremal": "elementwise operators and reductions at the edges of their dtypes",
     "graphs": "what capture records, on plain tensors and on the device jax",
     "import": "what importing jaten_ops leaves alone",
+    "modules": "modules and optimizers on the device jax",
     "ops": "every operator",
     "readme": "the code in README.md",
 }
