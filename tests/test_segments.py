@@ -86,3 +86,21 @@ def test_a_size_out_of_range_is_an_error_and_the_next_call_works() -> None:
     with pytest.raises(RuntimeError):
         compiled(torch.tensor([5.0, 5.0]))
     assert compiled(torch.tensor([1.0, 2.0])).shape == (3,)
+
+
+@pytest.mark.parametrize("start", [0, 3, -2])
+def test_a_view_that_starts_where_a_number_says(start: int) -> None:
+    """The result is a view of the input, and its offset is a symbol."""
+    x = torch.arange(20.0).view(5, 4)
+    torch._dynamo.reset()
+    view = torch.compile(lambda x, s: x.narrow(0, s, 2), backend="jaten", fullgraph=True)(x, torch.tensor(start))
+    assert torch.equal(view, x.narrow(0, start, 2))
+    view.zero_()
+    assert x.narrow(0, start, 2).sum() == 0
+
+
+def test_split_where_numbers_say() -> None:
+    x, at = torch.arange(20.0).view(5, 4), torch.tensor([1, 3])
+    torch._dynamo.reset()
+    parts = torch.compile(lambda x, at: x.tensor_split(at), backend="jaten", fullgraph=True)(x, at)
+    assert all(torch.equal(g, e) for g, e in zip(parts, x.tensor_split(at), strict=True))

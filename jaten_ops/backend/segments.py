@@ -13,11 +13,31 @@ from typing import Any
 import torch
 from torch.fx.passes.split_module import split_module
 
+from jaten_ops import registry
+from jaten_ops.meta import aten_overload
+
 from .runtime import Executable
+from .targets import overload_of
 
 
 def _binds(node: torch.fx.Node) -> bool:
-    return node.op == "call_function" and bool(node.meta.get("unbacked_bindings"))
+    if node.op != "call_function":
+        return False
+    # inside a composition torch does not note that `item()` binds a symbol
+    is_number = isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
+    reads = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.data_dependent_output in node.target.tags
+    # an array has no place in memory; what a view has, torch tells
+    reads = reads or node.target is torch.ops.aten.sym_storage_offset.default
+    return bool(node.meta.get("unbacked_bindings")) or (is_number and reads)
+
+
+def _view_in_memory(node: torch.fx.Node) -> None:
+    """Has a view that binds symbols, as a slice by a number from a tensor, be ATen's: its offset is one of them."""
+    overload = overload_of(node.target)
+    spec = registry.SPECS.get(overload) if overload is not None else None
+    operand: Any = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], torch.fx.Node) else None
+    if spec is not None and spec.kind == "view" and isinstance(operand, torch.Tensor) and operand.device.type != "jax":
+        node.target = aten_overload(spec.overload) or node.target
 
 
 class _Segment(torch.nn.Module):
@@ -44,6 +64,8 @@ def make_executable(
     """The graph as a function of a list of inputs, which it empties: see `Executable`."""
     if not any(map(_binds, gm.graph.nodes)):
         return Executable(gm, static_inputs=static_inputs, strided_outputs=strided_outputs)
+    for node in filter(_binds, gm.graph.nodes):
+        _view_in_memory(node)
     placeholders = [n.target for n in gm.graph.nodes if n.op == "placeholder"]
     static_names = frozenset(str(placeholders[i]) for i in static_inputs)
     parts = _parts(gm)
