@@ -32,6 +32,15 @@ def grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
     return self.new_empty(shape, dtype=out_dtype or self.dtype)
 
 
+@fake("_thnn_fused_lstm_cell")  # ATen's meta function fails without biases
+def thnn_fused_lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
+    zeros = input_gates.new_empty(input_gates.shape[-1])
+    biases = [zeros if b is None else b for b in (input_bias, hidden_bias)]
+    op = aten_overload("_thnn_fused_lstm_cell")
+    assert op is not None
+    return op(input_gates, hidden_gates, cx, *biases)
+
+
 # Extrema of nothing. ATen's meta functions let them pass, or raise another class of error than its CPU kernels.
 
 

@@ -36,8 +36,10 @@ def _quiet() -> Iterator[None]:
 
 
 def _to_jax(tree: Any) -> Any:
+    moved: dict[int, torch.Tensor] = {}  # a sample may take one tensor twice
+
     def move(t: torch.Tensor) -> torch.Tensor:
-        return t.detach().to("jax").requires_grad_(t.requires_grad)
+        return moved.setdefault(id(t), t.detach().to("jax").requires_grad_(t.requires_grad))
 
     return tree_map_only(torch.Tensor, move, tree)
 
