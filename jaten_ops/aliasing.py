@@ -167,6 +167,10 @@ class View:
             self.stride = row_major(self.shape)  # type: ignore[unreachable]  # see `whole`
         return self.stride
 
+    def is_row_major(self) -> bool:
+        """Whether the elements lie one after the other."""
+        return self.stride is None or is_row_major(self.shape, self.stride)
+
     def read(self) -> jax.Array:
         """The values, in the tensor's shape."""
         version = self.storage.version

@@ -27,6 +27,16 @@ def _alias(tensor: torch.Tensor) -> torch.Tensor:
     return from_view(_same(carrier.view_of(tensor)), tensor.dtype)
 
 
+def _clone(tensor: torch.Tensor, *, memory_format: Any = None) -> torch.Tensor:
+    """The same array, which never changes, in a storage of its own."""
+    if is_traced(tensor) or not carrier.view_of(tensor).is_row_major() or memory_format not in _KEPT:
+        return functional("clone")(tensor, memory_format=memory_format)
+    return from_array(array_of(tensor))
+
+
+_KEPT = (None, torch.preserve_format, torch.contiguous_format)
+
+
 def _pack_padded_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, ...]:
     """The sizes of the batches are on the CPU, whatever the device."""
     data, sizes = functional("_pack_padded_sequence")(input, lengths, batch_first)
@@ -157,6 +167,7 @@ HANDLERS.update(
         _aten.alias.default: _alias,
         _aten.lift_fresh.default: _alias,
         _aten.detach_.default: lambda tensor: tensor,
+        _aten.clone.default: _clone,
         _aten.copy_.default: _copy_,
         _aten._to_copy.default: _to_copy,
         _aten.native_batch_norm.default: _native_batch_norm,

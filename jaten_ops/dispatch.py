@@ -6,7 +6,7 @@ In this order: what moves or aliases values (`device_ops`), views, in-place and 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves
 from . import bridge, carrier, device, library, registry, variants, view_ops
 from .aliasing import View, is_dense, row_major
 from .errors import MissingKernelError
-from .library import OpKernel
 from .meta import aten_overload
+from .op_kernel import OpKernel
 from .schema import COMPOSITE, VARIANTS
 from .tensor import (
     Handler,
@@ -97,9 +97,14 @@ def functional(overload: str) -> Handler:
         i for i, a in enumerate(spec.arguments) if a.type == "Tensor?[]" or a.name in _ON_CPU.get(overload, ())
     ]
 
+    run: Callable[..., Any] | None = None
+
     def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal run
         try:
-            return kernel(*args, **kwargs)
+            if run is None:
+                run = kernel.prepared()
+            return run(args, kwargs)
         except Traced:
             return _traced(overload, args, kwargs)
         except ValueError as error:
@@ -150,7 +155,7 @@ def _laid_out(result: torch.Tensor, like: torch.Tensor, memory_format: torch.mem
     """A result in the memory format that is asked for, or, if that is to be preserved, in the operand's."""
     if memory_format in (None, torch.preserve_format):
         view = carrier.view_of(like) if is_on_jax(like) else None
-        if view is None or view.stride is None or result.shape != like.shape:
+        if view is None or view.is_row_major() or result.shape != like.shape:
             return result
         stride = view.strides() if is_dense(view.shape, view.strides()) else row_major(view.shape)
     elif memory_format is torch.contiguous_format:

@@ -15,7 +15,7 @@ from .kernels import checks, promotion
 from .meta.refusals import refuse, reword
 from .registry import Entry
 from .schema import STORAGE_ARGUMENTS, OpSpec
-from .x64 import Enabled
+from .x64 import Enabled, enter, leave
 
 # Values of these types may differ from call to call without compiling anew; all others are static.
 _TRACED_TYPES = frozenset({"Scalar", "Scalar?", "Scalar[]", "float", "float?"})
@@ -138,7 +138,6 @@ class Executor:
             for i, a in enumerate(taken)
             if not a.is_tensor and (a.type not in _TRACED_TYPES or a.name in entry.static)
         ]
-        self._random = spec.random
         self._run = {dtype: self._make_traced(bridge.DTYPES[dtype]) for dtype in _DEFAULT_DTYPES}
         self._jit = {dtype: jax.jit(run, static_argnums=static_positions) for dtype, run in self._run.items()}
         # A number costs a microsecond to hand over. Those that have a default mostly are the default: static then.
@@ -212,21 +211,23 @@ class Executor:
 
     def __call__(self, values: Sequence[Any]) -> Any:
         """Runs the kernel on arrays and frozen values; raises what its conditions say."""
-        with Enabled():
+        before = enter()
+        try:
+            run: Any = self._jit_of_defaults
             if self._may_be_eager and self._is_eager(values):
-                results = self._run[torch.get_default_dtype()](*values)
+                run = self._run
             else:
-                results = self._jitted(values)(*values)
+                for i, default in self._defaults:
+                    if values[i] is not default:
+                        run = self._jit
+                        break
+            results = run[torch.get_default_dtype()](*values)
+        finally:
+            leave(before)
         if type(results) is Checked:
             raise_first_broken(results.holds, results.errors)
             return results.results
         return results
-
-    def _jitted(self, values: Sequence[Any]) -> Callable[..., Any]:
-        for i, default in self._defaults:
-            if values[i] is not default:
-                return self._jit[torch.get_default_dtype()]
-        return self._jit_of_defaults[torch.get_default_dtype()]
 
     def fake(self, *args: Any, **kwargs: Any) -> Any:
         """The results as meta tensors, from the kernel traced on the shapes and dtypes of tensors."""

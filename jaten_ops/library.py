@@ -16,19 +16,15 @@ from torch.utils._pytree import tree_leaves
 from . import autograd, batching, bridge, carrier, kernels, lazy, memory, meta, registry, variants
 from .composite import make_composite
 from .errors import MissingGradientError, MissingKernelError
-from .execute import Executor, KernelCall, Signature, freeze
+from .execute import Executor, KernelCall, Signature
 from .kernels.vjp import make_vjp
-from .random import draw_seed
+from .op_kernel import OpKernel, key_of
 from .schema import COMPOSITE, READS_MEMORY, VARIANTS, OpSpec
 from .tracing import opaque
 
 # kernels: imported for the registrations in it
-__all__ = ["JAX_KERNELS", "define_vjp", "kernels", "op_of", "register_op"]
+__all__ = ["define_vjp", "kernels", "op_of", "register_op"]
 
-JAX_KERNELS: dict[str, OpKernel] = {}
-"""The implementation of each op on carriers, for callers that need not go through the dispatcher."""
-
-_EXECUTORS: dict[str, Executor] = {}
 _LIBRARIES: dict[str, torch.library.Library] = {}
 
 
@@ -44,10 +40,6 @@ def _library(namespace: str) -> torch.library.Library:
     return _LIBRARIES[namespace]
 
 
-def _key(spec: OpSpec) -> str:
-    return spec.overload if spec.namespace == "jaten" else spec.name
-
-
 def op_of(spec: OpSpec) -> torch._ops.OpOverload:
     """The torch operator of a spec."""
     return lazy.operator_of(spec.overload, spec.namespace)
@@ -61,98 +53,12 @@ def _tags(spec: OpSpec) -> list[torch.Tag]:
     return [getattr(torch.Tag, name) for name in _TAGS if name in spec.tags]
 
 
-def _converters(spec: OpSpec, positions: Sequence[int], unwrap: Callable[[Any], Any]) -> list[tuple[int, Callable]]:
-    """For each argument that is not handed on as it is: where it stands among the kernel's, and what to do with it."""
-
-    def optional(value: Any) -> Any:
-        return None if value is None else unwrap(value)
-
-    def many(value: Any) -> Any:
-        return tuple([None if v is None else unwrap(v) for v in value])
-
-    table = []
-    for at, position in enumerate(positions):
-        kind = spec.arguments[position].type
-        if kind == "Tensor":
-            table.append((at, unwrap))
-        elif kind == "Tensor?":
-            table.append((at, optional))
-        elif kind.startswith("Tensor"):
-            table.append((at, many))
-        elif "[]" in kind or kind.startswith("ScalarType"):
-            table.append((at, freeze))
-    return table
-
-
-class OpKernel:
-    """An op's implementation for one device: tensors to arrays, the executable, arrays to tensors.
-
-    Args:
-        spec: the op.
-        unwrap: a tensor of the device to its array.
-        wrap: an array to a new tensor of the device.
-    """
-
-    def __init__(self, spec: OpSpec, unwrap: Callable[[Any], Any], wrap: Callable[[Any], Any]) -> None:
-        self._spec, self._unwrap, self._wrap = spec, unwrap, wrap
-        self._executor: Executor | None = None
-
-    def _prepare(self) -> Executor:
-        spec = self._spec
-        entry = registry.KERNELS.get(_key(spec))
-        if entry is None:
-            raise MissingKernelError(spec.name)
-        self._signature = signature = Signature(spec)
-        self._positions = signature.kernel_positions
-        self._convert = _converters(spec, self._positions, self._unwrap)
-        names = [a.name for a in spec.arguments]
-        self._generator = names.index("generator") if "generator" in names else None
-        self._takes_all = self._positions == list(range(len(spec.arguments)))
-        self._random = spec.random
-        self._single_tensor = spec.returns == ("Tensor",)
-        self._returns = spec.returns
-        # one for all devices: what it has traced and compiled serves tensors of each
-        shared = _EXECUTORS.get(_key(spec)) or Executor(spec, entry, meta.fake_of(spec))
-        self._executor = _EXECUTORS[_key(spec)] = shared
-        return shared
-
-    @opaque
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        executor = self._executor or self._prepare()
-        taken = values = self._signature.bind(args, kwargs)
-        if self._random or not self._takes_all:
-            taken = [values[i] for i in self._positions]
-        for at, convert in self._convert:
-            taken[at] = convert(taken[at])
-        if self._random:
-            taken.append(draw_seed(None if self._generator is None else values[self._generator]))
-        results = executor(taken)
-        return self._wrap(results) if self._single_tensor else self._wrap_all(results)
-
-    def _wrap_all(self, results: Any) -> Any:
-        if not self._returns:  # the dispatcher wants None of an op without results
-            return None
-        if not isinstance(results, tuple | list):
-            results = (results,)
-        if self._returns == ("Tensor[]",):
-            return [self._wrap(r) for r in results]
-        wrapped = tuple(self._wrap_as(kind, r) for r, kind in zip(results, self._returns, strict=True))
-        return wrapped if len(wrapped) != 1 else wrapped[0]
-
-    def _wrap_as(self, kind: str, result: Any) -> Any:
-        if result is None:  # not in the output mask
-            return None
-        if kind == "Tensor[]":
-            return [self._wrap(r) for r in result]
-        return self._wrap(result) if kind == "Tensor" else result.item()
-
-
 class _Derivative:
     """The derivative of an op: by the registered formula, else by its companion `_vjp` op."""
 
     def __init__(self, spec: OpSpec) -> None:
         self._spec = spec
-        entry = registry.GRADIENTS.get(_key(spec))
+        entry = registry.GRADIENTS.get(key_of(spec))
         self._formula = None if entry is None else entry.fn
         self.needs_results = self._formula is not None
         self._asks = entry is not None and "wanted" in inspect.signature(entry.fn).parameters
@@ -217,7 +123,7 @@ class _Derivative:
 def _vjp_op(spec: OpSpec) -> torch._ops.OpOverload:
     """The companion op of a differentiable op; that of a companion is defined at its first use."""
     companion = autograd.vjp_spec(spec)
-    if _key(companion) not in registry.SPECS and "_vjp" in spec.packet:
+    if key_of(companion) not in registry.SPECS and "_vjp" in spec.packet:
         op_of(spec)  # is defined first, if this is the first time that it is named
         define_vjp(spec)
     return op_of(companion)
@@ -225,11 +131,11 @@ def _vjp_op(spec: OpSpec) -> torch._ops.OpOverload:
 
 def define_vjp(spec: OpSpec) -> None:
     companion = autograd.vjp_spec(spec)
-    key = _key(companion)
+    key = key_of(companion)
     registry.SPECS[key] = companion
 
     def vjp_kernel(*args: Any, **kwargs: Any) -> Any:
-        entry = registry.KERNELS.get(_key(spec))
+        entry = registry.KERNELS.get(key_of(spec))
         if entry is None:
             raise MissingKernelError(spec.name)
         call = KernelCall(spec, entry.fn)
@@ -249,7 +155,7 @@ def define_vjp(spec: OpSpec) -> None:
         flat = [t for w in wanted for t in (w if isinstance(w, list | tuple) else (w,))]
         return [meta.row_major(t) for t in flat]
 
-    entry = registry.KERNELS.get(_key(spec))
+    entry = registry.KERNELS.get(key_of(spec))
     registry.KERNELS[key] = registry.Entry(vjp_kernel, "its kernel", entry.static if entry else frozenset())
     registry.FAKES[key] = registry.Entry(vjp_fake, "its kernel")
     register_op(companion)
@@ -266,7 +172,7 @@ def register_op(spec: OpSpec) -> None:
         return
     plain = OpKernel(spec, bridge.borrow, bridge.export)
     of_plain = memory.on_memory(plain) if spec.overload in READS_MEMORY else plain
-    on_jax = JAX_KERNELS[_key(spec)] = OpKernel(spec, _unwrap_operand, carrier.wrap)
+    on_jax = OpKernel(spec, _unwrap_operand, carrier.wrap)
     lib.impl(spec.overload, of_plain, "CPU")
     lib.impl(spec.overload, of_plain, "CUDA")
     lib.impl(spec.overload, on_jax, "PrivateUse1")
@@ -356,7 +262,7 @@ def _register_fake(lib: torch.library.Library, spec: OpSpec) -> None:
 
 def _fake_from_kernel(spec: OpSpec) -> Callable[..., Any]:
     """The fake of a user's op that has none: its kernel, traced for shapes. Symbolic sizes become concrete."""
-    entry = registry.KERNELS.get(_key(spec))
+    entry = registry.KERNELS.get(key_of(spec))
     if entry is None:
         raise MissingKernelError(spec.name)
     executor = Executor(spec, entry, None)

@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kernels", "meta", "autograd", "carrier", "overlap", "memory", "batching", "view_ops"),
     ("variants", "storage"),
     ("execute", "composite", "tensor", "autocast"),
+    ("op_kernel",),
     ("library",),
     ("dispatch", "backend", "custom"),
     ("device_ops",),
