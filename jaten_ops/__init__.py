@@ -3,7 +3,8 @@
 from . import autocast, device_ops  # noqa: F401  # register what the device does
 from .custom import op
 from .errors import JatenError
+from .interop import as_jax, call_jax, from_jax, to_jax
 from .registry import fake, gradient, kernel
 from .tensor import Tensor
 
-__all__ = ["JatenError", "Tensor", "fake", "gradient", "kernel", "op"]
+__all__ = ["JatenError", "Tensor", "as_jax", "call_jax", "fake", "from_jax", "gradient", "kernel", "op", "to_jax"]

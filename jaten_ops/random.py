@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 
+_seeds: contextvars.ContextVar[Iterator[Any] | None] = contextvars.ContextVar("seeds", default=None)
 
-def draw_seed(generator: torch.Generator | None = None) -> int:
+
+def draw_seed(generator: torch.Generator | None = None) -> Any:
     """A 63-bit seed drawn from a torch generator, the default CPU one if None.
 
     One draw a random op, or a call of a compiled graph, so `torch.manual_seed`, `get_rng_state` and `fork_rng` rule
-    JAX's random numbers as they do torch's.
+    JAX's random numbers as they do torch's. Within `drawn_from` it is the next of its seeds.
     """
+    seeds = _seeds.get()
+    if seeds is not None:
+        return next(seeds)
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
+
+
+@contextlib.contextmanager
+def drawn_from(seeds: Iterator[Any]) -> Iterator[None]:
+    """Has random ops take their seeds from an iterator: traced numbers, where JAX traces a torch program."""
+    token = _seeds.set(seeds)
+    try:
+        yield
+    finally:
+        _seeds.reset(token)

@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("op_kernel",),
     ("library",),
     ("dispatch", "backend", "custom"),
-    ("device_ops",),
+    ("device_ops", "interop"),
     ("__init__",),
 )
 

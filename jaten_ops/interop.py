@@ -1,0 +1,122 @@
+"""PyTorch in JAX programs and JAX in PyTorch programs, without a copy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import torch
+from torch.utils._pytree import tree_map_only
+
+from . import custom, device, random
+from .errors import UnsupportedInputError
+from .tensor import array_of, from_array
+
+
+def from_jax(tree: Any) -> Any:
+    """`jax.Array`s, in any structure, as tensors on the device `jax`: without a copy, sharded arrays stay sharded.
+
+    Raises:
+        DeviceSlotError: another backend has the process's slot for such a device.
+    """
+    device.require()
+    return jax.tree.map(lambda a: from_array(a) if isinstance(a, jax.Array) else a, tree)
+
+
+def to_jax(tree: Any) -> Any:
+    """Tensors on the device `jax`, in any structure, as their `jax.Array`s; not cut off from what autograd knows.
+
+    Raises:
+        UnsupportedInputError: a tensor of another device; move it with `.to("jax")`.
+    """
+
+    def one(tensor: torch.Tensor) -> jax.Array:
+        if tensor.device.type != "jax":
+            raise UnsupportedInputError("tensor", f"one on {tensor.device}", "one on jax; move it with .to('jax')")
+        return array_of(tensor)
+
+    return tree_map_only(torch.Tensor, one, tree)
+
+
+def as_jax(program: Callable[..., Any]) -> Callable[..., Any]:
+    """A torch function or module as a function of `jax.Array`s, for `jax.jit`, `grad`, `vmap`, `checkpoint`.
+
+    Args:
+        program: a function of tensors; or a module, whose parameters and buffers become the first argument, a dict of
+            arrays by their names (`to_jax(dict(module.to("jax").state_dict()))`).
+
+    Returns:
+        The function. Its keyword argument `key`, a PRNG key of JAX, seeds random operators: without one they raise
+        RuntimeError, so that no draw is baked into a compiled program. What ATen refuses for the values of tensors
+        (an index out of range) is not refused where JAX traces.
+    """
+    call = _of_module(program) if isinstance(program, torch.nn.Module) else program
+
+    def function(*args: Any, key: jax.Array | None = None, **kwargs: Any) -> Any:
+        with torch.no_grad(), random.drawn_from(_seeds(key)):
+            args, kwargs = from_jax((args, kwargs))
+            return to_jax(call(*args, **kwargs))
+
+    return function
+
+
+def _of_module(module: torch.nn.Module) -> Callable[..., Any]:
+    def call(parameters: dict[str, torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+        return torch.func.functional_call(module, parameters, args, kwargs)
+
+    return call
+
+
+def _seeds(key: jax.Array | None) -> Iterator[Any]:
+    if key is None:
+        raise RuntimeError(
+            "a random operator in a function made by as_jax: give it a key, as in f(x, key=jax.random.key(0))"
+        )
+    for count in itertools.count():
+        yield jax.random.bits(jax.random.fold_in(key, count), (), "uint32")
+
+
+_names: dict[Callable[..., Any], str] = {}
+_returns_one: dict[str, bool] = {}
+
+
+def call_jax(fn: Callable[..., Any], *tensors: torch.Tensor) -> Any:
+    """Calls a JAX function inside a torch program, with gradients; Dynamo records it as one node.
+
+    Args:
+        fn: takes arrays, returns an array or a tuple of them. It becomes a torch operator at its first call, so give
+            the same function each time, not a new lambda.
+        tensors: plain ones, or ones on the device `jax`.
+
+    Returns:
+        A tensor, or a tuple of them.
+    """
+    name = _name_of(fn)
+    results = getattr(torch.ops.jaten_call, name)(list(tensors))
+    return results[0] if _returned_one(name) else tuple(results)
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    """The operator of a function, which is made when it is first asked for."""
+    found = _names.get(fn)
+    if found is None:
+        found = _names[fn] = name = f"f{len(_names)}"
+
+        def kernel(operands: Any) -> Any:
+            results = fn(*operands)
+            _returns_one[name] = not isinstance(results, tuple | list)
+            return (results,) if _returns_one[name] else tuple(results)
+
+        custom.op(f"jaten_call::{name}(Tensor[] operands) -> Tensor[]", differentiable=["operands"])(kernel)
+    return found
+
+
+def _returned_one(name: str) -> bool:
+    return _returns_one[name]
+
+
+for _fn in (_name_of, _returned_one):
+    # what torch.compiler.assume_constant_result does, which would import Dynamo
+    setattr(_fn, "_dynamo_marked_constant", True)  # noqa: B010  # mypy knows no such attribute
