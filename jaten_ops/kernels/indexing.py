@@ -197,6 +197,8 @@ def _to_device_of(found: np.ndarray, x: jax.Array) -> jax.Array:
 
 @kernel("nonzero", eager=True)
 def nonzero(self):
+    if self.size == 0:  # as far as compilers are concerned, the size is known then
+        return lax.full((0, self.ndim), 0, np.int64)
     return _to_device_of(np.argwhere(np.asarray(self != 0)), self)
 
 
@@ -216,6 +218,8 @@ def masked_select(self, mask):
         raise RuntimeError(f"masked_select: sizes {list(self.shape)} and {list(mask.shape)} cannot be broadcast")
     self, mask = jnp.broadcast_arrays(self, mask)
     flat = lax.reshape(self, (self.size,))
+    if self.size == 0:
+        return flat
     return _rows(flat, 0, _to_device_of(np.flatnonzero(np.asarray(mask)), self))
 
 
