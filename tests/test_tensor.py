@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import copy
+import gc
 from collections.abc import Callable
 
 import jax
@@ -10,6 +12,7 @@ import pytest
 import torch
 import torch._dynamo
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import jaten_ops
 from jaten_ops import carrier
@@ -146,3 +149,55 @@ def test_direct_call_of_a_jaten_op() -> None:
     assert isinstance(y, jaten_ops.Tensor)
     y.sum().backward()
     torch.testing.assert_close(x.grad.cpu(), 2 * x.detach().cpu())
+
+
+def test_two_threads_at_once() -> None:
+    def work(seed: int) -> float:
+        model = nn.Linear(3, 3).to("jax")
+        model(torch.ones(2, 3, device="jax") * seed).sum().backward()
+        return model.bias.grad.sum().item()
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(work, range(8))) == [6.0] * 8
+
+
+def test_arrays_of_dropped_tensors_are_freed() -> None:
+    def step() -> None:
+        x = torch.ones(10, device="jax").requires_grad_()
+        y = (x + 1) * 2
+        y.view(2, 5).mul(3).sum().backward()
+
+    step()
+    gc.collect()
+    before = len(jax.live_arrays())
+    gc.disable()  # nothing waits for the collector of cycles
+    try:
+        for _ in range(50):
+            step()
+        assert len(jax.live_arrays()) <= before
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_dropout_replays_under_checkpointing(reentrant: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.ones(50, device="jax").requires_grad_()
+    y = checkpoint(lambda x: nn.functional.dropout(x, 0.5) * x, x, use_reentrant=reentrant)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, 2 * y.detach())
+
+
+def test_initializers() -> None:
+    w = torch.empty(4, 4, device="jax")
+    nn.init.orthogonal_(w)
+    torch.testing.assert_close((w @ w.T).cpu(), torch.eye(4), atol=1e-5, rtol=0)
+    nn.init.trunc_normal_(w)
+    nn.init.sparse_(w, 0.5)
+    assert (w == 0).sum(0).tolist() == [2, 2, 2, 2]
+
+
+def test_plain_tensors_compile_as_before() -> None:
+    torch._dynamo.reset()
+    double = torch.compile(lambda x: x * 2 + 1, backend="aot_eager", fullgraph=True)
+    assert double(torch.ones(2)).tolist() == [3, 3]
