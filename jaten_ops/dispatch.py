@@ -219,12 +219,13 @@ def _variant(overload: str) -> Handler:
 
 def store(target: torch.Tensor, result: torch.Tensor) -> None:
     """Gives a tensor new values of its shape, which all tensors that share its storage see."""
-    if is_traced(target):  # AOTAutograd turns the write into a new value of the graph
+    view = getattr(target, "view_of_arrays", None)
+    if view is None and is_traced(target):  # AOTAutograd turns the write into a new value of the graph
         to_carrier(target).copy_(to_carrier(result))
         return
     if result.dtype != target.dtype:
         result = functional("_to_copy")(result, dtype=target.dtype)
-    carrier.view_of(target).write(array_of(result))
+    (view or carrier.view_of(target)).write(array_of(result))
 
 
 def borrowed_copy(tensor: torch.Tensor) -> Any:

@@ -92,7 +92,7 @@ def _overlaps_itself(tensor: torch.Tensor) -> int:
     view = getattr(tensor, "view_of_arrays", None)
     if view is None:
         return torch._debug_has_internal_overlap(tensor)
-    if view.stride is None or 0 in view.shape:
+    if view.is_row_major():
         return 0
     if is_dense(view.shape, view.stride):
         return 0
