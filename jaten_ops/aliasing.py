@@ -147,7 +147,7 @@ class View:
         self = cls.__new__(cls)
         self.storage = Storage(array)
         self.shape, self.stride, self.offset = array.shape, None, 0  # type: ignore[assignment]  # made when first asked for
-        self._array, self._seen = array, 0
+        self._array, self._seen = None, 0
         return self
 
     @classmethod
@@ -173,13 +173,15 @@ class View:
 
     def read(self) -> jax.Array:
         """The values, in the tensor's shape."""
-        version = self.storage.version
-        if self._seen != version:
-            array = self.storage.array
+        storage = self.storage
+        if self._seen != storage.version:
+            array = storage.array
             with Enabled():
-                self._array = self._gather(array)
-            self._seen = version
-        return self._array  # type: ignore[return-value]  # it has been read
+                values = self._gather(array)
+            # a view of all would keep an array from being freed when the storage has got another
+            self._array = None if values is array else values
+            self._seen = storage.version
+        return storage.array if self._array is None else self._array
 
     def write(self, array: jax.Array) -> None:
         """Gives the tensor new values, of its shape and dtype, which all that share the storage see."""
@@ -187,10 +189,12 @@ class View:
         old = storage.array
         if self._covers(old):
             storage.put(array)
+            self._array = None if isinstance(storage, Storage) else array
         else:
             with Enabled():
                 storage.put(self._scatter(old, array))
-        self._array, self._seen = array, storage.version
+            self._array = array
+        self._seen = storage.version
 
     def _covers(self, array: jax.Array) -> bool:
         """Whether it has all of the storage's elements in their order."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -241,3 +242,11 @@ def test_swapped_tensors() -> None:
     x, y = torch.ones(2, device="jax"), torch.zeros(3, device="jax")
     torch.utils.swap_tensors(x, y)
     assert x.tolist() == [0, 0, 0] and y.tolist() == [1, 1]
+
+
+def test_an_alias_does_not_keep_what_was_overwritten() -> None:
+    x = torch.ones(5, device="jax")
+    alias, old = x.detach(), weakref.ref(x.view_of_arrays.read())
+    alias.view_of_arrays.read()
+    x.add_(1)
+    assert old() is None and alias.tolist() == [2, 2, 2, 2, 2]
