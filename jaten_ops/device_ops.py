@@ -12,7 +12,7 @@ import torch
 
 from . import bridge, carrier, device, library, registry, storage
 from .aliasing import View, resized, row_major
-from .dispatch import borrowed_copy, functional, is_on_jax, store, to_carrier
+from .dispatch import borrowed_copy, functional, is_on_jax, store, to_carrier, variant
 from .overlap import make_check
 from .schema import VARIANTS
 from .tensor import HANDLERS, Tensor, array_of, become, from_array, from_view, is_traced, make_handler
@@ -205,6 +205,13 @@ def _factory(overload: str) -> Callable[..., Any]:
     return opaque(make)
 
 
+def _written_out(overload: str) -> Callable[..., Any]:
+    def write(*args: Any, **kwargs: Any) -> Any:
+        return variant(overload)(*args, **kwargs)
+
+    return opaque(write)
+
+
 @opaque
 def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     return _copy_(target, source)
@@ -236,4 +243,7 @@ if device.CLAIMED:
     _ATEN.impl("_copy_from", _copy_from, "PrivateUse1")
     _ATEN.impl("_pin_memory", _pin_memory, "CPU")
     _ATEN.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
+    for _spec in VARIANTS.values():  # with tensors of a subclass, ATen's compositions do not write to out
+        if _spec.packet == "linalg_matrix_rank":
+            _ATEN.impl(_spec.overload, _written_out(_spec.overload), "AutogradPrivateUse1")
     storage.register()

@@ -70,7 +70,7 @@ def _make(func: Any) -> Handler:
         return _view_op(func)
     if overload in VARIANTS:
         spec = VARIANTS[overload]
-        return _changes_geometry(func, spec.base) if "inplace_view" in spec.tags else _variant(overload)
+        return _changes_geometry(func, spec.base) if "inplace_view" in spec.tags else variant(overload)
     if overload in registry.KERNELS:
         return functional(overload)
     return _composite(func, overload)
@@ -209,7 +209,7 @@ def _changes_geometry(func: Any, base: str) -> Handler:
 
 
 @functools.cache
-def _variant(overload: str) -> Handler:
+def variant(overload: str) -> Handler:
     """An in-place or out= overload."""
     spec = VARIANTS[overload]
     if spec.base in COMPOSITE:

@@ -300,7 +300,7 @@ def linalg_lstsq(self, b, rcond=None, driver=None):
     x = _as_solution(a, rhs, lax.stop_gradient(x), inverted)
     residuals = jnp.zeros(0, to_real(a.dtype))
     if m > n and driver != "gelsy" and (driver == "gels" or bool(jnp.all(rank == n))):
-        difference = matmul(a, lax.stop_gradient(x)) - rhs
+        difference = matmul(a, x) - rhs
         residuals = jnp.sum(jnp.real(difference * jnp.conj(difference)), -2)
         residuals = residuals[..., 0] if vector and residuals.ndim > 1 else residuals
     return (x[..., 0] if vector else x), residuals, rank, singular_values
