@@ -117,26 +117,29 @@ addmm: float32[3, 8] = jaten::addmm(primals_2, primals_3, t)
 relu: float32[3, 8] = jaten::relu(addmm)
 t_1: float32[8, 2] = jaten::t(primals_4)
 addmm_1: float32[3, 2] = jaten::addmm(primals_5, relu, t_1)
-t_2: float32[2, 8] = jaten::t(t_1)
-t_5: float32[4, 3] = jaten::t(primals_3)
-return (addmm_1, relu, t_2, t_5)
+return (addmm_1, primals_3, primals_4, relu)
 
+primals_3: float32[3, 4]
+primals_4: float32[2, 8]
 relu: float32[3, 8]
-t_2: float32[2, 8]
-t_5: float32[4, 3]
 tangents_1: float32[3, 2]
+t_1: float32[8, 2] = jaten::t(primals_4)
+t_2: float32[2, 8] = jaten::t(t_1)
 mm: float32[3, 8] = jaten::mm(tangents_1, t_2)
-t_3: float32[8, 3] = jaten::t(relu)
-mm_1: float32[8, 2] = jaten::mm(t_3, tangents_1)
+t_3: float32[2, 3] = jaten::t(tangents_1)
+mm_1: float32[2, 8] = jaten::mm(t_3, relu)
+t_4: float32[8, 2] = jaten::t(mm_1)
 sum_1: float32[1, 2] = jaten::sum.dim_IntList(tangents_1, [0], True)
 view: float32[2] = jaten::view(sum_1, [2])
-t_4: float32[2, 8] = jaten::t(mm_1)
+t_5: float32[2, 8] = jaten::t(t_4)
 alias: float32[3, 8] = jaten::alias(relu)
 alias_1: float32[3, 8] = jaten::alias(alias)
 threshold_backward: float32[3, 8] = jaten::threshold_backward(mm, alias_1, 0)
-mm_2: float32[4, 8] = jaten::mm(t_5, threshold_backward)
+t_6: float32[8, 3] = jaten::t(threshold_backward)
+mm_2: float32[8, 4] = jaten::mm(t_6, primals_3)
+t_7: float32[4, 8] = jaten::t(mm_2)
 sum_2: float32[1, 8] = jaten::sum.dim_IntList(threshold_backward, [0], True)
 view_1: float32[8] = jaten::view(sum_2, [8])
-t_6: float32[8, 4] = jaten::t(mm_2)
-return (t_6, view_1, None, t_4, view)""",
+t_8: float32[8, 4] = jaten::t(t_7)
+return (t_8, view_1, None, t_5, view)""",
         )
