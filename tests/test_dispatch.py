@@ -20,7 +20,7 @@ def _quiet() -> Any:
         yield
 
 
-@pytest.mark.parametrize("name", _every(6, [n for n in NAMES if supported(n, torch.float64)]))
+@pytest.mark.parametrize("name", _every(8, [n for n in NAMES if supported(n, torch.float64)]))
 def test_device(name: str, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "device", name, torch.float64)
     _hold(on_device.device(name, torch.float64, 1))

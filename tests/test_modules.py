@@ -56,7 +56,7 @@ def _randomly(module: torch.nn.Module) -> bool:
     return module.training and any(getattr(m, "p", 0) or getattr(m, "dropout", 0) for m in module.modules())
 
 
-@pytest.mark.parametrize("name", _every(4, MODULES))
+@pytest.mark.parametrize("name", _every(6, MODULES))
 def test_modules(name: str) -> None:
     info = MODULES[name]
     compared = 0

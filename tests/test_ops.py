@@ -87,7 +87,7 @@ def test_gradients(name: str, most: int, request: pytest.FixtureRequest) -> None
     _hold(checks.gradients(name, torch.float64, most))
 
 
-@pytest.mark.parametrize(("overload", "name"), _every(6, reached_overloads().items()))
+@pytest.mark.parametrize(("overload", "name"), _every(8, reached_overloads().items()))
 def test_opcheck(overload: str, name: str, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "opcheck", overload, torch.float32)
     _hold(checks.opcheck(overload, name, torch.float32, 1))
@@ -99,7 +99,7 @@ def test_layouts(overload: str, name: str, request: pytest.FixtureRequest) -> No
     _hold(checks.layouts(overload, name, torch.float32, 1))
 
 
-@pytest.mark.parametrize("name", _every(5, [n for n in NAMES if supported(n, torch.float64)]))
+@pytest.mark.parametrize("name", _every(7, [n for n in NAMES if supported(n, torch.float64)]))
 def test_compiled(name: str, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "compiled", name, torch.float64)
     _hold(checks.compiled(name, torch.float64, 1))
