@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+import torch._dynamo
 
 from .beside import assert_same_outcome
 
@@ -26,3 +29,22 @@ def test_resize_output() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.int64, torch.bool], ids=str)
 def test_dequantize_of_a_plain_tensor(dtype: torch.dtype) -> None:
     assert_same_outcome("dequantize.self", lambda ops: ops.dequantize.self(torch.tensor([0, 3]).to(dtype)))
+
+
+MASKED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "bool": lambda x, mask: x * mask,
+    "float": lambda x, mask: x * mask.float(),
+    "complex": lambda x, mask: x * mask.to(torch.complex64),
+    "half": lambda x, mask: x.half() * mask,
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_a_mask_times_nan_is_nan(name: str) -> None:
+    """XLA takes a product with a converted bool for a choice, whose other side is 0."""
+    x, mask = torch.tensor([torch.nan, torch.inf, 1.0, -1.0]), torch.tensor([False, False, True, False])
+    expected = MASKED[name](x, mask)
+    torch._dynamo.reset()
+    compiled = torch.compile(MASKED[name], backend="jaten", fullgraph=True)
+    for got in (compiled(x, mask), MASKED[name](x.to("jax"), mask.to("jax")).cpu()):
+        torch.testing.assert_close(got, expected, equal_nan=True)
