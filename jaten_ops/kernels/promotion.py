@@ -139,6 +139,9 @@ def cast(x: Any, dtype: Any) -> jax.Array:
         return lax.convert_element_type(x if x.dtype == bool else x != 0, bool)
     if is_complex(x.dtype) and not is_complex(dtype):
         x = x.real
+    if x.dtype == bool and (is_float(dtype) or is_complex(dtype)):
+        # XLA takes a product with a converted bool for a choice between the factor and 0: also where the factor is NaN
+        x = lax.select(x, lax.full_like(x, 1, np.float32), lax.full_like(x, 0, np.float32))
     return lax.convert_element_type(x, dtype)
 
 
