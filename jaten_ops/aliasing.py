@@ -135,6 +135,7 @@ class View:
     """
 
     __slots__ = ("_array", "_seen", "offset", "shape", "storage", "stride")
+    stride: Shape | None  # None for row-major ones, which are made when first asked for
 
     def __init__(self, storage: AnyStorage, shape: Shape, stride: Shape, offset: int) -> None:
         self.storage, self.shape, self.stride, self.offset = storage, shape, stride, offset
@@ -146,7 +147,7 @@ class View:
         """A new storage, seen as it is."""
         self = cls.__new__(cls)
         self.storage = Storage(array)
-        self.shape, self.stride, self.offset = array.shape, None, 0  # type: ignore[assignment]  # made when first asked for
+        self.shape, self.stride, self.offset = array.shape, None, 0
         self._array, self._seen = None, 0
         return self
 
@@ -164,7 +165,7 @@ class View:
 
     def strides(self) -> Shape:
         if self.stride is None:
-            self.stride = row_major(self.shape)  # type: ignore[unreachable]  # see `whole`
+            self.stride = row_major(self.shape)
         return self.stride
 
     def is_row_major(self) -> bool:
@@ -199,7 +200,7 @@ class View:
     def _covers(self, array: jax.Array) -> bool:
         """Whether it has all of the storage's elements in their order."""
         if self.stride is None:
-            return array.shape == self.shape or array.size == math.prod(self.shape)  # type: ignore[unreachable]  # see `whole`
+            return array.shape == self.shape or array.size == math.prod(self.shape)
         return self.offset == 0 and array.size == math.prod(self.shape) and is_row_major(self.shape, self.stride)
 
     def _gather(self, array: jax.Array) -> jax.Array:

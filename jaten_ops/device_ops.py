@@ -12,7 +12,7 @@ import torch
 
 from . import bridge, carrier, device, library, registry, storage
 from .aliasing import View, resized, row_major
-from .dispatch import borrowed_copy, functional, is_on_jax, store, to_carrier, variant
+from .dispatch import borrowed_copy, functional, is_on_jax, placed, store, to_carrier, variant
 from .overlap import make_check
 from .schema import VARIANTS
 from .tensor import HANDLERS, Tensor, array_of, become, from_array, from_view, is_traced, make_handler
@@ -47,6 +47,8 @@ def _empty_strided(size: Sequence[int], stride: Sequence[int], **options: Any) -
     empty = functional("empty.memory_format")([0], **options)
     if is_traced(empty):
         return functional("empty_strided")(size, stride, **options)
+    if not is_on_jax(empty):  # the call named another device
+        return _aten.empty_strided(size, stride, **options)
     return from_view(resized(carrier.view_of(empty), tuple(size), tuple(stride)), empty.dtype)
 
 
@@ -83,10 +85,7 @@ def _copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fals
 def _to_copy(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     wanted = kwargs.get("device")
     if wanted is None or torch.device(wanted).type == "jax":
-        result = functional("_to_copy")(tensor, **(kwargs | {"device": None}))
-        if wanted is None or is_traced(result) or torch.device(wanted).index is None:
-            return result
-        return from_array(device.put(array_of(result), wanted))
+        return placed(functional("_to_copy")(tensor, **(kwargs | {"device": None})), wanted)
     kept = {k: v for k, v in kwargs.items() if k not in ("non_blocking", "layout", "pin_memory")}
     if is_traced(tensor):
         return torch.ops.aten._to_copy(to_carrier(tensor), **kept)

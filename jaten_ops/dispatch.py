@@ -31,8 +31,6 @@ from .tensor import (
     two_devices,
 )
 
-_aten = torch.ops.aten
-
 
 def is_on_jax(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "jax"
@@ -116,16 +114,12 @@ def functional(overload: str) -> Handler:
     def call_with_cpu(*args: Any, **kwargs: Any) -> Any:
         return call(*(_moved(a) if i in may_be_on_cpu else a for i, a in enumerate(args)), **kwargs)
 
-    def call_laid_out(*args: Any, memory_format: Any = None, **kwargs: Any) -> Any:
-        result = call(*args, **kwargs)
-        return result if is_traced(result) else _laid_out(result, args[0], memory_format)
-
     def call_placed(*args: Any, **kwargs: Any) -> Any:
-        result = call(*args, **kwargs)
-        wanted = kwargs.get("device")
-        if wanted is None or is_traced(result) or torch.device(wanted).index is None:
-            return result
-        return from_array(device.put(array_of(result), wanted))
+        return placed(call(*args, **kwargs), kwargs.get("device"))
+
+    def call_laid_out(*args: Any, memory_format: Any = None, **kwargs: Any) -> Any:
+        result = call_placed(*args, **kwargs)
+        return result if is_traced(result) else _laid_out(result, args[0], memory_format)
 
     if may_be_on_cpu:
         return call_with_cpu
@@ -142,6 +136,16 @@ _ON_CPU = {
 }
 
 
+def placed(result: torch.Tensor, wanted: Any) -> torch.Tensor:
+    """A result on the device that a call names, if it names one."""
+    if wanted is None or is_traced(result):
+        return result
+    where = torch.device(wanted)
+    if where.type != "jax":
+        return result.to(where)
+    return result if where.index is None else from_array(device.put(array_of(result), where))
+
+
 def _moved(value: Any) -> Any:
     """A tensor, or those of a list, moved onto the device from the CPU."""
     if isinstance(value, list | tuple):
@@ -153,6 +157,8 @@ def _moved(value: Any) -> Any:
 
 def _laid_out(result: torch.Tensor, like: torch.Tensor, memory_format: torch.memory_format | None) -> torch.Tensor:
     """A result in the memory format that is asked for, or, if that is to be preserved, in the operand's."""
+    if not is_on_jax(result):
+        return result
     if memory_format in (None, torch.preserve_format):
         view = carrier.view_of(like) if is_on_jax(like) else None
         if view is None or view.is_row_major() or result.shape != like.shape:

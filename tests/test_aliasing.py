@@ -95,7 +95,7 @@ def _view_of(rng: random.Random, t: torch.Tensor) -> Step:
     return rng.choice(table)
 
 
-def _write_to(rng: random.Random, t: torch.Tensor, others: list[torch.Tensor]) -> Callable[..., Any]:
+def _write_to(rng: random.Random, t: torch.Tensor) -> Callable[..., Any]:
     """An in-place op on a tensor, which may read another of the program."""
     number, cut, dim = rng.randint(-3, 3), _slice(rng, t), _dim(rng, t)
     shape = _shape(rng, max(1, t.numel() + rng.randint(-1, 2)))
@@ -162,7 +162,7 @@ def _run(seed: int) -> None:
         elif not _has_elements_in_one_place(on_cpu[at]):
             if any(map(torch._debug_has_internal_overlap, (on_cpu[at], on_cpu[other]))):
                 other = at  # what is read while it is written to, through gaps, ATen does not see
-            write = _write_to(rng, on_cpu[at], on_cpu)
+            write = _write_to(rng, on_cpu[at])
             expected = _outcome(write, on_cpu[at], on_cpu[other])
             got = _outcome(write, on_jax[at], on_jax[other])
             _same_kind(seed, got, expected)

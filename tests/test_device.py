@@ -107,6 +107,15 @@ def test_memory_formats() -> None:
     torch.testing.assert_close(y.cpu(), x + 1)
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_results_go_where_the_call_says(device: str) -> None:
+    x = torch.ones(2, device="jax")
+    likes = torch.zeros_like(x, device=device), torch.rand_like(x, device=device), x.new_full((2,), 1.5, device=device)
+    strided = x.new_empty_strided((2,), (1,), device=device)
+    assert {t.device.type for t in (*likes, strided)} == {device}
+    assert torch.zeros_like(torch.ones(2), device="jax").device.type == "jax"
+
+
 TWO_DEVICES = """
 import torch, jaten_ops, jax
 assert torch.jax.device_count() == 2
