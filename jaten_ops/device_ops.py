@@ -17,6 +17,7 @@ from .overlap import make_check
 from .schema import VARIANTS
 from .tensor import HANDLERS, Tensor, array_of, become, from_array, from_view, is_traced, make_handler
 from .tracing import opaque
+from .view_ops import strides_in
 
 _aten = torch.ops.aten
 
@@ -59,7 +60,7 @@ def _new_empty_strided(like: torch.Tensor, size: Sequence[int], stride: Sequence
 def _empty(size: Sequence[int], *, memory_format: Any = None, **options: Any) -> torch.Tensor:
     if memory_format in (None, torch.contiguous_format):
         return functional("empty.memory_format")(size, **options)
-    return _empty_strided(size, torch.empty(size, device="meta", memory_format=memory_format).stride(), **options)
+    return _empty_strided(size, strides_in(memory_format, size), **options)
 
 
 def _same(view: View) -> View:
@@ -116,8 +117,7 @@ def _resize_(tensor: torch.Tensor, size: Sequence[int], *, memory_format: Any = 
     if is_traced(tensor):
         to_carrier(tensor).resize_(size, memory_format=memory_format)
         return tensor
-    with torch.utils._python_dispatch._disable_current_modes():
-        stride = torch.empty(size, device="meta", memory_format=memory_format or torch.contiguous_format).stride()
+    stride = strides_in(memory_format or torch.contiguous_format, size)
     if tuple(size) != tuple(tensor.shape):
         become(tensor, resized(carrier.view_of(tensor), tuple(size), stride), tensor.dtype)
     return tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,12 @@ from . import bridge
 from .aliasing import AnyStorage, Lens, View
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
+
+
+def strides_in(memory_format: torch.memory_format, shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a tensor of some sizes in a memory format."""
+    with torch.utils._python_dispatch._disable_current_modes():
+        return torch.empty(shape, device="meta", memory_format=memory_format).stride()
 
 
 def is_view(func: torch._ops.OpOverload) -> bool:
@@ -69,11 +75,11 @@ def _geometry(
         results = func(operand, *args, **dict(kwargs))
     if isinstance(results, list | tuple):
         return [_geometry_of(r) for r in results]
-    check_bounds(results, elements * dtype.itemsize)
+    _check_bounds(results, elements * dtype.itemsize)
     return _geometry_of(results)
 
 
-def check_bounds(t: torch.Tensor, size: int) -> None:
+def _check_bounds(t: torch.Tensor, size: int) -> None:
     """Raises RuntimeError, as ATen does, if a tensor's elements lie beyond a storage of so many bytes."""
     if not t.numel():
         return
