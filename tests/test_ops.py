@@ -102,4 +102,6 @@ def test_layouts(overload: str, name: str, request: pytest.FixtureRequest) -> No
 @pytest.mark.parametrize("name", _every(7, [n for n in NAMES if supported(n, torch.float64)]))
 def test_compiled(name: str, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "compiled", name, torch.float64)
-    _hold(checks.compiled(name, torch.float64, 1))
+    # the sample that a row is about need not be the first
+    most = 5 if exceptions.expected_failure("compiled", name, torch.float64) else 1
+    _hold(checks.compiled(name, torch.float64, most))
