@@ -41,6 +41,14 @@ def convolve(
         spread: x is widened by this factor with zeros between its elements, as in a transposed convolution.
         padding: zeros added, or removed where negative, at both ends of each spatial dimension after that.
     """
+    if is_complex(x.dtype):
+        # lax makes three real products of a complex one, whose differences lose digits; the four do not
+        re, im = lax.real(weight), lax.imag(weight)
+        (rr, ri), (ir, ii) = (
+            [convolve(part, w, stride, padding, spread, dilation, groups) for w in (re, im)]
+            for part in (lax.real(x), lax.imag(x))
+        )
+        return lax.complex(rr - ii, ri + ir)
     return lax.conv_general_dilated(
         x,
         weight,
