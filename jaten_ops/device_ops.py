@@ -15,7 +15,18 @@ from .aliasing import View, resized, row_major
 from .dispatch import borrowed_copy, functional, is_on_jax, placed, store, to_carrier, variant
 from .overlap import make_check
 from .schema import VARIANTS
-from .tensor import HANDLERS, Tensor, array_of, become, from_array, from_view, is_traced, make_handler
+from .tensor import (
+    HANDLERS,
+    Tensor,
+    array_of,
+    become,
+    exchange,
+    from_array,
+    from_view,
+    is_traced,
+    make_handler,
+    may_leave,
+)
 from .tracing import opaque
 from .view_ops import strides_in
 
@@ -226,6 +237,13 @@ def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
 
 
 @opaque
+def _has_compatible_shallow_copy_type(tensor: torch.Tensor, new: torch.Tensor) -> bool:
+    """What modules ask before they move a parameter by `.data = `."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return may_leave(tensor, new) or _aten._has_compatible_shallow_copy_type.default._op_dk(key, tensor, new)
+
+
+@opaque
 def _ctc_loss(log_probs: torch.Tensor, *args: Any) -> torch.Tensor:
     """ATen's composition, which with tensors of a subclass does not move the lengths from the CPU."""
     moved = [a.to(log_probs.device) if isinstance(a, torch.Tensor) else a for a in args]
@@ -245,4 +263,6 @@ if device.CLAIMED:
     for _spec in VARIANTS.values():  # with tensors of a subclass, ATen's compositions do not write to out
         if _spec.packet == "linalg_matrix_rank":
             _ATEN.impl(_spec.overload, _written_out(_spec.overload), "AutogradPrivateUse1")
+    _ATEN.impl("_has_compatible_shallow_copy_type", _has_compatible_shallow_copy_type, "AutogradPrivateUse1")
+    setattr(torch.utils, "swap_tensors", exchange)  # noqa: B010  # for mypy a function is no attribute
     storage.register()

@@ -134,10 +134,22 @@ class Tensor(torch.Tensor):
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
-        if isinstance(new, Tensor) and not is_traced(new) and not is_traced(self):
+        if is_traced(new) or is_traced(self):
+            _set_data(self, new)
+        elif isinstance(new, Tensor):
             become(self, new.view_of_arrays, new.dtype)
+        elif may_leave(self, new):
+            _leave(self, new)
         else:
             _set_data(self, new)
+
+    def as_subclass(self, cls: Any) -> Any:
+        """As torch's; a buffer or parameter that has no values yet, as lazy modules have, stays one of the device."""
+        if cls not in _LAZY:
+            return super().as_subclass(cls)
+        new = from_view(self.view_of_arrays, self.dtype).requires_grad_(self.requires_grad)
+        new.__class__ = _LAZY[cls]
+        return new
 
     @classmethod
     @opaque
@@ -146,6 +158,49 @@ class Tensor(torch.Tensor):
         return handler(*args, **kwargs) if kwargs else handler(*args)
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as torch documents
+
+
+class UninitializedParameter(torch.nn.UninitializedParameter, Tensor):
+    """What stands on the device for a parameter of a lazy module until its shape is known."""
+
+    cls_to_become = Tensor  # type: ignore[assignment]  # which is the class of parameters, too
+
+    @staticmethod
+    def __new__(cls, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> Any:
+        new: Any = torch.nn.Parameter(torch.empty(0, device=device or "jax", dtype=dtype), requires_grad)
+        new.__class__ = cls
+        return new
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return torch.nn.UninitializedParameter, (self.requires_grad,)  # as torch's, which forgets the device
+
+
+class UninitializedBuffer(torch.nn.UninitializedBuffer, Tensor):
+    """The same for a buffer."""
+
+    cls_to_become = Tensor
+
+    __new__ = Tensor.__new__
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # as torch's
+        result = super().__torch_function__(func, types, args, kwargs)
+        moved = isinstance(result, torch.Tensor) and not isinstance(result, torch.nn.UninitializedBuffer)
+        return result.as_subclass(torch.nn.UninitializedBuffer) if moved else result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        new = memo[id(self)] = Tensor.__deepcopy__(self, memo)
+        new.__class__ = UninitializedBuffer
+        return new
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return torch.nn.UninitializedBuffer, (self.requires_grad,)
+
+
+_LAZY = {
+    torch.nn.UninitializedParameter: UninitializedParameter,
+    torch.nn.UninitializedBuffer: UninitializedBuffer,
+}
 
 
 def make_handler(func: Any) -> Handler:
@@ -193,6 +248,83 @@ def become(tensor: torch.Tensor, view: View, dtype: torch.dtype) -> None:
     _set_data(tensor, from_view(view, dtype))
     tensor.view_of_arrays = view  # type: ignore[attr-defined]  # what makes it a tensor of the device
     tensor.__dict__.pop("_inner", None)
+
+
+# How a tensor moves onto the device or from it in place, as `module.to` has it: the object stays, with its hooks and
+# attributes, and gets another tensor of C++. torch's `.data = ` keeps that one, but it cannot become a subclass's.
+
+
+def may_leave(tensor: torch.Tensor, new: torch.Tensor) -> bool:
+    """Whether `tensor.data = new` may move a tensor of the device to another."""
+    plain = type(new) in (torch.Tensor, torch.nn.Parameter) and new.layout is torch.strided and not is_traced(new)
+    return isinstance(tensor, Tensor) and not is_traced(tensor) and tensor.is_leaf and plain
+
+
+def _leave(tensor: Tensor, new: torch.Tensor) -> None:
+    grad = tensor.grad
+    tensor.grad = None
+    new = new.detach().requires_grad_(tensor.requires_grad)
+    if isinstance(tensor, torch.nn.Parameter):
+        new = torch.nn.Parameter(new, tensor.requires_grad)
+    exchange(tensor, new)
+    if grad is not None:  # torch takes no gradient that is on another device than its tensor
+        tensor.grad = grad.to(tensor.device, tensor.dtype)
+
+
+_swap_tensors = torch.utils.swap_tensors
+
+
+def exchange(t1: torch.Tensor, t2: torch.Tensor) -> None:
+    """`torch.utils.swap_tensors`, by which modules move parameters of a subclass.
+
+    Leaves that come onto the device, or leave it, do what CUDA's do: they may be in a graph or be lazy, and keep their
+    hooks and attributes. A graph that they were in can no longer run backward, and says so.
+    """
+    if not (isinstance(t1, Tensor) or isinstance(t2, Tensor)) or not (_is_free(t1) and _is_free(t2)):
+        _swap_tensors(t1, t2)
+    elif isinstance(t1, Tensor) and isinstance(t2, Tensor) and t1.requires_grad == t2.requires_grad:
+        view, dtype, grad, its_grad = t1.view_of_arrays, t1.dtype, t1.grad, t2.grad
+        t1.grad = t2.grad = None
+        become(t1, t2.view_of_arrays, t2.dtype)
+        become(t2, view, dtype)
+        t1.grad, t2.grad = its_grad, grad
+    else:
+        one, two = _taken_apart(t1), _taken_apart(t2)
+        torch._C._swap_tensor_impl(t1, t2)
+        _put_together(t1, one, two)
+        _put_together(t2, two, one)
+
+
+def _is_free(tensor: torch.Tensor) -> bool:
+    return tensor.is_leaf and not is_traced(tensor)
+
+
+_Parts = tuple[type, dict[str, Any], Any, Any]
+_OF_VALUES = ("view_of_arrays", "_inner", "_is_param", "_is_buffer")  # what goes with the tensor of C++
+
+
+def _taken_apart(tensor: torch.Tensor) -> _Parts:
+    if tensor.requires_grad:
+        with torch._C.DisableTorchFunctionSubclass():  # a lazy module's parameter allows nothing else
+            torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_refuse)
+    return type(tensor), dict(tensor.__dict__), tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+
+
+def _refuse(gradients: Any) -> None:
+    raise RuntimeError(
+        "backward: a parameter was moved to another device since this graph was made, and would not get its gradient;"
+        " move modules before the forward pass, or after the backward pass"
+    )
+
+
+def _put_together(tensor: torch.Tensor, own: _Parts, other: _Parts) -> None:
+    """Gives an object that has got another's tensor of C++ the class to go with it, and its own hooks anew."""
+    cls, attributes, hooks, post_hooks = own
+    lazy = [pair for pair in _LAZY.items() if issubclass(cls, pair[0])]  # which stay so
+    tensor.__class__ = lazy[0][issubclass(other[0], Tensor)] if lazy else other[0]
+    kept = {k: v for k, v in attributes.items() if k not in _OF_VALUES}
+    tensor.__dict__ = kept | {k: v for k, v in other[1].items() if k in _OF_VALUES}
+    tensor._backward_hooks, tensor._post_accumulate_grad_hooks = hooks, post_hooks
 
 
 class Traced(Exception):
