@@ -1,115 +1,78 @@
-"""Runs the benchmarks: `python -m benchmarks [--case mlp] [--threads 1] [--json FILE]`.
+"""Runs the benchmarks: `python -m benchmarks [--case mlp] [--job inference] [--threads 1] [--json FILE]`.
 
-Prints a Markdown table of the median times of a call and of the ratios of jaten's time to the others' (quartiles in
-brackets; below 1, jaten is faster), and writes every measurement to a JSON file. The first call of each, which
-compiles, and the warm-up are apart.
+Prints a Markdown table of the median times of a call and of ratios of times (quartiles in brackets; below 1, the first
+is faster), and writes every measurement to a JSON file, which `python -m benchmarks.report` reads. The first call of
+each contender, which compiles, and the warm-up are apart. Each case runs in a process of its own, with empty caches.
 """
+
+from __future__ import annotations
 
 import argparse
 import json
 import os
-import platform
+import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 
-import jax
-import numpy as np
-import torch
+from .contenders import SUBJECT
+from .measure import add_options, progress
+from .models import CASES
+from .processes import about, caches, write
+from .table import Result, header, means, row
 
-from .contenders import CONTENDERS, Job
-from .models import MODELS
-from .timing import Timing, by_turns, ratio
-
-SUBJECT = "jaten"
+QUICK = {"rounds": 10, "seconds": 0.5}
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", action="append", choices=[model.name for model in MODELS], help="only this model")
-    parser.add_argument("--without", action="append", default=[], help="leave this contender out")
-    parser.add_argument("--rounds", type=int, default=30, help="turns of each contender")
-    parser.add_argument("--threads", type=int, default=1, help="threads for torch and for XLA alike")
-    parser.add_argument("--json", type=Path, default=Path("benchmarks.json"), help="where the measurements go")
+    parser.add_argument("--case", action="append", choices=CASES, metavar="NAME", help=f"only: {', '.join(CASES)}")
+    add_options(parser)
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter turns")
+    parser.add_argument("--json", type=Path, default=Path("build/benchmarks.json"), help="where the measurements go")
     options = parser.parse_args()
+    if options.quick:
+        vars(options).update(QUICK)
 
-    pin_threads(options.threads)
-    results = []
-    print(header())
-    for model in MODELS:
-        if options.case and model.name not in options.case:
-            continue
-        for job in CONTENDERS:
-            jobs = {name: make(model) for name, make in CONTENDERS[job].items() if name not in options.without}
-            first_calls = check_agreement(jobs)
-            timings = by_turns(jobs, options.rounds)
-            print(row(model.name, job, timings), flush=True)
-            seconds = {name: {"first call": first_calls[name], "rounds": timings[name].rounds} for name in jobs}
-            results.append({"model": model.name, "job": job, "seconds": seconds})
-    report = {"environment": environment(options.threads), "results": results}
-    options.json.write_text(json.dumps(report, indent=1) + "\n")
-
-
-def pin_threads(threads: int) -> None:
-    """Gives torch and XLA the same cores.
-
-    XLA has no setting for its CPU threads: it makes as many as the process may use cores, when it first runs. So this
-    must come before anything is computed.
-    """
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
-    torch.set_num_threads(threads)
+    start = time.monotonic()
+    cases = [case for name, case in CASES.items() if not options.case or name in options.case]
+    cases = [case for case in cases if options.job in (None, *case.jobs)]
+    results: list[Result] = []
+    print(header(), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for done, case in enumerate(cases):
+            progress(f"{case.name}, {done + 1} of {len(cases)}, {time.monotonic() - start:.0f} s")
+            for result in run(case.name, options, Path(folder)):
+                results.append({**result, "dtype": options.dtype})
+                progress("")
+                print(row(result), flush=True)
+    for line in means(results):
+        print(line)
+    write(options.json, {**about("benchmarks", options.threads), "results": results})
+    failures = [(r["case"], r["job"], name, text) for r in results for name, text in r["errors"].items()]
+    for case_name, job, name, text in failures:
+        print(f"{case_name}, {job}: {name} failed: {text}", file=sys.stderr)
+    print(f"{options.json} written after {time.monotonic() - start:.0f} s", file=sys.stderr)
+    return 1 if failures else 0
 
 
-def check_agreement(jobs: dict[str, Job], calls: int = 3) -> dict[str, float]:
-    """The seconds of each one's first call, which compiles.
-
-    Raises AssertionError unless all compute the same, for some calls: a benchmark of different things says nothing.
-    """
-    seconds, expected = {}, None
-    for name, job in jobs.items():
-        start = time.perf_counter()
-        values = [np.asarray(job())]
-        seconds[name] = time.perf_counter() - start
-        values += [np.asarray(job()) for _ in range(calls - 1)]
-        expected = expected or values
-        for value, reference in zip(values, expected, strict=True):
-            np.testing.assert_allclose(
-                value, reference, rtol=1e-3, atol=1e-4, err_msg=f"{name} against {next(iter(jobs))}"
-            )
-    return seconds
-
-
-def header() -> str:
-    names = list(CONTENDERS["inference"])
-    others = [name for name in names if name != SUBJECT]
-    columns = ["model", "job", *names, *(f"{SUBJECT} / {name}" for name in others)]
-    return "| " + " | ".join(columns) + " |\n" + "|" + " --- |" * len(columns)
-
-
-def row(model: str, job: str, timings: dict[str, Timing]) -> str:
-    names = list(CONTENDERS[job])
-    times = [duration(timings[name].median) if name in timings else "" for name in names]
-    ratios = [
-        str(ratio(timings[SUBJECT], timings[name])) if {SUBJECT, name} <= timings.keys() else ""
-        for name in names
-        if name != SUBJECT
-    ]
-    return "| " + " | ".join([model, job, *times, *ratios]) + " |"
-
-
-def duration(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
-
-
-def environment(threads: int) -> dict[str, object]:
-    return {
-        "threads": threads,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "jax": jax.__version__,
-        "platform": platform.platform(),
-    }
+def run(case: str, options: argparse.Namespace, folder: Path) -> list[Result]:
+    """Measures a case in a process of its own. The folder is for caches, in which no case finds its own graphs."""
+    arguments = ["--case", case]
+    for name in ("job", "rounds", "seconds", "threads", "dtype"):
+        if getattr(options, name) is not None:
+            arguments += [f"--{name}", str(getattr(options, name))]
+    arguments += [text for name in options.without for text in ("--without", name)]
+    file = folder / f"{case}.json"
+    child = [sys.executable, "-m", "benchmarks.measure", *arguments, "--json", str(file)]
+    done = subprocess.run(child, env=os.environ | caches(folder), check=False)
+    if file.exists():
+        return json.loads(file.read_text())
+    jobs = [options.job] if options.job else CASES[case].jobs
+    error = {SUBJECT: f"the process ended with {done.returncode}"}
+    return [{"case": case, "job": job, "seconds": {}, "errors": error} for job in jobs]
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

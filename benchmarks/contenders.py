@@ -2,105 +2,202 @@
 
 Each gives one function for a job; a call of it does the whole job and waits for its end.
 
-- `inference`: the output for one batch.
-- `training`: a step, that is forward, the mean squared output as the loss, backward, and SGD. In torch the model and
-  its loss are what is compiled, and the optimizer is torch's own, eager; in JAX the whole step is one jitted function,
-  to which the weights are donated.
+- `inference`: the output for one batch, `torch.no_grad()`, in eval mode.
+- `training`: a step, that is forward, loss, backward and AdamW. In torch the model and its loss are what is compiled,
+  and the optimizer is torch's own, eager and `foreach`; in JAX the whole step is one jitted function, to which weights
+  and moments are donated.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
 
-from .models import Model, Weights, make_torch
+import jaten_ops
 
-RATE = 0.01
+from .models import Case
+from .models.case import Weights, jax_loss, torch_loss
+
+RATE, DECAY, BETA1, BETA2, EPSILON = 1e-3, 1e-2, 0.9, 0.999, 1e-8
+
 # A call gives the output, or the loss, by which the contenders are checked against each other.
 Job = Callable[[], Tensor | jax.Array]
+Maker = Callable[[Case, str, torch.dtype], Job]
+
+SUBJECT = "jaten"
+ON_JAX = "jaten on jax"
+REFERENCE = "eager"
+CAPTURE = "capture alone"  # what Dynamo and AOTAutograd cost: its values are no results
 
 
-def torch_inference(model: Model, backend: str | None) -> Job:
-    module, x = make_torch(model)
-    module.eval()
+def to_numpy(case: Case, value: Tensor | jax.Array) -> np.ndarray:
+    if isinstance(value, Tensor):
+        return value.detach().cpu().float().numpy()
+    return np.asarray(case.output_of_jax(value).astype(jnp.float32))
+
+
+# ---- torch ---------------------------------------------------------------------------------------
+
+
+def _nothing() -> Any:
+    """A backend whose graphs compute nothing: they hand out the results of the first call."""
+
+    def compiler(gm: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        kept: list[Any] = []
+
+        def run(args: list[Any]) -> list[Any]:
+            if not kept:
+                kept.append(torch.fx.Interpreter(gm).run(*args))
+            args.clear()
+            return list(kept[0])
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    return aot_autograd(fw_compiler=compiler)
+
+
+def torch_job(backend: Any, device: str = "cpu") -> Maker:
+    def make(case: Case, job: str, dtype: torch.dtype) -> Job:
+        module, inputs, target = case.make(dtype)
+        module, inputs = module.to(device), [x.to(device) for x in inputs]
+        if job == "inference":
+            return _torch_inference(module.eval(), inputs, backend, device)
+        assert target is not None
+        return _torch_training(module.train(), inputs, target.to(device), backend, device)
+
+    return make
+
+
+def _torch_inference(module: torch.nn.Module, inputs: list[Tensor], backend: Any, device: str) -> Job:
     call = torch.compile(module, backend=backend) if backend else module
 
     def infer() -> Tensor:
         with torch.no_grad():
-            return call(x)
+            return call(*inputs)
 
-    return infer
+    def infer_on_jax() -> Tensor:
+        output = infer()
+        jaten_ops.to_jax(output).block_until_ready()
+        return output
+
+    return infer_on_jax if device == "jax" else infer
 
 
-def torch_training(model: Model, backend: str | None) -> Job:
-    module, x = make_torch(model)
-    optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+def _torch_training(module: torch.nn.Module, inputs: list[Tensor], target: Tensor, backend: Any, device: str) -> Job:
+    optimizer = torch.optim.AdamW(
+        module.parameters(), lr=RATE, betas=(BETA1, BETA2), eps=EPSILON, weight_decay=DECAY, foreach=True
+    )
 
-    def loss_of(x: Tensor) -> Tensor:
-        return module(x).square().mean()
+    def loss_of(*inputs: Tensor) -> Tensor:
+        return torch_loss(module(*inputs), target)
 
     call = torch.compile(loss_of, backend=backend) if backend else loss_of
+    parameters = list(module.parameters())
 
     def step() -> Tensor:
         optimizer.zero_grad()
-        loss = call(x)
+        loss = call(*inputs)
         loss.backward()
         optimizer.step()
         return loss.detach()
 
-    return step
+    def step_on_jax() -> Tensor:
+        loss = step()
+        jax.block_until_ready([jaten_ops.to_jax(p) for p in parameters])
+        return loss
+
+    return step_on_jax if device == "jax" else step
 
 
-def jax_inference(model: Model) -> Job:
-    parameters, buffers, x = _jax_arrays(model)
+# ---- JAX -----------------------------------------------------------------------------------------
+
+
+def jax_job(case: Case, job: str, dtype: torch.dtype) -> Job:
+    parameters, buffers, inputs, target = case.make_jax(dtype)
+    if job == "training":
+        assert target is not None
+        return _jax_training(case, parameters, buffers, inputs, target)
+    return (_jax_stateful_inference if case.stateful else _jax_inference)(case, parameters, buffers, inputs)
+
+
+def _jax_inference(case: Case, parameters: Weights, buffers: Weights, inputs: list[jax.Array]) -> Job:
     weights = parameters | buffers
-    call = jax.jit(lambda weights, x: model.jax_model(weights, x, False)[0])
-    return lambda: call(weights, x).block_until_ready()
+    call = jax.jit(lambda weights, *inputs: case.jax_model(weights, None, *inputs))
+    return lambda: call(weights, *inputs).block_until_ready()
 
 
-def jax_training(model: Model) -> Job:
-    parameters, buffers, x = _jax_arrays(model)
+def _jax_stateful_inference(case: Case, parameters: Weights, buffers: Weights, inputs: list[jax.Array]) -> Job:
+    def model(parameters: Weights, buffers: Weights, *inputs: jax.Array) -> tuple[jax.Array, Weights]:
+        updates: Weights = {}
+        output = case.jax_model(parameters | buffers, updates, *inputs)
+        return output, buffers | updates
 
-    def loss_of(parameters: Weights, buffers: Weights, x: jax.Array) -> tuple[jax.Array, Weights]:
-        output, changed = model.jax_model(parameters | buffers, x, True)
-        return jnp.square(output).mean(), buffers | changed
+    call = jax.jit(model, donate_argnums=1)
 
-    def update(parameters: Weights, buffers: Weights, x: jax.Array) -> tuple[Weights, Weights, jax.Array]:
-        (loss, buffers), gradients = jax.value_and_grad(loss_of, has_aux=True)(parameters, buffers, x)
-        return jax.tree.map(lambda p, g: p - RATE * g, parameters, gradients), buffers, loss
+    def infer() -> jax.Array:
+        nonlocal buffers
+        output, buffers = call(parameters, buffers, *inputs)
+        return output.block_until_ready()
 
-    call = jax.jit(update, donate_argnums=(0, 1))
+    return infer
+
+
+def adamw(parameters: Weights, gradients: Weights, state: dict[str, Any]) -> tuple[Weights, dict[str, Any]]:
+    """AdamW (Loshchilov and Hutter, 2017) in torch's form."""
+    count = state["count"] + 1
+    first = jax.tree.map(lambda m, g: BETA1 * m + (1 - BETA1) * g, state["first"], gradients)
+    second = jax.tree.map(lambda v, g: BETA2 * v + (1 - BETA2) * jnp.square(g), state["second"], gradients)
+    size = RATE / (1 - BETA1**count)
+    root = jnp.sqrt(1 - BETA2**count)
+
+    def moved(p: jax.Array, m: jax.Array, v: jax.Array) -> jax.Array:
+        step = size * m / (jnp.sqrt(v) / root + EPSILON)
+        return (p * (1 - RATE * DECAY) - step).astype(p.dtype)
+
+    return jax.tree.map(moved, parameters, first, second), {"count": count, "first": first, "second": second}
+
+
+def _jax_training(case: Case, parameters: Weights, buffers: Weights, inputs: list[jax.Array], target: jax.Array) -> Job:
+    def loss_of(parameters: Weights, buffers: Weights, inputs: list[jax.Array]) -> tuple[jax.Array, Weights]:
+        updates: Weights = {}
+        output = case.jax_model(parameters | buffers, updates, *inputs)
+        return jax_loss(output, target), buffers | updates
+
+    def update(parameters: Weights, buffers: Weights, state: dict[str, Any], inputs: list[jax.Array]) -> Any:
+        (loss, buffers), gradients = jax.value_and_grad(loss_of, has_aux=True)(parameters, buffers, inputs)
+        parameters, state = adamw(parameters, gradients, state)
+        return parameters, buffers, state, loss
+
+    call = jax.jit(update, donate_argnums=(0, 1, 2))
+    zeros = {"first": jax.tree.map(jnp.zeros_like, parameters), "second": jax.tree.map(jnp.zeros_like, parameters)}
+    state: dict[str, Any] = {"count": jnp.zeros((), jnp.float32), **zeros}
 
     def step() -> jax.Array:
-        nonlocal parameters, buffers
-        parameters, buffers, loss = call(parameters, buffers, x)
+        nonlocal parameters, buffers, state
+        parameters, buffers, state, loss = call(parameters, buffers, state, inputs)
         jax.block_until_ready(parameters)
         return loss.block_until_ready()
 
     return step
 
 
-def _jax_arrays(model: Model) -> tuple[Weights, Weights, jax.Array]:
-    """Parameters, floating point buffers and input of the torch module, in memory of JAX's own."""
-    module, x = make_torch(model)
-    parameters = {name: jnp.array(value.detach().numpy()) for name, value in module.named_parameters()}
-    buffers = {n: jnp.array(value.numpy()) for n, value in module.named_buffers() if value.is_floating_point()}
-    return parameters, buffers, jnp.array(x.numpy())
-
-
-CONTENDERS: dict[str, dict[str, Callable[[Model], Job]]] = {
-    "inference": {
-        "jaten": lambda model: torch_inference(model, "jaten"),
-        "eager": lambda model: torch_inference(model, None),
-        "Inductor": lambda model: torch_inference(model, "inductor"),
-        "JAX": jax_inference,
-    },
-    "training": {
-        "jaten": lambda model: torch_training(model, "jaten"),
-        "eager": lambda model: torch_training(model, None),
-        "Inductor": lambda model: torch_training(model, "inductor"),
-        "JAX": jax_training,
-    },
+CONTENDERS: dict[str, Maker] = {
+    REFERENCE: torch_job(None),
+    "Inductor": torch_job("inductor"),
+    SUBJECT: torch_job("jaten"),
+    ON_JAX: torch_job("jaten", "jax"),
+    "JAX": jax_job,
+    CAPTURE: torch_job(_nothing()),
 }
+
+
+def takes_part(name: str, case: Case, job: str) -> bool:
+    return name != CAPTURE or (case.overhead and job == "inference")

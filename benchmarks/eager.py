@@ -17,7 +17,7 @@ import torch
 
 import jaten_ops  # noqa: F401  # the device jax
 
-from .__main__ import pin_threads
+from .threads import pin_threads
 from .timing import by_turns, ratio
 
 ROUNDS = 15

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import jaten_ops  # noqa: F401  # registers torch.ops.jaten
 from jaten_ops import registry
 
-from .__main__ import pin_threads
+from .threads import pin_threads
 from .timing import by_turns, ratio
 
 SIDE = 1000

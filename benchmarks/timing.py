@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 TURN = 0.02  # seconds: long against the clock's resolution, short against the drift
 WARM_UP = 0.3  # seconds
+FEWEST = 5  # rounds
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,17 @@ class Timing:
         return statistics.median(self.rounds)
 
 
-def by_turns(functions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Timing]:
-    """Times each function for `rounds` turns. A function returns when its work is done, not when it is queued."""
-    calls = {name: _warm_up(function) for name, function in functions.items()}
+def by_turns(functions: Mapping[str, Callable[[], object]], rounds: int, seconds: float = 1e9) -> dict[str, Timing]:
+    """Times each function for `rounds` turns, or fewer: as many as take about `seconds` for each, but `FEWEST`.
+
+    A function returns when its work is done, not when it is queued.
+    """
+    calls, turn = {}, 0.0
+    for name, function in functions.items():
+        duration = _warm_up(function)
+        calls[name] = max(1, round(TURN / duration))
+        turn += calls[name] * duration / len(functions)
+    rounds = min(rounds, max(FEWEST, round(seconds / turn))) if functions else 0
     turns: dict[str, list[float]] = {name: [] for name in functions}
     order = list(functions)
     for _ in range(rounds):
@@ -62,10 +71,10 @@ def _seconds(function: Callable[[], object], calls: int) -> float:
     return (time.perf_counter() - start) / calls
 
 
-def _warm_up(function: Callable[[], object]) -> int:
-    """Calls the function for a while, and returns how many calls make a turn."""
+def _warm_up(function: Callable[[], object]) -> float:
+    """Calls the function for a while, and returns the seconds that a call takes."""
     durations: list[float] = []
     end = time.perf_counter() + WARM_UP
     while len(durations) < 3 or time.perf_counter() < end:
         durations.append(_seconds(function, 1))
-    return max(1, round(TURN / statistics.median(durations)))
+    return statistics.median(durations)

@@ -1,0 +1,52 @@
+"""What the programs that start others share: empty caches, and JSON that says where it comes from."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+
+def caches(folder: Path) -> dict[str, str]:
+    """Where compilers keep what they have compiled."""
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),
+        "XDG_CACHE_HOME": str(folder / "others"),
+    }
+
+
+def about(module: str, threads: int) -> dict[str, Any]:
+    """The command that was given, and where it runs."""
+    environment = {
+        "threads": threads,
+        "processor": _processor(),
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "jax": version("jax"),
+        "platform": platform.platform(),
+    }
+    return {"command": " ".join([f"python -m {module}", *sys.argv[1:]]), "environment": environment}
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+
+
+def write(file: Path, report: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(_rounded(report), indent=1) + "\n", encoding="utf-8")
+
+
+def _rounded(tree: Any) -> Any:
+    """Five digits of each number: no clock has more."""
+    if isinstance(tree, dict):
+        return {key: _rounded(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_rounded(value) for value in tree]
+    return float(f"{tree:.5g}") if isinstance(tree, float) else tree

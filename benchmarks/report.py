@@ -1,0 +1,115 @@
+"""Publishes measurements: `python -m benchmarks.report [FILE ...] [--out docs]`.
+
+Takes what `python -m benchmarks` and `python -m benchmarks.first_call` wrote, prints how it compares with the last run
+that was published, and writes the tables to OUT/benchmarks.md, the plots to OUT/benchmarks/, and the measurements to
+OUT/benchmarks.json, with which the next report compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .plots import draw_all
+from .processes import write
+from .table import RATIOS, Result, compile_rows, first_call_header, first_call_row, header, means, ratio_of, row
+
+DEFAULT = [Path("build/benchmarks.json"), Path("build/first_calls.json")]
+ROOT = Path(__file__).resolve().parents[1]
+NOTABLE = 1.1  # a ratio that is larger or smaller by this factor than the last time
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="*", help=f"default: {', '.join(map(str, DEFAULT))}")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="the folder that is written to")
+    parser.add_argument("--dry", action="store_true", help="only compare")
+    options = parser.parse_args()
+    files = options.files or [file for file in DEFAULT if file.exists()]
+    report = merged([json.loads(file.read_text(encoding="utf-8")) for file in files])
+    saved = options.out / "benchmarks.json"
+    if saved.exists():
+        for line in compared(report["results"], json.loads(saved.read_text(encoding="utf-8"))["results"]):
+            print(line)
+    else:
+        print(f"nothing to compare with: {saved} is not there")
+    if not options.dry:
+        plots = draw_all(report["results"], options.out / "benchmarks")
+        (options.out / "benchmarks.md").write_text(page(report, plots), encoding="utf-8")
+        write(saved, report)
+        print(f"written to {options.out}: benchmarks.md, benchmarks.json, {len(plots)} plots")
+
+
+def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """One report of several. Of one case, job and dtype the last counts."""
+    results = {_key(r): r for report in reports for r in report.get("results", [])}
+    first_calls = {_key(r): r for report in reports for r in report.get("first_calls", [])}
+    environments = [report["environment"] for report in reports]
+    if any(e != environments[0] for e in environments):
+        raise SystemExit("the files come from different environments, so they do not belong in one report")
+    return {
+        "commands": [command for r in reports for command in r.get("commands", [r.get("command")])],
+        "environment": environments[0],
+        "results": list(results.values()),
+        "first_calls": list(first_calls.values()),
+    }
+
+
+def _key(result: Result) -> tuple[str, str, str]:
+    return result["case"], result["job"], result["dtype"]
+
+
+def compared(results: list[Result], saved: list[Result]) -> Iterator[str]:
+    """The ratios that differ from those of the last run. Times alone say little: the machine may be another."""
+    before = {_key(r): r for r in saved}
+    count = 0
+    for result in results:
+        last = before.get(_key(result))
+        if last is None:
+            continue
+        for pair in RATIOS:
+            now, then = ratio_of(result, *pair), ratio_of(last, *pair)
+            if now is None or then is None:
+                continue
+            count += 1
+            factor = now.median / then.median
+            if factor > NOTABLE or factor < 1 / NOTABLE:
+                word = "slower" if factor > 1 else "faster"
+                yield f"{word}: {', '.join(_key(result))}: {' / '.join(pair)} is {now}, was {then}"
+    yield f"{count} ratios compared with the last run; above are those that changed by more than {NOTABLE - 1:.0%}"
+
+
+def page(report: dict[str, Any], plots: list[Path]) -> str:
+    environment = report["environment"]
+    lines = [
+        "# Benchmarks",
+        "",
+        "Made by " + ", ".join(f"`{c}`" for c in report["commands"]) + " and `python -m benchmarks.report`, on",
+        f"{environment['processor']}, {environment['threads']} thread(s) for torch and XLA alike, torch "
+        f"{environment['torch']}, jax {environment['jax']}, Python {environment['python']}.",
+        "",
+        "Median seconds of a call, by turns in one process, and medians of the ratios within each round, with their",
+        "quartiles: below 1, the first is faster. `jaten` runs on plain tensors, `jaten on jax` on tensors of the",
+        "device `jax`; JAX is the same model written by hand, its training step, AdamW included, one jitted function.",
+        "All compute the same, which is checked first. `capture alone` is Dynamo and AOTAutograd with a backend that",
+        "computes nothing. `benchmarks/models/` has the cases.",
+    ]
+    for dtype in dict.fromkeys(r["dtype"] for r in report["results"]):
+        results = [r for r in report["results"] if r["dtype"] == dtype]
+        lines += ["", f"## {dtype}", "", *[f"- {line}" for line in means(results)], "", header(), *map(row, results)]
+        failures = [(r, n, text) for r in results for n, text in r["errors"].items()]
+        lines += [""] if failures else []
+        lines += [f"- {r['case']}, {r['job']}: {n} failed: {text.splitlines()[0]}" for r, n, text in failures]
+        lines += ["", "Seconds of the first call, which compiles, caches empty:", "", *compile_rows(results)]
+    if report["first_calls"]:
+        lines += ["", "## First calls in fresh processes", "", "Cold with empty caches, warm with those that it left."]
+        lines += ["", first_call_header(), *[line for f in report["first_calls"] for line in first_call_row(f)]]
+    lines += ["", *[f"![{plot.stem}](benchmarks/{plot.name})" for plot in plots], ""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
