@@ -30,8 +30,10 @@ def main() -> int:
     parser.add_argument("--case", action="append", choices=CASES, metavar="NAME", help=f"only: {', '.join(CASES)}")
     add_options(parser)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter turns")
-    parser.add_argument("--json", type=Path, default=Path("build/benchmarks.json"), help="where the measurements go")
+    parser.add_argument("--json", type=Path, help="where the measurements go (build/benchmarks-DTYPE.json)")
     options = parser.parse_args()
+    file = options.json or Path("build") / f"benchmarks-{options.dtype}.json"
+    file.unlink(missing_ok=True)
     if options.quick:
         vars(options).update(QUICK)
 
@@ -49,11 +51,11 @@ def main() -> int:
                 print(row(result), flush=True)
     for line in means(results):
         print(line)
-    write(options.json, {**about("benchmarks", options.threads), "results": results})
+    write(file, {**about("benchmarks", options.threads), "results": results})
     failures = [(r["case"], r["job"], name, text) for r in results for name, text in r["errors"].items()]
     for case_name, job, name, text in failures:
         print(f"{case_name}, {job}: {name} failed: {text}", file=sys.stderr)
-    print(f"{options.json} written after {time.monotonic() - start:.0f} s", file=sys.stderr)
+    print(f"{file} written after {time.monotonic() - start:.0f} s", file=sys.stderr)
     return 1 if failures else 0
 
 

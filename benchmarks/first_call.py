@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--without", action="append", default=[], choices=CONTENDERS, help="leave this contender out")
     parser.add_argument("--threads", type=int, default=1, help="threads for torch and for XLA alike")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--json", type=Path, default=Path("build/first_calls.json"), help="where the measurements go")
+    parser.add_argument("--json", type=Path, help="where the measurements go (build/first-calls-DTYPE.json)")
     options = parser.parse_args()
     names = [n for n in CONTENDERS if n != CAPTURE and n not in options.without]
     found = []
@@ -49,7 +49,8 @@ def main() -> None:
             progress("")
             for line in first_call_row(found[-1]):
                 print(line, flush=True)
-    write(options.json, {**about("benchmarks.first_call", options.threads), "first_calls": found})
+    file = options.json or Path("build") / f"first-calls-{options.dtype}.json"
+    write(file, {**about("benchmarks.first_call", options.threads), "first_calls": found})
 
 
 def cold_and_warm(name: str, case: str, job: str, options: argparse.Namespace) -> dict[str, Any]:

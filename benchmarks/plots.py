@@ -7,6 +7,7 @@ from pathlib import Path
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
 
 from .contenders import CAPTURE, CONTENDERS, REFERENCE
 from .table import Result, ratio_of, timings
@@ -111,9 +112,8 @@ def _overhead(axes: Axes, results: list[Result]) -> bool:
             style = "--" if name == CAPTURE else "-"
             axes.plot(*zip(*times, strict=True), style, marker="o", label=name, color=COLOURS[name])
     axes.set_xscale("symlog", linthresh=10)
-    axes.set_yscale("log")
+    _logarithmic(axes)
     axes.set_xticks(counts, map(str, counts))
-    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("parameters of four numbers")
     axes.set_ylabel("microseconds a call")
     axes.set_title("What a call costs")
@@ -125,5 +125,5 @@ def _overhead(axes: Axes, results: list[Result]) -> bool:
 def _logarithmic(axes: Axes) -> None:
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     axes.yaxis.set_minor_formatter("{x:g}")
-    axes.tick_params(axis="y", which="minor", labelsize=7)

@@ -17,18 +17,20 @@ from .plots import draw_all
 from .processes import write
 from .table import RATIOS, Result, compile_rows, first_call_header, first_call_row, header, means, ratio_of, row
 
-DEFAULT = [Path("build/benchmarks.json"), Path("build/first_calls.json")]
+DEFAULT = ("benchmarks-*.json", "first-calls-*.json")  # in build
 ROOT = Path(__file__).resolve().parents[1]
 NOTABLE = 1.1  # a ratio that is larger or smaller by this factor than the last time
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", type=Path, nargs="*", help=f"default: {', '.join(map(str, DEFAULT))}")
+    parser.add_argument("files", type=Path, nargs="*", help=f"default: {', '.join(DEFAULT)} in build")
     parser.add_argument("--out", type=Path, default=ROOT / "docs", help="the folder that is written to")
     parser.add_argument("--dry", action="store_true", help="only compare")
     options = parser.parse_args()
-    files = options.files or [file for file in DEFAULT if file.exists()]
+    files = options.files or [file for pattern in DEFAULT for file in sorted(Path("build").glob(pattern))]
+    if not files:
+        parser.error("there are no measurements: run `python -m benchmarks` first")
     report = merged([json.loads(file.read_text(encoding="utf-8")) for file in files])
     saved = options.out / "benchmarks.json"
     if saved.exists():
