@@ -39,6 +39,7 @@ def main() -> None:
     else:
         print(f"nothing to compare with: {saved} is not there")
     if not options.dry:
+        options.out.mkdir(parents=True, exist_ok=True)
         plots = draw_all(report["results"], options.out / "benchmarks")
         (options.out / "benchmarks.md").write_text(page(report, plots), encoding="utf-8")
         write(saved, report)

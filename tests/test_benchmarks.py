@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import measure, processes, table
 from benchmarks.models import CASES, Case, decoders, encoders, graph, mobile, recurrent, resnet, small, unet
 from benchmarks.models.case import Weights, in_jax_layout, jax_loss, torch_loss
 
@@ -86,3 +89,43 @@ def test_training(case: Case) -> None:
     for name, buffer in module.named_buffers():
         if name in updates:
             _near(updates[name], buffer, name, scale=1)  # a mean may be nothing but rounding
+
+
+def test_disagreement_is_seen() -> None:
+    right = [np.array([1.0, 2.0]), np.array([1.0, 2.0])]
+    tolerances = measure.TOLERANCES[torch.float32]
+    measure.check("inference", right, right, tolerances)
+    with pytest.raises(AssertionError, match="the output is off by"):
+        measure.check("inference", [right[0], right[1] + 0.01], right, tolerances)
+    with pytest.raises(AssertionError, match="shape"):
+        measure.check("inference", [r[:, None] for r in right], right, tolerances)
+    with pytest.raises(AssertionError, match="the output is off by nan"):
+        measure.check("inference", [r * np.nan for r in right], right, tolerances)
+    losses = [np.array(x) for x in (4.0, 3.0, 2.0)]
+    measure.check("training", losses, losses, tolerances)
+    with pytest.raises(AssertionError, match="the change of the loss"):
+        measure.check("training", [losses[0]] * 3, losses, tolerances)
+
+
+def _result(case: str, jaten: float) -> table.Result:
+    seconds = {"eager": 2.0, "Inductor": 1.5, "jaten": jaten, "JAX": 1.0, "capture alone": 0.1}
+    rounds = {name: {"first call": 3.0, "rounds": [s, s * 1.01, s]} for name, s in seconds.items()}
+    return {"case": case, "job": "inference", "dtype": "float32", "seconds": rounds, "errors": {"jaten on jax": "why"}}
+
+
+def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    report = pytest.importorskip("benchmarks.report", reason="needs matplotlib, of the extra `examples`")
+    measurements, out = tmp_path / "measurements.json", tmp_path / "docs"
+    monkeypatch.setattr(sys, "argv", ["report", str(measurements), "--out", str(out)])
+    for slower in (1, 2):
+        results = [_result("parameters-0", 1.0), _result("parameters-10", 0.5 * slower)]
+        processes.write(measurements, {**processes.about("benchmarks", 1), "results": results})
+        report.main()
+    said = capsys.readouterr().out
+    assert "nothing to compare with" in said
+    assert "slower: parameters-10, inference, float32: jaten / JAX is 1.00 (1.00-1.00), was 0.50" in said
+    page = (out / "benchmarks.md").read_text(encoding="utf-8")
+    assert "inference, jaten / Inductor: 0.67 in the geometric mean of 2 cases" in page
+    assert "jaten on jax failed: why" in page
+    plots = {plot.stem for plot in (out / "benchmarks").iterdir()}
+    assert plots == {"inference", "first-call-inference", "overhead"}
