@@ -1,11 +1,8 @@
-"""Convolutions of any number of spatial dimensions, their transposes and their gradients, in row-major NC... order.
-
-`convolve` is the one place that chooses how a convolution is lowered.
-"""
+"""Convolutions of any number of spatial dimensions, their transposes and their gradients, in row-major NC... order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +11,11 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from . import correlation
+from .correlation import Windows
 from .promotion import cast, compute_type, is_complex
 
 Ints = Sequence[int]
-Pairs = Sequence[tuple[int, int]]
 
 _LITTLE = 2**14  # elements: to sum them in double precision takes no measurable time
 
@@ -27,79 +25,20 @@ def _expand(values: Ints, n: int) -> tuple[int, ...]:
     return tuple(values) * n if len(values) == 1 else tuple(values)
 
 
-def _dimension_numbers(rank: int) -> lax.ConvDimensionNumbers:
-    order = tuple(range(rank))
-    return lax.ConvDimensionNumbers(order, order, order)
+def _windows(weight: jax.Array, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Windows:
+    n = weight.ndim - 2
+    return Windows(weight.shape[2:], _expand(stride, n), _expand(padding, n), _expand(dilation, n), groups)
 
 
-def convolve(
-    x: jax.Array, weight: jax.Array, stride: Ints, padding: Pairs, spread: Ints, dilation: Ints, groups: int
-) -> jax.Array:
-    """Cross-correlates x (N, C, ...) with weight (O, C / groups, ...): the result is (N, O, ...).
-
-    Args:
-        spread: x is widened by this factor with zeros between its elements, as in a transposed convolution.
-        padding: zeros added, or removed where negative, at both ends of each spatial dimension after that.
-    """
-    if is_complex(x.dtype):
-        # lax makes three real products of a complex one, whose differences lose digits; the four do not
-        re, im = lax.real(weight), lax.imag(weight)
-        (rr, ri), (ir, ii) = (
-            [convolve(part, w, stride, padding, spread, dilation, groups) for w in (re, im)]
-            for part in (lax.real(x), lax.imag(x))
-        )
-        return lax.complex(rr - ii, ri + ir)
-    return lax.conv_general_dilated(
-        x,
-        weight,
-        window_strides=stride,
-        padding=padding,
-        lhs_dilation=spread,
-        rhs_dilation=dilation,
-        dimension_numbers=_dimension_numbers(x.ndim),
-        feature_group_count=groups,
-    )
-
-
-def _forward(x: jax.Array, weight: jax.Array, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> jax.Array:
-    n = x.ndim - 2
-    return convolve(
-        x, weight, _expand(stride, n), [(p, p) for p in _expand(padding, n)], (1,) * n, _expand(dilation, n), groups
-    )
-
-
-def _transposed(
-    x: jax.Array, weight: jax.Array, stride: Ints, padding: Ints, dilation: Ints, output_padding: Ints, groups: int
-) -> jax.Array:
-    """The transpose of a convolution by its input: weight is (C, O / groups, ...)."""
-    n = x.ndim - 2
-    dilation = _expand(dilation, n)
-    channels, per_group, *kernel_size = weight.shape
-    grouped = weight.reshape(groups, channels // groups, per_group, *kernel_size).swapaxes(1, 2)
-    flipped = lax.rev(grouped.reshape(groups * per_group, channels // groups, *kernel_size), range(2, n + 2))
-    reach = [d * (k - 1) for d, k in zip(dilation, kernel_size, strict=True)]
-    pairs = [
-        (r - p, r - p + extra)
-        for r, p, extra in zip(reach, _expand(padding, n), _expand(output_padding, n), strict=True)
-    ]
-    return convolve(x, flipped, (1,) * n, pairs, _expand(stride, n), dilation, groups)
-
-
-def _linear(
-    stride: Ints, padding: Ints, dilation: Ints, transposed: bool, output_padding: Ints, groups: int
-) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """The convolution without bias as a function of input and weight."""
-    if transposed:
-        return lambda x, w: _transposed(x, w, stride, padding, dilation, output_padding, groups)
-    return lambda x, w: _forward(x, w, stride, padding, dilation, groups)
-
-
-def _output_sizes(input: jax.Array, weight: jax.Array, stride: Ints, padding: Ints, dilation: Ints) -> list[int]:
-    n = input.ndim - 2
+def _transposed_shape(x: jax.Array, weight: jax.Array, windows: Windows, output_padding: Ints) -> tuple[int, ...]:
+    """Of the result of a transposed convolution by a weight (C, O / groups, ...)."""
     settings = zip(
-        input.shape[2:], weight.shape[2:], _expand(stride, n), _expand(padding, n), _expand(dilation, n), strict=True
+        *(x.shape[2:], windows.stride, windows.padding, windows.reach()),
+        _expand(output_padding, len(windows.kernel)),
+        strict=True,
     )
-    return [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in settings]
+    sizes = [(size - 1) * s - 2 * p + reach + extra + 1 for size, s, p, reach, extra in settings]
+    return (x.shape[0], weight.shape[1] * windows.groups, *sizes)
 
 
 def _check(input: jax.Array, weight: jax.Array, bias: jax.Array | None, stride: Ints, padding: Ints, dilation: Ints):
@@ -119,12 +58,16 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
     if bias is not None and bias.shape != (channels,):
         raise RuntimeError(f"convolution: expected a bias of {channels} elements, got {list(bias.shape)}")
     dtype = input.dtype
+    windows = _windows(weight, stride, padding, dilation, groups)
     if not input.shape[1]:  # no channels in, none out, as ATen has it
-        return jnp.zeros((input.shape[0], 0, *_output_sizes(input, weight, stride, padding, dilation)), dtype)
+        return jnp.zeros((input.shape[0], 0, *windows.positions(input.shape[2:])), dtype)
     # half precision with a bias: both in float32, rounded once
     compute = dtype if bias is None else compute_type(dtype)
-    conv = _linear(stride, padding, dilation, transposed, output_padding, groups)
-    out = conv(cast(input, compute), cast(weight, compute))
+    x, w = cast(input, compute), cast(weight, compute)
+    if transposed:
+        out = correlation.input_gradient(x, w, windows, _transposed_shape(x, w, windows, output_padding))
+    else:
+        out = correlation.forward(x, w, windows)
     if bias is not None:
         out = out + cast(bias, compute).reshape(-1, *[1] * (input.ndim - 2))
     return cast(out, dtype)
@@ -149,16 +92,21 @@ def convolution_backward(
     groups,
     output_mask,
 ):
-    conv = _linear(stride, padding, dilation, transposed, output_padding, groups)
-    grad_input = grad_weight = grad_bias = None
+    windows = _windows(weight, stride, padding, dilation, groups)
     if not input.size:
         shapes = (input.shape, weight.shape, grad_output.shape[1:2])
         grads = [jnp.zeros(shape, input.dtype) for shape in shapes]
         return tuple(grad if on else None for grad, on in zip(grads, output_mask, strict=True))
+    grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
-        (grad_input,) = _transpose(lambda x: conv(x, _conj(weight)), input, grad_output)
+        if transposed:
+            every = correlation.forward(grad_output, _conj(weight), windows)
+            grad_input = correlation.resized(every, input.shape[2:])
+        else:
+            grad_input = correlation.input_gradient(grad_output, _conj(weight), windows, input.shape)
     if output_mask[1]:
-        (grad_weight,) = _transpose(lambda w: conv(_conj(input), w), weight, grad_output)
+        operands = (grad_output, _conj(input)) if transposed else (_conj(input), grad_output)
+        grad_weight = correlation.weight_gradient(*operands, windows, weight.shape)
     if output_mask[2]:
         grad_bias = _sum_over_positions(grad_output)
     return grad_input, grad_weight, grad_bias
@@ -171,10 +119,6 @@ def convolution_backward_overrideable(grad_output, input, weight, *settings):
 
 def _conj(x: jax.Array) -> jax.Array:
     return lax.conj(x) if is_complex(x.dtype) else x
-
-
-def _transpose(fn: Callable[[jax.Array], jax.Array], like: jax.Array, grad: jax.Array) -> list[jax.Array]:
-    return jax.linear_transpose(fn, like)(grad)
 
 
 def _sum_over_positions(grad: jax.Array) -> jax.Array:
@@ -193,11 +137,10 @@ def _sum_over_positions(grad: jax.Array) -> jax.Array:
 
 @kernel("conv_tbc")
 def conv_tbc(self, weight, bias, pad=0):
-    order = lax.ConvDimensionNumbers((1, 2, 0), (2, 1, 0), (1, 2, 0))
     compute = compute_type(self.dtype)
-    x, weight = cast(self, compute), cast(weight, compute)
-    out = lax.conv_general_dilated(x, weight, (1,), [(pad, pad)], dimension_numbers=order)
-    return cast(out + cast(bias, compute), self.dtype)
+    x, w = lax.transpose(cast(self, compute), (1, 2, 0)), lax.transpose(cast(weight, compute), (2, 1, 0))
+    out = correlation.forward(x, w, _windows(w, (1,), (pad,), (1,), 1))
+    return cast(lax.transpose(out, (2, 0, 1)) + cast(bias, compute), self.dtype)
 
 
 def _batched(self, weight, kernel_size, bias, stride, padding, dilation, transposed=False, output_padding=(0,)):

@@ -1,0 +1,268 @@
+"""How a convolution and its two gradients are lowered: the one place that chooses, by platform and shape.
+
+On a GPU or TPU XLA's convolution is the best there is. Its CPU compiler hands a convolution to Eigen, or, where that
+cannot take it, to a loop over every product: groups, and windows larger than what they slide over, cost 10 to 100
+times too much. So here a CPU has two more ways. TAPS adds up one product for each element of a kernel; PATCHES is
+one matrix product with what lies under each window. The limits in `choose` are measured, on one core.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import lax
+
+from .promotion import cast, compute_type, is_complex, is_float
+
+Shape = tuple[int, ...]
+_MOST_TAPS = 128  # each is an instruction of the loop
+_LITTLE = 32  # terms of a sum
+_FEW_POSITIONS = 64  # of an image: below, a matrix product of all images beats one for each
+
+
+class Windows(NamedTuple):
+    """How the windows of a kernel lie on an input, in each of its spatial dimensions."""
+
+    kernel: Shape
+    stride: Shape
+    padding: Shape  # zeros at both ends
+    dilation: Shape
+    groups: int
+
+    def reach(self) -> Shape:
+        """How far it is from the first element under a window to its last."""
+        return tuple(d * (k - 1) for d, k in zip(self.dilation, self.kernel, strict=True))
+
+    def positions(self, sizes: Sequence[int]) -> Shape:
+        """How many windows fit: the sizes of the output for the sizes of an input."""
+        settings = zip(sizes, self.reach(), self.stride, self.padding, strict=True)
+        return tuple((size + 2 * p - reach - 1) // s + 1 for size, reach, s, p in settings)
+
+    def under(self, x: jax.Array, index: Sequence[int], positions: Shape) -> jax.Array:
+        """What lies under one element of the kernel at all positions of a padded input (., ., ...)."""
+        start = [d * i for d, i in zip(self.dilation, index, strict=True)]
+        stop = [b + s * (n - 1) + 1 for b, s, n in zip(start, self.stride, positions, strict=True)]
+        return lax.slice(x, (0, 0, *start), (*x.shape[:2], *stop), (1, 1, *self.stride))
+
+
+# of the input (N, C, ...) and the weight (O, C / groups, ...): the output (N, O, ...)
+Forward = Callable[[jax.Array, jax.Array, Windows], jax.Array]
+# of the output's gradient and the weight, or of the input and the output's gradient; and the shape of the result
+Gradient = Callable[[jax.Array, jax.Array, Windows, Shape], jax.Array]
+
+
+class Lowering(NamedTuple):
+    """One way to compute a convolution and its gradients, in a real dtype."""
+
+    forward: Forward
+    input_gradient: Gradient
+    weight_gradient: Gradient
+
+
+def _transpose(fn: Callable[[jax.Array], jax.Array], shape: Shape, grad: jax.Array) -> jax.Array:
+    return jax.linear_transpose(fn, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
+
+
+def _by_input(forward: Forward) -> Gradient:
+    return lambda grad, weight, windows, shape: _transpose(lambda x: forward(x, weight, windows), shape, grad)
+
+
+def _by_weight(forward: Forward) -> Gradient:
+    return lambda x, grad, windows, shape: _transpose(lambda w: forward(x, w, windows), shape, grad)
+
+
+def _pad(x: jax.Array, low: Sequence[int], high: Sequence[int], between: Sequence[int] | None = None) -> jax.Array:
+    """Zeros around (or elements away, where negative) and between the elements of each spatial dimension."""
+    widths = [(0, 0, 0), (0, 0, 0), *zip(low, high, between or [0] * len(low), strict=True)]
+    return lax.pad(x, np.zeros((), x.dtype), widths)
+
+
+# --- XLA's convolution ------------------------------------------------------------------------------------------------
+
+
+def _direct(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
+    order = tuple(range(x.ndim))
+    return lax.conv_general_dilated(
+        x,
+        weight,
+        window_strides=windows.stride,
+        padding=[(p, p) for p in windows.padding],
+        rhs_dilation=windows.dilation,
+        dimension_numbers=lax.ConvDimensionNumbers(order, order, order),
+        feature_group_count=windows.groups,
+    )
+
+
+def _padded_first(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The weight's gradient slides the output's over the input: padded apart, it is never the larger one."""
+    padded = lax.optimization_barrier(_pad(x, windows.padding, windows.padding))
+    return _by_weight(_direct)(padded, grad, windows._replace(padding=(0,) * len(windows.padding)), shape)
+
+
+DIRECT = Lowering(_direct, _by_input(_direct), _by_weight(_direct))
+EIGEN = DIRECT._replace(weight_gradient=_padded_first)
+
+
+# --- one product for each element of a kernel, where every channel has a kernel of its own ---------------------------
+
+
+def _sum_of_taps(x: jax.Array, weight: jax.Array, windows: Windows, positions: Shape) -> jax.Array:
+    """Of a padded input (N, C, ...) and the weight (C, elements of a kernel)."""
+    total: jax.Array | None = None
+    for i, index in enumerate(np.ndindex(*windows.kernel)):
+        under = windows.under(x, index, positions)
+        product = under * lax.broadcast_in_dim(lax.index_in_dim(weight, i, 1, keepdims=False), under.shape, (1,))
+        total = product if total is None else total + product
+    assert total is not None
+    return total
+
+
+def _taps(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
+    outputs = weight.shape[0]
+    padded = _pad(x, windows.padding, windows.padding)
+    repeated = _repeat(padded, outputs // windows.groups)
+    flat = lax.reshape(weight, (outputs, math.prod(windows.kernel)))
+    return _sum_of_taps(repeated, flat, windows, windows.positions(x.shape[2:]))
+
+
+def _repeat(x: jax.Array, times: int) -> jax.Array:
+    """Each channel as many times."""
+    if times == 1:
+        return x
+    shape = (*x.shape[:2], times, *x.shape[2:])
+    axes = (0, 1, *range(3, x.ndim + 1))
+    return lax.reshape(lax.broadcast_in_dim(x, shape, axes), (x.shape[0], x.shape[1] * times, *x.shape[2:]))
+
+
+def _taps_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The transpose, as such a sum too: of the gradient with zeros between its elements and the kernel from its end."""
+    sizes, outputs = shape[2:], weight.shape[0]
+    low = [r - p for r, p in zip(windows.reach(), windows.padding, strict=True)]
+    widened = [s * (n - 1) + 1 for s, n in zip(windows.stride, grad.shape[2:], strict=True)]
+    whole = [size + r for size, r in zip(sizes, windows.reach(), strict=True)]
+    high = [w - b - n for w, b, n in zip(whole, low, widened, strict=True)]
+    padded = _pad(grad, low, high, [s - 1 for s in windows.stride])
+    flipped = lax.reshape(lax.rev(weight, range(2, weight.ndim)), (outputs, math.prod(windows.kernel)))
+    total = _sum_of_taps(padded, flipped, windows._replace(stride=(1,) * len(sizes)), sizes)
+    if outputs == windows.groups:
+        return total
+    return lax.reduce_sum(lax.reshape(total, (shape[0], windows.groups, outputs // windows.groups, *sizes)), (2,))
+
+
+TAPS = Lowering(_taps, _taps_of_gradient, _by_weight(_taps))
+
+
+# --- a matrix product with what lies under each window ----------------------------------------------------------------
+
+
+def _patches(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
+    groups, outputs = windows.groups, weight.shape[0]
+    positions = windows.positions(x.shape[2:])
+    terms = math.prod(weight.shape[1:])
+    matrix = lax.reshape(weight, (groups, outputs // groups, terms))
+    if x.shape[0] == 1 or math.prod(positions) >= _FEW_POSITIONS:
+        columns = lax.reshape(_columns(x, windows, 2), (x.shape[0], groups, terms, math.prod(positions)))
+        matrices = lax.broadcast_in_dim(matrix, (x.shape[0], *matrix.shape), (1, 2, 3))
+        out = lax.dot_general(matrices, columns, (((3,), (2,)), ((0, 1), (0, 1))))
+        return lax.reshape(out, (x.shape[0], outputs, *positions))
+    columns = _columns(lax.transpose(x, (1, 0, *range(2, x.ndim))), windows, 1)  # (C, elements of a kernel, N, ...)
+    columns = lax.reshape(columns, (groups, terms, x.shape[0] * math.prod(positions)))
+    out = lax.dot_general(matrix, columns, (((2,), (1,)), ((0,), (0,))))
+    out = lax.reshape(out, (outputs, x.shape[0], *positions))
+    return lax.transpose(out, (1, 0, *range(2, x.ndim)))
+
+
+def _columns(x: jax.Array, windows: Windows, axis: int) -> jax.Array:
+    """What lies under the windows on x (A, B, ...), with an axis more, for the elements of a kernel."""
+    positions = windows.positions(x.shape[2:])
+    if _apart(windows):
+        x = lax.slice(x, (0,) * x.ndim, (*x.shape[:2], *map(operator.mul, positions, windows.kernel)))
+        split = lax.reshape(x, (*x.shape[:2], *itertools.chain(*zip(positions, windows.kernel, strict=True))))
+        of_kernel, of_position = range(3, split.ndim, 2), range(2, split.ndim, 2)
+        columns = lax.transpose(split, (*range(axis), *of_kernel, *range(axis, 2), *of_position))
+        return lax.reshape(columns, (*x.shape[:axis], math.prod(windows.kernel), *x.shape[axis:2], *positions))
+    padded = _pad(x, windows.padding, windows.padding)
+    under = [windows.under(padded, index, positions) for index in np.ndindex(*windows.kernel)]
+    return lax.concatenate([lax.expand_dims(u, (axis,)) for u in under], axis)
+
+
+def _apart(windows: Windows) -> bool:
+    """Whether the windows lie side by side, without a gap: to take what is under each moves no element twice."""
+    return windows.stride == windows.kernel and not any(windows.padding) and max(windows.dilation) == 1
+
+
+PATCHES = Lowering(_patches, _by_input(_patches), _by_weight(_patches))
+
+
+# --- the choice -------------------------------------------------------------------------------------------------------
+
+
+def choose(windows: Windows, shape: Shape, outputs: int, window_fits: bool) -> Lowering:
+    """For a CPU, an input's shape (N, C, ...) and the number of output channels."""
+    taps, (images, channels) = math.prod(windows.kernel), shape[:2]
+    if taps > _MOST_TAPS and not _apart(windows):
+        return EIGEN
+    if windows.groups > 1:
+        return TAPS if windows.groups == channels else PATCHES
+    few = images * math.prod(windows.positions(shape[2:])) <= outputs // 4  # to bring the weight in order costs more
+    little = channels * taps <= _LITTLE
+    return PATCHES if taps == 1 or _apart(windows) or few or little or not window_fits else EIGEN
+
+
+def fits(windows: Windows, sizes: Sequence[int]) -> bool:
+    """Whether a kernel is no larger than what it slides over, without padding: Eigen takes no other."""
+    return all(reach < size for reach, size in zip(windows.reach(), sizes, strict=True))
+
+
+def _lowered(part: str, chosen: Lowering, a: jax.Array, b: jax.Array, *rest: Any) -> jax.Array:
+    """A part of the lowering that was chosen for CPUs, in float32 if the dtype is half; of DIRECT elsewhere."""
+    if is_complex(a.dtype):
+        # lax makes three real products of a complex one, whose differences lose digits; the four do not
+        (rr, ri), (ir, ii) = (
+            [_lowered(part, chosen, x, y, *rest) for y in (lax.real(b), lax.imag(b))]
+            for x in (lax.real(a), lax.imag(a))
+        )
+        return lax.complex(rr - ii, ri + ir)
+    cpu, default = getattr(chosen, part), getattr(DIRECT, part)
+    if cpu is default or not is_float(a.dtype):
+        return default(a, b, *rest)
+    compute = compute_type(a.dtype)
+    return lax.platform_dependent(
+        *(a, b),
+        cpu=lambda a, b: cast(cpu(cast(a, compute), cast(b, compute), *rest), a.dtype),
+        default=lambda a, b: default(a, b, *rest),
+    )
+
+
+def forward(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
+    """Cross-correlates x (N, C, ...) with weight (O, C / groups, ...): the result is (N, O, ...)."""
+    chosen = choose(windows, x.shape, weight.shape[0], fits(windows, x.shape[2:]))
+    return _lowered("forward", chosen, x, weight, windows)
+
+
+def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The transpose of `forward` by x, which has this shape: of (N, O, ...), the output's gradient.
+
+    A transposed convolution may ask for so large a result that more windows fit; those contribute nothing.
+    """
+    grad = resized(grad, windows.positions(shape[2:]))
+    chosen = choose(windows, shape, weight.shape[0], fits(windows, grad.shape[2:]))
+    return _lowered("input_gradient", chosen, grad, weight, windows, shape)
+
+
+def resized(x: jax.Array, sizes: Shape) -> jax.Array:
+    """With zeros more, or elements less, at the end of each spatial dimension."""
+    more = [size - n for size, n in zip(sizes, x.shape[2:], strict=True)]
+    return _pad(x, [0] * len(more), more) if any(more) else x
+
+
+def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The transpose of `forward` by the weight, which has this shape: of (N, O, ...), the output's gradient."""
+    grad = resized(grad, windows.positions(x.shape[2:]))
+    return _lowered("weight_gradient", choose(windows, x.shape, shape[0], True), x, grad, windows, shape)

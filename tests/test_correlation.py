@@ -1,0 +1,66 @@
+"""The lowerings of a convolution and of its gradients compute the same."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaten_ops.kernels import correlation
+from jaten_ops.kernels.correlation import DIRECT, PATCHES, TAPS, Lowering, Windows
+from jaten_ops.x64 import Enabled
+
+PLAIN = Windows((3, 3), (1, 1), (1, 1), (1, 1), 1)
+# windows, the input's shape, the number of output channels
+CASES = {
+    "plain": (PLAIN, (2, 3, 9, 10), 4),
+    "images of many positions": (PLAIN, (2, 3, 9, 8), 4),
+    "images of few positions": (PLAIN, (3, 5, 4, 4), 2),
+    "stride, padding and dilation": (Windows((3, 2), (2, 3), (2, 0), (2, 1), 1), (2, 3, 11, 9), 4),
+    "side by side": (Windows((2, 4), (2, 4), (0, 0), (1, 1), 1), (2, 3, 7, 9), 5),
+    "one element": (Windows((1,), (1,), (0,), (1,), 1), (2, 3, 70), 5),
+    "one element, strides": (Windows((1, 1), (2, 2), (0, 0), (1, 1), 1), (2, 3, 7, 7), 5),
+    "groups": (PLAIN._replace(groups=2), (2, 6, 8, 8), 4),
+    "a kernel for each channel": (PLAIN._replace(groups=3), (2, 3, 8, 8), 3),
+    "two kernels for each channel": (Windows((3, 3), (2, 2), (2, 0), (1, 2), 3), (2, 3, 8, 9), 6),
+    "a window larger than the input": (Windows((5,), (1,), (3,), (1,), 1), (2, 3, 2), 4),
+    "three dimensions": (Windows((2, 3, 2), (1, 2, 1), (1, 1, 0), (1, 1, 2), 1), (1, 2, 5, 6, 5), 3),
+    "elements at the end under no window": (Windows((2, 2), (3, 3), (0, 0), (1, 1), 1), (1, 2, 7, 7), 3),
+}
+LOWERINGS = {"taps": TAPS, "patches": PATCHES, "padded first": correlation.EIGEN}
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("case", CASES)
+def test_all_compute_the_same(case: str, lowering: str) -> None:
+    windows, shape, outputs = CASES[case]
+    if lowering == "taps" and windows.groups != shape[1]:
+        windows = windows._replace(groups=shape[1])
+        outputs = 2 * shape[1]
+    draw = np.random.default_rng(0).standard_normal
+    x, w = draw(shape), draw((outputs, shape[1] // windows.groups, *windows.kernel))
+    grad = draw((shape[0], outputs, *windows.positions(shape[2:])))
+
+    def parts(of: Lowering) -> list[jax.Array]:
+        calls = (of.forward, (x, w, windows)), (of.input_gradient, (grad, w, windows, shape))
+        every = (*calls, (of.weight_gradient, (x, grad, windows, w.shape)))
+        return [np.asarray(jax.jit(lambda part=part, given=given: part(*given))()) for part, given in every]
+
+    with Enabled():
+        for got, expected in zip(parts(LOWERINGS[lowering]), parts(DIRECT), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("windows", "shape", "outputs", "chosen"),
+    [
+        (PLAIN, (1, 64, 56, 56), 64, "eigen"),
+        (PLAIN, (4, 512, 2, 2), 512, "patches"),
+        (PLAIN._replace(groups=96), (1, 96, 56, 56), 96, "taps"),
+        (PLAIN._replace(groups=32), (1, 128, 56, 56), 128, "patches"),
+        (Windows((1, 1), (1, 1), (0, 0), (1, 1), 1), (8, 64, 28, 28), 256, "patches"),
+        (Windows((16, 16), (16, 16), (0, 0), (1, 1), 1), (8, 3, 224, 224), 192, "patches"),
+        (Windows((31, 31), (1, 1), (15, 15), (1, 1), 64), (1, 64, 32, 32), 64, "eigen"),
+    ],
+)
+def test_the_choice_for_a_cpu(windows: Windows, shape: tuple[int, ...], outputs: int, chosen: str) -> None:
+    names = {"eigen": correlation.EIGEN, "taps": TAPS, "patches": PATCHES}
+    assert correlation.choose(windows, shape, outputs, correlation.fits(windows, shape[2:])) is names[chosen]
