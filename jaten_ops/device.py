@@ -106,7 +106,11 @@ class JaxModule:
         return [torch.bfloat16, torch.float16]
 
     def _is_in_bad_fork(self) -> bool:
-        return False
+        return in_bad_fork
+
+
+in_bad_fork = False
+"""Whether this process was forked from one in which JAX was running, and cannot use the device."""
 
 
 def claim() -> bool:

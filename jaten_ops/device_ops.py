@@ -5,12 +5,14 @@ They are no kernels: nothing is computed, or tensors of two devices take part.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
+from jax._src import xla_bridge  # private: nothing public tells whether JAX has started
 
-from . import bridge, carrier, device, library, registry, storage
+from . import bridge, carrier, device, execute, library, registry, storage, x64
 from .aliasing import View, resized, row_major
 from .dispatch import borrowed_copy, functional, is_on_jax, placed, store, to_carrier, variant
 from .overlap import make_check
@@ -140,28 +142,26 @@ def _set_(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
 
 
 def _set_part_(
-    tensor: torch.Tensor, source: torch.Tensor, offset: int, size: Sequence[int], stride: Sequence[int] = ()
+    tensor: torch.Tensor, source: Any, offset: int, size: Sequence[int], stride: Sequence[int] = ()
 ) -> torch.Tensor:
+    """Into the memory of another tensor, or of a storage."""
     shape = tuple(size)
-    view = View(carrier.view_of(source).storage, shape, tuple(stride) or row_major(shape), offset)
-    become(tensor, resized(view, view.shape, view.strides()), source.dtype)
+    strides = tuple(stride) or row_major(shape)
+    if isinstance(source, torch.Tensor):
+        view, dtype = View(carrier.view_of(source).storage, shape, strides, offset), source.dtype
+    else:
+        view, dtype = storage.view_in(source, tensor.dtype, offset, shape, strides), tensor.dtype
+    become(tensor, resized(view, shape, strides), dtype)
+    return tensor
+
+
+def _set_storage_(tensor: torch.Tensor, source: Any) -> torch.Tensor:
+    become(tensor, storage.whole(source, tensor.dtype), tensor.dtype)
     return tensor
 
 
 def _set_nothing_(tensor: torch.Tensor) -> torch.Tensor:
     become(tensor, carrier.view_of(functional("empty.memory_format")([0], dtype=tensor.dtype)), tensor.dtype)
-    return tensor
-
-
-def _set_storage_(
-    tensor: torch.Tensor, source: Any, offset: int = 0, size: Any = None, stride: Sequence[int] = ()
-) -> torch.Tensor:
-    if size is None:
-        become(tensor, storage.whole(source, tensor.dtype), tensor.dtype)
-        return tensor
-    shape = tuple(size)
-    view = storage.view_in(source, tensor.dtype, offset, shape, tuple(stride) or row_major(shape))
-    become(tensor, resized(view, view.shape, view.strides()), tensor.dtype)
     return tensor
 
 
@@ -188,12 +188,13 @@ HANDLERS.update(
         _aten.set_.source_Tensor_storage_offset: _set_part_,
         _aten.set_.default: _set_nothing_,
         _aten.set_.source_Storage: _set_storage_,
-        _aten.set_.source_Storage_storage_offset: _set_storage_,
+        _aten.set_.source_Storage_storage_offset: _set_part_,
         _aten._pack_padded_sequence.default: _pack_padded_sequence,
         _aten.new_empty_strided.default: _new_empty_strided,
         _aten.empty_strided.default: _empty_strided,
         _aten.empty.memory_format: _empty,
         _aten.is_set_to.default: _is_set_to,
+        _aten._pin_memory.default: lambda tensor, device=None: _pin_memory(tensor),
     }
 )
 
@@ -230,6 +231,8 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
 @opaque
 def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
     """A copy: JAX has no use for pinned memory. For CUDA, which torch asks if a program names it, ATen's own."""
+    if is_on_jax(tensor):
+        raise RuntimeError(f"cannot pin a tensor on {tensor.device}: only dense CPU tensors can be pinned")
     if (device is not None and torch.device(device).type != "jax") or torch.cuda.is_available():
         key = torch._C.DispatchKey.CompositeExplicitAutograd
         return _aten._pin_memory.default._op_dk(key, tensor, device or "cuda")
@@ -249,6 +252,26 @@ def _ctc_loss(log_probs: torch.Tensor, *args: Any) -> torch.Tensor:
     moved = [a.to(log_probs.device) if isinstance(a, torch.Tensor) else a for a in args]
     return _aten.ctc_loss.Tensor._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, log_probs, *moved)
 
+
+def _after_fork() -> None:
+    """In a forked process, from which JAX's threads are gone: a computation would wait for them forever."""
+    if not xla_bridge.backends_are_initialized():
+        return  # it can start JAX itself
+
+    def refuse(*_args: Any) -> Any:
+        raise RuntimeError(
+            "Cannot use JAX in a forked subprocess: it was started before the fork. With multiprocessing,"
+            " use the 'spawn' start method (DataLoader: multiprocessing_context='spawn'), or CPU tensors alone."
+        )
+
+    # nothing is asked in other processes: what all computations pass is replaced in this one
+    execute.enter = refuse
+    setattr(x64.Enabled, "__enter__", refuse)  # noqa: B010  # mypy allows no method to be assigned
+    bridge._capsule_to_buffer = refuse
+    device.in_bad_fork = True
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 if device.CLAIMED:
     for _spec in registry.SPECS.values():

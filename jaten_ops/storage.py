@@ -8,12 +8,17 @@ by it.
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
+import jax
+import numpy as np
 import torch
 
 from . import bridge
 from .aliasing import Storage, View, row_major
+from .device import index_of, of_array, put
 from .view_ops import with_bits_cast
 
 _DEVICE = "jax"
@@ -24,21 +29,22 @@ class JaxStorage(torch.UntypedStorage):
     """The storage of tensors on the device `jax`.
 
     Attributes:
-        arrays: what the tensors share; None in one that `torch.load` has filled and no tensor has read yet.
+        arrays: what the tensors share; None in one that holds bytes, as of `torch.load`, and no tensor has read yet.
     """
 
     arrays: Storage | None
     _number: int
+    _index: int
 
     @staticmethod
-    def __new__(cls, source: Any = 0) -> JaxStorage:
-        self = super().__new__(cls, source)  # type: ignore[call-arg]  # torch's stub lacks it
-        self.arrays, self._number = None, next(_numbers)
+    def __new__(cls, size: Any = 0, *, device: Any = None) -> JaxStorage:
+        self = super().__new__(cls, size)  # type: ignore[call-arg]  # torch's stub lacks it
+        self.arrays, self._number, self._index = None, next(_numbers), index_of(device)
         return self
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]  # torch's is not declared as a property
-        return torch.device(_DEVICE, 0)
+        return torch.device(_DEVICE, self._index) if self.arrays is None else of_array(self.arrays.array)
 
     def data_ptr(self) -> int:
         """A number that no other storage has, and no address: far enough from the next for the largest of tensors."""
@@ -52,6 +58,68 @@ class JaxStorage(torch.UntypedStorage):
     def __len__(self) -> int:
         return self.nbytes()
 
+    def cpu(self) -> torch.UntypedStorage:
+        """A copy of the bytes in torch's memory."""
+        if self.arrays is None:
+            return torch.UntypedStorage(super().nbytes()).copy_(self)
+        return bridge.export(self.arrays.array).clone().untyped_storage()
+
+    def _changed(self, change: Callable[[torch.UntypedStorage], Any]) -> JaxStorage:
+        """The storage itself, after a change of its bytes, which the tensors see."""
+        changed = self.cpu()
+        change(changed)
+        if self.arrays is None:
+            super().copy_(changed)
+        else:
+            old = self.arrays.array
+            self.arrays.put(_array(changed, bridge.TORCH_DTYPES[old.dtype], self.device).reshape(old.shape))
+        return self
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.cpu()[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._changed(lambda held: held.__setitem__(index, value))
+
+    def fill_(self, value: int) -> JaxStorage:
+        return self._changed(lambda held: held.fill_(value))  # type: ignore[attr-defined]  # torch's stub lacks it
+
+    def copy_(self, source: Any, non_blocking: bool | None = None) -> JaxStorage:  # type: ignore[override]  # of any kind
+        held = source.cpu()
+        return self._changed(lambda own: own.copy_(held))
+
+    def resize_(self, size: int) -> Any:
+        raise RuntimeError("resize_: memory on the device jax is not to be resized; resize the tensor")
+
+    def share_memory_(self) -> Any:
+        raise RuntimeError("share_memory_: processes share no memory on the device jax; move the tensor to the CPU")
+
+    def clone(self) -> JaxStorage:
+        return JaxStorage(self.nbytes(), device=self.device).copy_(self)
+
+    def _write_file(self, *args: Any) -> None:
+        self.cpu()._write_file(*args)
+
+    def _set_from_file(self, *args: Any) -> None:
+        self._changed(lambda held: held._set_from_file(*args))
+
+    def __reduce__(self) -> Any:
+        # no tensor, whose memory torch would share with a process that starts later than this copy is freed
+        return _unpickled, (torch.empty(0, dtype=torch.uint8).set_(self.cpu()).numpy(), str(self.device))
+
+
+def _unpickled(held: np.ndarray, location: str) -> JaxStorage:
+    return _from_bytes(torch.from_numpy(held).untyped_storage(), location)
+
+
+def _from_bytes(held: torch.UntypedStorage, location: str) -> JaxStorage:
+    return JaxStorage(held.nbytes(), device=location).copy_(held)
+
+
+def _array(held: torch.UntypedStorage, dtype: torch.dtype, device: torch.device) -> jax.Array:
+    """The bytes in torch's memory as a flat array on a device; a copy."""
+    return put(bridge.borrow(torch.empty(0, dtype=dtype).set_(held).clone()), device)
+
 
 def storage_of(view: View) -> JaxStorage:
     """The storage of a view; of all views that share, the same."""
@@ -60,6 +128,35 @@ def storage_of(view: View) -> JaxStorage:
         root.handle = JaxStorage()
         root.handle.arrays = root
     return root.handle
+
+
+def typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStorage:
+    """A storage as torch's older functions take it."""
+
+    def new_shared(size: int, *, device: Any = None) -> torch.TypedStorage:  # for a batch in a DataLoader's worker
+        return typed(JaxStorage(size * dtype.itemsize, device=storage.device), dtype)
+
+    found = torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+    setattr(found, "_new_shared", new_shared)  # noqa: B010  # torch's own makes one by an allocator in C++
+    return found
+
+
+def reduced(view: View, dtype: torch.dtype, requires_grad: bool, state: dict[str, Any]) -> tuple[Any, ...]:
+    """How a tensor is pickled: by the functions and in the form that torch has for its own tensors.
+
+    Args:
+        view, dtype, requires_grad: of the tensor.
+        state: its attributes.
+    """
+    if not isinstance(view.storage, Storage):  # values seen as others
+        view = View.whole(view.read())
+    new = dtype in torch.storage._new_dtypes()  # which have no class of storages
+    held = typed(storage_of(view), torch.uint8 if new else dtype)
+    hooks: OrderedDict[Any, Any] = OrderedDict()
+    rebuild: Any = torch._utils._rebuild_tensor_v3 if new else torch._utils._rebuild_tensor_v2
+    geometry = view.offset, view.shape, view.strides()
+    args = (held, *geometry, requires_grad, hooks, *([dtype] if new else []))
+    return (torch._tensor._rebuild_from_type_v2, (rebuild, torch.Tensor, args, state)) if state else (rebuild, args)
 
 
 def view_in(
@@ -71,24 +168,23 @@ def view_in(
             f"set_: a storage on {source.device}, a tensor on {_DEVICE}; move the former's with .to('jax')"
         )
     if source.arrays is None:
-        flat = torch.empty(0, dtype=dtype).set_(source)
-        source.arrays = Storage(bridge.borrow(flat.clone()))
+        source.arrays = Storage(_array(source.cpu(), dtype, source.device))
         source.arrays.handle = source
     held = bridge.TORCH_DTYPES[source.arrays.array.dtype]
     return View(with_bits_cast(source.arrays, held, dtype), shape, stride, offset)
 
 
 def _tag(storage: Any) -> str | None:
-    return _DEVICE if isinstance(storage, JaxStorage) else None
+    return str(storage.device) if isinstance(storage, JaxStorage) else None
 
 
 def _restore(storage: Any, location: str) -> Any:
     """The bytes that `torch.load` has read, as a storage of the device."""
-    if location.partition(":")[0] != _DEVICE or isinstance(storage, JaxStorage):
-        return storage if isinstance(storage, JaxStorage) else None
-    found = JaxStorage(storage.nbytes())
-    found.copy_(storage)
-    return found
+    if location.partition(":")[0] != _DEVICE:
+        return None
+    if isinstance(storage, JaxStorage) and (storage.device == torch.device(location) or ":" not in location):
+        return storage
+    return _from_bytes(storage, location)
 
 
 def register() -> None:

@@ -7,6 +7,7 @@ of one carrier: the carriers are fake then, and the jaten ops are what is record
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from . import bridge, carrier, device
 from .aliasing import View
-from .storage import storage_of
+from .storage import reduced, storage_of, typed
 from .tracing import opaque
 
 Handler = Callable[..., Any]
@@ -86,12 +87,16 @@ class Tensor(torch.Tensor):
         return new
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # torch's own way for devices without storage of torch's, which honours map_location
-        arguments = self.detach().cpu(), self.dtype, str(self.device), self.requires_grad
-        plain = torch._utils._rebuild_device_tensor_from_cpu_tensor, arguments
+        """As a tensor of torch's: those that share do so when loaded, attributes stay, `map_location` is honoured."""
+        torch.utils.hooks.warn_if_has_hooks(self)
+        state = {k: v for k, v in self.__dict__.items() if k not in _OF_VALUES}
         if not isinstance(self, torch.nn.Parameter):
-            return plain
-        return torch._utils._rebuild_parameter, (from_view(self.view_of_arrays, self.dtype), self.requires_grad, {})
+            return reduced(self.view_of_arrays, self.dtype, self.requires_grad, state)
+        hooks: OrderedDict[Any, Any] = OrderedDict()
+        parts = from_view(self.view_of_arrays, self.dtype), self.requires_grad, hooks
+        if state:
+            return torch._utils._rebuild_parameter_with_state, (*parts, state)
+        return torch._utils._rebuild_parameter, parts
 
     def __dlpack__(self, **options: Any) -> Any:
         """The array's memory, read-only for its taker."""
@@ -105,6 +110,9 @@ class Tensor(torch.Tensor):
     def untyped_storage(self) -> torch.UntypedStorage:
         """What stands for the memory: the same object for all tensors that share it. See `jaten_ops.storage`."""
         return super().untyped_storage() if is_traced(self) else storage_of(self.view_of_arrays)
+
+    def _typed_storage(self) -> torch.TypedStorage:
+        return super()._typed_storage() if is_traced(self) else typed(self.untyped_storage(), self.dtype)
 
     def data_ptr(self) -> int:
         """A number that tells tensors of one storage apart, and no address."""
@@ -144,7 +152,9 @@ class Tensor(torch.Tensor):
             _set_data(self, new)
 
     def as_subclass(self, cls: Any) -> Any:
-        """As torch's; a buffer or parameter that has no values yet, as lazy modules have, stays one of the device."""
+        """As torch's; but on the device plain tensors, and those that lazy modules have, are of this class."""
+        if cls is torch.Tensor:
+            return self
         if cls not in _LAZY:
             return super().as_subclass(cls)
         new = from_view(self.view_of_arrays, self.dtype).requires_grad_(self.requires_grad)

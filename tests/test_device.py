@@ -71,6 +71,8 @@ def test_deferred_initialization() -> None:
 def test_pinned_memory_is_a_copy() -> None:
     x = torch.arange(3.0)
     assert torch.equal(x.pin_memory(), x)
+    with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+        x.to("jax").pin_memory()
 
 
 def test_indices_and_lengths_may_be_on_the_cpu() -> None:
@@ -117,6 +119,7 @@ def test_results_go_where_the_call_says(device: str) -> None:
 
 
 TWO_DEVICES = """
+import io
 import torch, jaten_ops, jax
 assert torch.jax.device_count() == 2
 x, y = torch.ones(2, device="jax:1"), torch.ones(2).to("jax:1")
@@ -132,6 +135,22 @@ else:
     raise AssertionError("tensors of two devices were added")
 with torch.no_grad():  # the autograd engine knows of one device of a backend in Python
     assert torch.nn.Linear(2, 2).to("jax:1")(x).device == torch.device("jax:1")
+assert x.untyped_storage().device == torch.device("jax:1")
+CASES = [("cpu", "jax:1", 1), ("cpu", {"cpu": "jax:1"}, 1), ("jax:1", None, 1), ("jax:1", "jax", 0)]
+for saved, location, found in CASES:
+    file = io.BytesIO()
+    torch.save(torch.nn.Linear(2, 2).to(saved).state_dict(), file)
+    file.seek(0)
+    for tensor in torch.load(file, map_location=location).values():
+        assert tensor.device == tensor.untyped_storage().device == torch.device("jax", found)
+        assert tensor.view_of_arrays.read().devices() == {jax.devices()[found]}
+file.seek(0)
+try:
+    torch.load(file, map_location="jax:2")
+except RuntimeError as error:
+    assert "no such device" in str(error)
+else:
+    raise AssertionError("loaded onto a device that is not there")
 """
 
 

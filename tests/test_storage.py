@@ -85,6 +85,66 @@ def test_storages_tell_what_is_shared() -> None:
         y.set_(torch.ones(2).untyped_storage())
 
 
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_files_are_as_torch_writes_them(zipped: bool) -> None:
+    x = torch.arange(6.0, device="jax")
+    x.mark = 5
+    state = {
+        "all": x,
+        "part": x.view(2, 3).t()[1:],
+        "parameter": nn.Parameter(x.bfloat16()),
+        "small": torch.ones(2, dtype=torch.float8_e4m3fn, device="jax"),
+        "conjugate": torch.ones(2, dtype=torch.complex64, device="jax").conj(),
+        "bits": x.view(torch.int32)[2:],
+    }
+    for location, kind in (("jax", jaten_ops.Tensor), ("cpu", torch.Tensor)):
+        file = io.BytesIO()
+        torch.save({n: t for n, t in state.items() if n != "bits"}, file, _use_new_zipfile_serialization=zipped)
+        file.seek(0)
+        back = torch.load(file, map_location=location)
+        assert all(t.device.type == location and isinstance(t, kind) for t in back.values())
+        assert all(torch.equal(t.cpu(), state[n].cpu()) and t.dtype == state[n].dtype for n, t in back.items())
+        assert back["all"].mark == 5
+        back["all"].zero_()
+        assert back["part"].sum() == 0 and x.sum() == 15
+    assert torch.equal(pickle.loads(pickle.dumps(state["bits"])), state["bits"])
+
+
+def test_legacy_files_go_to_the_device() -> None:
+    """Their values come after the tensors are made."""
+    file = io.BytesIO()
+    torch.save(torch.arange(3), file, _use_new_zipfile_serialization=False)
+    file.seek(0)
+    assert torch.load(file, map_location="jax").tolist() == [0, 1, 2]
+
+
+def test_attributes_survive_pickling() -> None:
+    for x in (torch.ones(2, device="jax"), nn.Parameter(torch.ones(2, device="jax"))):
+        x.note = "kept"
+        back = pickle.loads(pickle.dumps(x))
+        assert back.note == "kept" and back.requires_grad == x.requires_grad and type(back) is jaten_ops.Tensor
+        assert isinstance(back, nn.Parameter) == isinstance(x, nn.Parameter)
+        other = copy.copy(x)  # which shares, and has the attributes
+        with torch.no_grad():
+            other.zero_()
+        assert x.tolist() == [0, 0] and other.note == "kept"
+
+
+def test_storages_are_written_to() -> None:
+    x = torch.ones(4, device="jax")
+    storage = x.untyped_storage()
+    storage.fill_(0)
+    assert x.tolist() == [0] * 4
+    storage.copy_(torch.arange(4.0).untyped_storage())
+    assert x.tolist() == [0, 1, 2, 3] and storage.tolist() == storage.cpu().tolist() == storage.clone().tolist()
+    storage[3] = 64
+    assert x[0].item() == 2
+    assert pickle.loads(pickle.dumps(storage)).tolist() == storage.tolist()
+    for refused in (x.share_memory_, lambda: storage.resize_(0)):
+        with pytest.raises(RuntimeError, match="memory on the device jax"):
+            refused()
+
+
 def test_data_of_a_parameter() -> None:
     parameter = nn.Parameter(torch.ones(2, device="jax"))
     parameter.data = torch.zeros(3, device="jax")
