@@ -23,13 +23,14 @@ from .processes import about, caches, write
 from .table import Result, header, means, row
 
 QUICK = {"rounds": 10, "seconds": 0.5}
+LONG = ("parameters-1000",)  # Inductor compiles it for a minute
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", action="append", choices=CASES, metavar="NAME", help=f"only: {', '.join(CASES)}")
     add_options(parser)
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter turns")
+    parser.add_argument("--quick", action="store_true", help=f"fewer and shorter turns, without {', '.join(LONG)}")
     parser.add_argument("--json", type=Path, help="where the measurements go (build/benchmarks-DTYPE.json)")
     options = parser.parse_args()
     file = options.json or Path("build") / f"benchmarks-{options.dtype}.json"
@@ -38,7 +39,8 @@ def main() -> int:
         vars(options).update(QUICK)
 
     start = time.monotonic()
-    cases = [case for name, case in CASES.items() if not options.case or name in options.case]
+    chosen = options.case or [name for name in CASES if not (options.quick and name in LONG)]
+    cases = [case for name, case in CASES.items() if name in chosen]
     cases = [case for case in cases if options.job in (None, *case.jobs)]
     results: list[Result] = []
     print(header(), flush=True)

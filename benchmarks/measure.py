@@ -42,6 +42,7 @@ def main() -> None:
     pin_threads(options.threads)
     case = CASES[options.case]
     results = []
+    warm_imports([name for name in CONTENDERS if name not in options.without])
     for job in [j for j in case.jobs if options.job in (None, j)]:
         with settings(case):
             results.append({"case": case.name, "job": job, **measure(case, job, options)})
@@ -73,7 +74,6 @@ def measure(case: Case, job: str, options: argparse.Namespace) -> dict[str, Any]
     values: dict[str, list[np.ndarray]] = {}
     first_calls: dict[str, float] = {}
     errors: dict[str, str] = {}
-    warm_imports(names)
     for name in names:
         progress(f"{case.name}, {job}: {name} compiles")
         try:

@@ -155,7 +155,17 @@ def _taps_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shap
     return lax.reduce_sum(lax.reshape(total, (shape[0], windows.groups, outputs // windows.groups, *sizes)), (2,))
 
 
-TAPS = Lowering(_taps, _taps_of_gradient, _by_weight(_taps))
+def _products_with_taps(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The sum over all positions of each element's products, all elements in one pass over the input."""
+    padded = _repeat(_pad(x, windows.padding, windows.padding), shape[0] // windows.groups)
+    taps = [windows.under(padded, index, grad.shape[2:]) * grad for index in np.ndindex(*windows.kernel)]
+    zero = np.zeros((), grad.dtype)
+    sums = lax.reduce(taps, [zero] * len(taps), lambda a, b: tuple(map(lax.add, a, b)), tuple(range(2, grad.ndim)))
+    by_image = lax.concatenate([lax.expand_dims(s, (2,)) for s in sums], 2)
+    return lax.reshape(lax.reduce_sum(by_image, (0,)), shape)
+
+
+TAPS = Lowering(_taps, _taps_of_gradient, _products_with_taps)
 
 
 # --- a matrix product with what lies under each window ----------------------------------------------------------------
