@@ -16,7 +16,7 @@ VOCABULARY, BATCH = 1024, 2
 
 # ---- Mamba ---------------------------------------------------------------------------------------
 
-WIDTH, INNER, STATE, RANK, WINDOW, DEPTH, LENGTH = 128, 256, 16, 8, 4, 2, 32
+WIDTH, INNER, STATE, RANK, WINDOW, DEPTH, LENGTH = 128, 256, 16, 8, 4, 2, 24
 
 
 class MambaBlock(nn.Module):
@@ -96,7 +96,7 @@ def jax_mamba(w: Weights, updates: Weights | None, tokens: jax.Array) -> jax.Arr
 
 # ---- LSTM ----------------------------------------------------------------------------------------
 
-LSTM_WIDTH, LSTM_DEPTH, LSTM_LENGTH, LSTM_BATCH = 256, 2, 32, 8
+LSTM_WIDTH, LSTM_DEPTH, LSTM_LENGTH, LSTM_BATCH = 256, 1, 16, 16
 
 
 class LSTM(nn.Module):
