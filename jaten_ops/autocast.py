@@ -78,8 +78,10 @@ def _make(overload: str) -> Callable[..., Any]:
             if overload in REFUSED:
                 raise RuntimeError(REFUSED[overload])
             if overload in DTYPE_GIVEN:
-                if isinstance(args[0], torch.Tensor) and _eligible(args[0]) and kwargs.get("dtype") is None:
-                    kwargs = kwargs | {"dtype": torch.float32}
+                at = [a.name for a in op._schema.arguments].index("dtype")  # no argument by position is behind it
+                given = args[at] if at < len(args) else kwargs.get("dtype")
+                if given is None and isinstance(args[0], torch.Tensor) and _eligible(args[0]):
+                    args, kwargs = args[:at], kwargs | {"dtype": torch.float32}
                 return op(*args, **kwargs)
             dtype = torch.float32
             if overload in LOWER:

@@ -21,6 +21,9 @@ def test_policies() -> None:
     with torch.autocast("jax", dtype=torch.bfloat16):
         assert (x @ x).dtype == nn.functional.linear(x, x).dtype == torch.bfloat16
         assert torch.softmax(half, -1).dtype == half.sum().dtype == half.exp().dtype == torch.float32
+        assert torch.log_softmax(half, -1, None).dtype == torch.float32
+        assert torch.log_softmax(half, -1, torch.bfloat16).dtype == torch.bfloat16  # as cross_entropy calls it
+        assert nn.functional.cross_entropy(half, torch.arange(4, device="jax")).dtype == torch.float32
         assert torch.dot(half[0], x[0]).dtype == torch.float32 and torch.dot(half[0], half[0]).dtype == torch.bfloat16
         assert (half + half).dtype == torch.bfloat16 and (x.double() @ x.double()).dtype == torch.float64
         with pytest.raises(RuntimeError, match="unsafe to autocast"):
