@@ -5,8 +5,8 @@ left. Prints a Markdown table and writes JSON for `python -m benchmarks.report`:
 
 - import: seconds of importing what the contender needs;
 - first call: seconds of the first call, or step, and of what makes it (`torch.compile`, `jax.jit`);
-- peak: MiB by which the process's largest resident size grew over that of the imports, in three calls. The compilers
-  that Inductor starts are not in it.
+- peak: the largest resident size in three calls over that after the imports, in MiB: weights, what is computed, and
+  what the compiler takes. The compilers that Inductor starts as processes are not in it. Linux only.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--job", choices=JOBS, help="only this job")
     parser.add_argument("--without", action="append", default=[], choices=CONTENDERS, help="leave this contender out")
     parser.add_argument("--rounds", type=int, default=30, help="turns of each contender, at most")
-    parser.add_argument("--seconds", type=float, default=3.0, help="for a contender's turns, about and at most")
+    parser.add_argument("--seconds", type=float, default=2.0, help="for a contender's turns, about and at most")
     parser.add_argument("--threads", type=int, default=1, help="threads for torch and for XLA alike")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
 

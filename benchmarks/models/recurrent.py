@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from .case import Case, Weights
 from .layers import linear, rms_norm
 
-VOCABULARY, BATCH = 1024, 2
+VOCABULARY, BATCH = 1024, 4
 
 # ---- Mamba ---------------------------------------------------------------------------------------
 
-WIDTH, INNER, STATE, RANK, WINDOW, DEPTH, LENGTH = 128, 256, 16, 8, 4, 2, 24
+WIDTH, INNER, STATE, RANK, WINDOW, DEPTH, LENGTH = 128, 256, 16, 8, 4, 2, 16
 
 
 class MambaBlock(nn.Module):
