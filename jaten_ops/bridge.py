@@ -6,6 +6,7 @@ that write is meant to be seen; an exported tensor owns the array's buffer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -42,6 +43,8 @@ DTYPES: dict[torch.dtype, np.dtype] = {
 TORCH_DTYPES: dict[np.dtype, torch.dtype] = {v: k for k, v in DTYPES.items()}
 
 _NOT_IN_DLPACK = {dtype for dtype in DTYPES if dtype.is_floating_point and dtype.itemsize == 1}
+# those that JAX takes from NumPy as they are, also where 64-bit types are off
+_NUMPY_HOLDS = {dtype for dtype, held in DTYPES.items() if held.kind in "biuf" and held.itemsize <= 4} - _NOT_IN_DLPACK
 _cpu: Any = None
 
 
@@ -95,6 +98,19 @@ def borrow(tensor: torch.Tensor) -> jax.Array:
         return jax.dlpack.from_dlpack(tensor.detach())
 
 
+def lend(tensor: torch.Tensor) -> Any:
+    """A CPU tensor as an operand of one call of a compiled function, which must be over before the tensor changes.
+
+    A NumPy array of the memory, which JAX takes without a copy at half the cost of `borrow`, where the dtype allows.
+    """
+    if tensor.dtype in _NUMPY_HOLDS:
+        try:
+            return tensor.numpy()
+        except (RuntimeError, TypeError):  # it requires a gradient, or is lazily negative, or zeros without memory
+            pass
+    return borrow(tensor)
+
+
 def export(array: jax.Array) -> torch.Tensor:
     """A `jax.Array` as a tensor on the same hardware, sharing its memory; waits until the array is computed."""
     if not array.size:  # JAX's strides of an empty array are not torch's
@@ -105,6 +121,14 @@ def export(array: jax.Array) -> torch.Tensor:
     if _buffer_to_capsule is not None and not torch.cuda.is_initialized():
         return torch._C._from_dlpack(_buffer_to_capsule(array))
     return torch_dlpack.from_dlpack(array)
+
+
+def exporter(dtype: torch.dtype, numel: int) -> Callable[[jax.Array], torch.Tensor]:
+    """`export` for arrays of this dtype and size on a CPU, decided beforehand."""
+    if _buffer_to_capsule is None or not numel or dtype in _NOT_IN_DLPACK or torch.cuda.is_initialized():
+        return export
+    capsule, tensor = _buffer_to_capsule, torch._C._from_dlpack
+    return lambda array: tensor(capsule(array))
 
 
 def shares_memory(array: jax.Array, tensor: torch.Tensor) -> bool:

@@ -23,9 +23,10 @@ def convert(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """
     if is_complex(x.dtype) and dtype.kind != "b" and not is_complex(dtype):
         x = lax.real(x)
-    if dtype.name.startswith("float8_e4m3"):  # has no infinity: the largest value stands for it
-        limit = float(jnp.finfo(dtype).max)
-        x = lax.clamp(-limit, cast(x, np.promote_types(np.float32, x.dtype)), limit)
+    if dtype.name == "float8_e4m3fn":  # has no infinity: the largest value stands for it
+        wide = np.promote_types(np.float32, x.dtype)
+        limit = np.array(jnp.finfo(dtype).max, wide)
+        x = lax.clamp(-limit, cast(x, wide), limit)
     if not is_float(x.dtype) or dtype.kind not in "iu":
         return cast(x, dtype)
     wide = np.int64 if dtype.itemsize == 8 or dtype == np.uint32 else np.int32

@@ -14,6 +14,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from .conversion import convert
 from .promotion import cast, compute_type, is_integral, promote
 
 _MM = (((1,), (0,)), ((), ()))
@@ -172,7 +173,7 @@ def scaled_mm(self, mat2, scale_a, scale_b, bias=None, scale_result=None, out_dt
     dtype = np.dtype(out_dtype or self.dtype)
     if scale_result is not None and dtype.itemsize == 1:  # ATen ignores it where the result needs no scale
         product = product / scale_result
-    return cast(product, dtype)
+    return convert(product, dtype)  # a float8 without infinity saturates
 
 
 @kernel("_grouped_mm")
