@@ -28,8 +28,11 @@ SUBJECTS = {
     "graphs": "what capture records, on plain tensors and on the device jax",
     "import": "what importing jaten_ops leaves alone",
     "modules": "modules and optimizers on the device jax",
+    "moving_modules": "module.to, and what torch.nn.utils makes of modules on the device jax",
     "ops": "every operator",
     "readme": "the code in README.md",
+    "training_scripts": "tests/scripts.py and models of transformers, trained eagerly on the device jax",
+    "workers": "other processes than the one that has the device jax",
 }
 
 

@@ -27,6 +27,9 @@ def convert(x: jax.Array, dtype: np.dtype) -> jax.Array:
         wide = np.promote_types(np.float32, x.dtype)
         limit = np.array(jnp.finfo(dtype).max, wide)
         x = lax.clamp(-limit, cast(x, wide), limit)
+    if dtype.name == "float8_e8m0fnu":  # has no sign and no zero: the least value stands for it
+        least = lax.bitcast_convert_type(np.zeros(x.shape, np.uint8), dtype)
+        return lax.select(x == 0, least, cast(lax.abs(x), dtype))
     if not is_float(x.dtype) or dtype.kind not in "iu":
         return cast(x, dtype)
     wide = np.int64 if dtype.itemsize == 8 or dtype == np.uint32 else np.int32
