@@ -90,6 +90,8 @@ def _copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fals
         to_carrier(target).copy_(to_carrier(source) if is_on_jax(source) else source)
         return target
     if source.device != target.device:
+        if source.is_meta:
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # module.to waits for these words
         source = from_array(device.put(borrowed_copy(source), target.device))
     _check_copy({"self": target, "src": source})
     store(target, functional("copy")(target, source))

@@ -63,6 +63,8 @@ def test_seeds() -> None:
 def test_deferred_initialization() -> None:
     with torch.device("meta"):
         model = nn.Linear(3, 4)
+    with pytest.raises(NotImplementedError, match=r"no data! Please use torch.nn.Module.to_empty\(\)"):
+        model.to("jax")
     model = model.to_empty(device="jax")
     nn.init.ones_(model.weight)
     assert model.weight.sum().item() == 12
