@@ -281,8 +281,9 @@ if device.CLAIMED:
             _ATEN.impl(_spec.overload, _factory(_spec.overload), "PrivateUse1")
     # carriers and factories come here; wrappers are caught above, by __torch_dispatch__
     _FALLBACK.fallback(_fallback, "PrivateUse1")
-    # `torch.tensor(..., device="jax")` copies with __torch_dispatch__ switched off, where the fallback is not reached
+    # `torch.tensor` copies, and reads numbers, with __torch_dispatch__ switched off, where the fallback is not reached
     _ATEN.impl("_copy_from", _copy_from, "PrivateUse1")
+    _ATEN.impl("_local_scalar_dense", opaque(_local_scalar_dense), "PrivateUse1")
     _ATEN.impl("_pin_memory", _pin_memory, "CPU")
     _ATEN.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
     for _spec in VARIANTS.values():  # with tensors of a subclass, ATen's compositions do not write to out

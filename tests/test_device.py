@@ -25,6 +25,16 @@ def test_default_device() -> None:
         torch.set_default_device(None)
 
 
+def test_tensors_of_numbers_on_the_device() -> None:
+    """`torch.tensor(losses)` reads them one by one."""
+    x = torch.arange(4.0, device="jax").requires_grad_()
+    losses = [x[1], x.sum()]
+    for made in (torch.tensor(losses), torch.FloatTensor(losses), torch.as_tensor(losses), torch.asarray(losses)):
+        assert made.device.type == "cpu" and made.tolist() == [1, 6]
+    assert torch.tensor([losses, [2, x[3]]], device="jax").tolist() == [[1, 6], [2, 3]]
+    assert x.new_tensor(losses).device.type == torch.tensor(x[1]).device.type == "jax"
+
+
 def test_methods_of_the_device() -> None:
     x = torch.ones(2).jax()
     assert x.is_jax and not x.is_cpu and not x.is_cuda and x.get_device() == 0
