@@ -314,8 +314,9 @@ _OF_VALUES = ("view_of_arrays", "_inner", "_is_param", "_is_buffer")  # what goe
 
 
 def _taken_apart(tensor: torch.Tensor) -> _Parts:
-    if tensor.requires_grad:
-        with torch._C.DisableTorchFunctionSubclass():  # a lazy module's parameter allows nothing else
+    # a lazy module's parameter allows nothing else
+    with torch._C.DisableTorchFunctionSubclass(), torch.inference_mode(False):
+        if tensor.requires_grad and not tensor.is_inference():
             torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_refuse)
     return type(tensor), dict(tensor.__dict__), tensor._backward_hooks, tensor._post_accumulate_grad_hooks
 

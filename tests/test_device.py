@@ -25,6 +25,7 @@ def test_default_device() -> None:
         torch.set_default_device(None)
 
 
+@pytest.mark.filterwarnings("ignore:.*sourceTensor", "ignore:.*requires_grad=True to a scalar")
 def test_tensors_of_numbers_on_the_device() -> None:
     """`torch.tensor(losses)` reads them one by one."""
     x = torch.arange(4.0, device="jax").requires_grad_()

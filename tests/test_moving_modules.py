@@ -52,6 +52,14 @@ def test_a_graph_from_before_says_that_it_lost_its_parameter() -> None:
     assert model.weight.grad is not None
 
 
+def test_moves_for_inference() -> None:
+    model = nn.Linear(3, 2)
+    expected = model(X)
+    with torch.inference_mode():
+        torch.testing.assert_close(model.to("jax")(X.to("jax")).cpu(), expected)
+        torch.testing.assert_close(model.cpu()(X), expected)
+
+
 def test_swapped_tensors() -> None:
     a, b, c = nn.Parameter(torch.ones(2, device="jax")), torch.zeros(3, device="jax"), torch.full((4,), 5.0)
     torch.utils.swap_tensors(a, b)
