@@ -120,9 +120,47 @@ def unique_dim_consecutive(self, dim, return_inverse=False, return_counts=False)
 
 @fake("_ctc_loss.Tensor")
 def ctc_loss_tensor(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
-    longest = _new_size(log_probs, torch.ops.aten._ctc_loss.Tensor)
+    states = _new_size(log_probs, torch.ops.aten._ctc_loss.Tensor)  # twice the longest target, and one
     time, batch = log_probs.shape[0], log_probs.shape[1] if log_probs.dim() == 3 else 1
-    return log_probs.new_empty((batch,)), log_probs.new_empty((batch, time, 2 * longest + 1))
+    return log_probs.new_empty((batch,)), log_probs.new_empty((batch, time, states))
+
+
+@fake("linalg_lstsq")
+def linalg_lstsq(self, b, rcond=None, *, driver=None):
+    driver = driver or "gelsy"
+    vector = b.dim() == 1 or (b.dim() == self.dim() - 1 and b.shape == self.shape[:-1])
+    _check_lstsq(self, b, vector, driver)
+    (m, n), real = self.shape[-2:], self.dtype.to_real()
+    batch, columns = self.shape[:-2], () if vector else b.shape[-1:]
+    batch = batch if vector else torch.broadcast_shapes(batch, b.shape[:-2])
+    residuals = (*batch, *(columns or (1,))) if m > n and driver != "gelsy" else (0,)
+    if m > n and driver in ("gelsd", "gelss"):  # there are none unless every matrix has full rank
+        residuals = (_new_size(self, torch.ops.aten.linalg_lstsq.default),)
+    return (
+        self.new_empty((*batch, n, *columns)),
+        self.new_empty(residuals, dtype=real),
+        self.new_empty((0,) if driver == "gels" else batch, dtype=torch.int64),
+        self.new_empty((*batch, min(m, n)) if driver in ("gelsd", "gelss") else (0,), dtype=real),
+    )
+
+
+def _check_lstsq(a: torch.Tensor, b: torch.Tensor, vector: bool, driver: str) -> None:
+    """Source: linalg_lstsq_out in aten/src/ATen/native/BatchLinearAlgebra.cpp."""
+    last = -1 if vector else -2
+    for holds, message in (
+        (a.dim() >= 2, "input must have at least 2 dimensions."),
+        (b.dim() >= 1, "other must have at least 1 dimension."),
+        (0 <= a.dim() - b.dim() <= 1, "input.dim() must be greater or equal to other.dim() and (input.dim() -"
+         " other.dim()) <= 1"),
+        (b.dim() > -1 - last and a.dim() > 1 and a.shape[-2] == b.shape[last],
+         f"input.size(-2) should match other.size({last})"),
+        (a.dtype == b.dtype, f"Expected input and other to have the same dtype, but got input's dtype {a.dtype} and"
+         f" other's dtype {b.dtype}"),
+        (driver in ("gels", "gelsy", "gelsd", "gelss"), "parameter `driver` should be one of (gels, gelsy, gelsd,"
+         " gelss)"),
+    ):  # fmt: skip
+        if not holds:
+            raise RuntimeError(f"torch.linalg.lstsq: {message}")
 
 
 # Checks. ATen's meta functions take sizes for unequal that are equal, or make the token on no device.

@@ -277,18 +277,12 @@ def _as_solution_jvp(primals, tangents):
 
 
 def _residuals_depend_on_rank(self, b, rcond=None, driver=None) -> bool:
-    return driver in ("gelsd", "gelss") and self.shape[-2] > self.shape[-1]
+    return driver in ("gelsd", "gelss") and self.ndim > 1 and self.shape[-2] > self.shape[-1]
 
 
 @kernel("linalg_lstsq", eager=_residuals_depend_on_rank)
 def linalg_lstsq(self, b, rcond=None, driver=None):
     driver = driver or "gelsy"
-    if driver not in ("gels", "gelsy", "gelsd", "gelss"):
-        raise RuntimeError("torch.linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss)")
-    if self.ndim < 2:
-        raise RuntimeError("torch.linalg.lstsq: input must have at least 2 dimensions.")
-    if not b.ndim:
-        raise RuntimeError("torch.linalg.lstsq: other must have at least 1 dimension.")
     m, n = self.shape[-2:]
     vector = _is_vector(self, b)
     a, rhs = with_batch(self, b[..., None] if vector else b)
@@ -302,7 +296,6 @@ def linalg_lstsq(self, b, rcond=None, driver=None):
     if m > n and driver != "gelsy" and (driver == "gels" or bool(jnp.all(rank == n))):
         difference = matmul(a, x) - rhs
         residuals = jnp.sum(jnp.real(difference * jnp.conj(difference)), -2)
-        residuals = residuals[..., 0] if vector and residuals.ndim > 1 else residuals
     return (x[..., 0] if vector else x), residuals, rank, singular_values
 
 
