@@ -94,8 +94,9 @@ def test_parameters_are_not_converted_anew(monkeypatch: pytest.MonkeyPatch) -> N
     with torch.no_grad():
         fn(x)
         seen: list[int] = []
-        borrow = bridge.borrow
-        monkeypatch.setattr(bridge, "borrow", lambda t: seen.append(t.data_ptr()) or borrow(t))
+        for name in ("borrow", "lend"):
+            convert = getattr(bridge, name)
+            monkeypatch.setattr(bridge, name, lambda t, convert=convert: seen.append(t.data_ptr()) or convert(t))
         fn(x)
         assert seen == [x.data_ptr()]
         model.weight.add_(1)  # in place: the same memory, seen without conversion
@@ -219,7 +220,9 @@ def test_dynamic_sizes_retrace_nothing_and_compile_per_shape(monkeypatch: pytest
     counter = CompileCounterWithBackend("jaten")
     compiles: list[int] = []
     compile_ = runtime.Executable._compile
-    monkeypatch.setattr(runtime.Executable, "_compile", lambda self, taken: compiles.append(1) or compile_(self, taken))
+    monkeypatch.setattr(
+        runtime.Executable, "_compile", lambda self, *given: compiles.append(1) or compile_(self, *given)
+    )
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     fn = torch.compile(model, backend=counter, dynamic=True)
     with torch.no_grad():

@@ -56,7 +56,7 @@ def _static_inputs(graph: torch.fx.Graph, *, backward: bool) -> frozenset[int]:
     return frozenset(i for i, node in enumerate(placeholders) if node.target in names)
 
 
-def _strided_outputs(*, backward: bool) -> int | None:
+def _seen_outputs(*, backward: bool) -> int | None:
     """How many of a graph's outputs the user may see; None for all. The others are saved for the backward."""
     context = TracingContext.try_get()
     if backward or context is None or context.fw_metadata is None:
@@ -66,7 +66,7 @@ def _strided_outputs(*, backward: bool) -> int | None:
 
 def _compile(gm: torch.fx.GraphModule, _inputs: Sequence[Any], *, backward: bool = False) -> Callable[..., Any]:
     retarget(gm)
-    executable = make_executable(gm, _static_inputs(gm.graph, backward=backward), _strided_outputs(backward=backward))
+    executable = make_executable(gm, _static_inputs(gm.graph, backward=backward), _seen_outputs(backward=backward))
 
     def run(args: list[Any]) -> list[Any]:  # a function, since Dynamo's wrappers copy the mark below from no object
         return executable(args)

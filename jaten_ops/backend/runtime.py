@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,55 +21,56 @@ from .lower import Lowered
 
 @dataclass
 class _Compiled:
-    """The executable for one combination of sizes, and how each of its outputs is viewed."""
+    """The executable for one combination of sizes, and what becomes of its results."""
 
     run: Callable[..., Any]
     errors: list[Exception]
     symbols: dict[Any, int]
-    layouts: list[Layout | None]
-
-
-class _Input:
-    """How one input becomes an array. A static one is converted once and kept while its memory stays."""
-
-    def __init__(self, node: torch.fx.Node, static: bool) -> None:
-        value: Any = node.meta.get("val")
-        self.is_tensor = isinstance(value, torch.Tensor)
-        self.on_jax = self.is_tensor and value.device.type == "jax"
-        self.static = static and not self.on_jax
-        self._address = -1
-        self._array: Any = None
-
-    def array(self, tensor: torch.Tensor) -> jax.Array:
-        if self.on_jax:
-            return carrier.unwrap(tensor)
-        if not self.static:
-            return bridge.borrow(tensor)
-        # The array holds the memory, so no other tensor can come to lie at this address while it is kept.
-        if tensor.data_ptr() != self._address:
-            self._array = bridge.borrow(tensor)
-            self._address = tensor.data_ptr() if bridge.shares_memory(self._array, tensor) else -1
-        return self._array
+    exports: list[Callable[[jax.Array], torch.Tensor]]
 
 
 class _Output:
     """How one output of the graph becomes a value: a tensor made of an array, an input handed back, a size, None."""
 
-    def __init__(self, node: Any, inputs: dict[torch.fx.Node, int], strided: bool) -> None:
+    def __init__(self, node: Any, inputs: dict[torch.fx.Node, int], seen: bool) -> None:
         self.node = node
         is_node = isinstance(node, torch.fx.Node)
         self.input = inputs.get(node) if is_node else None
         self.value = node.meta.get("val") if is_node else node
         self.is_array = self.input is None and isinstance(self.value, torch.Tensor)
         self.on_jax = self.is_array and self.value.device.type == "jax"
-        self._strided = strided and self.is_array and not self.on_jax
+        self._seen = seen
 
     def layout(self, symbols: dict[Any, int]) -> Layout | None:
         """The strides in which the output is handed out, for given sizes; None for row-major."""
-        if not self._strided:
+        if not self._seen or self.on_jax:
             return None
         sizes = [concretize(s, symbols) for s in self.value.shape]
         return layout_of(sizes, [concretize(s, symbols) for s in self.value.stride()])
+
+    def export(self, layout: Layout | None, symbols: dict[Any, int]) -> Callable[[jax.Array], torch.Tensor]:
+        """What makes a tensor of the array."""
+        if self.on_jax:
+            return carrier.wrap
+        numel = math.prod(concretize(s, symbols) for s in self.value.shape)
+        export = bridge.exporter(self.value.dtype, numel)
+        if layout is not None:
+            return lambda array: layout.view(export(array))
+        return export if self._seen else lambda array: _with_array(export(array), array)
+
+
+def _with_array(tensor: torch.Tensor, array: jax.Array) -> torch.Tensor:
+    """A tensor that only the backward graph will see, with the array that it takes then."""
+    tensor._jaten_array = array  # type: ignore[attr-defined]  # an attribute of our own
+    return tensor
+
+
+def _saved(tensor: torch.Tensor) -> Any:
+    """An input that the forward graph may have made."""
+    try:
+        return tensor._jaten_array  # type: ignore[attr-defined]  # see above
+    except AttributeError:
+        return bridge.lend(tensor)
 
 
 class Executable:
@@ -77,82 +79,111 @@ class Executable:
     Args:
         gm: the graph.
         static_inputs: the indices of inputs that keep their memory from call to call.
-        strided_outputs: how many outputs get the strides that the graph says; None for all.
+        seen: how many of the outputs the user may see, which get the strides that the graph says; None for all.
     """
 
-    def __init__(self, gm: torch.fx.GraphModule, *, static_inputs: frozenset[int], strided_outputs: int | None) -> None:
+    def __init__(self, gm: torch.fx.GraphModule, *, static_inputs: frozenset[int], seen: int | None) -> None:
         self._lowered = lowered = Lowered(gm, torch.get_default_dtype())
-        self._inputs = [_Input(n, i in static_inputs) for i, n in enumerate(lowered.placeholders)]
+        values: list[Any] = [n.meta.get("val") for n in lowered.placeholders]
         index = {n: i for i, n in enumerate(lowered.placeholders)}
-        self._outputs = [
-            _Output(n, index, strided_outputs is None or i < strided_outputs) for i, n in enumerate(lowered.outputs)
-        ]
+        self._outputs = [_Output(n, index, seen is None or i < seen) for i, n in enumerate(lowered.outputs)]
         # one array may be two outputs, for the user and for the backward, with different strides
         self._arrays = [o for o in self._outputs if o.is_array]
-        self._dynamic = any(_is_symbolic(n.meta.get("val")) for n in lowered.placeholders)
+        self._only_arrays = len(self._arrays) == len(self._outputs)
+        self._dynamic = any(map(_is_symbolic, values))
+        self._sizes = [i for i, v in enumerate(values) if not isinstance(v, torch.Tensor)]
+        self._tensors = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor)]
+        self._converted: list[tuple[int, int, Callable[[Any], Any]]] = []
+        # the place among the arrays, that among the inputs, and where the memory is: -1 if it is not known
+        self._static: list[list[int]] = []
+        for at, i in enumerate(self._tensors):
+            if values[i].device.type == "cpu" and i in static_inputs:
+                self._static.append([at, i, -1])
+            else:
+                self._converted.append((at, i, _CONVERT.get(values[i].device.type, bridge.borrow)))
+        # The arrays of static inputs, which hold the memory: no other tensor can come to lie at its address.
+        self._kept: list[Any] = [None] * len(self._tensors)
         self._compiled: dict[tuple[Any, ...], _Compiled] = {}
-        borrows = any(i.is_tensor and not i.on_jax for i in self._inputs)
-        exports = any(not o.on_jax for o in self._arrays)
+        borrows = any(values[i].device.type != "jax" for i in self._tensors)
         # XLA computes asynchronously: until it is done, a torch program could write to the memory that it reads
-        self._must_wait = borrows and not exports
+        self._must_wait = borrows and all(o.on_jax for o in self._arrays)
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        taken = [i.array(a) if i.is_tensor else a for i, a in zip(self._inputs, args, strict=True)]
-        key = tuple([a.shape if isinstance(a, jax.Array) else a for a in taken]) if self._dynamic else ()
+        for place in self._static:
+            if args[place[1]].data_ptr() != place[2]:
+                self._keep(place, args[place[1]])
+        arrays = self._kept.copy()
+        for at, i, convert in self._converted:
+            arrays[at] = convert(args[i])
+        key = (*[a.shape for a in arrays], *[args[i] for i in self._sizes]) if self._dynamic else ()
         compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = self._compiled[key] = self._compile(taken)
-        arrays = [a for i, a in zip(self._inputs, taken, strict=True) if i.is_tensor]
+            compiled = self._compiled[key] = self._compile(arrays, args)
         if self._lowered.random:
             arrays.append(_seed())
-        results, holds = compiled.run(*arrays)
+        results = compiled.run(*arrays)
         if compiled.errors:
-            raise_first_broken(holds, compiled.errors)
+            raise_first_broken(results.pop(), compiled.errors)
         if self._must_wait:
             jax.block_until_ready(results)
-        out = self._hand_out(compiled, results, args)
+        out = [export(array) for export, array in zip(compiled.exports, results, strict=True)]
+        if not self._only_arrays:
+            out = self._with_others(out, compiled, args)
         args.clear()
         return out
 
-    def _hand_out(self, compiled: _Compiled, results: Sequence[jax.Array], args: list[Any]) -> list[Any]:
-        out: list[Any] = []
-        at = 0
-        for output in self._outputs:
-            if output.is_array:
-                array, layout = results[at], compiled.layouts[at]
-                at += 1
-                tensor = carrier.wrap(array) if output.on_jax else bridge.export(array)
-                out.append(tensor if layout is None else layout.view(tensor))
-            elif output.input is not None:
-                out.append(args[output.input])
-            else:
-                value = output.value
-                out.append(concretize(value, compiled.symbols) if isinstance(value, torch.SymInt) else value)
-        return out
+    def _keep(self, place: list[int], tensor: torch.Tensor) -> None:
+        """Converts a static input, for as long as its memory stays."""
+        array = self._kept[place[0]] = bridge.borrow(tensor)
+        place[2] = tensor.data_ptr() if bridge.shares_memory(array, tensor) else -1
 
-    def _compile(self, taken: list[Any]) -> _Compiled:
+    def _with_others(self, tensors: list[Any], compiled: _Compiled, args: list[Any]) -> list[Any]:
+        """The outputs that are made of arrays, and between them those that are not."""
+        rest = iter(tensors)
+        return [next(rest) if o.is_array else self._other(o, compiled, args) for o in self._outputs]
+
+    def _other(self, output: _Output, compiled: _Compiled, args: list[Any]) -> Any:
+        if output.input is not None:
+            return args[output.input]
+        value = output.value
+        return concretize(value, compiled.symbols) if isinstance(value, torch.SymInt) else value
+
+    def _compile(self, arrays: list[Any], args: list[Any]) -> _Compiled:
         lowered = self._lowered
-        sizes = {n: a for n, i, a in zip(lowered.placeholders, self._inputs, taken, strict=True) if not i.is_tensor}
-        tensors = [n for n, i in zip(lowered.placeholders, self._inputs, strict=True) if i.is_tensor]
-        symbols = _symbols(lowered.placeholders, taken) if self._dynamic else {}
+        sizes = {lowered.placeholders[i]: args[i] for i in self._sizes}
+        tensors = [lowered.placeholders[i] for i in self._tensors]
+        symbols = _symbols(lowered.placeholders, args) if self._dynamic else {}
         layouts = [o.layout(symbols) for o in self._arrays]
         wanted = [o.node for o in self._arrays]
         errors: list[Exception] = []
 
-        def graph(*arrays: jax.Array) -> tuple[list[jax.Array], jax.Array | None]:
+        def graph(*arrays: jax.Array) -> list[jax.Array]:
             seed = arrays[-1] if lowered.random else None
             values = sizes | dict(zip(tensors, arrays, strict=False))
             results, conditions = lowered(values, seed, wanted)
             errors[:] = conditions.errors
             stored = [a if x is None else x.store(a) for a, x in zip(results, layouts, strict=True)]
-            return stored, conditions.stacked() if conditions.errors else None
+            return [*stored, conditions.stacked()] if conditions.errors else stored
 
-        arrays = [a for i, a in zip(self._inputs, taken, strict=True) if i.is_tensor]
-        if lowered.random:
-            arrays.append(jax.ShapeDtypeStruct((), np.dtype("int64")))
         with Enabled():
-            run = jax.jit(graph).lower(*arrays).compile()
-        return _Compiled(run, errors, symbols, layouts)
+            shapes = [_described(a) for a in arrays]
+            if lowered.random:
+                shapes.append(jax.ShapeDtypeStruct((), np.dtype("int64")))
+            run = jax.jit(graph).lower(*shapes).compile()
+        exports = [o.export(layout, symbols) for o, layout in zip(self._arrays, layouts, strict=True)]
+        return _Compiled(run, errors, symbols, exports)
+
+
+# by the type of the device that an input is on, for those that are not static
+_CONVERT: dict[str, Callable[[Any], Any]] = {"cpu": _saved, "jax": carrier.unwrap}
+
+
+def _described(array: Any) -> Any:
+    """An operand's shape, dtype and place; what is lent from torch's memory is computed on a CPU."""
+    if isinstance(array, jax.Array):
+        return array
+    place = jax.sharding.SingleDeviceSharding(bridge.cpu_device())
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=place)
 
 
 def _seed() -> jax.Array:

@@ -51,7 +51,7 @@ class _Segment(torch.nn.Module):
         self._single = not isinstance(output.args[0], tuple | list)
         if self._single:
             output.args = ((output.args[0],),)
-        self._executable = Executable(gm, static_inputs=static, strided_outputs=None)
+        self._executable = Executable(gm, static_inputs=static, seen=None)
 
     def forward(self, *args: Any) -> Any:
         results = self._executable(list(args))
@@ -59,11 +59,11 @@ class _Segment(torch.nn.Module):
 
 
 def make_executable(
-    gm: torch.fx.GraphModule, static_inputs: frozenset[int], strided_outputs: int | None
+    gm: torch.fx.GraphModule, static_inputs: frozenset[int], seen: int | None
 ) -> Callable[[list[Any]], list[Any]]:
     """The graph as a function of a list of inputs, which it empties: see `Executable`."""
     if not any(map(_binds, gm.graph.nodes)):
-        return Executable(gm, static_inputs=static_inputs, strided_outputs=strided_outputs)
+        return Executable(gm, static_inputs=static_inputs, seen=seen)
     for node in filter(_binds, gm.graph.nodes):
         _view_in_memory(node)
     placeholders = [n.target for n in gm.graph.nodes if n.op == "placeholder"]
