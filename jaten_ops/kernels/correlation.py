@@ -44,6 +44,13 @@ class Windows(NamedTuple):
         settings = zip(sizes, self.reach(), self.stride, self.padding, strict=True)
         return tuple((size + 2 * p - reach - 1) // s + 1 for size, reach, s, p in settings)
 
+    def around_gradient(self, positions: Sequence[int], sizes: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+        """The zeros around the output's gradient, and between its elements, over which the turned kernel slides."""
+        low = [r - p for r, p in zip(self.reach(), self.padding, strict=True)]
+        widened = [s * (n - 1) + 1 for s, n in zip(self.stride, positions, strict=True)]
+        whole = [size + r for size, r in zip(sizes, self.reach(), strict=True)]
+        return low, [w - b - n for w, b, n in zip(whole, low, widened, strict=True)], [s - 1 for s in self.stride]
+
     def under(self, x: jax.Array, index: Sequence[int], positions: Shape) -> jax.Array:
         """What lies under one element of the kernel at all positions of a padded input (., ., ...)."""
         start = [d * i for d, i in zip(self.dilation, index, strict=True)]
@@ -99,13 +106,33 @@ def _direct(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
     )
 
 
+def _direct_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The transpose, written out, since JAX has none of integers: by the kernel from its end, its channels swapped."""
+    groups, (outputs, per_group), n = windows.groups, weight.shape[:2], len(windows.kernel)
+    grouped = lax.reshape(weight, (groups, outputs // groups, per_group, *windows.kernel))
+    swapped = lax.transpose(grouped, (0, 2, 1, *range(3, n + 3)))
+    flipped = lax.rev(lax.reshape(swapped, (groups * per_group, outputs // groups, *windows.kernel)), range(2, n + 2))
+    low, high, _ = windows.around_gradient(grad.shape[2:], shape[2:])
+    order = tuple(range(n + 2))
+    return lax.conv_general_dilated(
+        grad,
+        flipped,
+        window_strides=(1,) * n,
+        padding=list(zip(low, high, strict=True)),
+        lhs_dilation=windows.stride,
+        rhs_dilation=windows.dilation,
+        dimension_numbers=lax.ConvDimensionNumbers(order, order, order),
+        feature_group_count=groups,
+    )
+
+
 def _padded_first(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The weight's gradient slides the output's over the input: padded apart, it is never the larger one."""
     padded = lax.optimization_barrier(_pad(x, windows.padding, windows.padding))
     return _by_weight(_direct)(padded, grad, windows._replace(padding=(0,) * len(windows.padding)), shape)
 
 
-DIRECT = Lowering(_direct, _by_input(_direct), _by_weight(_direct))
+DIRECT = Lowering(_direct, _direct_of_gradient, _by_weight(_direct))
 EIGEN = DIRECT._replace(weight_gradient=_padded_first)
 
 
@@ -143,11 +170,7 @@ def _repeat(x: jax.Array, times: int) -> jax.Array:
 def _taps_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The transpose, as such a sum too: of the gradient with zeros between its elements and the kernel from its end."""
     sizes, outputs = shape[2:], weight.shape[0]
-    low = [r - p for r, p in zip(windows.reach(), windows.padding, strict=True)]
-    widened = [s * (n - 1) + 1 for s, n in zip(windows.stride, grad.shape[2:], strict=True)]
-    whole = [size + r for size, r in zip(sizes, windows.reach(), strict=True)]
-    high = [w - b - n for w, b, n in zip(whole, low, widened, strict=True)]
-    padded = _pad(grad, low, high, [s - 1 for s in windows.stride])
+    padded = _pad(grad, *windows.around_gradient(grad.shape[2:], sizes))
     flipped = lax.reshape(lax.rev(weight, range(2, weight.ndim)), (outputs, math.prod(windows.kernel)))
     total = _sum_of_taps(padded, flipped, windows._replace(stride=(1,) * len(sizes)), sizes)
     if outputs == windows.groups:
