@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from . import bridge, carrier, device, library, registry, variants, view_ops
-from .aliasing import View, is_dense, row_major
+from .aliasing import Storage, View, is_dense, row_major
 from .errors import MissingKernelError
 from .meta import aten_overload
 from .op_kernel import OpKernel
@@ -220,7 +220,42 @@ def variant(overload: str) -> Handler:
     spec = VARIANTS[overload]
     if spec.base in COMPOSITE:
         return variants.make_variant(spec, COMPOSITE[spec.base], _aten_op(spec.base), store)
-    return variants.make_variant(spec, registry.SPECS[spec.base], functional(spec.base), store)
+    base = registry.SPECS[spec.base]
+    general = variants.make_variant(spec, base, functional(spec.base), store)
+    same = [a.name for a in spec.arguments] == [a.name for a in base.arguments]
+    if spec.kind != "inplace" or not same or base.random or not base.returns == spec.returns == ("Tensor",):
+        return general
+    return _array_to_array(OpKernel(base, array_of, lambda array: array), general)
+
+
+def _array_to_array(kernel: OpKernel, general: Handler) -> Handler:
+    """An in-place overload, short where its target is all of a storage that no other operand has a part of."""
+    run: Callable[..., Any] | None = None
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal run
+        target = args[0] if args else None
+        view = getattr(target, "view_of_arrays", None)
+        if kwargs or view is None or type(view.storage) is not Storage or not view.is_row_major():
+            return general(*args, **kwargs)
+        old = view.storage.array
+        for other in args[1:]:
+            lies = getattr(other, "view_of_arrays", None)
+            if type(other) in (list, tuple) or (lies is not None and lies.storage.root is view.storage):
+                return general(*args)
+        if old.shape != view.shape:
+            return general(*args)
+        try:
+            run = run or kernel.prepared()
+            new = run(args, kwargs)
+        except (Traced, ValueError):  # a tracer's operand, or one of another device
+            return general(*args)
+        if new.shape != old.shape or new.dtype != old.dtype:
+            return general(*args)
+        view.write(new)
+        return target
+
+    return call
 
 
 def store(target: torch.Tensor, result: torch.Tensor) -> None:

@@ -356,10 +356,9 @@ def array_of(operand: Any) -> Any:
         Traced: it has no values.
         RuntimeError: a tensor of another device.
     """
-    try:
-        return operand.view_of_arrays.read()
-    except AttributeError:
-        pass
+    view = getattr(operand, "view_of_arrays", None)
+    if view is not None:
+        return view.read()
     if not isinstance(operand, torch.Tensor):
         return operand
     if is_traced(operand):
