@@ -361,3 +361,10 @@ def masked_scale(self, mask, scale):
 def view_copy(self, size):
     """ATen's copies where no view is possible; its meta function raises there."""
     return torch.ops.aten.view(row_major(self), size)
+
+
+@fake("fractional_max_pool2d_backward")  # ATen's makes its operands contiguous, which asserts if they are fake
+def fractional_max_pool2d_backward(grad_output, self, kernel_size, output_size, indices):
+    operands = (row_major(t) for t in (grad_output, self))
+    op = torch.ops.aten.fractional_max_pool2d_backward
+    return op(*operands, kernel_size, output_size, row_major(indices))
