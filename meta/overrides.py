@@ -363,8 +363,10 @@ def view_copy(self, size):
     return torch.ops.aten.view(row_major(self), size)
 
 
-@fake("fractional_max_pool2d_backward")  # ATen's makes its operands contiguous, which asserts if they are fake
+@fake("fractional_max_pool2d_backward")
 def fractional_max_pool2d_backward(grad_output, self, kernel_size, output_size, indices):
-    operands = (row_major(t) for t in (grad_output, self))
-    op = torch.ops.aten.fractional_max_pool2d_backward
-    return op(*operands, kernel_size, output_size, row_major(indices))
+    if isinstance(self, FakeTensor):  # ATen's asserts if a size is a symbol; on other tensors it says what is wrong
+        return self.new_empty(self.shape)
+    return row_major(
+        torch.ops.aten.fractional_max_pool2d_backward(grad_output, self, kernel_size, output_size, indices)
+    )
