@@ -5,6 +5,19 @@ from .custom import op
 from .errors import JatenError
 from .interop import as_jax, call_jax, from_jax, to_jax
 from .registry import fake, gradient, kernel
+from .step import compile_step
 from .tensor import Tensor
 
-__all__ = ["JatenError", "Tensor", "as_jax", "call_jax", "fake", "from_jax", "gradient", "kernel", "op", "to_jax"]
+__all__ = [
+    "JatenError",
+    "Tensor",
+    "as_jax",
+    "call_jax",
+    "compile_step",
+    "fake",
+    "from_jax",
+    "gradient",
+    "kernel",
+    "op",
+    "to_jax",
+]

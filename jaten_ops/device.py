@@ -140,12 +140,14 @@ def of_array(array: jax.Array) -> torch.device:
         _only = torch.device("jax", 0) if len(jax.devices()) == 1 else False
     if isinstance(_only, torch.device):
         return _only
+    if isinstance(array, jax.core.Tracer):  # has no place yet
+        return torch.device("jax", 0)
     return torch.device("jax", min(map(jax.devices().index, array.devices())))
 
 
 def put(array: jax.Array, device: _Device) -> jax.Array:
     """An array on the device that a caller names; where it is, if the index is left open."""
-    if device is None or torch.device(device).index is None:
+    if device is None or torch.device(device).index is None or isinstance(array, jax.core.Tracer):
         return array
     wanted = jax.devices()[index_of(device)]
     return array if array.devices() == {wanted} else jax.device_put(array, wanted)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -96,6 +98,20 @@ def raise_first_broken(holds: jax.Array, errors: Sequence[Exception]) -> None:
         error = errors[int(values.argmin())]
         kind = torch.linalg.LinAlgError if isinstance(error, np.linalg.LinAlgError) else type(error)
         raise kind(*error.args)
+
+
+_unchecked: contextvars.ContextVar[list[Checked] | None] = contextvars.ContextVar("unchecked", default=None)
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[list[Checked]]:
+    """Collects what an outer trace leaves unchecked: the conditions that had no values when they were met."""
+    found: list[Checked] = []
+    token = _unchecked.set(found)
+    try:
+        yield found
+    finally:
+        _unchecked.reset(token)
 
 
 def _to_meta(value: Any, type_name: str) -> Any:
@@ -225,8 +241,10 @@ class Executor:
         finally:
             leave(before)
         if type(results) is Checked:
-            if not isinstance(results.holds, jax.core.Tracer):  # what a caller's `jax.jit` traces has no values
+            if not isinstance(results.holds, jax.core.Tracer):
                 raise_first_broken(results.holds, results.errors)
+            elif (found := _unchecked.get()) is not None:  # what a caller's `jax.jit` traces has no values
+                found.append(results)
             return results.results
         return results
 

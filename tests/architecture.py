@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("op_kernel",),
     ("library",),
     ("dispatch", "backend", "custom"),
-    ("device_ops", "interop"),
+    ("device_ops", "interop", "step"),
     ("__init__",),
 )
 

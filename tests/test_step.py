@@ -1,0 +1,234 @@
+"""`compile_step`: a whole training step as one executable computes what the step does as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from jaten_ops import compile_step, to_jax
+from jaten_ops.errors import UnsupportedInputError
+
+Optimizer = Callable[..., torch.optim.Optimizer]
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    "SGD": lambda p, lr, **_: torch.optim.SGD(p, lr=lr, momentum=0.9, nesterov=True, foreach=True),
+    "Adam": lambda p, lr, **options: torch.optim.Adam(p, lr=lr, **options),
+    "AdamW": lambda p, lr, **options: torch.optim.AdamW(p, lr=lr, foreach=True, **options),
+    "Adamax": lambda p, lr, **options: torch.optim.Adamax(p, lr=lr, **options),
+    "NAdam": lambda p, lr, **options: torch.optim.NAdam(p, lr=lr, **options),
+}
+
+
+def _model(device: str) -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.GELU(), nn.Flatten(), nn.Linear(4 * 4 * 4, 5)
+    return nn.Sequential(*layers).double().to(device)
+
+
+def _batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(1)
+    return [(torch.randn(6, 3, 6, 6, dtype=torch.float64), torch.randint(0, 5, (6,))) for _ in range(count)]
+
+
+def _train(device: str, make: Optimizer, *, compiled: bool, steps: int = 6) -> tuple[list[float], nn.Module, Any]:
+    model = _model(device)
+    on_jax = device == "jax"
+    rate = torch.tensor(0.01, device="jax") if on_jax else 0.01
+    optimizer = make(model.parameters(), rate, **({"capturable": True} if on_jax else {}))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y, label_smoothing=0.1)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        return loss
+
+    run = compile_step(step, model, optimizer) if compiled else step
+    losses = []
+    for x, y in _batches(steps):
+        losses.append(run(x.to(device), y.to(device)).item())
+        schedule.step()
+    return losses, model, run
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_trains_as_on_the_cpu(name: str) -> None:
+    expected, reference, _ = _train("cpu", OPTIMIZERS[name], compiled=False)
+    got, model, run = _train("jax", OPTIMIZERS[name], compiled=True)
+    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-7)
+    state = {k: v.cpu() for k, v in model.state_dict().items()}
+    torch.testing.assert_close(state, reference.state_dict(), rtol=1e-5, atol=1e-6)
+    assert len(run._compiled) == 1  # one program, whatever the learning rate
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def _linear() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2).to("jax")
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def test_gradients_accumulate_over_calls() -> None:
+    model, optimizer = _linear()
+    reference = nn.Linear(3, 2)
+    reference.load_state_dict({k: v.cpu() for k, v in model.state_dict().items()})
+    fn = compile_step(lambda x: model(x).square().sum().backward(), model, optimizer)
+    for x in torch.randn(4, 5, 3):
+        fn(x.to("jax"))
+        reference(x).square().sum().backward()
+    torch.testing.assert_close(model.weight.grad.cpu(), reference.weight.grad)
+
+
+def test_gradients_that_the_step_drops_are_gone() -> None:
+    model, optimizer = _linear()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    fn = compile_step(step, model, optimizer)
+    losses = [fn(torch.ones(5, 3, device="jax")).item() for _ in range(4)]
+    assert losses == sorted(losses, reverse=True)
+    assert model.weight.grad is None
+
+
+def test_random_numbers_differ_and_come_again() -> None:
+    x = torch.ones(100, device="jax")
+    fn = compile_step(lambda: F.dropout(x), x)
+
+    def draws() -> list[list[float]]:
+        torch.manual_seed(3)
+        return [fn().tolist() for _ in range(3)]
+
+    fn()
+    first = draws()
+    assert first[0] != first[1] != first[2]
+    assert draws() == first
+
+
+def test_arrays_and_views_that_others_have_stay() -> None:
+    model, optimizer = _linear()
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    fn = compile_step(step, model, optimizer)
+    x = torch.ones(5, 3, device="jax")
+    fn(x)
+    array, row, before = to_jax(model.weight), model.weight.detach()[0], model.weight.detach().clone()
+    fn(x)
+    torch.testing.assert_close(torch.tensor(array.tolist()), before.cpu())
+    torch.testing.assert_close(row, model.weight.detach()[0])
+    assert not torch.equal(row, before[0])
+
+
+def test_what_is_replaced_is_noticed() -> None:
+    model, _ = _linear()
+    fn = compile_step(lambda x: model(x), model)
+    x = torch.ones(1, 3, device="jax")
+    fn(x), fn(x)
+    model.weight = nn.Parameter(torch.zeros(2, 3, device="jax"))
+    torch.testing.assert_close(fn(x)[0], model.bias.detach())
+    momentum = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step() -> None:
+        momentum.zero_grad()
+        model(x).sum().backward()
+        momentum.step()
+
+    run = compile_step(step, model, momentum)
+    run()
+    saved = {k: v.clone() for k, v in model.state_dict().items()}, momentum.state_dict()
+    run()
+    after = model.weight.detach().clone()
+    model.load_state_dict(saved[0])
+    momentum.load_state_dict(saved[1])
+    momentum.state[model.weight]["momentum_buffer"].fill_(7)
+    run()
+    assert not torch.equal(after, model.weight.detach())
+
+
+def test_a_rate_that_is_a_number_is_part_of_the_program() -> None:
+    model, _ = _linear()
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=0.01, capturable=True)
+    reference = nn.Linear(3, 2)
+    reference.load_state_dict({k: v.cpu() for k, v in model.state_dict().items()})
+    on_cpu = torch.optim.RMSprop(reference.parameters(), lr=0.01)
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        model(x).square().sum().backward()
+        optimizer.step()
+
+    fn = compile_step(lambda x: step(model, optimizer, x), model, optimizer)
+    for rate in (0.01, 0.01, 0.1, 0.01):
+        optimizer.param_groups[0]["lr"] = on_cpu.param_groups[0]["lr"] = rate
+        fn(torch.ones(2, 3, device="jax"))
+        step(reference, on_cpu, torch.ones(2, 3))
+    torch.testing.assert_close(model.weight.detach().cpu(), reference.weight.detach())
+
+
+def test_flags_and_hyperparameters_are_part_of_the_program() -> None:
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(50, 1)).to("jax")
+    fn = compile_step(lambda x: model(x), model)
+    x = torch.ones(1, 50, device="jax")
+    fn(x)
+    assert fn(x).item() != fn(x).item()
+    model.eval()
+    assert fn(x).item() == fn(x).item()
+
+
+def test_bad_steps_say_what_to_do() -> None:
+    model, _ = _linear()
+    x = torch.ones(1, 3, device="jax")
+    reads = compile_step(lambda x: model(x).sum().item(), model)
+    reads(x)
+    with pytest.raises(UnsupportedInputError, match="reads the value"):
+        reads(x)
+    assert model(x).shape == (1, 2)  # the parameters are what they were
+    adam = torch.optim.Adam(model.parameters())
+
+    def step() -> None:
+        model(x).sum().backward()
+        adam.step()
+
+    on_cpu = compile_step(step, model, adam)
+    on_cpu()
+    with pytest.raises(UnsupportedInputError, match="capturable=True"):
+        on_cpu()
+    with pytest.raises(UnsupportedInputError, match=r"\.to\('jax'\)"):
+        fn = compile_step(lambda: None, nn.Linear(2, 2))
+        fn(), fn()
+    table = nn.Embedding(3, 2).to("jax")
+    look_up = compile_step(lambda i: table(i), table)
+    look_up(torch.tensor([1], device="jax"))
+    with pytest.raises(IndexError):
+        look_up(torch.tensor([7], device="jax"))
+
+
+def test_a_failing_step_leaves_the_state() -> None:
+    model, _ = _linear()
+    before = model.weight.detach().clone()
+
+    def step(x: torch.Tensor) -> None:
+        with torch.no_grad():
+            model.weight.mul_(2)
+        raise KeyError("mine")
+
+    fn = compile_step(step, model)
+    fn._warm = True
+    with pytest.raises(KeyError, match="mine"):
+        fn(torch.ones(1))
+    torch.testing.assert_close(model.weight.detach(), before)
