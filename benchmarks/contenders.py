@@ -33,6 +33,7 @@ Maker = Callable[[Case, str, torch.dtype], Job]
 
 SUBJECT = "jaten"
 ON_JAX = "jaten on jax"
+STEP = "jaten step"  # the whole step by compile_step, on tensors of jax
 REFERENCE = "eager"
 CAPTURE = "capture alone"  # what Dynamo and AOTAutograd cost: its values are no results
 
@@ -74,6 +75,31 @@ def torch_job(backend: Any, device: str = "cpu") -> Maker:
         return _torch_training(module.train(), inputs, target.to(device), backend, device)
 
     return make
+
+
+def step_job(case: Case, job: str, dtype: torch.dtype) -> Job:
+    module, inputs, target = case.make(dtype)
+    module, inputs = module.to("jax").train(), [x.to("jax") for x in inputs]
+    assert target is not None
+    on_jax = target.to("jax")
+    options = {"betas": (BETA1, BETA2), "eps": EPSILON, "weight_decay": DECAY, "foreach": True, "capturable": True}
+    optimizer = torch.optim.AdamW(module.parameters(), lr=torch.tensor(RATE, device="jax"), **options)
+
+    def update(*inputs: Tensor) -> Tensor:
+        loss = torch_loss(module(*inputs), on_jax)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    compiled = jaten_ops.compile_step(update, module, optimizer)
+
+    def step() -> Tensor:
+        loss = compiled(*inputs)
+        jaten_ops.to_jax(loss).block_until_ready()  # the parameters are results of the same executable
+        return loss
+
+    return step
 
 
 def _torch_inference(module: torch.nn.Module, inputs: list[Tensor], backend: Any, device: str) -> Job:
@@ -194,10 +220,13 @@ CONTENDERS: dict[str, Maker] = {
     "Inductor": torch_job("inductor"),
     SUBJECT: torch_job("jaten"),
     ON_JAX: torch_job("jaten", "jax"),
+    STEP: step_job,
     "JAX": jax_job,
     CAPTURE: torch_job(_nothing()),
 }
 
 
 def takes_part(name: str, case: Case, job: str) -> bool:
+    if name == STEP:
+        return job == "training"
     return name != CAPTURE or (case.overhead and job == "inference")

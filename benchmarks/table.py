@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .contenders import CAPTURE, CONTENDERS, ON_JAX, REFERENCE, SUBJECT
+from .contenders import CAPTURE, CONTENDERS, ON_JAX, REFERENCE, STEP, SUBJECT
 from .timing import Ratio, Timing, ratio
 
 Result = dict[str, Any]
@@ -18,6 +18,8 @@ RATIOS = (
     (SUBJECT, "JAX"),
     (ON_JAX, "Inductor"),
     (ON_JAX, "JAX"),
+    (STEP, "Inductor"),
+    (STEP, "JAX"),
 )
 
 

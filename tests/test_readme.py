@@ -17,7 +17,7 @@ BLOCKS = re.findall(r"^## ([^\n]+)$(?:(?!^## ).)*?^```python\n(.*?)^```$", READM
 
 
 def test_every_block_is_found() -> None:
-    assert len(BLOCKS) == README.count("```python") == 4
+    assert len(BLOCKS) == README.count("```python") == 5
 
 
 @pytest.mark.parametrize(("title", "code"), BLOCKS, ids=[title for title, _ in BLOCKS])
