@@ -150,12 +150,27 @@ def _sum_of_taps(x: jax.Array, weight: jax.Array, windows: Windows, positions: S
     return total
 
 
+def _in_memory(fn: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
+    """`fn(*operands)`, stored before it is used.
+
+    XLA fuses so many additions into each of their users, and computes them anew in each, in its order of elements. It
+    does not so across a branch; this one is always taken, for a reason that XLA does not see.
+    """
+    first = lax.reshape(lax.slice(operands[-1], (0,) * operands[-1].ndim, (1,) * operands[-1].ndim), ())
+    bits = lax.bitcast_convert_type(first, f"uint{8 * first.dtype.itemsize}")
+    sign = lax.shift_right_logical(bits, np.array(8 * first.dtype.itemsize - 1, bits.dtype))
+    result = jax.eval_shape(fn, *operands)
+    never = lambda *_: lax.full(result.shape, 0, result.dtype)  # noqa: E731  # as an argument
+    return lax.cond(sign <= np.array(1, bits.dtype), fn, never, *operands)
+
+
 def _taps(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
     outputs = weight.shape[0]
     padded = _pad(x, windows.padding, windows.padding)
     repeated = _repeat(padded, outputs // windows.groups)
     flat = lax.reshape(weight, (outputs, math.prod(windows.kernel)))
-    return _sum_of_taps(repeated, flat, windows, windows.positions(x.shape[2:]))
+    positions = windows.positions(x.shape[2:])
+    return _in_memory(lambda x, w: _sum_of_taps(x, w, windows, positions), repeated, flat)
 
 
 def _repeat(x: jax.Array, times: int) -> jax.Array:
@@ -172,7 +187,8 @@ def _taps_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shap
     sizes, outputs = shape[2:], weight.shape[0]
     padded = _pad(grad, *windows.around_gradient(grad.shape[2:], sizes))
     flipped = lax.reshape(lax.rev(weight, range(2, weight.ndim)), (outputs, math.prod(windows.kernel)))
-    total = _sum_of_taps(padded, flipped, windows._replace(stride=(1,) * len(sizes)), sizes)
+    ones = windows._replace(stride=(1,) * len(sizes))
+    total = _in_memory(lambda x, w: _sum_of_taps(x, w, ones, sizes), padded, flipped)
     if outputs == windows.groups:
         return total
     return lax.reduce_sum(lax.reshape(total, (shape[0], windows.groups, outputs // windows.groups, *sizes)), (2,))
