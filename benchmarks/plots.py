@@ -15,7 +15,8 @@ from .table import Result, ratio_of, timings
 mpl.use("agg")
 
 YARDSTICK = "Inductor"
-COLOURS = dict(zip(CONTENDERS, ("#999999", "#bcbd22", "#1f77b4", "#17becf", "#2ca02c", "#ff7f0e", "#c7c7c7"), strict=True))
+PALETTE = "#999999", "#bcbd22", "#1f77b4", "#17becf", "#2ca02c", "#ff7f0e", "#c7c7c7"
+COLOURS = dict(zip(CONTENDERS, PALETTE, strict=True))
 SERIES = "parameters-"
 
 
