@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -74,8 +73,7 @@ def _seeds(key: jax.Array | None) -> Iterator[Any]:
         raise RuntimeError(
             "a random operator in a function made by as_jax: give it a key, as in f(x, key=jax.random.key(0))"
         )
-    for count in itertools.count():
-        yield jax.random.bits(jax.random.fold_in(key, count), (), "uint32")
+    yield from random.seeds_of(key)
 
 
 _names: dict[Callable[..., Any], str] = {}

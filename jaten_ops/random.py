@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import torch
 
 _seeds: contextvars.ContextVar[Iterator[Any] | None] = contextvars.ContextVar("seeds", default=None)
@@ -32,3 +34,9 @@ def drawn_from(seeds: Iterator[Any]) -> Iterator[None]:
         yield
     finally:
         _seeds.reset(token)
+
+
+def seeds_of(key: jax.Array) -> Iterator[jax.Array]:
+    """Seeds without end from a PRNG key of JAX."""
+    for count in itertools.count():
+        yield jax.random.bits(jax.random.fold_in(key, count), (), "uint32")

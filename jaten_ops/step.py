@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from . import random
 from .aliasing import Storage
+from .dispatch import borrowed_copy
 from .errors import UnsupportedInputError
 from .execute import collecting, raise_first_broken
 from .tensor import Tensor, array_of, from_array
@@ -127,7 +127,8 @@ class Step:
             if name != "params"
         ]
         training = tuple([m.training for m in self._modules])
-        return training, tuple(numbers), torch.is_grad_enabled(), torch.get_default_dtype()
+        autocast = torch.is_autocast_enabled("jax"), torch.get_autocast_dtype("jax")
+        return training, tuple(numbers), torch.is_grad_enabled(), torch.get_default_dtype(), autocast
 
 
 def _described(value: Any) -> Any:
@@ -217,40 +218,25 @@ class _Program:
         structure: Any,
     ) -> None:
         self._is_random = False
-        self._result: Any = None  # the structure of the results, with None for each that is an array
-        self._has_gradient: list[bool] = []
+        self._gradients: list[tuple[bool, bool]] = []  # whether a leaf has one after the step, and it is a new tensor
+        self._results: list[tuple[Any] | None] = []  # what the step returned, None for each tensor
+        self._structure: Any = None
         self._errors: list[Exception] = []
-
-        def seeds(seed: Any) -> Iterator[Any]:
-            self._is_random = True
-            key = jax.random.key(seed)
-            for count in itertools.count():
-                yield jax.random.bits(jax.random.fold_in(key, count), (), "uint32")
 
         def traced(held: list[Any], given: list[Any], seed: Any) -> Any:
             rest = iter(given)
-            args, kwargs = tree_unflatten(
-                [_like(v, next(rest)) if isinstance(v, torch.Tensor) else v for v in leaves], structure
-            )
+            filled = [_like(v, next(rest)) if isinstance(v, torch.Tensor) else v for v in leaves]
+            args, kwargs = tree_unflatten(filled, structure)
             # the backward pass runs in this thread: JAX traces in one
             with (
-                collecting() as unchecked,
                 _traced_optimizers(optimizers),
                 state.holding(held),
-                random.drawn_from(seeds(seed)),
+                random.drawn_from(self._noted(random.seeds_of(jax.random.key(seed)))),
                 torch.autograd.set_multithreading_enabled(False),
             ):
-                flat, self._result = tree_flatten(step(*args, **kwargs))
-                self._others = [None if isinstance(v, torch.Tensor) else v for v in flat]
-                self._is_tensor = [isinstance(v, torch.Tensor) for v in flat]
-                results = [array_of(v.detach()) for v in flat if isinstance(v, torch.Tensor)]
-                self._has_gradient = [leaf.grad is not None for leaf in state.leaves]
-                gradients = [array_of(leaf.grad) for leaf in state.leaves if leaf.grad is not None]
-                self._errors = [error for found in unchecked for error in found.errors]
-                holds = jnp.concatenate([found.holds for found in unchecked]) if unchecked else None
-                return results, [s.array for s in state.storages], gradients, holds
+                return self._traced(lambda: step(*args, **kwargs), state)
 
-        arrays = [array_of(v) if isinstance(v, Tensor) else v.numpy() for v in leaves if isinstance(v, torch.Tensor)]
+        arrays = [borrowed_copy(v) for v in leaves if isinstance(v, torch.Tensor)]
         try:
             with Enabled():
                 seed = jax.ShapeDtypeStruct((), np.dtype("int64"))
@@ -261,21 +247,43 @@ class _Program:
                 "a step", "one that reads the value of a tensor", "one that computes without: see compile_step"
             ) from error
 
+    def _noted(self, seeds: Iterator[Any]) -> Iterator[Any]:
+        for seed in seeds:
+            self._is_random = True
+            yield seed
+
+    def _traced(self, step: Callable[[], Any], state: _State) -> tuple[Any, ...]:
+        """Runs the step on tracers; the arrays that it leaves behind."""
+        before = [leaf.grad for leaf in state.leaves]
+        with collecting() as unchecked:
+            results, self._structure = tree_flatten(step())
+        self._results = [None if isinstance(v, torch.Tensor) else (v,) for v in results]
+        after = [leaf.grad for leaf in state.leaves]
+        # one that was added to is among the storages
+        self._gradients = [(new is not None, new is not old) for new, old in zip(after, before, strict=True)]
+        self._errors = [error for found in unchecked for error in found.errors]
+        return (
+            [array_of(v.detach()) for v in results if isinstance(v, torch.Tensor)],
+            [s.array for s in state.storages],
+            [array_of(g) for g, (_, is_new) in zip(after, self._gradients, strict=True) if is_new and g is not None],
+            jnp.concatenate([found.holds for found in unchecked]) if unchecked else None,
+        )
+
     def __call__(self, state: _State, given: Sequence[torch.Tensor]) -> Any:
         seed = random.draw_seed() if self._is_random else 0
-        arrays = [array_of(t) if isinstance(t, Tensor) else t.numpy() for t in given]
+        arrays = [borrowed_copy(t) for t in given]
         with Enabled():
             results, held, gradients, holds = self._run(state.arrays(), arrays, np.int64(seed))
         for storage, array in zip(state.storages, held, strict=True):
             storage.put(array)
         found = iter(gradients)
-        for leaf, has in zip(state.leaves, self._has_gradient, strict=True):
-            leaf.grad = from_array(next(found)) if has else None
+        for leaf, (has, is_new) in zip(state.leaves, self._gradients, strict=True):
+            if is_new:
+                leaf.grad = from_array(next(found)) if has else None
         if self._errors:
             raise_first_broken(holds, self._errors)
-        tensors = iter(results)
-        pairs = zip(self._is_tensor, self._others, strict=True)
-        return tree_unflatten([from_array(next(tensors)) if is_tensor else v for is_tensor, v in pairs], self._result)
+        tensors = map(from_array, results)
+        return tree_unflatten([next(tensors) if v is None else v[0] for v in self._results], self._structure)
 
 
 def _like(tensor: torch.Tensor, array: Any) -> torch.Tensor:
