@@ -96,12 +96,21 @@ def functional(overload: str) -> Handler:
     ]
 
     run: Callable[..., Any] | None = None
+    of_arrays: Callable[..., Any] | None = None
+    count = -1
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        nonlocal run
+        nonlocal run, count, of_arrays
         try:
+            if len(args) == count and not kwargs and of_arrays is not None:
+                try:
+                    arrays = [a.view_of_arrays.read() for a in args]
+                except AttributeError:  # a number, or a tensor of another device
+                    return run(args, kwargs)  # type: ignore[misc]  # it is set with the others
+                return from_array(of_arrays(*arrays))
             if run is None:
                 run = kernel.prepared()
+                count, of_arrays = kernel.of_arrays()
             return run(args, kwargs)
         except Traced:
             return _traced(overload, args, kwargs)

@@ -86,6 +86,14 @@ class OpKernel:
         self._run = run
         return run
 
+    def of_arrays(self) -> tuple[int, Callable[..., Any] | None]:
+        """How many tensors come first, and the kernel as a function of their arrays where it has no other form."""
+        kinds = [a.type for a in self._spec.arguments]
+        count = next((i for i, kind in enumerate(kinds) if kind != "Tensor"), len(kinds))
+        self.prepared()
+        plain = self._spec.returns == ("Tensor",) and not any("Tensor" in kind for kind in kinds[count:])
+        return count, _EXECUTORS[key_of(self._spec)].of_arrays(count) if plain else None
+
     @opaque
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return (self._run or self.prepared())(args, kwargs)

@@ -18,6 +18,7 @@ from .aliasing import Storage
 from .dispatch import borrowed_copy
 from .errors import UnsupportedInputError
 from .execute import collecting, raise_first_broken
+from .progress import announced
 from .tensor import Tensor, array_of, from_array
 from .tracing import opaque
 from .x64 import Enabled
@@ -238,7 +239,7 @@ class _Program:
 
         arrays = [borrowed_copy(v) for v in leaves if isinstance(v, torch.Tensor)]
         try:
-            with Enabled():
+            with Enabled(), announced("a step"):
                 seed = jax.ShapeDtypeStruct((), np.dtype("int64"))
                 lowered = jax.jit(traced, donate_argnums=0).lower([s.array for s in state.storages], arrays, seed)
                 self._run = lowered.compile()

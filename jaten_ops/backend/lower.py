@@ -64,6 +64,7 @@ class Lowered:
 
     Attributes:
         random: whether it draws random numbers, and so takes a seed.
+        calls: how many operators it calls.
     """
 
     def __init__(self, gm: torch.fx.GraphModule, default_float: torch.dtype) -> None:
@@ -73,6 +74,7 @@ class Lowered:
         self.outputs: list[Any] = list(output.args[0])
         self._steps: list[tuple[torch.fx.Node, Any]] = []
         self.random = False
+        self.calls = 0
         for index, node in enumerate(gm.graph.nodes):
             if node.op == "get_attr":
                 self._steps.append((node, _constant(gm, node)))
@@ -80,6 +82,7 @@ class Lowered:
                 key = overload_of(node.target)
                 kernel = _KernelNode(node, index) if key in registry.KERNELS else None
                 self._steps.append((node, kernel))
+                self.calls += kernel is not None
                 self.random |= kernel is not None and registry.SPECS[key or ""].random
 
     def __call__(self, values: Mapping[torch.fx.Node, Any], seed: Any, wanted: Sequence[torch.fx.Node]) -> Any:

@@ -13,6 +13,7 @@ import torch
 
 from jaten_ops import bridge, carrier
 from jaten_ops.execute import raise_first_broken
+from jaten_ops.progress import announced
 from jaten_ops.x64 import Enabled
 
 from .layout import Layout, concretize, layout_of
@@ -165,7 +166,7 @@ class Executable:
             stored = [a if x is None else x.store(a) for a, x in zip(results, layouts, strict=True)]
             return [*stored, conditions.stacked()] if conditions.errors else stored
 
-        with Enabled():
+        with Enabled(), announced(f"a graph of {lowered.calls} operators"):
             shapes = [_described(a) for a in arrays]
             if lowered.random:
                 shapes.append(jax.ShapeDtypeStruct((), np.dtype("int64")))
