@@ -59,7 +59,7 @@ def _nothing() -> Any:
             args.clear()
             return list(kept[0])
 
-        run._boxed_call = True  # type: ignore[attr-defined]
+        run._boxed_call = True  # type: ignore[attr-defined]  # how AOTAutograd is told to hand over one list
         return run
 
     return aot_autograd(fw_compiler=compiler)

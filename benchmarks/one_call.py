@@ -3,7 +3,7 @@
 python -m benchmarks.one_call CONTENDER CASE JOB DTYPE THREADS
 """
 
-# the imports are timed, those that every contender has in common left out
+# the clock starts before most imports, which are timed: those that every contender has in common are left out
 # ruff: noqa: E402
 import gc
 import json

@@ -40,16 +40,15 @@ def draw_all(results: list[Result], folder: Path) -> list[Path]:
 def _save(draw, results: list[Result], file: Path, title: str) -> Path | None:
     width = max(7.0, 0.62 * len(results) + 2) if draw is not _overhead else 6.4
     figure, axes = plt.subplots(figsize=(width, 4.6), layout="constrained")
-    if draw(axes, results):
+    drawn = draw(axes, results)
+    if drawn:
         axes.set_title(f"{axes.get_title()} ({title})", fontsize=11)
         axes.legend(frameon=False, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.33), fontsize=9)
         if draw is _overhead:
             axes.legend(frameon=False, fontsize=9)
         figure.savefig(file, dpi=130)
-    else:
-        file = None  # type: ignore[assignment]
     plt.close(figure)
-    return file
+    return file if drawn else None
 
 
 def _speeds(axes: Axes, results: list[Result]) -> bool:

@@ -103,11 +103,9 @@ def functional(overload: str) -> Handler:
         nonlocal run, count, of_arrays
         try:
             if len(args) == count and not kwargs and of_arrays is not None:
-                try:
-                    arrays = [a.view_of_arrays.read() for a in args]
-                except AttributeError:  # a number, or a tensor of another device
-                    return run(args, kwargs)  # type: ignore[misc]  # it is set with the others
-                return from_array(of_arrays(*arrays))
+                views: list[Any] = [getattr(a, "view_of_arrays", None) for a in args]
+                if None not in views:  # a number, or a tensor of another device, has none
+                    return from_array(of_arrays(*[view.read() for view in views]))
             if run is None:
                 run = kernel.prepared()
                 count, of_arrays = kernel.of_arrays()

@@ -73,7 +73,7 @@ class CachedBlock(Block):
         self.register_buffer("keys", torch.randn(shape))
         self.register_buffer("values", torch.randn(shape))
 
-    def forward(self, x: Tensor, position: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, position: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]  # one token
         qkv = self.attention.qkv(self.norm1(x)).view(1, 1, 3, HEADS, WIDTH // HEADS)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
         self.keys[:, :, position] = key
@@ -87,7 +87,7 @@ class CachedGPT(GPT):
     def __init__(self) -> None:
         super().__init__(CachedBlock)
 
-    def forward(self, token: Tensor, position: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, token: Tensor, position: Tensor) -> Tensor:  # type: ignore[override]  # one token
         x = self.tokens(token) + self.positions(position)
         mask = torch.arange(WINDOW, device=token.device)[None] <= position
         for block in self.blocks:

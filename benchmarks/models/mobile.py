@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -147,11 +149,11 @@ def jax_convnext(w: Weights, updates: Weights | None, x: jax.Array) -> jax.Array
     return linear(w, "head", layer_norm(w, "norm", jnp.mean(x, (1, 2))))
 
 
-def _case(name: str, model: type[nn.Module], jax_model: object, pixels: int, batch: int) -> Case:
+def _case(name: str, model: type[nn.Module], jax_model: Callable[..., Any], pixels: int, batch: int) -> Case:
     return Case(
         name,
         model,
-        jax_model,  # type: ignore[arg-type]
+        jax_model,
         lambda: (torch.randn(batch, 3, pixels, pixels),),
         lambda: torch.randint(CLASSES, (batch,)),
         images=True,

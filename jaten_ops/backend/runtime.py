@@ -68,10 +68,8 @@ def _with_array(tensor: torch.Tensor, array: jax.Array) -> torch.Tensor:
 
 def _saved(tensor: torch.Tensor) -> Any:
     """An input that the forward graph may have made."""
-    try:
-        return tensor._jaten_array  # type: ignore[attr-defined]  # see above
-    except AttributeError:
-        return bridge.lend(tensor)
+    array = getattr(tensor, "_jaten_array", None)
+    return bridge.lend(tensor) if array is None else array
 
 
 class Executable:
