@@ -14,6 +14,7 @@ from jaten_ops.errors import KernelError
 from jaten_ops.execute import KernelCall, Signature, freeze
 from jaten_ops.kernels import checks, promotion
 
+from .positions import kernel_of
 from .targets import overload_of, source_line
 
 
@@ -26,7 +27,7 @@ class _KernelNode:
         spec = registry.SPECS[key]
         self._node, self._spec, self._index = node, spec, index
         self._signature = Signature(spec)
-        self._call = KernelCall(spec, registry.KERNELS[key].fn)
+        self._call = KernelCall(spec, kernel_of(node, registry.KERNELS[key].fn))
         self._values = self._signature.bind(node.args, node.kwargs)
         self._single = len(spec.returns) == 1 and not spec.returns[0].endswith("[]")
 

@@ -18,6 +18,7 @@ from jaten_ops.x64 import Enabled
 
 from .layout import Layout, concretize, layout_of
 from .lower import Lowered
+from .positions import SPEC, from_operand, numbers_of, to_operand
 
 
 @dataclass
@@ -89,21 +90,25 @@ class Executable:
         # one array may be two outputs, for the user and for the backward, with different strides
         self._arrays = [o for o in self._outputs if o.is_array]
         self._only_arrays = len(self._arrays) == len(self._outputs)
-        self._dynamic = any(map(_is_symbolic, values))
-        self._sizes = [i for i, v in enumerate(values) if not isinstance(v, torch.Tensor)]
-        self._tensors = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor)]
+        numbers = {index[n] for n in numbers_of(gm.graph)}
+        self._dynamic = any(_is_symbolic(v) for i, v in enumerate(values) if i not in numbers)
+        self._tensors = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor) or i in numbers]
+        self._sizes = sorted({*range(len(values))}.difference(self._tensors))
+        self._numbers = [at for at, i in enumerate(self._tensors) if i in numbers]
         self._converted: list[tuple[int, int, Callable[[Any], Any]]] = []
         # the place among the arrays, that among the inputs, and where the memory is: -1 if it is not known
         self._static: list[list[int]] = []
         for at, i in enumerate(self._tensors):
-            if values[i].device.type == "cpu" and i in static_inputs:
+            if i in numbers:
+                self._converted.append((at, i, to_operand))
+            elif values[i].device.type == "cpu" and i in static_inputs:
                 self._static.append([at, i, -1])
             else:
                 self._converted.append((at, i, _CONVERT.get(values[i].device.type, bridge.borrow)))
         # The arrays of static inputs, which hold the memory: no other tensor can come to lie at its address.
         self._kept: list[Any] = [None] * len(self._tensors)
         self._compiled: dict[tuple[Any, ...], _Compiled] = {}
-        borrows = any(values[i].device.type != "jax" for i in self._tensors)
+        borrows = any(isinstance(v, torch.Tensor) and v.device.type != "jax" for v in values)
         # XLA computes asynchronously: until it is done, a torch program could write to the memory that it reads
         self._must_wait = borrows and all(o.on_jax for o in self._arrays)
 
@@ -159,13 +164,14 @@ class Executable:
         def graph(*arrays: jax.Array) -> list[jax.Array]:
             seed = arrays[-1] if lowered.random else None
             values = sizes | dict(zip(tensors, arrays, strict=False))
+            values |= {tensors[at]: from_operand(arrays[at]) for at in self._numbers}
             results, conditions = lowered(values, seed, wanted)
             errors[:] = conditions.errors
             stored = [a if x is None else x.store(a) for a, x in zip(results, layouts, strict=True)]
             return [*stored, conditions.stacked()] if conditions.errors else stored
 
         with Enabled(), announced(f"a graph of {lowered.calls} operators"):
-            shapes = [_described(a) for a in arrays]
+            shapes = [SPEC if at in self._numbers else _described(a) for at, a in enumerate(arrays)]
             if lowered.random:
                 shapes.append(jax.ShapeDtypeStruct((), np.dtype("int64")))
             run = jax.jit(graph).lower(*shapes).compile()
