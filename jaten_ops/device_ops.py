@@ -14,7 +14,7 @@ from jax._src import xla_bridge  # private: nothing public tells whether JAX has
 
 from . import bridge, carrier, device, execute, library, registry, storage, x64
 from .aliasing import View, resized, row_major
-from .dispatch import borrowed_copy, functional, is_on_jax, placed, store, to_carrier, variant
+from .dispatch import borrowed_copy, functional, is_on_jax, kernel_of, placed, store, to_carrier, variant
 from .overlap import make_check
 from .schema import VARIANTS
 from .tensor import (
@@ -48,6 +48,7 @@ def _clone(tensor: torch.Tensor, *, memory_format: Any = None) -> torch.Tensor:
     return from_array(array_of(tensor))
 
 
+_CAST = {"dtype"}
 _KEPT = (None, torch.preserve_format, torch.contiguous_format)
 
 
@@ -99,6 +100,8 @@ def _copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fals
 
 
 def _to_copy(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    if kwargs.keys() == _CAST and carrier.is_real(tensor) and carrier.view_of(tensor).is_row_major():
+        return kernel_of("_to_copy")(tensor, **kwargs)
     wanted = kwargs.get("device")
     if wanted is None or torch.device(wanted).type == "jax":
         return placed(functional("_to_copy")(tensor, **(kwargs | {"device": None})), wanted)

@@ -86,37 +86,29 @@ def _composite(func: Any, overload: str) -> Handler:
 
 
 @functools.cache
-def functional(overload: str) -> Handler:
-    """A functional overload: its kernel on the operands' arrays, or a node of the traced graph."""
+def kernel_of(overload: str) -> Handler:
+    """A functional overload on tensors of one device, row-major: its kernel, or a node of the traced graph."""
     spec = registry.SPECS[overload]
-    kernel = OpKernel(spec, array_of, from_array)
+
+    def rescue(error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(error, Traced):
+            return _traced(overload, args, kwargs)
+        if "incompatible devices" not in str(error):
+            raise error
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        raise two_devices(*dict.fromkeys(str(t.device) for t in tensors)) from None
+
+    return OpKernel(spec, array_of, from_array, (Traced, ValueError), rescue).prepared()
+
+
+@functools.cache
+def functional(overload: str) -> Handler:
+    """A functional overload as ATen has it: on the device and in the memory format that a call names."""
+    spec, call = registry.SPECS[overload], kernel_of(overload)
     names = {a.name for a in spec.arguments}
     may_be_on_cpu = [
         i for i, a in enumerate(spec.arguments) if a.type == "Tensor?[]" or a.name in _ON_CPU.get(overload, ())
     ]
-
-    run: Callable[..., Any] | None = None
-    of_arrays: Callable[..., Any] | None = None
-    count = -1
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        nonlocal run, count, of_arrays
-        try:
-            if len(args) == count and not kwargs and of_arrays is not None:
-                views: list[Any] = [getattr(a, "view_of_arrays", None) for a in args]
-                if None not in views:  # a number, or a tensor of another device, has none
-                    return from_array(of_arrays(*[view.read() for view in views]))
-            if run is None:
-                run = kernel.prepared()
-                count, of_arrays = kernel.of_arrays()
-            return run(args, kwargs)
-        except Traced:
-            return _traced(overload, args, kwargs)
-        except ValueError as error:
-            if "incompatible devices" not in str(error):
-                raise
-            tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-            raise two_devices(*dict.fromkeys(str(t.device) for t in tensors)) from None
 
     def call_with_cpu(*args: Any, **kwargs: Any) -> Any:
         return call(*(_moved(a) if i in may_be_on_cpu else a for i, a in enumerate(args)), **kwargs)
@@ -180,8 +172,12 @@ def _laid_out(result: torch.Tensor, like: torch.Tensor, memory_format: torch.mem
 
 def _traced(overload: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     spec = registry.SPECS[overload]
-    inner = [_unwrap(a) for a in args]
-    keywords = {k: _unwrap(v) for k, v in kwargs.items()}
+    defaults = {a.name: a.default for a in spec.arguments if a.has_default}
+    keywords = {k: _unwrap(v) for k, v in kwargs.items() if k not in defaults or v is not defaults[k]}
+    given = list(args)
+    while given and given[-1] is defaults.get(spec.arguments[len(given) - 1].name, given):
+        given.pop()
+    inner = [_unwrap(a) for a in given]
     slots = [i for i, a in enumerate(spec.arguments) if a.type == "Tensor" and not a.kwarg_only]
     if any(not isinstance(inner[i], torch.Tensor) for i in slots if i < len(inner)):
         # ATen's op takes a number for a tensor; the graph is renamed to jaten's ops when it is complete
@@ -232,15 +228,18 @@ def variant(overload: str) -> Handler:
     same = [a.name for a in spec.arguments] == [a.name for a in base.arguments]
     if spec.kind != "inplace" or not same or base.random or not base.returns == spec.returns == ("Tensor",):
         return general
-    return _array_to_array(OpKernel(base, array_of, lambda array: array), general)
+    return _array_to_array(OpKernel(base, array_of, lambda array: array).prepared(), general)
 
 
-def _array_to_array(kernel: OpKernel, general: Handler) -> Handler:
-    """An in-place overload, short where its target is all of a storage that no other operand has a part of."""
-    run: Callable[..., Any] | None = None
+def _array_to_array(run: Callable[..., Any], general: Handler) -> Handler:
+    """An in-place overload, short where its target is all of a storage that no other operand has a part of.
+
+    Args:
+        run: the functional overload's kernel, which returns an array.
+        general: what serves where this does not.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        nonlocal run
         target = args[0] if args else None
         view = getattr(target, "view_of_arrays", None)
         if kwargs or view is None or type(view.storage) is not Storage or not view.is_row_major():
@@ -253,8 +252,7 @@ def _array_to_array(kernel: OpKernel, general: Handler) -> Handler:
         if old.shape != view.shape:
             return general(*args)
         try:
-            run = run or kernel.prepared()
-            new = run(args, kwargs)
+            new = run(*args)
         except (Traced, ValueError):  # a tracer's operand, or one of another device
             return general(*args)
         if new.shape != old.shape or new.dtype != old.dtype:

@@ -225,22 +225,25 @@ class Executor:
                 raise KernelResultError(self._spec.name, got, want)
         return jax.tree.map(lambda a: promotion.cast(a, a.dtype), results)
 
-    def __call__(self, values: Sequence[Any]) -> Any:
-        """Runs the kernel on arrays and frozen values; raises what its conditions say."""
-        before = enter()
-        try:
-            run: Any = self._jit_of_defaults
-            if self._may_be_eager and self._is_eager(values):
-                run = self._run
-            else:
-                for i, default in self._defaults:
-                    if values[i] is not default:
-                        run = self._jit
-                        break
-            results = run[torch.get_default_dtype()](*values)
-        finally:
-            leave(before)
-        return self._checked(results) if type(results) is Checked else results
+    def expression(self, names: Sequence[str], values: Sequence[str]) -> tuple[str, dict[str, Any]]:
+        """What runs the kernel, 64-bit types being on, as Python's source, and what names in it stand for.
+
+        Args:
+            names: variables that hold the arguments as they were given.
+            values: the kernel's arguments: source that makes arrays and frozen values of them.
+        """
+        scope = {"_enter": enter, "_leave": leave, "_Checked": Checked, "_check": self._checked}
+        if self._may_be_eager:
+            return f"_execute([{', '.join(values)}])", scope | {"_execute": self._execute}
+        scope |= {"_traced": self._jit, "_static": self._jit_of_defaults, "_default_dtype": torch.get_default_dtype}
+        positions = [self._signature.kernel_positions[i] for i, _ in self._defaults]
+        same = " and ".join(f"{names[i]} is _default_{i}" for i in positions)
+        jit = f"(_static if {same} else _traced)" if same else "_traced"
+        return f"{jit}[_default_dtype()]({', '.join(values)})", scope
+
+    def _execute(self, values: Sequence[Any]) -> Any:
+        run = self._run if self._is_eager(values) else self._jit
+        return run[torch.get_default_dtype()](*values)
 
     def _checked(self, results: Checked) -> Any:
         if not isinstance(results.holds, jax.core.Tracer):
@@ -248,24 +251,6 @@ class Executor:
         elif (found := _unchecked.get()) is not None:  # what a caller's `jax.jit` traces has no values
             found.append(results)
         return results.results
-
-    def of_arrays(self, count: int) -> Callable[..., Any] | None:
-        """The same as a function of the first `count` arguments, which are arrays, for calls that leave the others to
-        their defaults: a microsecond shorter. None if there is no such call."""
-        others = [self._spec.arguments[i] for i in self._signature.kernel_positions][count:]
-        if self._may_be_eager or self._spec.random or not all(a.has_default for a in others):
-            return None
-        jits, defaults = self._jit_of_defaults, [freeze(a.default) for a in others]
-
-        def run(*arrays: jax.Array) -> Any:
-            before = enter()
-            try:
-                results = jits[torch.get_default_dtype()](*arrays, *defaults)
-            finally:
-                leave(before)
-            return self._checked(results) if type(results) is Checked else results
-
-        return run
 
     def fake(self, *args: Any, **kwargs: Any) -> Any:
         """The results as meta tensors, from the kernel traced on the shapes and dtypes of tensors."""

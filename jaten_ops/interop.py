@@ -9,19 +9,32 @@ import jax
 import torch
 from torch.utils._pytree import tree_map_only
 
-from . import custom, device, random
+from . import bridge, custom, device, random
 from .errors import UnsupportedInputError
 from .tensor import array_of, from_array
+from .x64 import Enabled
 
 
 def from_jax(tree: Any) -> Any:
     """`jax.Array`s, in any structure, as tensors on the device `jax`: without a copy, sharded arrays stay sharded.
 
+    An array of a weak type, such as `jnp.asarray(2.0)`, is copied to one of the dtype that it shows: tensors have none.
+
     Raises:
         DeviceSlotError: another backend has the process's slot for such a device.
+        UnsupportedInputError: a dtype that torch has not, such as that of PRNG keys.
     """
     device.require()
-    return jax.tree.map(lambda a: from_array(a) if isinstance(a, jax.Array) else a, tree)
+    return jax.tree.map(lambda a: from_array(_strong(a)) if isinstance(a, jax.Array) else a, tree)
+
+
+def _strong(array: jax.Array) -> jax.Array:
+    if array.dtype not in bridge.TORCH_DTYPES:
+        raise UnsupportedInputError(
+            "array dtype", array.dtype, "a dtype that torch has; for a key: jax.random.key_data"
+        )
+    with Enabled():
+        return jax.lax.convert_element_type(array, array.dtype) if array.weak_type else array
 
 
 def to_jax(tree: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,8 +21,12 @@ def key_of(spec: OpSpec) -> str:
     return spec.overload if spec.namespace == "jaten" else spec.name
 
 
-def _converters(spec: OpSpec, positions: Sequence[int], unwrap: Callable[[Any], Any]) -> list[tuple[int, Callable]]:
-    """For each argument that is not handed on as it is: where it stands among the kernel's, and what to do with it."""
+def _tuple(value: Any) -> Any:
+    return tuple(value) if type(value) is list else freeze(value)
+
+
+def _takers(spec: OpSpec, unwrap: Callable[[Any], Any]) -> list[Callable[[Any], Any] | None]:
+    """For each argument what makes a kernel's of a caller's; None if that is the same."""
 
     def optional(value: Any) -> Any:
         return None if value is None else unwrap(value)
@@ -29,18 +34,75 @@ def _converters(spec: OpSpec, positions: Sequence[int], unwrap: Callable[[Any], 
     def many(value: Any) -> Any:
         return tuple([None if v is None else unwrap(v) for v in value])
 
-    table = []
-    for at, position in enumerate(positions):
-        kind = spec.arguments[position].type
-        if kind == "Tensor":
-            table.append((at, unwrap))
-        elif kind == "Tensor?":
-            table.append((at, optional))
-        elif kind.startswith("Tensor"):
-            table.append((at, many))
-        elif "[]" in kind or kind.startswith("ScalarType"):
-            table.append((at, freeze))
-    return table
+    def taker(kind: str) -> Callable[[Any], Any] | None:
+        if kind.startswith("Tensor"):
+            return {"Tensor": unwrap, "Tensor?": optional}.get(kind, many)
+        return _tuple if "[]" in kind else freeze if kind.startswith("ScalarType") else None
+
+    return [taker(a.type) for a in spec.arguments]
+
+
+Rescue = Callable[[Exception, tuple[Any, ...], dict[str, Any]], Any]
+"""What answers for a call that has raised: it is given the exception and the call's arguments."""
+
+_CALL = """\
+def _call({parameters}):
+    try:
+        _before = _enter()
+        try:
+            _results = {execute}
+        finally:
+            _leave(_before)
+        if type(_results) is _Checked:
+            _results = _check(_results)
+    except _rescued as _error:
+        return _rescue(_error, ({positional}), {{{keywords}}})
+    return _wrap(_results)
+"""
+
+
+def _source(spec: OpSpec, names: Sequence[str], execute: str) -> str:
+    cut = sum(not a.kwarg_only for a in spec.arguments)
+    parameters = [f"{n}=_default_{i}" if spec.arguments[i].has_default else n for i, n in enumerate(names)]
+    return _CALL.format(
+        parameters=", ".join([*parameters[:cut], *["*"][: len(names) - cut], *parameters[cut:]]),
+        execute=execute,
+        positional="".join(f"{n}, " for n in names[:cut]),
+        keywords=", ".join(f"{n!r}: {n}" for n in names[cut:]),
+    )
+
+
+def make_call(
+    spec: OpSpec,
+    executor: Executor,
+    unwrap: Callable[[Any], Any],
+    wrap: Callable[[Any], Any],
+    rescued: tuple[type[Exception], ...] = (),
+    rescue: Rescue | None = None,
+) -> Callable[..., Any]:
+    """A function with the schema's own parameters, to which Python binds a call's arguments, that runs an op's kernel.
+
+    It is written out and compiled, with all that a call needs looked up: half of what an operator on small tensors
+    costs beyond torch's dispatcher and JAX would else be steps between functions.
+
+    Args:
+        spec: the op.
+        executor: its kernel.
+        unwrap: a tensor of a device to its array.
+        wrap: what the kernel returns to what the op returns.
+        rescued: the exceptions that `rescue` answers.
+    """
+    scope: dict[str, Any] = {"_wrap": wrap, "_rescued": rescued, "_rescue": rescue, "_draw_seed": draw_seed}
+    scope |= {f"_take_{i}": take for i, take in enumerate(_takers(spec, unwrap))}
+    names = [f"{a.name}_" if keyword.iskeyword(a.name) else a.name for a in spec.arguments]
+    values = [f"_take_{i}({n})" if scope[f"_take_{i}"] else n for i, n in enumerate(names)]
+    taken = [values[i] for i in Signature(spec).kernel_positions]
+    if spec.random:
+        taken.append(f"_draw_seed({'generator' if 'generator' in names else ''})")
+    execute, needed = executor.expression(names, taken)
+    scope |= needed | {f"_default_{i}": a.default for i, a in enumerate(spec.arguments)}
+    exec(compile(_source(spec, names, execute), f"<{spec.name}>", "exec"), scope)  # our own text
+    return scope["_call"]
 
 
 class OpKernel:
@@ -50,14 +112,23 @@ class OpKernel:
         spec: the op.
         unwrap: a tensor of the device to its array.
         wrap: an array to a new tensor of the device.
+        rescued, rescue: as `make_call` takes them.
     """
 
-    def __init__(self, spec: OpSpec, unwrap: Callable[[Any], Any], wrap: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        spec: OpSpec,
+        unwrap: Callable[[Any], Any],
+        wrap: Callable[[Any], Any],
+        rescued: tuple[type[Exception], ...] = (),
+        rescue: Rescue | None = None,
+    ) -> None:
         self._spec, self._unwrap, self._wrap = spec, unwrap, wrap
-        self._run: Callable[[Sequence[Any], dict[str, Any]], Any] | None = None
+        self._rescued, self._rescue = rescued, rescue
+        self._run: Callable[..., Any] | None = None
 
-    def prepared(self) -> Callable[[Sequence[Any], dict[str, Any]], Any]:
-        """The implementation, of positional and keyword arguments. What a call needs is looked up once, here."""
+    def prepared(self) -> Callable[..., Any]:
+        """The implementation, as `make_call` makes it."""
         spec = self._spec
         entry = registry.KERNELS.get(key_of(spec))
         if entry is None:
@@ -65,38 +136,13 @@ class OpKernel:
         # one for all devices: what it has traced and compiled serves tensors of each
         executor = _EXECUTORS.get(key_of(spec)) or Executor(spec, entry, meta.fake_of(spec))
         _EXECUTORS[key_of(spec)] = executor
-        signature = Signature(spec)
-        bind, positions = signature.bind, signature.kernel_positions
-        converters = _converters(spec, positions, self._unwrap)
-        names = [a.name for a in spec.arguments]
-        generator = names.index("generator") if "generator" in names else None
-        takes_some, is_random = positions != list(range(len(names))), spec.random
         wrap = self._wrap if spec.returns == ("Tensor",) else self._wrap_all
-
-        def run(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-            taken = values = bind(args, kwargs)
-            if takes_some or is_random:
-                taken = [values[i] for i in positions]
-            for at, convert in converters:
-                taken[at] = convert(taken[at])
-            if is_random:
-                taken.append(draw_seed(None if generator is None else values[generator]))
-            return wrap(executor(taken))
-
-        self._run = run
+        self._run = run = make_call(spec, executor, self._unwrap, wrap, self._rescued, self._rescue)
         return run
-
-    def of_arrays(self) -> tuple[int, Callable[..., Any] | None]:
-        """How many tensors come first, and the kernel as a function of their arrays where it has no other form."""
-        kinds = [a.type for a in self._spec.arguments]
-        count = next((i for i, kind in enumerate(kinds) if kind != "Tensor"), len(kinds))
-        self.prepared()
-        plain = self._spec.returns == ("Tensor",) and not any("Tensor" in kind for kind in kinds[count:])
-        return count, _EXECUTORS[key_of(self._spec)].of_arrays(count) if plain else None
 
     @opaque
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return (self._run or self.prepared())(args, kwargs)
+        return (self._run or self.prepared())(*args, **kwargs)
 
     def _wrap_all(self, results: Any) -> Any:
         returns = self._spec.returns

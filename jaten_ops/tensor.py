@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
@@ -20,6 +21,7 @@ from . import bridge, carrier, device
 from .aliasing import View
 from .storage import reduced, storage_of, typed
 from .tracing import opaque
+from .x64 import Enabled
 
 Handler = Callable[..., Any]
 _get_data, _set_data = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]  # for mypy it is a tensor
@@ -349,8 +351,32 @@ def is_traced(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor | FunctionalTensor) or tensor.device.type == "jax"
 
 
+_NUMBERS: dict[type, dict[Any, jax.Array]] = {float: {}, int: {}}
+_MOST_NUMBERS = 512
+
+
+def number(value: Any) -> Any:
+    """A Python number as an operand: the same array each time, which JAX takes faster than the number."""
+    found = _NUMBERS.get(type(value), {}).get(value)
+    return _number(value) if found is None else found
+
+
+def _number(value: Any) -> Any:
+    if type(value) not in _NUMBERS or not value:  # 0.0 and -0.0 are one key
+        return value
+    with Enabled():
+        array = jnp.asarray(value)
+    if isinstance(array, jax.core.Tracer):
+        return value
+    known = _NUMBERS[type(value)]
+    if len(known) >= _MOST_NUMBERS:
+        known.clear()
+    known[value] = array
+    return array
+
+
 def array_of(operand: Any) -> Any:
-    """The array of an operand: of a tensor of the device, or of a 0-d CPU tensor; a number as it is.
+    """The array of an operand: of a tensor of the device, of a 0-d CPU tensor, or of a number.
 
     Raises:
         Traced: it has no values.
@@ -360,7 +386,7 @@ def array_of(operand: Any) -> Any:
     if view is not None:
         return view.read()
     if not isinstance(operand, torch.Tensor):
-        return operand
+        return number(operand)
     if is_traced(operand):
         raise Traced
     if operand.dim() == 0 and operand.device.type == "cpu":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -11,11 +14,12 @@ from jaten_ops import meta, registry
 from jaten_ops.errors import KernelResultError
 from jaten_ops.execute import Executor
 from jaten_ops.kernels import checks
+from jaten_ops.op_kernel import make_call
 from jaten_ops.schema import FUNCTIONAL
 
 
-def _executor(overload: str, fn, **options) -> tuple[Executor, list[int]]:
-    """An executor of a substitute kernel, and a list that grows at each trace."""
+def _executor(overload: str, fn, **options) -> tuple[Callable[..., Any], list[int]]:
+    """A call of a substitute kernel on arrays, and a list that grows at each trace."""
     traces: list[int] = []
 
     def traced(*args, **kwargs):
@@ -23,17 +27,18 @@ def _executor(overload: str, fn, **options) -> tuple[Executor, list[int]]:
         return fn(*args, **kwargs)
 
     spec = FUNCTIONAL[overload]
-    return Executor(spec, registry.Entry(traced, "here", **options), meta.fake_of(spec)), traces
+    executor = Executor(spec, registry.Entry(traced, "here", **options), meta.fake_of(spec))
+    return make_call(spec, executor, lambda array: array, lambda array: array), traces
 
 
 def test_changing_scalar_does_not_recompile() -> None:
     run, traces = _executor("mul.Scalar", lambda self, other: self * other)
     x = jnp.ones(3, jnp.float32)
     for step in range(5):
-        assert run([x, step / 7]).tolist() == pytest.approx([step / 7] * 3)
+        assert run(x, step / 7).tolist() == pytest.approx([step / 7] * 3)
     assert len(traces) == 1
-    run([x, 2])  # another type of number
-    run([jnp.ones(4, jnp.float32), 0.5])  # another shape
+    run(x, 2)  # another type of number
+    run(jnp.ones(4, jnp.float32), 0.5)  # another shape
     assert len(traces) == 3
 
 
@@ -42,7 +47,7 @@ def test_static_scalars_are_python_numbers() -> None:
     run, _ = _executor(
         "mul.Scalar", lambda self, other: seen.append(other) or self * other, static=frozenset({"other"})
     )
-    run([jnp.ones(3, jnp.float32), 2.5])
+    run(jnp.ones(3, jnp.float32), 2.5)
     assert seen == [2.5]
 
 
@@ -50,7 +55,7 @@ def test_results_are_not_weakly_typed() -> None:
     run, _ = _executor("mul.Scalar", lambda self, other: jnp.full(self.shape, 1.0))
     with jax.enable_x64(True):
         x = jnp.ones(3, jnp.float64)
-    assert not run([x, 2.0]).weak_type
+    assert not run(x, 2.0).weak_type
 
 
 def test_wrong_dtype_or_shape_of_a_kernel_is_caught() -> None:
@@ -58,7 +63,7 @@ def test_wrong_dtype_or_shape_of_a_kernel_is_caught() -> None:
     with pytest.raises(
         KernelResultError, match=r"jaten::relu: its kernel returned .*float16.* its fake says .*float32"
     ):
-        run([jnp.ones(3, jnp.float32)])
+        run(jnp.ones(3, jnp.float32))
 
 
 def test_conditions_raise_after_the_call_and_the_next_call_works() -> None:
@@ -70,8 +75,8 @@ def test_conditions_raise_after_the_call_and_the_next_call_works() -> None:
     run, _ = _executor("relu", kernel)
     for bad, error in ((-1.0, ValueError), (10.0, IndexError)):
         with pytest.raises(error, match=r"negative|too large"):
-            run([jnp.array([1.0, bad], jnp.float32)])
-    assert run([jnp.array([1.0], jnp.float32)]).tolist() == [1.0]
+            run(jnp.array([1.0, bad], jnp.float32))
+    assert run(jnp.array([1.0], jnp.float32)).tolist() == [1.0]
 
 
 def test_atens_error_for_bad_shapes() -> None:

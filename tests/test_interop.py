@@ -25,6 +25,14 @@ def test_arrays_are_shared(dtype: str) -> None:
         jaten_ops.to_jax(torch.ones(2))
 
 
+def test_weak_types_do_not_come_in() -> None:
+    weak, half = jnp.full((3,), 2.0), torch.ones(3, dtype=torch.float16, device="jax")
+    assert weak.weak_type and (jaten_ops.from_jax(weak) + half).dtype == torch.float32
+    assert jax.jit(jaten_ops.as_jax(lambda a: a + half))(weak).dtype == "float32"
+    with pytest.raises(UnsupportedInputError, match="key_data"):
+        jaten_ops.from_jax(jax.random.key(0))
+
+
 def test_sharded_arrays_stay_sharded() -> None:
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("x",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))

@@ -68,8 +68,8 @@ def to_real(dtype: Any) -> np.dtype:
 
 
 def is_scalar(x: Any) -> bool:
-    """Whether `x` is a Python number, or the tracer of one, rather than a tensor."""
-    return isinstance(x, bool | int | float | complex) or (isinstance(x, jax.core.Tracer) and x.weak_type)
+    """Whether `x` is a Python number, or an array or tracer of one, rather than a tensor."""
+    return isinstance(x, bool | int | float | complex) or (isinstance(x, jax.Array) and x.weak_type)
 
 
 def _scalar_dtype(x: Any) -> np.dtype:
