@@ -85,6 +85,8 @@ _check_copy = cast(Callable[..., None], make_check(VARIANTS["copy_"], registry.S
 
 
 def _copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    if source is target:  # before ATen asks whether elements share memory
+        return target
     if not is_on_jax(target):  # out of the device: torch's memory is written
         return target.copy_(bridge.export(array_of(source)))
     if is_traced(target):
