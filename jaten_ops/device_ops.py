@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from jax._src import xla_bridge  # private: nothing public tells whether JAX has started
 
-from . import bridge, carrier, device, execute, library, registry, storage, x64
+from . import bridge, carrier, device, library, registry, storage, uninitialized, x64
 from .aliasing import View, resized, row_major
 from .dispatch import borrowed_copy, functional, is_on_jax, kernel_of, placed, store, to_carrier, variant
 from .overlap import make_check
@@ -272,7 +272,7 @@ def _after_fork() -> None:
         )
 
     # nothing is asked in other processes: what all computations pass is replaced in this one
-    execute.enter = refuse
+    x64.enter = refuse
     setattr(x64.Enabled, "__enter__", refuse)  # noqa: B010  # mypy allows no method to be assigned
     bridge._capsule_to_buffer = refuse
     device.in_bad_fork = True
@@ -297,3 +297,4 @@ if device.CLAIMED:
     _ATEN.impl("_has_compatible_shallow_copy_type", _has_compatible_shallow_copy_type, "AutogradPrivateUse1")
     setattr(torch.utils, "swap_tensors", exchange)  # noqa: B010  # for mypy a function is no attribute
     storage.register()
+    uninitialized.register()

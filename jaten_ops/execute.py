@@ -11,13 +11,13 @@ import jax
 import numpy as np
 import torch
 
-from . import bridge
+from . import bridge, x64
 from .errors import KernelResultError
 from .kernels import checks, promotion
 from .meta.refusals import refuse, reword
 from .registry import Entry
 from .schema import STORAGE_ARGUMENTS, OpSpec
-from .x64 import Enabled, enter, leave
+from .x64 import Enabled
 
 # Values of these types may differ from call to call without compiling anew; all others are static.
 _TRACED_TYPES = frozenset({"Scalar", "Scalar?", "Scalar[]", "float", "float?"})
@@ -232,7 +232,7 @@ class Executor:
             names: variables that hold the arguments as they were given.
             values: the kernel's arguments: source that makes arrays and frozen values of them.
         """
-        scope = {"_enter": enter, "_leave": leave, "_Checked": Checked, "_check": self._checked}
+        scope = {"_x64": x64, "_Checked": Checked, "_check": self._checked}
         if self._may_be_eager:
             return f"_execute([{', '.join(values)}])", scope | {"_execute": self._execute}
         scope |= {"_traced": self._jit, "_static": self._jit_of_defaults, "_default_dtype": torch.get_default_dtype}

@@ -48,11 +48,11 @@ Rescue = Callable[[Exception, tuple[Any, ...], dict[str, Any]], Any]
 _CALL = """\
 def _call({parameters}):
     try:
-        _before = _enter()
+        _before = _x64.enter()
         try:
             _results = {execute}
         finally:
-            _leave(_before)
+            _x64.leave(_before)
         if type(_results) is _Checked:
             _results = _check(_results)
     except _rescued as _error:

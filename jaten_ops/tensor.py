@@ -62,6 +62,10 @@ class Tensor(torch.Tensor):
     def __tensor_flatten__(self) -> tuple[list[str], None]:
         return ["_carrier"], None
 
+    def _stable_hash_for_caching(self) -> str:
+        """What the keys of torch's caches have of the tensor."""
+        return repr((self.shape, self.stride(), self.storage_offset(), self.dtype, self.device, self.requires_grad))
+
     @staticmethod
     def __tensor_unflatten__(inner: dict[str, torch.Tensor], meta: None, size: Any, stride: Any) -> Tensor:
         return Tensor(inner["_carrier"])
@@ -157,10 +161,10 @@ class Tensor(torch.Tensor):
         """As torch's; but on the device plain tensors, and those that lazy modules have, are of this class."""
         if cls is torch.Tensor:
             return self
-        if cls not in _LAZY:
+        if cls not in LAZY:
             return super().as_subclass(cls)
         new = from_view(self.view_of_arrays, self.dtype).requires_grad_(self.requires_grad)
-        new.__class__ = _LAZY[cls]
+        new.__class__ = LAZY[cls]
         return new
 
     @classmethod
@@ -172,47 +176,8 @@ class Tensor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as torch documents
 
 
-class UninitializedParameter(torch.nn.UninitializedParameter, Tensor):
-    """What stands on the device for a parameter of a lazy module until its shape is known."""
-
-    cls_to_become = Tensor  # type: ignore[assignment]  # which is the class of parameters, too
-
-    @staticmethod
-    def __new__(cls, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> Any:
-        new: Any = torch.nn.Parameter(torch.empty(0, device=device or "jax", dtype=dtype), requires_grad)
-        new.__class__ = cls
-        return new
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return torch.nn.UninitializedParameter, (self.requires_grad,)  # as torch's, which forgets the device
-
-
-class UninitializedBuffer(torch.nn.UninitializedBuffer, Tensor):
-    """The same for a buffer."""
-
-    cls_to_become = Tensor
-
-    __new__ = Tensor.__new__
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # as torch's
-        result = super().__torch_function__(func, types, args, kwargs)
-        moved = isinstance(result, torch.Tensor) and not isinstance(result, torch.nn.UninitializedBuffer)
-        return result.as_subclass(torch.nn.UninitializedBuffer) if moved else result
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
-        new = memo[id(self)] = Tensor.__deepcopy__(self, memo)
-        new.__class__ = UninitializedBuffer
-        return new
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return torch.nn.UninitializedBuffer, (self.requires_grad,)
-
-
-_LAZY = {
-    torch.nn.UninitializedParameter: UninitializedParameter,
-    torch.nn.UninitializedBuffer: UninitializedBuffer,
-}
+LAZY: dict[type, type] = {}
+"""The classes that lazy modules' parameters and buffers have, and on the device: see `jaten_ops.uninitialized`."""
 
 
 def make_handler(func: Any) -> Handler:
@@ -333,7 +298,7 @@ def _refuse(gradients: Any) -> None:
 def _put_together(tensor: torch.Tensor, own: _Parts, other: _Parts) -> None:
     """Gives an object that has got another's tensor of C++ the class to go with it, and its own hooks anew."""
     cls, attributes, hooks, post_hooks = own
-    lazy = [pair for pair in _LAZY.items() if issubclass(cls, pair[0])]  # which stay so
+    lazy = [pair for pair in LAZY.items() if issubclass(cls, pair[0])]  # which stay so
     tensor.__class__ = lazy[0][issubclass(other[0], Tensor)] if lazy else other[0]
     kept = {k: v for k, v in attributes.items() if k not in _OF_VALUES}
     tensor.__dict__ = kept | {k: v for k, v in other[1].items() if k in _OF_VALUES}

@@ -54,6 +54,10 @@ FACTS: dict[str, tuple[Any, str]] = {
     "jax backends started": (False, "jax.distributed and platform choices are still open after the import"),
     "arrays outside": ("float32", "x64 is on inside kernels alone"),
     "tensor attributes changed": (["is_jax", "jax"], "no __torch_function__; torch gives any device these two"),
+    "functions replaced": (
+        ["UninitializedBuffer.__new__", "UninitializedParameter.__new__", "torch.utils.swap_tensors"],
+        "each does what it did for what is not on the device",
+    ),
     "module attributes changed": (["jax"], "torch gives any device this one"),
 }
 

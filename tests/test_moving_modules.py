@@ -71,17 +71,18 @@ def test_swapped_tensors() -> None:
     assert d.tolist() == [1, 1]
 
 
-LAZY: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "LazyLinear": (lambda: nn.LazyLinear(2), (5, 3)),
+LAZY: dict[str, tuple[Callable[..., nn.Module], tuple[int, ...]]] = {
+    "LazyLinear": (lambda **options: nn.LazyLinear(2, **options), (5, 3)),
     "LazyBatchNorm1d": (nn.LazyBatchNorm1d, (5, 3)),
-    "LazyConv1d": (lambda: nn.LazyConv1d(2, 1), (5, 3, 4)),
+    "LazyConv1d": (lambda **options: nn.LazyConv1d(2, 1, **options), (5, 3, 4)),
 }
 
 
 @pytest.mark.parametrize("name", LAZY)
 def test_lazy_modules(name: str) -> None:
     make, shape = LAZY[name]
-    for model in (make().to("jax"), copy.deepcopy(make().to("jax")), make().to("jax").double().float()):
+    made = make(device="jax"), make().to("jax"), copy.deepcopy(make().to("jax")), make().to("jax").double().float()
+    for model in made:
         assert all(nn.parameter.is_lazy(p) and p.device.type == "jax" for p in model.parameters())
         model(torch.ones(shape, device="jax")).sum().backward()
         assert type(model).__name__ == name.removeprefix("Lazy")

@@ -1,0 +1,73 @@
+"""What stands on the device `jax` for the parameters and buffers of lazy modules until their shapes are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .tensor import LAZY, Tensor
+
+
+class UninitializedParameter(torch.nn.UninitializedParameter, Tensor):
+    """A parameter of a lazy module."""
+
+    cls_to_become = Tensor  # type: ignore[assignment]  # which is the class of parameters, too
+
+    @staticmethod
+    def __new__(cls, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> Any:
+        empty = torch.empty(0, device=device or "jax", dtype=dtype)
+        return torch.nn.Parameter(empty, requires_grad).as_subclass(torch.nn.UninitializedParameter)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return torch.nn.UninitializedParameter, (self.requires_grad,)  # as torch's, which forgets the device
+
+
+class UninitializedBuffer(torch.nn.UninitializedBuffer, Tensor):
+    """A buffer of a lazy module."""
+
+    cls_to_become = Tensor
+
+    __new__ = Tensor.__new__
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # as torch's
+        result = super().__torch_function__(func, types, args, kwargs)
+        moved = isinstance(result, torch.Tensor) and not isinstance(result, torch.nn.UninitializedBuffer)
+        return result.as_subclass(torch.nn.UninitializedBuffer) if moved else result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        new = memo[id(self)] = Tensor.__deepcopy__(self, memo)
+        new.__class__ = UninitializedBuffer
+        return new
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return torch.nn.UninitializedBuffer, (self.requires_grad,)
+
+
+LAZY[torch.nn.UninitializedParameter] = UninitializedParameter
+LAZY[torch.nn.UninitializedBuffer] = UninitializedBuffer
+
+
+def _made_anywhere(cls: Any) -> Any:
+    """torch's constructor of such a class, which cannot make one of a tensor of the device."""
+    make = cls.__new__
+
+    def new(cls: Any, requires_grad: Any = None, device: Any = None, dtype: Any = None, **options: Any) -> Any:
+        given = {} if requires_grad is None else {"requires_grad": requires_grad}
+        empty = torch.empty(0, device=device, dtype=dtype) if cls in LAZY else None
+        if not isinstance(empty, Tensor):
+            return make(cls, **given, device=device, dtype=dtype, **options)
+        if cls is torch.nn.UninitializedParameter:
+            return UninitializedParameter(**({"requires_grad": True} | given), device=empty.device, dtype=dtype)
+        buffer = empty.requires_grad_(bool(requires_grad)).as_subclass(cls)
+        buffer.persistent, buffer._is_buffer = options.get("persistent", True), True
+        return buffer
+
+    return new
+
+
+def register() -> None:
+    """Lets `nn.LazyLinear(3, device="jax")` and its like be made on the device."""
+    for cls in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
+        setattr(cls, "__new__", staticmethod(_made_anywhere(cls)))  # noqa: B010  # mypy allows no method to be assigned
