@@ -21,6 +21,8 @@ def _overload_order(packet: str) -> list[str]:
 class _Namespace(torch._ops._OpNamespace):
     """Defines all overloads of a packet, in ATen's order, before torch looks for the packet."""
 
+    __module__ = "torch._ops"  # operators have it from here; FX and pickle import them by it
+
     def __getattr__(self, packet: str) -> Any:
         with _LOCK:
             waiting = _DEFINITIONS.pop(packet, None)

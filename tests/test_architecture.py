@@ -34,6 +34,7 @@ SUBJECTS = {
     "moving_modules": "module.to, and what torch.nn.utils makes of modules on the device jax",
     "ops": "every operator",
     "readme": "the code in README.md",
+    "warm_start": "a second process, which finds on the disk what the first has compiled",
     "training_scripts": "tests/scripts.py and models of transformers, trained eagerly on the device jax",
     "workers": "other processes than the one that has the device jax",
 }

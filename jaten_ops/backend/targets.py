@@ -27,16 +27,22 @@ def overload_of(target: Any) -> str | None:
 
 
 def source_line(node: torch.fx.Node) -> str:
-    """The line of the user's program that a node comes from, as " (file.py:12: y = f(x))"; empty if unknown.
+    """The line of the user's program that a node comes from, as " (file.py:12: y = f(x))"; empty if unknown."""
+    frame = frame_of(node)
+    return "" if frame is None else " ({}:{}: {})".format(*frame)
+
+
+def frame_of(node: torch.fx.Node) -> tuple[str, str, str] | None:
+    """The file, line and text of the user's program that a node comes from.
 
     Of the frames that Dynamo kept, the innermost one outside torch; the innermost one if all are torch's.
     """
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     if not frames:
-        return ""
+        return None
     own = [f for f in frames if not f[0].startswith(_TORCH)]
     file, line, code = (own or frames)[-1]
-    return f" ({file}:{line}: {code.strip()})"
+    return file, line, code.strip()
 
 
 def _returns_symints(target: torch._ops.OpOverload) -> bool:

@@ -1,0 +1,222 @@
+"""Captured graphs, kept for the next process by AOTAutograd's own cache: its keys and entries, in jaten's folder.
+
+All that jaten knows of that cache, which is private to torch, stands here; with a torch that it does not know, or if
+the cache is switched off there, graphs are captured anew and only their executables are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table
+from torch._functorch import config as functorch_config
+from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
+from torch._inductor.output_code import OutputCode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from jaten_ops import disk, fingerprint
+from jaten_ops.tensor import Tensor
+
+from .plans import Plan, graph_of
+from .runtime import Executable
+
+try:
+    from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache, BypassAOTAutogradCache
+    from torch._inductor.codecache import FxGraphHashDetails, GuardedCache
+
+    _HAS_ALL = "iterate_over_candidates" in vars(GuardedCache) and "_write_to_local_cache" in vars(AOTAutogradCache)
+except ImportError:  # pragma: no cover  # a torch that has moved it
+    _HAS_ALL = False
+
+_VERSIONS = ((2, 11), (2, 13))
+_SETTINGS = ("bundled_autograd_cache", "enable_remote_autograd_cache", "force_non_lazy_backward_lowering")
+_log = logging.getLogger(__name__)
+
+
+class Kept(OutputCode):
+    """A compiled graph, as that cache takes one: what is pickled is its plan."""
+
+    def __init__(self, run: Callable[[list[Any]], list[Any]], static_inputs: frozenset[int], seen: int | None) -> None:
+        super().__init__()
+        self._boxed_call = True  # an attribute of the object, as Dynamo's wrappers copy those
+        self._run = run
+        self._plan: Plan | None = getattr(run, "plan", None)
+        self._static_inputs, self._seen = static_inputs, seen
+        self._kind = run.log.kind if isinstance(run, Executable) else ""
+
+    def __call__(self, inputs: Any) -> Any:
+        return self._run(inputs)
+
+    def prepare_for_serialization(self) -> None:
+        """Refuses what has no plan."""
+        if self._plan is None:
+            raise BypassAOTAutogradCache("the graph has sizes that are not known, or operators of a user")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_run"}
+
+    def post_compile(self, *_: Any) -> None:
+        """Makes it run again."""
+        assert self._plan is not None
+        run = Executable(graph_of(self._plan), static_inputs=self._static_inputs, seen=self._seen)
+        run.log.kind = self._kind
+        self._run = run
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """There is none."""
+
+
+def is_known() -> bool:
+    """Whether this torch has the cache as it is known here."""
+    numbers = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    version = tuple(map(int, numbers.groups())) if numbers else (0, 0)
+    has_settings = all(hasattr(functorch_config, name) for name in _SETTINGS)
+    return _HAS_ALL and has_settings and _VERSIONS[0] <= version <= _VERSIONS[1]
+
+
+def compiler(compile_graph: Callable[..., Kept]) -> Any:
+    """A compiler whose results that cache takes."""
+    return SerializableAOTDispatchCompiler(Kept, compile_graph)
+
+
+_prefix: ContextVar[str | None] = ContextVar("prefix", default=None)
+
+
+@contextlib.contextmanager
+def used(prefix: str) -> Iterator[None]:
+    """For the length of a block the cache has its entries in jaten's folder, under a prefix of its keys."""
+    _install()
+    token = _prefix.set(prefix)
+    settings = {
+        "bundled_autograd_cache": True,  # entries hold the graphs themselves
+        "enable_remote_autograd_cache": False,
+        "force_non_lazy_backward_lowering": True,  # an entry has both graphs; XLA compiles at the first call anyway
+    }
+    try:
+        with functorch_config.patch(settings):
+            yield
+    finally:
+        _prefix.reset(token)
+
+
+def prefix_of(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
+    """What decides, beside torch's own key, what becomes of Dynamo's graph; None if it is not to be kept."""
+    if disk.folder() is None or not is_known():
+        return None
+    package = fingerprint.of_package()
+    if package is None or not all(map(_is_plain, inputs)) or _is_changed() or _share_memory(inputs):
+        return None
+    lines = []
+    for module in gm.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            if not _is_told(module, node):
+                return None
+            lines.append(node.meta.get("stack_trace") or "")  # messages name them
+    return disk.key_of("capture", package, _settings(), *lines)
+
+
+def _settings() -> str:
+    """What of torch's state decides which operators a program becomes, beside what is in torch's key."""
+    sdp = torch.backends.cuda
+    return repr((
+        torch.get_default_dtype(), torch.is_inference_mode_enabled(), torch.get_float32_matmul_precision(),
+        sdp.flash_sdp_enabled(), sdp.math_sdp_enabled(), sdp.mem_efficient_sdp_enabled(), sdp.cudnn_sdp_enabled(),
+        torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled, torch.backends.cpu.get_cpu_capability(),
+    ))  # fmt: skip
+
+
+def _is_changed() -> bool:
+    """Whether code of a user's takes part in tracing: a mode, or a decomposition of an operator of ATen's."""
+    if any(type(m).__module__.partition(".")[0] != "torch" for m in _get_current_dispatch_mode_stack()):
+        return True
+    return any(f.__module__.partition(".")[0] != "torch" for f in decomposition_table.values())
+
+
+def _share_memory(inputs: Sequence[Any]) -> bool:
+    """Whether inputs lie in the same memory, which decides how their mutation is traced, and is in no key."""
+    storages = [x.untyped_storage()._cdata for x in inputs if isinstance(x, torch.Tensor)]
+    return len(set(storages)) < len(storages)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether the key says all of an input: it is static, and no code of a user's runs when it is computed with."""
+    if not isinstance(value, torch.Tensor):
+        return isinstance(value, int | float | bool | None)
+    is_known = type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, Tensor)
+    is_known |= type(value).__name__ == "FakeTensor"
+    return is_known and all(type(n) is int for n in value.shape)
+
+
+def _is_told(module: torch.nn.Module, node: torch.fx.Node) -> bool:
+    """Whether the key says all of a node. It has a constant's shape, not its elements, and an operator's name."""
+    if node.op == "get_attr":
+        found: Any = module
+        for name in str(node.target).split("."):
+            found = getattr(found, name)
+        return isinstance(found, torch.fx.GraphModule)
+    if node.op == "call_module":
+        return isinstance(module.get_submodule(str(node.target)), torch.fx.GraphModule)
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        name = target.name() if isinstance(target, torch._ops.OpOverload) else target._qualified_op_name
+        return name.partition("::")[0] in ("aten", "prims", "jaten")
+    return not isinstance(target, torch._ops.HigherOrderOperator)
+
+
+_installed: list[bool] = []
+
+
+def _install() -> None:
+    """Has the cache look in jaten's folder in a block of `used`, and only there; elsewhere it is as it was."""
+    if _installed:
+        return
+    _installed.append(True)
+    candidates: Any = vars(GuardedCache)["iterate_over_candidates"].__func__
+    write: Any = AOTAutogradCache._write_to_local_cache
+    describe: Any = FxGraphHashDetails.__init__
+
+    def iterate_over_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Iterator[Any]:
+        prefix = _prefix.get()
+        if prefix is None:
+            yield from candidates(cls, local, remote_cache, key)
+        elif (found := _read(disk.key_of(prefix, key))) is not None:
+            yield *found, True
+
+    def write_to_local_cache(key: str, content: bytes) -> None:
+        prefix = _prefix.get()
+        if prefix is None:
+            write(key, content)
+        else:
+            disk.write(disk.key_of(prefix, key), content)
+
+    def details(self: Any, gm: Any, example_inputs: Any, *others: Any) -> None:
+        """What a key is made of: without Inductor's settings, which decide nothing here and take seconds to import."""
+        if _prefix.get() is None:
+            describe(self, gm, example_inputs, *others)
+        else:
+            self.gm, self.example_inputs = gm, list(example_inputs)
+
+    cache: Any = AOTAutogradCache
+    cache.iterate_over_candidates = classmethod(iterate_over_candidates)
+    cache._write_to_local_cache = staticmethod(write_to_local_cache)
+    hashed: Any = FxGraphHashDetails
+    hashed.__init__ = details
+
+
+def _read(key: str) -> tuple[Any, bytes] | None:
+    content = disk.read(key)
+    if content is None:
+        return None
+    try:
+        return pickle.loads(content), content
+    except Exception as error:
+        _log.warning("%s cannot be loaded: %s", key, error)
+        disk.forget(key)
+        return None

@@ -1,0 +1,199 @@
+"""A graph as plain data, which can be kept on disk and compared: its nodes, and what its inputs and outputs are.
+
+Only of a graph whose sizes are all known and whose operators are jaten's own: then its plan says all that it is.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from jaten_ops import bridge, disk, registry
+from jaten_ops.lazy import operator_of
+
+from .targets import frame_of, overload_of
+
+
+class Unkept(Exception):
+    """What has no plan."""
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The node at a place."""
+
+    place: int
+
+
+@dataclass(frozen=True)
+class Value:
+    """What a tensor is, without its elements."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Call:
+    """A node: what FX calls its op and target, and what it works on.
+
+    Attributes:
+        target: the overload of an operator, the name of a function of `operator`, that of an input, or a constant.
+        value: what an input or output is.
+        frame: file, line and text of the user's program that it comes from.
+    """
+
+    op: str
+    target: Any
+    args: Any
+    kwargs: Any
+    value: Any
+    frame: tuple[str, str, str] | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    calls: tuple[Call, ...]
+
+    def identity(self) -> str:
+        """A key of all that the graph computes; where in the user's program it stands is no part of it."""
+        parts: list[str | bytes] = []
+        for call in self.calls:
+            target = call.target
+            if isinstance(target, torch.Tensor):
+                array = np.array(bridge.borrow(target))
+                parts += [f"{array.dtype} {array.shape}", array.tobytes()]
+                target = None
+            parts.append(repr((call.op, target, call.args, call.kwargs, call.value)))
+        return disk.key_of(*parts)
+
+    def frames(self) -> str:
+        """A key of where it stands."""
+        return disk.key_of(repr([call.frame for call in self.calls]))
+
+
+_PLAIN = {type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format}
+
+
+def plan_of(gm: torch.fx.GraphModule) -> Plan | None:
+    """The plan of a retargeted graph; None if it has none."""
+    places = {node: Ref(place) for place, node in enumerate(gm.graph.nodes)}
+    (output,) = (n for n in gm.graph.nodes if n.op == "output")
+    ends = {*output.all_input_nodes, *(n for n in gm.graph.nodes if n.op == "placeholder")}
+    try:
+        for node in places:
+            _described(node.meta.get("val"))  # of each: a size may be unknown in the middle
+        return Plan(tuple(_call(gm, node, places, node in ends) for node in places))
+    except Unkept:
+        return None
+
+
+def _call(gm: torch.fx.GraphModule, node: torch.fx.Node, places: dict[torch.fx.Node, Ref], at_an_end: bool) -> Call:
+    def plain(value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            return places[value]
+        if isinstance(value, list):
+            return [plain(v) for v in value]
+        if isinstance(value, tuple):
+            return tuple(plain(v) for v in value)
+        if isinstance(value, dict):
+            return {plain(k): plain(v) for k, v in value.items()}
+        if type(value) is slice:
+            return slice(plain(value.start), plain(value.stop), plain(value.step))
+        if type(value) not in _PLAIN:
+            raise Unkept
+        return value
+
+    value = _described(node.meta.get("val")) if at_an_end else None
+    return Call(node.op, _target(gm, node), plain(node.args), plain(node.kwargs), value, frame_of(node))
+
+
+def _target(gm: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
+    target: Any = node.target
+    if node.op in ("placeholder", "output"):
+        return str(target)
+    if node.op == "get_attr":
+        for name in str(target).split("."):
+            gm = getattr(gm, name)
+        if type(gm) is torch.Tensor and gm.device.type == "cpu":
+            return gm.detach().clone()
+    elif node.op == "call_function":
+        overload = overload_of(target)
+        if overload in registry.KERNELS and "::" not in overload and target.namespace == "jaten":
+            return overload
+        name = target.__name__ if isinstance(target, types.BuiltinFunctionType) else ""
+        if getattr(operator, name, None) is target:
+            return f"operator {name}"
+    raise Unkept
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(map(_described, value))
+    if not isinstance(value, torch.Tensor):
+        if type(value) not in _PLAIN:
+            raise Unkept
+        return value
+    if value.layout is not torch.strided or value.is_quantized:
+        raise Unkept
+    numbers = [*value.shape, *value.stride()]
+    if any(type(n) is not int for n in numbers):
+        raise Unkept
+    return Value(tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
+
+
+def graph_of(plan: Plan) -> torch.fx.GraphModule:
+    """A graph with this plan."""
+    root = torch.nn.Module()
+    graph = torch.fx.Graph()
+    nodes: list[torch.fx.Node] = []
+    with FakeTensorMode():
+        for place, call in enumerate(plan.calls):
+            target = call.target
+            if isinstance(target, torch.Tensor):
+                target = f"constant_{place}"
+                setattr(root, target, call.target)
+            elif call.op == "call_function":
+                target = _function(target)
+            args, kwargs = _with_nodes(call.args, nodes), _with_nodes(call.kwargs, nodes)
+            node = graph.create_node(call.op, target, args, kwargs)
+            node.meta["val"] = _fake(call.value)
+            if call.frame is not None:
+                file, line, text = call.frame
+                node.meta["stack_trace"] = f'File "{file}", line {line}, in graph\n{text}'
+            nodes.append(node)
+    return torch.fx.GraphModule(root, graph)
+
+
+def _function(target: str) -> Callable[..., Any]:
+    if target.startswith("operator "):
+        return getattr(operator, target.removeprefix("operator "))
+    return operator_of(target)
+
+
+def _with_nodes(value: Any, nodes: list[torch.fx.Node]) -> Any:
+    if isinstance(value, Ref):
+        return nodes[value.place]
+    if isinstance(value, list | tuple):
+        return type(value)(_with_nodes(v, nodes) for v in value)
+    if isinstance(value, dict):
+        return {k: _with_nodes(v, nodes) for k, v in value.items()}
+    if isinstance(value, slice):
+        return slice(*(_with_nodes(v, nodes) for v in (value.start, value.stop, value.step)))
+    return value
+
+
+def _fake(value: Any) -> Any:
+    """What a node has in `meta["val"]`; to be called in a `FakeTensorMode`."""
+    if isinstance(value, Value):
+        return torch.empty_strided(value.shape, value.strides, dtype=value.dtype, device=value.device)
+    return [_fake(v) for v in value] if isinstance(value, tuple) else value

@@ -1,0 +1,87 @@
+"""XLA's executables, kept for the next process.
+
+They are found by the text of the program that `jax.jit` lowered. JAX has such a cache, too, which is set for a whole
+process and is the user's; this one is jaten's and touches no setting.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from typing import Any
+
+import jax
+from jax.experimental import serialize_executable
+
+from . import disk, fingerprint
+
+_log = logging.getLogger(__name__)
+
+# What JAX knows of a lowered program beside its text: private, so nothing is kept where one of them is missing.
+_BESIDE = (
+    "global_in_avals", "global_out_avals", "in_shardings", "out_shardings", "in_layouts", "out_layouts",
+    "kept_var_idx", "committed", "tuple_args",
+)  # fmt: skip
+_ABSENT = ("host_callbacks", "keepalive", "ordered_effects", "unordered_effects", "mut", "pgle_profiler")
+
+
+def compiled(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, str | None]:
+    """The executable of a lowered program, from the disk or from XLA, and the key by which `load` finds it again.
+
+    The key is None for what is not kept: a program for several devices, or one that calls Python.
+    """
+    key = _key(lowered) if disk.folder() is not None else None
+    if key is None:
+        return lowered.compile(), None
+    found = load(key, lowered.in_tree, lowered.out_tree)
+    if found is None:
+        found = lowered.compile()
+        if not _keep(found, key):
+            return found, None
+    return found, key
+
+
+def load(key: str, in_tree: Any, out_tree: Any) -> jax.stages.Compiled | None:
+    """The executable that was kept under a key, on the device that it was compiled for."""
+    content = disk.read(key)
+    if content is None:
+        return None
+    try:
+        platform, number, serialized = pickle.loads(content)
+        device = next(d for d in jax.local_devices(backend=platform) if d.id == number)
+        return serialize_executable.deserialize_and_load(
+            serialized, in_tree, out_tree, backend=device.client, execution_devices=[device]
+        )
+    except Exception as error:  # whatever JAX and XLA raise for one that they cannot take: it is compiled anew
+        _log.warning("%s cannot be loaded: %s", key, error)
+        disk.forget(key)
+        return None
+
+
+def calls_out(lowered: jax.stages.Lowered) -> bool:
+    """Whether a program calls functions outside XLA, as LAPACK's, which JAX makes ready when it lowers the call."""
+    return "custom_call" in lowered.as_text()
+
+
+def _keep(executable: jax.stages.Compiled, key: str) -> bool:
+    try:
+        loaded: Any = executable._executable  # private; the device is in no public place
+        (device,) = loaded.xla_executable.local_devices()
+        serialized, _, _ = serialize_executable.serialize(executable)
+    except Exception as error:  # there are some that cannot be, and no list of them
+        _log.info("an executable is not kept: %s", error)
+        return False
+    disk.write(key, pickle.dumps((device.platform, device.id, serialized)))
+    return True
+
+
+def _key(lowered: jax.stages.Lowered) -> str | None:
+    known = getattr(lowered._lowering, "compile_args", {})
+    devices = tuple(getattr(lowered._lowering, "_device_list", ()))
+    if any(name not in known for name in _BESIDE) or any(known.get(name) for name in _ABSENT) or len(devices) != 1:
+        return None
+    place = fingerprint.of_device(devices[0])
+    if place is None:
+        return None
+    beside = repr([known[name] for name in _BESIDE]), repr((lowered.args_info, lowered.out_tree))
+    return disk.key_of("executable", place, *beside, lowered.as_text())
