@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from . import random
+from . import executables, random
 from .aliasing import Storage
 from .dispatch import borrowed_copy
 from .errors import UnsupportedInputError
@@ -242,7 +242,7 @@ class _Program:
             with Enabled(), announced("a step"):
                 seed = jax.ShapeDtypeStruct((), np.dtype("int64"))
                 lowered = jax.jit(traced, donate_argnums=0).lower([s.array for s in state.storages], arrays, seed)
-                self._run = lowered.compile()
+                self._run, _ = executables.compiled(lowered)
         except jax.errors.ConcretizationTypeError as error:
             raise UnsupportedInputError(
                 "a step", "one that reads the value of a tensor", "one that computes without: see compile_step"
