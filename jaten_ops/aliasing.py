@@ -105,10 +105,10 @@ def row_major(shape: Shape) -> Shape:
 
 def is_row_major(shape: Shape, stride: Shape) -> bool:
     """Whether a tensor's elements lie one after the other; where there is one or none, strides do not matter."""
+    if 0 in shape:
+        return True
     step = 1
     for size, s in zip(reversed(shape), reversed(stride), strict=True):
-        if size == 0:
-            return True
         if size != 1:
             if s != step:
                 return False

@@ -21,7 +21,8 @@ import jaten_ops
 
 Step = Callable[[torch.Tensor], Any]
 STEPS = 12  # of a program
-KEPT = (29, 4977, 10447)
+KEPT = (29, 4977, 10447, 100030)
+TINY = torch.finfo(torch.float32).tiny  # what is smaller, XLA's CPU takes for zero: integers seen as floats are
 
 
 def _dim(rng: random.Random, t: torch.Tensor) -> int:
@@ -108,7 +109,8 @@ def _write_to(rng: random.Random, t: torch.Tensor) -> Callable[..., Any]:
         lambda x, y: x.fill_(number),
         lambda x, y: x.zero_(),
         lambda x, y: x.copy_(y),
-        lambda x, y: x.neg_(),
+        # ATen's vectorized one makes 0 of a complex zero, where the other makes -0: bytes would tell
+        lambda x, y: x.neg_() if not x.is_complex() else None,
         # ATen warns of expanded tensors here, and writes an element more than once: jaten refuses them
         lambda x, y: (
             x.masked_fill_((x.real if x.is_complex() else x) > number, number) if 0 not in x.stride() else None
@@ -171,7 +173,8 @@ def _run(seed: int) -> None:
             said = f"program {seed}, tensor {i}"
             lies = [(t.dtype, t.shape, t.stride(), t.storage_offset()) for t in (g, e)]
             assert lies[0] == lies[1], said
-            torch.testing.assert_close(g.cpu(), e, rtol=0, atol=0, equal_nan=True, msg=lambda m, s=said: f"{s}: {m}")
+            atol = TINY if e.is_floating_point() or e.is_complex() else 0
+            torch.testing.assert_close(g.cpu(), e, rtol=0, atol=atol, equal_nan=True, msg=lambda m, s=said: f"{s}: {m}")
 
 
 def _same_kind(seed: int, got: Any, expected: Any) -> None:
