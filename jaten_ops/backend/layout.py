@@ -72,3 +72,20 @@ def concretize(value: int | torch.SymInt, symbols: dict[Any, int]) -> int:
     if isinstance(value, int):
         return value
     return int(value.node.expr.subs(symbols))
+
+
+def symbols_of(values: Sequence[Any], taken: Sequence[Any]) -> dict[Any, int]:
+    """The value of each symbol that is an input by itself or the size of one.
+
+    Args:
+        values: the inputs as the graph has them, with symbolic sizes.
+        taken: the inputs of a call.
+    """
+    found: dict[Any, int] = {}
+    for value, given in zip(values, taken, strict=True):
+        is_tensor = isinstance(value, torch.Tensor)
+        pairs: list[Any] = list(zip(value.shape, given.shape, strict=True)) if is_tensor else [(value, given)]
+        for symbolic, concrete in pairs:
+            if isinstance(symbolic, torch.SymInt | torch.SymFloat) and symbolic.node.expr.is_symbol:
+                found[symbolic.node.expr] = concrete
+    return found

@@ -1,0 +1,105 @@
+"""What is compiled, for which sizes, how long it takes and how often: through Python's logging.
+
+`TORCH_LOGS="jaten_ops"` shows a line for each XLA compile, `TORCH_LOGS="+jaten_ops"` the inputs' shapes as well, and so
+does `torch._logging.set_logs(modules={"jaten_ops": logging.INFO})`. Warnings are seen without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.utils import counters
+from torch._guards import CompileContext
+
+from .targets import source_line
+
+MANY = 8
+"""After compiles for how many sizes of one dimension a graph warns."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class GraphLog:
+    """The compiles of one graph.
+
+    Args:
+        gm: the graph.
+
+    Attributes:
+        kind: which of a function's graphs it is.
+        advises: whether it warns of compiles for many sizes.
+    """
+
+    def __init__(self, gm: torch.fx.GraphModule) -> None:
+        values = [v for n in gm.graph.nodes for v in [n.meta.get("val")] if n.op == "placeholder"]
+        sizes = [s for v in values for s in (v.shape if isinstance(v, torch.Tensor) else [v])]
+        nodes = [s.node for s in sizes if isinstance(s, torch.SymInt)]
+        self._sources = {n.expr: n.shape_env.var_to_sources.get(n.expr, ()) for n in nodes}
+        self._calls = [n for n in gm.graph.nodes if n.op == "call_function"]
+        self.kind, self.advises = "graph", True
+        self._id = CompileContext.current_compile_id()
+        self._sizes: dict[Any, list[int]] = {}
+        self._count, self._seconds = 0, 0.0
+
+    @property
+    def _name(self) -> str:
+        """The graph's, with Dynamo's number of the program, as other logs of torch have it."""
+        return self.kind if self._id is None else f"{self.kind} {self._id}"
+
+    def name_of(self, symbol: Any) -> str:
+        """A symbol as the user knows it, as "L['x'].size()[0]"."""
+        found = self._sources.get(symbol)
+        return found[0].name if found else str(symbol)
+
+    def dim_of(self, symbol: Any) -> int | None:
+        """Which dimension of the function's argument a symbol is the size of."""
+        found = self._sources.get(symbol)
+        return getattr(found[0], "idx", None) if found else None
+
+    @contextlib.contextmanager
+    def compiling(self, symbols: dict[Any, int], inputs: Sequence[Any]) -> Iterator[None]:
+        """Times the block, in which the graph is compiled for these sizes."""
+        start = time.monotonic()
+        yield
+        seconds = time.monotonic() - start
+        self._count, self._seconds = self._count + 1, self._seconds + seconds
+        counters["jaten"]["compiles"] += 1
+        line = next(filter(None, map(source_line, self._calls)), "")
+        _LOG.info("%s%s: compile %d in %.2f s%s", self._name, line, self._count, seconds, self._changes(symbols))
+        if _LOG.isEnabledFor(logging.DEBUG):
+            _LOG.debug("%s: inputs %s", self._name, ", ".join(f"{a.dtype}{list(a.shape)}" for a in inputs))
+        self._advise()
+
+    def _changes(self, symbols: dict[Any, int]) -> str:
+        """The sizes, and what those that have changed were; noted for the next time."""
+        parts = []
+        for symbol, size in symbols.items():
+            before = self._sizes.setdefault(symbol, [])
+            was = f" (was {before[-1]})" if before and before[-1] != size else ""
+            parts.append(f"{self.name_of(symbol)} = {size}{was}")
+            before.append(size)
+        return ", " + ", ".join(parts) if parts else ""
+
+    def _advise(self) -> None:
+        many = [s for s, sizes in self._sizes.items() if len(set(sizes)) >= MANY]
+        if many and self.advises:
+            self.advises = False
+            names = " and ".join(map(self.name_of, many))
+            _LOG.warning(
+                "%s has been compiled for %d sizes of %s, which took %.1f s in all. The option buckets"
+                " of torch.compile, as options={'buckets': 'powers of two'}, rounds sizes up where no result changes.",
+                self._name, MANY, names, self._seconds,
+            )  # fmt: skip
+
+    def refused(self, what: str, reason: str) -> None:
+        """Says that a size is not rounded up."""
+        _LOG.warning("%s compiles for each %s, which the option buckets cannot round: %s", self._name, what, reason)
+
+    def above(self, symbol: Any, size: int) -> None:
+        """Says that a size is over the largest bucket."""
+        _LOG.info("%s: %s = %d is over the largest bucket", self._name, self.name_of(symbol), size)
