@@ -3,28 +3,52 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import torch
 from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import TorchDynamoException
 from torch._functorch import config as functorch_config
+from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.utils.checkpoint import CheckpointPolicy
 
 from jaten_ops import registry
+from jaten_ops.errors import JatenError, UnsupportedInputError
 
+from . import graph_cache
+from .buckets import Buckets, bucketed
+from .runtime import Executable
 from .segments import make_executable
 from .targets import overload_of, retarget
 
+_log = logging.getLogger(__name__)
 
-@functools.cache
-def _decompositions() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
-    """torch's own decompositions of the ops that have no kernel here."""
-    table = core_aten_decompositions()
-    return {op: fn for op, fn in table.items() if overload_of(op) not in registry.KERNELS}
+
+class _Decompositions(Mapping[torch._ops.OperatorBase, Callable[..., Any]]):
+    """torch's own decompositions of the ops that have no kernel here; looked up when a graph is captured."""
+
+    @functools.cached_property
+    def _table(self) -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
+        table = core_aten_decompositions()
+        return {op: fn for op, fn in table.items() if overload_of(op) not in registry.KERNELS}
+
+    def __getitem__(self, op: torch._ops.OperatorBase) -> Callable[..., Any]:
+        return self._table[op]
+
+    def __iter__(self) -> Iterator[torch._ops.OperatorBase]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+
+_DECOMPOSITIONS = _Decompositions()
 
 
 def _partition(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> tuple[torch.fx.GraphModule, ...]:
@@ -64,9 +88,12 @@ def _seen_outputs(*, backward: bool) -> int | None:
     return context.fw_metadata.num_forward_returns
 
 
-def _compile(gm: torch.fx.GraphModule, _inputs: Sequence[Any], *, backward: bool = False) -> Callable[..., Any]:
-    retarget(gm)
-    executable = make_executable(gm, _static_inputs(gm.graph, backward=backward), _seen_outputs(backward=backward))
+def _compile(
+    gm: torch.fx.GraphModule, _inputs: Sequence[Any], *, backward: bool = False, buckets: Buckets | None = None
+) -> Callable[..., Any]:
+    executable, _, seen = _made(gm, backward=backward)
+    if buckets is not None:
+        executable = bucketed(gm, executable, buckets, seen)
 
     def run(args: list[Any]) -> list[Any]:  # a function, since Dynamo's wrappers copy the mark below from no object
         return executable(args)
@@ -75,22 +102,102 @@ def _compile(gm: torch.fx.GraphModule, _inputs: Sequence[Any], *, backward: bool
     return run
 
 
-def jaten(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+def _compile_to_keep(gm: torch.fx.GraphModule, _inputs: Sequence[Any], *, backward: bool = False) -> graph_cache.Kept:
+    """As `_compile`, for the cache. There the backward is compiled early: what it lacks, it says when it is called."""
+    try:
+        return graph_cache.Kept(*_made(gm, backward=backward))
+    except JatenError as error:
+        if not backward:
+            raise
+        return graph_cache.Kept(functools.partial(_raise, error), frozenset(), None)
+
+
+def _raise(error: Exception, _args: list[Any]) -> NoReturn:
+    raise error
+
+
+def _made(
+    gm: torch.fx.GraphModule, *, backward: bool
+) -> tuple[Callable[[list[Any]], list[Any]], frozenset[int], int | None]:
+    """The graph as a function of a list of inputs; which of those are static, and how many outputs are seen."""
+    retarget(gm)
+    static, seen = _static_inputs(gm.graph, backward=backward), _seen_outputs(backward=backward)
+    run = make_executable(gm, static, seen)
+    if isinstance(run, Executable) and backward:
+        run.log.kind = "backward graph"
+    return run, static, seen
+
+
+def _buckets(options: Mapping[str, Any] | None) -> Buckets | None:
+    if unknown := set(options or ()) - {"buckets"}:
+        raise UnsupportedInputError("options of torch.compile", ", ".join(sorted(unknown)), "buckets")
+    return Buckets(options["buckets"]) if options else None
+
+
+def jaten(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    **rest: Any,
+) -> Callable[..., Any]:
     """The `torch.compile` backend.
 
     Forward, backward and inference graphs each become one XLA executable, compiled at their first call, and again for
-    each new combination of sizes if the graph is dynamic.
+    each new combination of sizes if the graph is dynamic. What has been compiled is kept for the next process.
+
+    Args:
+        gm: Dynamo's graph.
+        example_inputs: its inputs.
+        options: those of `torch.compile`: "buckets", to which dynamic sizes are rounded up (see `Buckets`).
+        rest: what AOTAutograd takes.
 
     Raises:
         MissingKernelError: the graph has an op without kernel.
+        UnsupportedInputError: an option that is not known.
     """
-    compiler = aot_autograd(
-        fw_compiler=_compile,
-        bw_compiler=functools.partial(_compile, backward=True),
-        inference_compiler=_compile,
-        partition_fn=_partition,
-        decompositions=_decompositions(),
-    )
-    # the tokens that order effectful ops stay inside the graph: in an executable the order is that of the data
-    with functorch_config.patch(unlift_effect_tokens=True):
-        return compiler(gm, example_inputs, **options)
+    buckets = _buckets(options)
+    prefix = graph_cache.prefix_of(gm, example_inputs)
+    if prefix is not None:
+        try:
+            with graph_cache.used(prefix):
+                return _capture(graph_cache.compiler, _compile_to_keep)(gm, example_inputs, **rest)
+        except (JatenError, TorchDynamoException):
+            raise
+        except Exception as error:  # a graph that cannot be pickled, which torch tells in several ways
+            _log.info("a graph is not kept: %s", error)
+    compile_graph = functools.partial(_compile, buckets=buckets)  # what is kept has no sizes that change
+    return _capture(functools.partial, compile_graph)(gm, example_inputs, **rest)
+
+
+def _capture(compiler: Callable[..., Any], compile_graph: Callable[..., Any]) -> Callable[..., Any]:
+    """AOTAutograd with a compiler for each of the graphs that it makes."""
+    options = {
+        "fw_compiler": compiler(compile_graph),
+        "inference_compiler": compiler(compile_graph),
+        "partition_fn": _partition,
+        "decompositions": _DECOMPOSITIONS,
+    }
+    backward = functools.partial(compile_graph, backward=True)
+
+    def run(gm: torch.fx.GraphModule, inputs: Sequence[Any], **others: Any) -> Callable[..., Any]:
+        # the tokens that order effectful ops stay inside the graph: in an executable the order is that of the data
+        with functorch_config.patch(unlift_effect_tokens=True):
+            if others or os.environ.get("TORCH_COMPILE_DEBUG") == "1" or not all(map(_is_flat, inputs)):
+                return aot_autograd(bw_compiler=compiler(backward), **options)(gm, inputs, **others)
+            # what that does, too, but after it has imported Inductor's scheduler
+            undisturbed = functools.partial(_undisturbed, backward)
+            captured = aot_module_simplified(gm, inputs, bw_compiler=compiler(undisturbed), **options)
+            return torch._dynamo.disable(captured, reason="it is compiled")
+
+    return run
+
+
+def _is_flat(value: Any) -> bool:
+    return not isinstance(value, list | tuple | dict)
+
+
+def _undisturbed(compile_graph: Callable[..., Any], *args: Any) -> Callable[..., Any]:
+    """Compiles a graph, and lets Dynamo trace neither that nor the result: the backward runs where it may be on."""
+    reason = "it compiles, or is compiled"
+    return torch._dynamo.disable(torch._dynamo.disable(compile_graph, reason=reason)(*args), reason=reason)

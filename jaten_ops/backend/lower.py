@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ class _KernelNode:
         key = overload_of(node.target)
         assert key is not None
         spec = registry.SPECS[key]
-        self._node, self._spec, self._index = node, spec, index
+        self._node, self._spec, self.index = node, spec, index
         self._signature = Signature(spec)
         self._call = KernelCall(spec, kernel_of(node, registry.KERNELS[key].fn))
         self._values = self._signature.bind(node.args, node.kwargs)
@@ -33,7 +34,7 @@ class _KernelNode:
 
     def run(self, read: Callable[[Any], Any], key: jax.Array | None) -> Any:
         values = [freeze(read(self._values[i])) for i in self._signature.kernel_positions]
-        key = jax.random.fold_in(key, self._index) if self._spec.random and key is not None else None
+        key = jax.random.fold_in(key, self.index) if self._spec.random and key is not None else None
         conditions = checks.Conditions()
         try:
             with checks.collect(conditions):
@@ -66,13 +67,16 @@ class Lowered:
     Attributes:
         random: whether it draws random numbers, and so takes a seed.
         calls: how many operators it calls.
+        nodes: the graph's.
+        default_float: the dtype of results that none of its operands decides.
     """
 
     def __init__(self, gm: torch.fx.GraphModule, default_float: torch.dtype) -> None:
-        self._default_float = bridge.DTYPES[default_float]
+        self.default_float = bridge.DTYPES[default_float]
         self.placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
         (output,) = (n for n in gm.graph.nodes if n.op == "output")
         self.outputs: list[Any] = list(output.args[0])
+        self.nodes = list(gm.graph.nodes)
         self._steps: list[tuple[torch.fx.Node, Any]] = []
         self.random = False
         self.calls = 0
@@ -86,13 +90,16 @@ class Lowered:
                 self.calls += kernel is not None
                 self.random |= kernel is not None and registry.SPECS[key or ""].random
 
-    def __call__(self, values: Mapping[torch.fx.Node, Any], seed: Any, wanted: Sequence[torch.fx.Node]) -> Any:
+    def __call__(
+        self, values: Mapping[torch.fx.Node, Any], seed: Any, wanted: Sequence[torch.fx.Node], *, scoped: bool = False
+    ) -> Any:
         """Runs the graph.
 
         Args:
             values: for each placeholder its array, or int for a size.
             seed: the int64 seed of this call, None if the graph is not random.
             wanted: the nodes whose values are returned.
+            scoped: whether JAX is told which node its operations are of, as "node3" of `nodes[3]`.
 
         Returns:
             The values of the wanted nodes, and the conditions that kernels set (see `kernels.checks`).
@@ -105,7 +112,7 @@ class Lowered:
         key = None if seed is None else jax.random.key(seed, impl="threefry2x32")
         conditions = checks.Conditions()
         with (
-            promotion.default_float(self._default_float),
+            promotion.default_float(self.default_float),
             checks.collect(conditions),
             jax.numpy_dtype_promotion("standard"),
             jax.numpy_rank_promotion("allow"),
@@ -114,7 +121,8 @@ class Lowered:
                 if node.op == "get_attr":
                     env[node] = step
                 elif step is not None:
-                    env[node] = step.run(read, key)
+                    with jax.named_scope(f"node{step.index}") if scoped else contextlib.nullcontext():
+                        env[node] = step.run(read, key)
                 else:
                     env[node] = _run_python(node, read)
         return [env[node] for node in wanted], conditions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,17 @@ import jax
 import numpy as np
 import torch
 
-from jaten_ops import bridge, carrier
+from jaten_ops import bridge, carrier, disk
 from jaten_ops.execute import raise_first_broken
 from jaten_ops.progress import announced
 from jaten_ops.x64 import Enabled
 
-from .layout import Layout, concretize, layout_of
+from .layout import Layout, concretize, layout_of, symbols_of
 from .lower import Lowered
+from .plans import plan_of
 from .positions import SPEC, from_operand, numbers_of, to_operand
+from .report import GraphLog
+from .warm import build
 
 
 @dataclass
@@ -80,9 +83,15 @@ class Executable:
         gm: the graph.
         static_inputs: the indices of inputs that keep their memory from call to call.
         seen: how many of the outputs the user may see, which get the strides that the graph says; None for all.
+
+    Attributes:
+        plan: the graph's, by which its executable is found on the disk; None if it has none, or nothing is kept.
+        log: tells what is compiled.
     """
 
     def __init__(self, gm: torch.fx.GraphModule, *, static_inputs: frozenset[int], seen: int | None) -> None:
+        self.plan = None if disk.folder() is None else plan_of(gm)
+        self.log = GraphLog(gm)
         self._lowered = lowered = Lowered(gm, torch.get_default_dtype())
         values: list[Any] = [n.meta.get("val") for n in lowered.placeholders]
         index = {n: i for i, n in enumerate(lowered.placeholders)}
@@ -156,7 +165,8 @@ class Executable:
         lowered = self._lowered
         sizes = {lowered.placeholders[i]: args[i] for i in self._sizes}
         tensors = [lowered.placeholders[i] for i in self._tensors]
-        symbols = _symbols(lowered.placeholders, args) if self._dynamic else {}
+        values = [n.meta.get("val") for n in lowered.placeholders]
+        symbols = symbols_of(values, args) if self._dynamic else {}
         layouts = [o.layout(symbols) for o in self._arrays]
         wanted = [o.node for o in self._arrays]
         errors: list[Exception] = []
@@ -170,11 +180,12 @@ class Executable:
             stored = [a if x is None else x.store(a) for a, x in zip(results, layouts, strict=True)]
             return [*stored, conditions.stacked()] if conditions.errors else stored
 
-        with Enabled(), announced(f"a graph of {lowered.calls} operators"):
+        with Enabled(), announced(f"a graph of {lowered.calls} operators"), self.log.compiling(symbols, arrays):
             shapes = [SPEC if at in self._numbers else _described(a) for at, a in enumerate(arrays)]
             if lowered.random:
                 shapes.append(jax.ShapeDtypeStruct((), np.dtype("int64")))
-            run = jax.jit(graph).lower(*shapes).compile()
+            beside = repr((layouts, lowered.default_float))
+            run = build(graph, shapes, errors, self.plan, beside)
         exports = [o.export(layout, symbols) for o, layout in zip(self._arrays, layouts, strict=True)]
         return _Compiled(run, errors, symbols, exports)
 
@@ -199,16 +210,3 @@ def _is_symbolic(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return any(isinstance(s, torch.SymInt) for s in value.shape)
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
-
-
-def _symbols(placeholders: Sequence[torch.fx.Node], taken: Sequence[Any]) -> dict[Any, int]:
-    """The value of each symbol that is an input by itself or the size of one."""
-    found: dict[Any, int] = {}
-    for node, value in zip(placeholders, taken, strict=True):
-        meta: Any = node.meta.get("val")
-        is_tensor = isinstance(meta, torch.Tensor)
-        pairs: list[Any] = list(zip(meta.shape, value.shape, strict=True)) if is_tensor else [(meta, value)]
-        for symbolic, concrete in pairs:
-            if isinstance(symbolic, torch.SymInt | torch.SymFloat) and symbolic.node.expr.is_symbol:
-                found[symbolic.node.expr] = concrete
-    return found
