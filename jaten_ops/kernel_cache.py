@@ -1,0 +1,93 @@
+"""The executables of single kernels, kept for the next process.
+
+`jax.jit` compiles them when they are called, so they are looked for where JAX calls XLA: for programs that have the
+name of one of jaten's kernels, and for no others.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from . import disk, fingerprint
+
+compilation_cache: Any
+compiler: Any
+try:
+    from jax._src import compilation_cache, compiler  # private: nothing public is told of a compile
+except ImportError:  # pragma: no cover  # a JAX that has moved them
+    compiler = None
+
+_NAME = "jit_jaten_"
+
+_log = logging.getLogger(__name__)
+_TAKES = ("backend", "module", "executable_devices", "options", "host_callbacks")
+
+
+def _watched(compile_program: Callable[..., Any], key_of: Callable[..., str]) -> Callable[..., Any]:
+    """JAX's function that has XLA compile a program, for programs of ours after a look on the disk."""
+
+    @functools.wraps(compile_program)
+    def compile_or_load(backend: Any, module: Any, devices: Any, options: Any, callbacks: Any) -> Any:
+        key = None if callbacks else _key(backend, module, devices, options, key_of)
+        found = None if key is None else _load(backend, key, devices, options)
+        if found is None:
+            found = compile_program(backend, module, devices, options, callbacks)
+            if key is not None:
+                _keep(found, key)
+        return found
+
+    return compile_or_load
+
+
+def _key(backend: Any, module: Any, devices: Any, options: Any, key_of: Callable[..., str]) -> str | None:
+    if not module.operation.attributes["sym_name"].value.startswith(_NAME):
+        return None
+    if disk.folder() is None or len(devices) != 1:
+        return None
+    try:
+        place = fingerprint.of_device(next(iter(devices)))
+        # the key of JAX's own cache, in which all is that decides an executable, but the instructions of the CPU
+        return None if place is None else disk.key_of(
+            "kernel", place, key_of(module, np.array(list(devices)), options, backend)
+        )  # fmt: skip
+    except Exception as error:  # it is private: a JAX that has changed it compiles as if there were no disk
+        _log.info("a kernel is not kept: %s", error)
+        return None
+
+
+def _load(backend: Any, key: str, devices: Any, options: Any) -> Any:
+    content = disk.read(key)
+    if content is None:
+        return None
+    try:
+        return backend.deserialize_executable(content, devices, options)
+    except Exception as error:  # whatever XLA raises for one that it cannot take
+        _log.warning("%s cannot be loaded: %s", key, error)
+        disk.forget(key)
+        return None
+
+
+def _keep(executable: Any, key: str) -> None:
+    try:
+        content = executable.serialize()
+    except Exception as error:  # there are some that cannot be, and no list of them
+        _log.info("a kernel is not kept: %s", error)
+    else:
+        disk.write(key, content)
+
+
+def _install() -> bool:
+    taken = () if compiler is None else tuple(inspect.signature(compiler.backend_compile_and_load).parameters)
+    if taken == _TAKES:
+        compiler.backend_compile_and_load = _watched(compiler.backend_compile_and_load, compilation_cache.get_cache_key)
+    return taken == _TAKES
+
+
+IS_KNOWN = _install()
+"""Whether this JAX has the function as it is known here."""
