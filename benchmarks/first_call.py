@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from .contenders import CAPTURE, CONTENDERS
+from .contenders import CAPTURE, CONTENDERS, takes_part
 from .measure import JOBS, progress
 from .models import CASES
 from .processes import about, caches, write
@@ -44,7 +44,8 @@ def main() -> None:
     print(first_call_header())
     for case in [c for n, c in CASES.items() if not options.case or n in options.case]:
         for job in [j for j in case.jobs if options.job in (None, j)]:
-            contenders = {n: cold_and_warm(n, case.name, job, options) for n in names}
+            taking_part = [n for n in names if takes_part(n, case, job)]
+            contenders = {n: cold_and_warm(n, case.name, job, options) for n in taking_part}
             found.append({"case": case.name, "job": job, "dtype": options.dtype, "contenders": contenders})
             progress("")
             for line in first_call_row(found[-1]):

@@ -16,6 +16,7 @@ _IMPORTS = {
     "Inductor": ("torch", "torch._dynamo"),
     "jaten": ("torch", "torch._dynamo", "jaten_ops"),
     "jaten on jax": ("torch", "torch._dynamo", "jaten_ops"),
+    "jaten step": ("torch", "jaten_ops"),
     "JAX": ("jax", "jax.numpy"),
 }
 

@@ -15,6 +15,8 @@ def caches(folder: Path) -> dict[str, str]:
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),
+        "JATEN_CACHE": "1",
+        "JATEN_CACHE_DIR": str(folder / "jaten"),
         "XDG_CACHE_HOME": str(folder / "others"),
     }
 

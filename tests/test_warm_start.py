@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import jaten_ops
-from jaten_ops import disk, executables, fingerprint, registry
+from jaten_ops import disk, executables, fingerprint, kernel_cache, registry
 from jaten_ops.backend import graph_cache
 
 PROGRAM = """
@@ -284,6 +284,25 @@ def test_programs_that_differ_have_different_executables(folder: Path) -> None:
     assert None not in keys and len(set(keys)) == len(keys)
     with jax.default_matmul_precision("highest"):
         assert key(lambda a: a * 2, x) not in keys
+
+
+def test_kernels_are_kept_and_no_program_of_a_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kernel_cache.IS_KNOWN
+    found: list[Any] = []
+    load = kernel_cache._load
+    monkeypatch.setattr(kernel_cache, "_load", lambda *args: found.append(load(*args)) or found[-1])
+    table, rows = torch.arange(77.0), torch.tensor([3, 5])
+
+    jax.clear_caches()
+    jax.jit(lambda a: a + 77)(jnp.ones(77))
+    assert not folder.exists()
+    first = torch.ops.jaten.take(table, rows)
+    assert found == [None] and len(list(folder.iterdir())) == 1
+    jax.clear_caches()
+    assert torch.ops.jaten.take(table, rows).equal(first)
+    assert len(found) == 2 and found[1] is not None
+    with pytest.raises(IndexError):
+        torch.ops.jaten.take(table, rows + 77)
 
 
 def test_a_program_that_calls_python_is_not_kept(folder: Path) -> None:
