@@ -21,6 +21,7 @@ LIMIT = 2 << 30
 """How many bytes the files may have together; those that were not read for longest go first."""
 
 _LEAVES = 0.8  # of the limit, when it was passed
+_SHARE = 0.01  # of the limit, that is written without a look at the sum
 _DIGEST = hashlib.sha256().digest_size
 _log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ def _prepared(name: str) -> Path | None:
     except (OSError, RuntimeError) as error:  # a RuntimeError for a home that nobody knows
         problem = str(error)
     if problem:
-        _log.warning("nothing is kept for the next process: %s", problem)
+        _log.info("nothing is kept for the next process: %s", problem)
         return None
     return folder
 
@@ -84,14 +85,15 @@ def read(key: str) -> bytes | None:
     try:
         content = path.read_bytes()
         if hashlib.sha256(content[_DIGEST:]).digest() == content[:_DIGEST]:
-            os.utime(path)  # it is in use
+            with contextlib.suppress(OSError):  # of a folder that can only be read
+                os.utime(path)  # it is in use
             return content[_DIGEST:]
-        _log.warning("%s is spoilt", path)
+        _log.info("%s is spoilt", path)
         path.unlink()
     except FileNotFoundError:
         pass
     except OSError as error:
-        _log.warning("%s", error)
+        _log.info("%s", error)
     return None
 
 
@@ -109,9 +111,9 @@ def write(key: str, content: bytes) -> None:
         except BaseException:
             os.unlink(temporary)
             raise
-        _shrink(path.parent)
+        _shrink(path.parent, len(content))
     except OSError as error:
-        _log.warning("%s", error)
+        _log.info("%s", error)
 
 
 def forget(key: str) -> None:
@@ -137,7 +139,15 @@ def _files(folder: Path) -> Iterator[tuple[float, int, str]]:
                     yield status.st_mtime, status.st_size, entry.path
 
 
-def _shrink(folder: Path) -> None:
+_unseen: dict[Path, int] = {}  # how many bytes this process has written since it looked
+
+
+def _shrink(folder: Path, written: int) -> None:
+    """Removes files if there are too many bytes; looks at a process's first file, and then now and again."""
+    _unseen[folder] = unseen = _unseen.get(folder, LIMIT) + written
+    if unseen < LIMIT * _SHARE:
+        return
+    _unseen[folder] = 0
     files = sorted(_files(folder))
     total = sum(size for _, size, _ in files)
     if total <= LIMIT:

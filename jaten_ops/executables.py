@@ -53,7 +53,7 @@ def load(key: str, in_tree: Any, out_tree: Any) -> jax.stages.Compiled | None:
             serialized, in_tree, out_tree, backend=device.client, execution_devices=[device]
         )
     except Exception as error:  # whatever JAX and XLA raise for one that they cannot take: it is compiled anew
-        _log.warning("%s cannot be loaded: %s", key, error)
+        _log.info("%s cannot be loaded: %s", key, error)
         disk.forget(key)
         return None
 

@@ -68,7 +68,7 @@ def _load(backend: Any, key: str, devices: Any, options: Any) -> Any:
     try:
         return backend.deserialize_executable(content, devices, options)
     except Exception as error:  # whatever XLA raises for one that it cannot take
-        _log.warning("%s cannot be loaded: %s", key, error)
+        _log.info("%s cannot be loaded: %s", key, error)
         disk.forget(key)
         return None
 

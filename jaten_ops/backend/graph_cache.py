@@ -126,7 +126,8 @@ def _settings() -> str:
     """What of torch's state decides which operators a program becomes, beside what is in torch's key."""
     sdp = torch.backends.cuda
     return repr((
-        torch.get_default_dtype(), torch.is_inference_mode_enabled(), torch.get_float32_matmul_precision(),
+        torch.get_default_dtype(), torch.get_default_device(), torch.is_inference_mode_enabled(),
+        torch.get_float32_matmul_precision(),
         sdp.flash_sdp_enabled(), sdp.math_sdp_enabled(), sdp.mem_efficient_sdp_enabled(), sdp.cudnn_sdp_enabled(),
         torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled, torch.backends.cpu.get_cpu_capability(),
     ))  # fmt: skip
@@ -217,6 +218,6 @@ def _read(key: str) -> tuple[Any, bytes] | None:
     try:
         return pickle.loads(content), content
     except Exception as error:
-        _log.warning("%s cannot be loaded: %s", key, error)
+        _log.info("%s cannot be loaded: %s", key, error)
         disk.forget(key)
         return None
