@@ -26,7 +26,7 @@ from jaten_ops.x64 import Enabled
 from . import padding_programs, padding_rules  # noqa: F401  # register the rules
 from .layout import concretize, symbols_of
 from .lower import Lowered
-from .padding import NotProved, Rows, State, Walk
+from .padding import NotProved, Rows, State, Walk, plain
 from .positions import SPEC, from_operand, numbers_of
 from .report import GraphLog
 from .runtime import Executable
@@ -195,7 +195,7 @@ class Bucketed:
         inputs = [self._rows_in(v, symbol) for v, n in self._tensors()]
         small, large = (self._trace(s) for s in (sizes, sizes | {symbol: padded}))
         inputs += [None] * (len(large.jaxpr.invars) - len(inputs))
-        found = iter(Walk(sizes[symbol], padded)(small, large, inputs))
+        found = map(plain, Walk(sizes[symbol], padded)(small, large, inputs))
         return [next(found) if self._is_array(n) else None for n in self._lowered.outputs]
 
     def _tensors(self) -> list[tuple[Any, torch.fx.Node]]:

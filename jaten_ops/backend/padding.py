@@ -8,6 +8,7 @@ are. A step that mixes rows, or that the number of rows changes otherwise, has n
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 from jax.extend import core
 
 _OTHERWISE = "is computed in another way with more rows"
+_COUNTS = "computes with the number of rows"
 
 
 class NotProved(Exception):
@@ -24,6 +26,28 @@ class NotProved(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.scopes = ""
+
+
+class Fact(enum.Enum):
+    """What is known of a value beyond where its rows are."""
+
+    OWN = "each element is the number of its row"
+    TRUE = "all true"
+    FALSE = "all false"
+    COUNT = "how many rows there are: a number that is another in the two traces"
+    MINUS_COUNT = "as COUNT, negative"
+    OTHER = "another value in the two traces"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Of indices side by side in the last dimension: which are OWN, and whether others depend on the row's number."""
+
+    own: tuple[bool, ...]
+    indexed: bool
+
+
+_DIFFER = (Fact.COUNT, Fact.MINUS_COUNT, Fact.OTHER)
 
 
 @dataclass(frozen=True)
@@ -40,6 +64,11 @@ class Rows:
     outer: int | None = 1
     inner: int | None = 1
     indexed: bool = False
+    fact: Fact | Columns | None = None
+
+    def differs(self) -> bool:
+        """Whether the two traces have different values here, which nothing may depend on."""
+        return self.fact in _DIFFER
 
 
 State = Rows | None
@@ -49,7 +78,7 @@ State = Rows | None
 def join(states: Sequence[State]) -> State:
     """The rows of what is computed element by element of values with these rows."""
     joined: State = None
-    for state in states:
+    for state in map(plain, states):
         if joined is None or state is None:
             joined = joined or state
             continue
@@ -60,6 +89,19 @@ def join(states: Sequence[State]) -> State:
             raise NotProved("meets rows that are in other places")
         joined = replace(split, indexed=joined.indexed or state.indexed)
     return joined
+
+
+def plain(state: State) -> State:
+    """The rows without what is known beyond.
+
+    Raises:
+        NotProved: the values differ.
+    """
+    if state is None or state.fact is None:
+        return state
+    if state.differs():
+        raise NotProved(_COUNTS)
+    return replace(state, fact=None)
 
 
 @dataclass(frozen=True)
@@ -95,6 +137,9 @@ class Step:
 Rule = Callable[[Step], Sequence[State]]
 RULES: dict[str, Rule] = {}
 """By primitive: the rows of the results, where operands or results have any. It raises `NotProved`."""
+
+KNOWING: set[str] = set()
+"""The primitives whose rules are told facts."""
 
 WALKING: set[Rule] = set()
 """The rules of primitives that run programs, which are asked in any case."""
@@ -155,7 +200,8 @@ class Walk:
         results: Sequence[State] = [None] * len(large.outvars)
         how = RULES.get(large.primitive.name)
         if how is not None and (any(operands) or any(v is not None for v in varying) or how in WALKING):
-            results = self._asked(how, Step(small, large, operands, varying, self))
+            told = operands if large.primitive.name in KNOWING else list(map(plain, operands))
+            results = self._asked(how, Step(small, large, told, varying, self))
         elif any(str(small.params[name]) != str(large.params[name]) for name in _PROGRAMS & large.params.keys()):
             raise NotProved(_OTHERWISE)
         elif any(operands) or any(v is not None for v in varying):
@@ -173,6 +219,8 @@ class Walk:
 
     def _hold(self, state: State, axis: int | None, small: Any, large: Any) -> None:
         """Holds what a rule says against the sizes."""
+        if state is not None and state.axis < 0 and state.differs() and axis is None:  # a number
+            return
         if (state.axis if state is not None else None) != axis:
             raise NotProved("mixes rows")
         if state is None or state.outer is None or state.inner is None:
@@ -183,12 +231,18 @@ class Walk:
 
     def _read(self, small: Any, large: Any, env: dict[Any, State], same: dict[Any, Any]) -> State:
         if isinstance(large, core.Literal):
-            if not isinstance(small, core.Literal) or not _equal(small.val, large.val):
-                raise NotProved("computes with the number of rows")
-            return None
+            return self._literal(small, large)
         if same.get(small) is not large:
             raise NotProved(_OTHERWISE)
         return env[large]
+
+    def _literal(self, small: Any, large: Any) -> State:
+        if isinstance(small, core.Literal) and _equal(small.val, large.val):
+            return None
+        for sign, fact in ((1, Fact.COUNT), (-1, Fact.MINUS_COUNT)):
+            if isinstance(small, core.Literal) and (small.val, large.val) == (sign * self.real, sign * self.padded):
+                return Rows(-1, fact=fact)
+        raise NotProved(_COUNTS)
 
     def _varying(self, small: Any, large: Any) -> int | None:
         pairs = list(zip(small.aval.shape, large.aval.shape, strict=False))
@@ -207,7 +261,7 @@ class Walk:
         axes = [i for i, (a, b) in enumerate(zip(small.shape, large.shape, strict=False)) if a != b]
         begun = large[tuple(slice(n) for n in small.shape)] if small.ndim == large.ndim else large
         if len(axes) > 1 or not _equal(small, begun):
-            raise NotProved("computes with the number of rows")
+            raise NotProved(_COUNTS)
         if not axes:
             return None
         block, rest = divmod(small.shape[axes[0]], self.real)

@@ -8,7 +8,7 @@ from typing import Any
 
 from jax.extend import core
 
-from .padding import WALKING, NotProved, State, Step, join, rule
+from .padding import KNOWING, WALKING, NotProved, State, Step, join, rule
 
 _BY_ROWS = "decides by what is in the rows what all of them do"
 
@@ -100,4 +100,5 @@ def _scan(step: Step) -> Sequence[State]:
     return [*held, *(s and replace(s, axis=s.axis + 1) for s in results[carried:])]
 
 
+KNOWING.update({"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"})
 WALKING.update({_call, _cond, _while, _scan})

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from .padding import NotProved, Rows, State, Step, join, rule
+import numpy as np
+from jax.extend import core
+
+from .padding import KNOWING, Columns, Fact, NotProved, Rows, State, Step, join, plain, rule
 
 _ELEMENTWISE = (
     "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e bitcast_convert_type cbrt "
@@ -32,7 +36,9 @@ def _first(step: Step) -> Rows:
     state = step.operands[0]
     if state is None:
         raise NotProved("makes rows in a way that is not known")
-    return state
+    if state.axis < 0:
+        plain(state)  # raises
+    return replace(state, fact=None) if isinstance(state.fact, Columns) else state
 
 
 def _without(state: Rows, removed: Sequence[int]) -> Rows:
@@ -48,7 +54,39 @@ def _elementwise(step: Step) -> Sequence[State]:
         )
         if shape and not fits:
             raise NotProved("has operands of several shapes")
-    return [join(step.operands)]
+    known = _known(step)
+    return [join(step.operands)] if known is None else known
+
+
+KNOWING.update({"ge", "lt", "and", "add", "select_n", "convert_element_type", "broadcast_in_dim", "squeeze"})
+KNOWING.update({"reshape", "transpose", "expand_dims", "slice", "reduce_and", "concatenate", "gather"})
+
+
+def _known(step: Step) -> Sequence[State] | None:
+    """What an operation makes of facts: of row numbers, which as indices are held against the number of rows."""
+    name, states = step.large.primitive.name, (*step.operands, None)
+    facts = [s.fact if s is not None else None for s in states]
+    literals = [np.asarray(v.val).item() if isinstance(v, core.Literal) else None for v in step.large.invars]
+    if name == "convert_element_type" and facts[0] is Fact.OWN:
+        dtype = step.params["new_dtype"]
+        return [states[0]] if dtype.kind == "i" and dtype.itemsize >= 4 else None
+    if name == "select_n" and (facts[0] in (Fact.TRUE, Fact.FALSE) or isinstance(literals[0], bool)):
+        return [states[2 if facts[0] is Fact.TRUE or literals[0] else 1]]
+    if name == "add" and any(s is not None and s.differs() for s in states):
+        rows = join([s for s in states if s is not None and not s.differs()])
+        return [replace(rows or Rows(-1), fact=Fact.OTHER)]
+    if name == "and" and facts[:2] == [Fact.TRUE] * 2:
+        return [replace(join(states[:2]) or Rows(-1), fact=Fact.TRUE)]
+    return _compared(step, name, facts, literals[-1]) if name in ("ge", "lt") and facts[0] is Fact.OWN else None
+
+
+def _compared(step: Step, name: str, facts: Sequence[Any], literal: Any) -> Sequence[State] | None:
+    """Row numbers held against zero and against how many rows there are."""
+    state, zero = step.operands[0], type(literal) is not bool and literal == 0 and facts[1] is None
+    assert state is not None
+    if facts[1] is (Fact.MINUS_COUNT if name == "ge" else Fact.COUNT) or (zero and name == "ge"):
+        return [replace(state, fact=Fact.TRUE)]
+    return [replace(state, fact=Fact.FALSE)] if zero else None
 
 
 @rule("optimization_barrier")
@@ -61,6 +99,8 @@ def _broadcast(step: Step) -> Sequence[State]:
     (state, *_), axis, places = step.operands, step.varying[0], step.params["broadcast_dimensions"]
     if state is None:
         return [None if axis is None else Rows(axis, None, None)]
+    if state.axis < 0 or isinstance(state.fact, Columns):
+        state = plain(state) or state
     return [replace(state, axis=places[state.axis])]
 
 
@@ -69,7 +109,8 @@ def _iota(step: Step) -> Sequence[State]:
     (axis,), along = step.varying, step.params["dimension"]
     if axis is None or axis != along:
         return [None if axis is None else Rows(axis, None, None)]
-    return [Rows(axis, 1, step.out_shape[axis] // step.walk.padded, indexed=True)]
+    inner = step.out_shape[axis] // step.walk.padded
+    return [Rows(axis, 1, inner, indexed=True, fact=Fact.OWN if inner == 1 else None)]
 
 
 @rule("reshape")
@@ -86,7 +127,7 @@ def _reshape(step: Step) -> Sequence[State]:
     if rest or not outer or new[axis] % (outer * step.walk.padded):
         raise NotProved("lays rows out anew")
     inner = new[axis] // (outer * step.walk.padded)
-    return [Rows(axis, outer, inner, state.indexed)]
+    return [Rows(axis, outer, inner, state.indexed, state.fact)]
 
 
 @rule("transpose")
@@ -120,8 +161,8 @@ def _reduce_idempotent(step: Step) -> Sequence[State]:
     """Copies of the first row change no largest element, and not whether a condition holds for all."""
     state, axes = _first(step), step.params["axes"]
     if state.axis not in axes:
-        return [_without(state, axes)]
-    if state.indexed:
+        return [plain(_without(state, axes))]
+    if state.differs() or (state.indexed and state.fact is not Fact.TRUE):
         raise NotProved(_MIXES)
     return [None]
 
@@ -182,7 +223,12 @@ def _concatenate(step: Step) -> Sequence[State]:
     state = join(step.operands)
     if state is None or step.params["dimension"] == state.axis:
         raise NotProved("puts something beside rows")
-    return [state]
+    own = [s is not None and s.fact is Fact.OWN for s in step.operands]
+    is_last = step.params["dimension"] == len(step.out_shape) - 1
+    if not any(own) or not is_last or any(step.shape(i)[-1] != 1 for i in range(len(own))):
+        return [state]
+    indexed = any(s is not None and s.indexed for s, is_own in zip(step.operands, own, strict=True) if not is_own)
+    return [replace(state, fact=Columns(tuple(own), indexed))]
 
 
 @rule("slice")
@@ -195,7 +241,7 @@ def _slice(step: Step) -> Sequence[State]:
         return [Rows(axis, 1, step.out_shape[axis] // step.walk.padded, indexed=True)]
     if not step.is_whole(axis, lambda e: e.params["limit_indices"][axis]):
         raise NotProved("takes single rows out")
-    return [state]
+    return [_first(step)]
 
 
 @rule("dynamic_slice")
@@ -273,9 +319,18 @@ def _window_dims(step: Step, removed: Sequence[int]) -> list[int]:
     return [d for d in range(len(step.shape(0))) if d not in removed]
 
 
+def _columns(index: State) -> Columns | None:
+    """What is known of the indices of a gather."""
+    if index is not None and index.fact is Fact.OWN:
+        return Columns((True,), indexed=False)
+    return index.fact if index is not None and isinstance(index.fact, Columns) else None
+
+
 @rule("gather")
 def _gather(step: Step) -> Sequence[State]:
     (table, index), numbers = step.operands, step.params["dimension_numbers"]
+    columns = _columns(index)
+    table, index = plain(table), plain(index)
     among_indices = [d for d in range(len(step.out_shape)) if d not in numbers.offset_dims]
     if index is None:
         window = _window_dims(step, (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims))
@@ -291,6 +346,11 @@ def _gather(step: Step) -> Sequence[State]:
     place = among_indices[index.axis]
     if table is None:
         return [replace(index, axis=place)]
+    is_plain = step.shape(0)[table.axis] == step.walk.padded
+    if columns is not None and is_plain and table.axis in numbers.start_index_map:
+        at = numbers.start_index_map.index(table.axis)
+        if columns.own[at] and table.axis in numbers.collapsed_slice_dims:
+            return [join([replace(table, axis=place), replace(index, axis=place, indexed=columns.indexed)])]
     batch = dict(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True))
     if batch.get(table.axis) != index.axis:
         raise NotProved("may take elements of other rows")
