@@ -252,6 +252,12 @@ def _with_cache(cache: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> torch
     return cache.index_copy(2, at, x).softmax(-1)
 
 
+def _of_own_row(x: torch.Tensor) -> torch.Tensor:
+    """As transformers make masks: rows are indexed by their numbers."""
+    own = torch.arange(len(x))[:, None, None]
+    return x[own, torch.arange(6)[:, None]] * x[own, torch.arange(6).flip(0)]
+
+
 SOUND: dict[str, tuple[Program, Callable[[int], tuple[Any, ...]]]] = {
     "layers": (lambda x: F.layer_norm(F.gelu(x @ WEIGHT), (4,)), lambda n: (_rows(n, 4),)),
     "rows within a dimension": (lambda x: (x.view(-1, 2) @ WEIGHT[:2]).reshape(len(x), 8), lambda n: (_rows(n, 4),)),
@@ -269,6 +275,7 @@ SOUND: dict[str, tuple[Program, Callable[[int], tuple[Any, ...]]]] = {
     "cache": (_with_cache, lambda n: (_rows(n, 2, 6, 4), _rows(n, 2, 1, 4), torch.tensor([3]))),
     "given back": (lambda x: (x * 2, x.shape[0], x), lambda n: (_rows(n, 4),)),
     "moved": (lambda x: F.pad(x, (1, 1)).flip(1).roll(1, 1), lambda n: (_rows(n, 4),)),
+    "own row": (_of_own_row, lambda n: (_rows(n, 6),)),
     "losses": (lambda x: F.cross_entropy(x, x.argmax(1), reduction="none"), lambda n: (_rows(n, 4),)),
 }  # fmt: skip
 
@@ -297,6 +304,7 @@ UNSOUND: dict[str, tuple[Program, str]] = {
     "sorted": (lambda x: x.sort(0)[0], "sorts rows"),
     "sums so far": (lambda x: x.cumsum(0), "more rows"),
     "noise": (lambda x: (x + torch.rand_like(x)) * 0, "random_bits"),
+    "row before": (lambda x: x[torch.arange(len(x)) - 1], "number of rows"),
     "taken": (lambda x: x[x.argmax(1) % 2], "number of rows"),
 }
 
