@@ -18,6 +18,7 @@ from .aliasing import Storage
 from .dispatch import borrowed_copy
 from .errors import UnsupportedInputError
 from .execute import collecting, raise_first_broken
+from .folding import folded
 from .progress import announced
 from .tensor import Tensor, array_of, from_array
 from .tracing import opaque
@@ -241,7 +242,9 @@ class _Program:
         try:
             with Enabled(), announced("a step"):
                 seed = jax.ShapeDtypeStruct((), np.dtype("int64"))
-                lowered = jax.jit(traced, donate_argnums=0).lower([s.array for s in state.storages], arrays, seed)
+                lowered = jax.jit(folded(traced), donate_argnums=0).lower(
+                    [s.array for s in state.storages], arrays, seed
+                )
                 self._run, _ = executables.compiled(lowered)
         except jax.errors.ConcretizationTypeError as error:
             raise UnsupportedInputError(

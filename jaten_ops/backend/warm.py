@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from jaten_ops import disk, executables, fingerprint
+from jaten_ops.folding import folded
 
 from .plans import Plan
 
@@ -36,7 +37,7 @@ def build(
     if found is not None:
         run, errors[:] = found
         return run
-    lowered = jax.jit(graph).lower(*operands)
+    lowered = jax.jit(folded(graph)).lower(*operands)
     run, name = executables.compiled(lowered)
     if key is not None and plan is not None and name is not None and not executables.calls_out(lowered):
         _remember(key, plan, name, len(jax.tree.leaves(lowered.out_info)), errors)

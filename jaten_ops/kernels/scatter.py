@@ -40,12 +40,43 @@ _OF_BOOL = {
 }
 
 
-def _scatter(how: str, x: jax.Array, index: jax.Array, updates: jax.Array, numbers: Any) -> jax.Array:
-    """Updates applied one after another in the order of the index, so that of equal indices the last one stays."""
+_COMBINED: dict[str, Callable[..., jax.Array]] = {
+    "add": lax.add,
+    "multiply": lax.mul,
+    "sum": lax.add,
+    "mean": lax.add,
+    "prod": lax.mul,
+    "amax": lax.max,
+    "amin": lax.min,
+}
+
+
+def _scatter(
+    how: str, x: jax.Array, index: jax.Array, updates: jax.Array, numbers: Any, drops: bool = False
+) -> jax.Array:
+    """Updates applied one after another in the order of the index, so that of equal indices the last one stays.
+
+    With `drops`, those whose index lies out of range are left out; else there are none such.
+    """
+    if index.size == index.shape[-1] and not numbers.operand_batching_dims and not drops:
+        return _write_one(how, x, index, updates, numbers)
     if x.dtype == bool:
         x, updates = x.astype(np.uint8), updates.astype(np.uint8)
         return _SCATTERS[_OF_BOOL[how]](x, index, updates, numbers, mode=IN_BOUNDS).astype(bool)
     return _SCATTERS[how](x, index, updates, numbers, mode=IN_BOUNDS)
+
+
+def _write_one(how: str, x: jax.Array, index: jax.Array, updates: jax.Array, numbers: Any) -> jax.Array:
+    """The same for one index, as a token's place in a cache: a slice, which XLA writes in place, or once."""
+    sizes = [1 if d in numbers.inserted_window_dims else n for d, n in enumerate(x.shape)]
+    starts = [np.zeros((), index.dtype)] * x.ndim
+    for d, start in zip(numbers.scatter_dims_to_operand_dims, lax.reshape(index, (index.size,)), strict=True):
+        starts[d] = start
+    updates = lax.reshape(updates, sizes)
+    if how != "set":
+        how = _OF_BOOL[how] if x.dtype == bool else how
+        updates = _COMBINED[how](lax.dynamic_slice(x, starts, sizes), updates)
+    return lax.dynamic_update_slice(x, updates, starts)
 
 
 def _same_dtype(self: jax.Array, source: jax.Array, what: str) -> None:
@@ -80,9 +111,9 @@ def _index_put(
         return _masked_put(self, indices[given[0]], given[0], values, accumulate)
     if any(map(is_mask, indices)) and any(isinstance(i, jax.core.Tracer) for i in indices):
         indices = expand_masks(self.shape, indices, _count(indices, values))
-        check = False  # positions out of range stand for nothing: they are not written
+        check, drops = False, True  # positions out of range stand for nothing: they are not written
     else:
-        indices = expand_masks(self.shape, indices)
+        indices, drops = expand_masks(self.shape, indices), False
     if not given:
         return self + values if accumulate else jnp.broadcast_to(values, self.shape)
     places = Places(self.shape, indices, check)
@@ -93,7 +124,8 @@ def _index_put(
         inserted_window_dims=tuple(places.dims),
         scatter_dims_to_operand_dims=tuple(places.dims),
     )
-    return _scatter("add" if accumulate else "set", self, places.index, _spread(values, places.shape), numbers)
+    values = _spread(values, places.shape)
+    return _scatter("add" if accumulate else "set", self, places.index, values, numbers, drops)
 
 
 def _spread(values: jax.Array, shape: Sequence[int]) -> jax.Array:
