@@ -84,9 +84,17 @@ def _same(view: View) -> View:
 _check_copy = cast(Callable[..., None], make_check(VARIANTS["copy_"], registry.SPECS["copy"], ["self"]))
 
 
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same elements of one storage."""
+    if one is other:
+        return True
+    if is_traced(other) or one.dtype != other.dtype:
+        return False
+    a, b = carrier.view_of(one), carrier.view_of(other)
+    return a.storage is b.storage and (a.offset, a.shape, a.strides()) == (b.offset, b.shape, b.strides())
+
+
 def _copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    if source is target:  # before ATen asks whether elements share memory
-        return target
     if not is_on_jax(target):  # out of the device: torch's memory is written
         return target.copy_(bridge.export(array_of(source)))
     if is_traced(target):
@@ -96,6 +104,8 @@ def _copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fals
         if source.is_meta:
             raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # module.to waits for these words
         source = from_array(device.put(borrowed_copy(source), target.device))
+    if _is_same(target, source):  # before ATen asks whether elements share memory
+        return target
     _check_copy({"self": target, "src": source})
     store(target, functional("copy")(target, source))
     return target

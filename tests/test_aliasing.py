@@ -21,7 +21,7 @@ import jaten_ops
 
 Step = Callable[[torch.Tensor], Any]
 STEPS = 12  # of a program
-KEPT = (29, 4977, 10447, 100030)
+KEPT = (29, 4977, 10447, 100030, 101910)
 TINY = torch.finfo(torch.float32).tiny
 
 
@@ -116,7 +116,7 @@ def _write_to(rng: random.Random, t: torch.Tensor) -> Callable[..., Any]:
             x.masked_fill_((x.real if x.is_complex() else x) > number, number) if 0 not in x.stride() else None
         ),
         lambda x, y: x.__setitem__(cut, number),
-        lambda x, y: x.__setitem__(0, y),
+        lambda x, y: x.__setitem__(0, y) if y.dim() else None,  # with a 0-d one ATen fills, on the CPU alone
         lambda x, y: x.index_fill_(0, x.new_tensor(indices).long(), number) if 0 not in x.stride() else None,
         lambda x, y: x.index_put_((x.new_tensor(indices).long(),), x[:1].clone()) if 0 not in x.stride() else None,
         lambda x, y: x.transpose_(0, dim),
