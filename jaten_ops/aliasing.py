@@ -87,8 +87,12 @@ class Lens:
         return self._array
 
     def put(self, array: jax.Array) -> None:
+        had, size = self._storage.array, self.array.size
         with Enabled():
-            self._storage.put(self._put(array))
+            new = self._put(array)
+            if array.size == size and new.size > had.size:  # the storage ends within an element
+                new = new[: had.size]
+            self._storage.put(new)
 
 
 AnyStorage = Storage | Lens
@@ -215,12 +219,13 @@ class View:
 def resized(view: View, shape: Shape, stride: Shape) -> View:
     """The view that `resize_` leaves: the same storage, made larger if need be, with zeros behind what it had."""
     needed = view.offset + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if 0 not in shape else 0
-    array = view.storage.array
-    if needed > array.size:
-        # seen as smaller elements, the storage grows by whole ones of its own
-        whole = max(1, view.storage.root.array.dtype.itemsize // array.dtype.itemsize)
+    array, root = view.storage.array, view.storage.root.array
+    if needed * array.dtype.itemsize > root.nbytes:
+        # seen as smaller elements, the storage grows by whole ones of its own; seen as larger ones, by one at least
+        whole = max(1, root.dtype.itemsize // array.dtype.itemsize)
+        size = max(-(-needed // whole) * whole, array.size + whole)
         with Enabled():
-            view.storage.put(jnp.pad(array.reshape(-1), (0, -(-needed // whole) * whole - array.size)))
+            view.storage.put(jnp.pad(array.reshape(-1), (0, size - array.size)))
     return View(view.storage, shape, stride, view.offset)
 
 

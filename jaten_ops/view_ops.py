@@ -105,9 +105,15 @@ def _to_real(array: jax.Array) -> jax.Array:
     return jnp.stack([array.real, array.imag], -1).reshape(-1)
 
 
+def _in_groups(array: jax.Array, size: int) -> jax.Array:
+    """The elements in rows; a storage may end within one, whose rest is then zeros, which `Lens.put` drops again."""
+    flat = array.reshape(-1)
+    return jnp.pad(flat, (0, -flat.size % size)).reshape(-1, size)
+
+
 @jax.jit
 def _to_complex(array: jax.Array) -> jax.Array:
-    pairs = array.reshape(-1, 2)
+    pairs = _in_groups(array, 2)
     return jax.lax.complex(pairs[:, 0], pairs[:, 1])
 
 
@@ -123,7 +129,7 @@ def _cast_bits(array: jax.Array, to: Any) -> jax.Array:
     if jnp.issubdtype(to, jnp.complexfloating):
         return _to_complex(_cast_bits(flat, jnp.dtype(jnp.float32 if to.itemsize == 8 else jnp.float64)))
     many = to.itemsize // flat.dtype.itemsize
-    return jax.lax.bitcast_convert_type(flat.reshape(-1, many) if many > 1 else flat, to).reshape(-1)
+    return jax.lax.bitcast_convert_type(_in_groups(flat, many) if many > 1 else flat, to).reshape(-1)
 
 
 def with_bits_cast(storage: AnyStorage, dtype: torch.dtype, to: torch.dtype) -> AnyStorage:

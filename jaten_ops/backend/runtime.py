@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,26 +11,16 @@ import numpy as np
 import torch
 
 from jaten_ops import bridge, carrier, disk
-from jaten_ops.execute import raise_first_broken
 from jaten_ops.progress import announced
 from jaten_ops.x64 import Enabled
 
+from .calls import Program, Statics, make_call
 from .layout import Layout, concretize, layout_of, symbols_of
 from .lower import Lowered
 from .plans import plan_of
 from .positions import SPEC, from_operand, numbers_of, to_operand
 from .report import GraphLog
 from .warm import build
-
-
-@dataclass
-class _Compiled:
-    """The executable for one combination of sizes, and what becomes of its results."""
-
-    run: Callable[..., Any]
-    errors: list[Exception]
-    symbols: dict[Any, int]
-    exports: list[Callable[[jax.Array], torch.Tensor]]
 
 
 class _Output:
@@ -62,6 +51,12 @@ class _Output:
         if layout is not None:
             return lambda array: layout.view(export(array))
         return export if self._seen else lambda array: _with_array(export(array), array)
+
+    def other(self, symbols: dict[Any, int]) -> Any:
+        """What stands for an output that is not made of an array, as `Program.outputs` has it."""
+        if self.input is not None:
+            return self.input
+        return (concretize(self.value, symbols) if isinstance(self.value, torch.SymInt) else self.value,)
 
 
 def _with_array(tensor: torch.Tensor, array: jax.Array) -> torch.Tensor:
@@ -98,71 +93,34 @@ class Executable:
         self._outputs = [_Output(n, index, seen is None or i < seen) for i, n in enumerate(lowered.outputs)]
         # one array may be two outputs, for the user and for the backward, with different strides
         self._arrays = [o for o in self._outputs if o.is_array]
-        self._only_arrays = len(self._arrays) == len(self._outputs)
         numbers = {index[n] for n in numbers_of(gm.graph)}
         self._dynamic = any(_is_symbolic(v) for i, v in enumerate(values) if i not in numbers)
         self._tensors = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor) or i in numbers]
         self._sizes = sorted({*range(len(values))}.difference(self._tensors))
         self._numbers = [at for at, i in enumerate(self._tensors) if i in numbers]
-        self._converted: list[tuple[int, int, Callable[[Any], Any]]] = []
-        # the place among the arrays, that among the inputs, and where the memory is: -1 if it is not known
-        self._static: list[list[int]] = []
-        for at, i in enumerate(self._tensors):
-            if i in numbers:
-                self._converted.append((at, i, to_operand))
-            elif values[i].device.type == "cpu" and i in static_inputs:
-                self._static.append([at, i, -1])
-            else:
-                self._converted.append((at, i, _CONVERT.get(values[i].device.type, bridge.borrow)))
-        # The arrays of static inputs, which hold the memory: no other tensor can come to lie at its address.
-        self._kept: list[Any] = [None] * len(self._tensors)
-        self._compiled: dict[tuple[Any, ...], _Compiled] = {}
+        is_static = {i for i in static_inputs if i not in numbers and _is_on_cpu(values[i])}
+        self._operands = [(i, None if i in is_static else _converter(values[i], i in numbers)) for i in self._tensors]
+        self._statics = Statics(sorted(is_static))
+        self._calls: dict[tuple[Any, ...], Callable[[list[Any]], list[Any]]] = {}
         borrows = any(isinstance(v, torch.Tensor) and v.device.type != "jax" for v in values)
         # XLA computes asynchronously: until it is done, a torch program could write to the memory that it reads
         self._must_wait = borrows and all(o.on_jax for o in self._arrays)
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        for place in self._static:
-            if args[place[1]].data_ptr() != place[2]:
-                self._keep(place, args[place[1]])
-        arrays = self._kept.copy()
-        for at, i, convert in self._converted:
-            arrays[at] = convert(args[i])
-        key = (*[a.shape for a in arrays], *[args[i] for i in self._sizes]) if self._dynamic else ()
-        compiled = self._compiled.get(key)
-        if compiled is None:
-            compiled = self._compiled[key] = self._compile(arrays, args)
-        if self._lowered.random:
-            arrays.append(_seed())
-        results = compiled.run(*arrays)
-        if compiled.errors:
-            raise_first_broken(results.pop(), compiled.errors)
-        if self._must_wait:
-            jax.block_until_ready(results)
-        out = [export(array) for export, array in zip(compiled.exports, results, strict=True)]
-        if not self._only_arrays:
-            out = self._with_others(out, compiled, args)
-        args.clear()
-        return out
+        key = (*[_shape(args[i]) for i in self._tensors], *[args[i] for i in self._sizes]) if self._dynamic else ()
+        call = self._calls.get(key)
+        if call is None:
+            call = self._calls[key] = self._compile(args)
+        return call(args)
 
-    def _keep(self, place: list[int], tensor: torch.Tensor) -> None:
-        """Converts a static input, for as long as its memory stays."""
-        array = self._kept[place[0]] = bridge.borrow(tensor)
-        place[2] = tensor.data_ptr() if bridge.shares_memory(array, tensor) else -1
+    def _arrays_of(self, args: list[Any]) -> list[Any]:
+        return [
+            self._statics.keep(i, args[i]) if convert is None else convert(args[i]) for i, convert in self._operands
+        ]
 
-    def _with_others(self, tensors: list[Any], compiled: _Compiled, args: list[Any]) -> list[Any]:
-        """The outputs that are made of arrays, and between them those that are not."""
-        rest = iter(tensors)
-        return [next(rest) if o.is_array else self._other(o, compiled, args) for o in self._outputs]
-
-    def _other(self, output: _Output, compiled: _Compiled, args: list[Any]) -> Any:
-        if output.input is not None:
-            return args[output.input]
-        value = output.value
-        return concretize(value, compiled.symbols) if isinstance(value, torch.SymInt) else value
-
-    def _compile(self, arrays: list[Any], args: list[Any]) -> _Compiled:
-        lowered = self._lowered
+    def _compile(self, args: list[Any]) -> Callable[[list[Any]], list[Any]]:
+        """The call for inputs of such sizes."""
+        lowered, arrays = self._lowered, self._arrays_of(args)
         sizes = {lowered.placeholders[i]: args[i] for i in self._sizes}
         tensors = [lowered.placeholders[i] for i in self._tensors]
         values = [n.meta.get("val") for n in lowered.placeholders]
@@ -186,12 +144,28 @@ class Executable:
                 shapes.append(jax.ShapeDtypeStruct((), np.dtype("int64")))
             beside = repr((layouts, lowered.default_float))
             run = build(graph, shapes, errors, self.plan, beside)
-        exports = [o.export(layout, symbols) for o, layout in zip(self._arrays, layouts, strict=True)]
-        return _Compiled(run, errors, symbols, exports)
+        exports = iter([o.export(layout, symbols) for o, layout in zip(self._arrays, layouts, strict=True)])
+        outputs = [next(exports) if o.is_array else o.other(symbols) for o in self._outputs]
+        seed = _seed if lowered.random else None
+        program = Program(run, self._operands, outputs, errors, seed, self._must_wait)
+        return make_call(program, len(args), self._statics)
 
 
 # by the type of the device that an input is on, for those that are not static
 _CONVERT: dict[str, Callable[[Any], Any]] = {"cpu": _saved, "jax": carrier.unwrap}
+
+
+def _converter(value: Any, is_number: bool) -> Callable[[Any], Any]:
+    return to_operand if is_number else _CONVERT.get(value.device.type, bridge.borrow)
+
+
+def _is_on_cpu(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+
+
+def _shape(value: Any) -> Any:
+    """What of an operand decides the executable: a number is handed over whatever it is."""
+    return value.shape if isinstance(value, torch.Tensor) else None
 
 
 def _described(array: Any) -> Any:
