@@ -27,22 +27,23 @@ def folded(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _folded(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    transposed: dict[Any, core.Var] = {}  # matrices, and what they are the transposition of
+    origins: dict[Any, tuple[core.Var, bool]] = {}  # what matrices are made of, and whether by one transposition
     equations = []
     for equation in program.jaxpr.eqns:
         name, operand = equation.primitive.name, equation.invars[0] if equation.invars else None
         if name == "transpose" and isinstance(operand, core.Var) and equation.params["permutation"] == (1, 0):
-            transposed[equation.outvars[0]] = operand
-        equations.append(_of_originals(equation, transposed) if name == "dot_general" else equation)
+            source, is_transposed = origins.get(operand, (operand, False))
+            origins[equation.outvars[0]] = source, not is_transposed
+        equations.append(_of_origins(equation, origins) if name == "dot_general" else equation)
     return program.replace(jaxpr=program.jaxpr.replace(eqns=equations))
 
 
-def _of_originals(product: Any, transposed: dict[Any, core.Var]) -> Any:
+def _of_origins(product: Any, origins: dict[Any, tuple[core.Var, bool]]) -> Any:
     """A product of what its operands are transpositions of."""
     contracted, batch = product.params["dimension_numbers"]
     if any(map(len, batch)):
         return product
-    known = [transposed.get(x) if isinstance(x, core.Var) else None for x in product.invars]
-    operands = [x if o is None else o for x, o in zip(product.invars, known, strict=True)]
-    dims = tuple(c if o is None else tuple(1 - d for d in c) for c, o in zip(contracted, known, strict=True))
-    return product.replace(invars=operands, params=product.params | {"dimension_numbers": (dims, batch)})
+    found = [origins.get(x, (x, False)) if isinstance(x, core.Var) else (x, False) for x in product.invars]
+    dims = tuple(tuple(1 - d for d in c) if flip else c for c, (_, flip) in zip(contracted, found, strict=True))
+    numbers = dims, batch
+    return product.replace(invars=[x for x, _ in found], params=product.params | {"dimension_numbers": numbers})
