@@ -6,7 +6,7 @@ import keyword
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import meta, registry
+from . import allocator, meta, registry
 from .errors import MissingKernelError
 from .execute import Executor, Signature, freeze
 from .random import draw_seed
@@ -133,6 +133,7 @@ class OpKernel:
         entry = registry.KERNELS.get(key_of(spec))
         if entry is None:
             raise MissingKernelError(spec.name)
+        allocator.retain()
         # one for all devices: what it has traced and compiled serves tensors of each
         executor = _EXECUTORS.get(key_of(spec)) or Executor(spec, entry, meta.fake_of(spec))
         _EXECUTORS[key_of(spec)] = executor

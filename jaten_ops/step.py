@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from . import executables, random
+from . import allocator, executables, random
 from .aliasing import Storage
 from .dispatch import borrowed_copy
 from .errors import UnsupportedInputError
@@ -239,6 +239,7 @@ class _Program:
                 return self._traced(lambda: step(*args, **kwargs), state)
 
         arrays = [borrowed_copy(v) for v in leaves if isinstance(v, torch.Tensor)]
+        allocator.retain()
         try:
             with Enabled(), announced("a step"):
                 seed = jax.ShapeDtypeStruct((), np.dtype("int64"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from jaten_ops import disk, executables, fingerprint
+from jaten_ops import allocator, disk, executables, fingerprint
 from jaten_ops.folding import folded
 
 from .plans import Plan
@@ -32,6 +32,7 @@ def build(
         plan: the graph's, if it has one.
         beside: what else decides which function this is.
     """
+    allocator.retain()
     key = _key(operands, plan, beside)
     found = None if key is None or plan is None else _recalled(key, plan, len(operands))
     if found is not None:
