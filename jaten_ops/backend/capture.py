@@ -21,7 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from jaten_ops import registry
 from jaten_ops.errors import JatenError, UnsupportedInputError
 
-from . import graph_cache
+from . import early, graph_cache
 from .buckets import Buckets, bucketed
 from .runtime import Executable
 from .segments import make_executable
@@ -182,7 +182,7 @@ def _capture(compiler: Callable[..., Any], compile_graph: Callable[..., Any]) ->
 
     def run(gm: torch.fx.GraphModule, inputs: Sequence[Any], **others: Any) -> Callable[..., Any]:
         # the tokens that order effectful ops stay inside the graph: in an executable the order is that of the data
-        with functorch_config.patch(unlift_effect_tokens=True):
+        with functorch_config.patch(unlift_effect_tokens=True), early.whole():
             if others or os.environ.get("TORCH_COMPILE_DEBUG") == "1" or not all(map(_is_flat, inputs)):
                 return aot_autograd(bw_compiler=compiler(backward), **options)(gm, inputs, **others)
             # what that does, too, but after it has imported Inductor's scheduler
