@@ -23,6 +23,7 @@ from jaten_ops.errors import JatenError, UnsupportedInputError
 
 from . import early, graph_cache
 from .buckets import Buckets, bucketed
+from .rows import by_rows
 from .runtime import Executable
 from .segments import make_executable
 from .targets import overload_of, retarget
@@ -121,6 +122,7 @@ def _made(
 ) -> tuple[Callable[[list[Any]], list[Any]], frozenset[int], int | None]:
     """The graph as a function of a list of inputs; which of those are static, and how many outputs are seen."""
     retarget(gm)
+    by_rows(gm, backward=backward)
     static, seen = _static_inputs(gm.graph, backward=backward), _seen_outputs(backward=backward)
     run = make_executable(gm, static, seen)
     if isinstance(run, Executable) and backward:

@@ -1,0 +1,61 @@
+"""Expanded indices: rows by their numbers, and what only looks like it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from jaten_ops.backend import capture
+
+INDEX = torch.tensor([2, 0, 2, 1, 0])
+ZEROS, SOURCE = torch.zeros(3, 4), torch.randn(5, 4)
+
+# the call, its operand, and whether it goes by rows in the forward graph
+CALLS: dict[str, tuple[Any, torch.Tensor, bool]] = {
+    "rows": (lambda s: ZEROS.scatter_add(0, INDEX[:, None].expand(-1, 4), s), SOURCE, True),
+    "rows from the end": (lambda s: ZEROS.scatter_add(-2, INDEX[:, None].expand(5, 4), s), SOURCE, True),
+    "columns": (lambda s: ZEROS.T.scatter_add(1, INDEX[None].expand(4, -1), s.T), SOURCE, True),
+    "three dimensions": (
+        lambda s: torch.zeros(2, 3, 4).scatter_add(1, INDEX[None, :, None].expand(2, 5, 4), s.expand(2, 5, 4)),
+        SOURCE,
+        True,
+    ),
+    "a part of the rows": (lambda s: ZEROS.scatter_add(0, INDEX[:, None].expand(-1, 2), s[:, :2]), SOURCE, False),
+    "repeated along the rows": (lambda s: ZEROS.scatter_add(0, INDEX[None, :4].expand(5, 4) % 3, s), SOURCE, False),
+    "the wrong dimension": (lambda s: (s * 0).scatter_add(1, INDEX[:, None].expand(-1, 4), s), SOURCE, False),
+    "gather": (lambda s: s.gather(0, INDEX[:, None].expand(-1, 4)), SOURCE, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_values_and_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fn, operand, is_by_rows = CALLS[name]
+    seen: list[list[str]] = []
+    by_rows = capture.by_rows
+    monkeypatch.setattr(
+        capture, "by_rows", lambda gm, **kw: (by_rows(gm, **kw), seen.append([str(n.target) for n in gm.graph.nodes]))
+    )
+    x, y = operand.clone().requires_grad_(), operand.clone().requires_grad_()
+    got, expected = torch.compile(fn, backend="jaten")(x), fn(y)
+    torch.testing.assert_close(got, expected)
+    weights = torch.randn_like(expected)
+    (got * weights).sum().backward()
+    (expected * weights).sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
+    forward, backward = seen
+    assert any("index_add" in target for target in forward) == is_by_rows
+    assert any("index_select" in target for target in backward) == is_by_rows
+
+
+def test_a_part_of_the_source() -> None:
+    fn = lambda s: ZEROS.scatter_add(0, INDEX[:3, None].expand(-1, 4), s)  # noqa: E731  # as above
+    torch.testing.assert_close(torch.compile(fn, backend="jaten")(SOURCE), fn(SOURCE))
+
+
+def test_errors_stay() -> None:
+    index = torch.tensor([3])[:, None].expand(-1, 4)
+    for fn in (lambda i: ZEROS.scatter_add(0, i.expand(-1, 4), SOURCE[:1]), lambda i: ZEROS.gather(0, i.expand(-1, 4))):
+        with pytest.raises(RuntimeError, match="out of bounds"):
+            torch.compile(fn, backend="jaten")(index[:, :1])
