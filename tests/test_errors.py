@@ -144,8 +144,8 @@ def test_wrong_calls(row: Wrong, request: pytest.FixtureRequest) -> None:
     _works(row, op)
 
 
-# Sizes that depend on values are not lowered; AOTAutograd's own decomposition of the last counts labels beyond -1.
-NOT_COMPILED = ("bincount", "repeat_interleave", "_ctc_loss.Tensor", "multilabel_margin_loss_forward")
+# Sizes that depend on values are not lowered.
+NOT_COMPILED = ("bincount", "repeat_interleave", "_ctc_loss.Tensor")
 
 
 def _found_when_run(row: Wrong) -> bool:
