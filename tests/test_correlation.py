@@ -23,13 +23,16 @@ CASES = {
     "two kernels for each channel": (Windows((3, 3), (2, 2), (2, 0), (1, 2), 3), (2, 3, 8, 9), 6),
     "a window larger than the input": (Windows((5,), (1,), (3,), (1,), 1), (2, 3, 2), 4),
     "three dimensions": (Windows((2, 3, 2), (1, 2, 1), (1, 1, 0), (1, 1, 2), 1), (1, 2, 5, 6, 5), 3),
+    "volumes": (Windows((3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1), 1), (2, 4, 5, 6, 7), 6),
+    "volumes, strides": (Windows((3, 2, 3), (2, 2, 1), (2, 0, 1), (2, 1, 2), 1), (2, 3, 7, 6, 8), 4),
+    "volumes, groups": (Windows((2, 2, 2), (1, 1, 1), (0, 1, 0), (1, 1, 1), 2), (1, 4, 4, 4, 4), 6),
     "elements at the end under no window": (Windows((2, 2), (3, 3), (0, 0), (1, 1), 1), (1, 2, 7, 7), 3),
 }
-LOWERINGS = {"taps": TAPS, "patches": PATCHES, "padded first": correlation.EIGEN}
+LOWERINGS = {"taps": TAPS, "patches": PATCHES, "padded first": correlation.EIGEN, "depth": correlation.DEPTH}
+ALL = [(case, lowering) for case in CASES for lowering in LOWERINGS if lowering != "depth" or len(CASES[case][1]) == 5]
 
 
-@pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "lowering"), ALL)
 def test_all_compute_the_same(case: str, lowering: str) -> None:
     windows, shape, outputs = CASES[case]
     if lowering == "taps" and windows.groups != shape[1]:
@@ -58,9 +61,12 @@ def test_all_compute_the_same(case: str, lowering: str) -> None:
         (PLAIN._replace(groups=32), (1, 128, 56, 56), 128, "patches"),
         (Windows((1, 1), (1, 1), (0, 0), (1, 1), 1), (8, 64, 28, 28), 256, "patches"),
         (Windows((16, 16), (16, 16), (0, 0), (1, 1), 1), (8, 3, 224, 224), 192, "patches"),
+        (Windows((3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1), 1), (2, 32, 8, 28, 28), 32, "depth"),
+        (Windows((5, 5), (2, 2), (2, 2), (1, 1), 1), (8, 3, 112, 112), 32, "patches forward"),
         (Windows((31, 31), (1, 1), (15, 15), (1, 1), 64), (1, 64, 32, 32), 64, "eigen"),
     ],
 )
 def test_the_choice_for_a_cpu(windows: Windows, shape: tuple[int, ...], outputs: int, chosen: str) -> None:
-    names = {"eigen": correlation.EIGEN, "taps": TAPS, "patches": PATCHES}
-    assert correlation.choose(windows, shape, outputs, correlation.fits(windows, shape[2:])) is names[chosen]
+    names = {"eigen": correlation.EIGEN, "taps": TAPS, "patches": PATCHES, "depth": correlation.DEPTH}
+    names["patches forward"] = correlation.EIGEN._replace(forward=PATCHES.forward)
+    assert correlation.choose(windows, shape, outputs, correlation.fits(windows, shape[2:])) == names[chosen]

@@ -2,12 +2,14 @@
 
 On a GPU or TPU XLA's convolution is the best there is. Its CPU compiler hands a convolution to Eigen, or, where that
 cannot take it, to a loop over every product: groups, and windows larger than what they slide over, cost 10 to 100
-times too much. So here a CPU has two more ways. TAPS adds up one product for each element of a kernel; PATCHES is
-one matrix product with what lies under each window. The limits in `choose` are measured, on one core.
+times too much. So here a CPU has three more ways. TAPS adds up one product for each element of a kernel; PATCHES is one
+matrix product with what lies under each window; DEPTH, of volumes, is a sum of convolutions of images. The limits in
+`choose` are measured, on one core.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
@@ -22,7 +24,7 @@ from .promotion import cast, compute_type, is_complex, is_float
 
 Shape = tuple[int, ...]
 _MOST_TAPS = 128  # each is an instruction of the loop
-_LITTLE = 32  # terms of a sum
+_LITTLE, _RATHER_LITTLE = 32, 80  # terms of a sum
 _FEW_POSITIONS = 64  # of an image: below, a matrix product of all images beats one for each
 
 
@@ -249,19 +251,76 @@ def _apart(windows: Windows) -> bool:
 PATCHES = Lowering(_patches, _by_input(_patches), _by_weight(_patches))
 
 
+# --- an image for each place in the first of three dimensions ---------------------------------------------------------
+
+
+def _images(x: jax.Array) -> jax.Array:
+    """(N, C, D, ...) as (N * D, C, ...)."""
+    moved = lax.transpose(x, (0, 2, 1, *range(3, x.ndim)))
+    return lax.reshape(moved, (x.shape[0] * x.shape[2], *moved.shape[2:]))
+
+
+def _volume(images: jax.Array, depth: int) -> jax.Array:
+    """The inverse, of (N * D, C, ...)."""
+    split = lax.reshape(images, (images.shape[0] // depth, depth, *images.shape[1:]))
+    return lax.transpose(split, (0, 2, 1, *range(3, split.ndim)))
+
+
+def _flat(windows: Windows) -> Windows:
+    return Windows(*(setting[1:] for setting in windows[:4]), windows.groups)
+
+
+def _slices(x: jax.Array, windows: Windows) -> list[jax.Array]:
+    """For each element of the kernel in the first dimension the images under it."""
+    zeros = (0,) * (x.ndim - 3)
+    depth = Windows(*((setting[0], *rest) for setting, rest in zip(windows[:4], _IDENTITY, strict=True)), 1)
+    padded = _pad(x, (windows.padding[0], *zeros), (windows.padding[0], *zeros))
+    positions = (windows.positions(x.shape[2:])[0], *x.shape[3:])
+    return [_images(depth.under(padded, (i, *zeros), positions)) for i in range(windows.kernel[0])]
+
+
+_IDENTITY = ((1, 1), (1, 1), (0, 0), (1, 1))  # a window of one element in the other dimensions
+
+
+def _by_depth(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
+    flat, slices = _flat(windows), _slices(x, windows)
+    images = [forward(part, weight[:, :, i], flat) for i, part in enumerate(slices)]
+    return _volume(functools.reduce(lax.add, images), windows.positions(x.shape[2:])[0])
+
+
+def _by_depth_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    images, flat = _images(grad), _flat(windows)
+    small = (images.shape[0], shape[1], *shape[3:])
+    parts = [input_gradient(images, weight[:, :, i], flat, small) for i in range(windows.kernel[0])]
+    return jax.linear_transpose(lambda x: _slices(x, windows), jax.ShapeDtypeStruct(shape, grad.dtype))(parts)[0]
+
+
+def _by_depth_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    images, flat, small = _images(grad), _flat(windows), (*shape[:2], *shape[3:])
+    parts = [weight_gradient(part, images, flat, small) for part in _slices(x, windows)]
+    return lax.concatenate([lax.expand_dims(part, (2,)) for part in parts], 2)
+
+
+DEPTH = Lowering(_by_depth, _by_depth_of_gradient, _by_depth_of_weight)
+
+
 # --- the choice -------------------------------------------------------------------------------------------------------
 
 
 def choose(windows: Windows, shape: Shape, outputs: int, window_fits: bool) -> Lowering:
     """For a CPU, an input's shape (N, C, ...) and the number of output channels."""
     taps, (images, channels) = math.prod(windows.kernel), shape[:2]
+    if len(windows.kernel) == 3 and windows.groups == 1 and windows.kernel[0] > 1 and not _apart(windows):
+        return DEPTH
     if taps > _MOST_TAPS and not _apart(windows):
         return EIGEN
     if windows.groups > 1:
         return TAPS if windows.groups == channels else PATCHES
     few = images * math.prod(windows.positions(shape[2:])) <= outputs // 4  # to bring the weight in order costs more
     little = channels * taps <= _LITTLE
-    return PATCHES if taps == 1 or _apart(windows) or few or little or not window_fits else EIGEN
+    if taps == 1 or _apart(windows) or few or little or not window_fits:
+        return PATCHES
+    return EIGEN._replace(forward=_patches) if channels * taps <= _RATHER_LITTLE else EIGEN
 
 
 def fits(windows: Windows, sizes: Sequence[int]) -> bool:
