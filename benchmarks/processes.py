@@ -31,7 +31,7 @@ def about(module: str, threads: int) -> dict[str, Any]:
         "jax": version("jax"),
         "platform": platform.platform(),
     }
-    return {"command": " ".join([f"python -m {module}", *sys.argv[1:]]), "environment": environment}
+    return {"command": shlex.join(["python", "-m", module, *sys.argv[1:]]), "environment": environment}
 
 
 def _processor() -> str:
