@@ -84,6 +84,7 @@ def _has_others(*_sizes: int) -> bool:
     """Whether a user's function is the kernel, fake or gradient of an operator of ATen's: its text is in no key."""
     own = tuple(f"{place}{os.sep}" for folder in _folders() for place in (folder, folder.resolve()))
     tables = (registry.KERNELS, registry.FAKES, registry.GRADIENTS)
+    own += ("its kernel",)  # a gradient's operator, which is made of a kernel that is looked at, too
     return any("::" not in name and not e.where.startswith(own) for table in tables for name, e in table.items())
 
 

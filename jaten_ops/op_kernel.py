@@ -61,6 +61,14 @@ def _call({parameters}):
 """
 
 
+def _names(spec: OpSpec) -> list[str]:
+    """The arguments' names as Python takes them: a gradient's operator may have one twice, once its own."""
+    names: list[str] = []
+    for a in spec.arguments:
+        names.append(f"{a.name}_" if keyword.iskeyword(a.name) or a.name in names else a.name)
+    return names
+
+
 def _source(spec: OpSpec, names: Sequence[str], execute: str) -> str:
     cut = sum(not a.kwarg_only for a in spec.arguments)
     parameters = [f"{n}=_default_{i}" if spec.arguments[i].has_default else n for i, n in enumerate(names)]
@@ -94,7 +102,7 @@ def make_call(
     """
     scope: dict[str, Any] = {"_wrap": wrap, "_rescued": rescued, "_rescue": rescue, "_draw_seed": draw_seed}
     scope |= {f"_take_{i}": take for i, take in enumerate(_takers(spec, unwrap))}
-    names = [f"{a.name}_" if keyword.iskeyword(a.name) else a.name for a in spec.arguments]
+    names = _names(spec)
     values = [f"_take_{i}({n})" if scope[f"_take_{i}"] else n for i, n in enumerate(names)]
     taken = [values[i] for i in Signature(spec).kernel_positions]
     if spec.random:

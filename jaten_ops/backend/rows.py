@@ -38,7 +38,6 @@ def by_rows(gm: torch.fx.GraphModule, *, backward: bool) -> None:
         flat.meta, new.meta = index.meta | {"val": numbers.meta["val"].reshape(-1)}, node.meta
         node.replace_all_uses_with(new)
         gm.graph.erase_node(node)
-    gm.graph.eliminate_dead_code()
     gm.recompile()
 
 
