@@ -169,6 +169,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("JATEN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(fingerprint, "_sources", lambda: "as they are")
     disk._prepared.cache_clear()
+    fingerprint._has_others.cache_clear()
     return tmp_path / "cache"
 
 
