@@ -33,7 +33,8 @@ def _run(use: str, **environment: str) -> str:
 
 
 @pytest.mark.skipif(
-    not hasattr(os, "confstr") or "glibc" not in (os.confstr("CS_GNU_LIBC_VERSION") or ""), reason="glibc"
+    not hasattr(os, "confstr") or "glibc" not in (os.confstr("CS_GNU_LIBC_VERSION") or ""),
+    reason="only glibc has these settings",
 )
 @pytest.mark.parametrize("use", USES)
 def test_it_is_told_at_the_first_use(use: str) -> None:

@@ -50,7 +50,9 @@ def test_values_and_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_part_of_the_source() -> None:
-    fn = lambda s: ZEROS.scatter_add(0, INDEX[:3, None].expand(-1, 4), s)  # noqa: E731  # as above
+    def fn(s: torch.Tensor) -> torch.Tensor:
+        return ZEROS.scatter_add(0, INDEX[:3, None].expand(-1, 4), s)
+
     torch.testing.assert_close(torch.compile(fn, backend="jaten")(SOURCE), fn(SOURCE))
 
 

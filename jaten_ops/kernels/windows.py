@@ -96,10 +96,8 @@ def as_axis(x: jax.Array, windows: np.ndarray, axis: int, fill: float | int = 0)
 
 def weighted_sum(x: jax.Array, windows: np.ndarray, weights: np.ndarray | None, axis: int) -> jax.Array:
     """The sum of each window along an axis, times `weights` of the same shape."""
-    if windows.size == x.shape[axis] and np.array_equal(windows.reshape(-1), np.arange(windows.size)):
-        taken = x.reshape(*x.shape[:axis], *windows.shape, *x.shape[axis + 1 :])  # side by side
-        return jnp.sum(taken if weights is None else taken * _along(weights, axis, x.ndim), axis + 1, dtype=x.dtype)
-    if not 0 < windows.shape[1] <= _MOST_UNROLLED:
+    side_by_side = windows.size > 0 and np.array_equal(windows.reshape(-1), np.arange(x.shape[axis]))
+    if side_by_side or not 0 < windows.shape[1] <= _MOST_UNROLLED:
         taken = as_axis(x, windows, axis)
         return jnp.sum(taken if weights is None else taken * _along(weights, axis, x.ndim), axis + 1, dtype=x.dtype)
     total = None
