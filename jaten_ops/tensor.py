@@ -27,6 +27,25 @@ Handler = Callable[..., Any]
 _get_data, _set_data = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]  # for mypy it is a tensor
 HANDLERS: dict[Any, Handler] = {}
 """What runs each operator on tensors of the device; `make_handler` adds to it."""
+_BY_IDENTITY: dict[int, Handler] = {}  # the same, by `id`: the hash of an operator is a function in Python
+
+
+class _ViewOfArrays:
+    """`tensor.view_of_arrays`, made when first asked for: most results are read, and neither viewed nor written to."""
+
+    def __get__(self, tensor: torch.Tensor | None, cls: type) -> Any:
+        if tensor is None:
+            return self
+        attributes = tensor.__dict__
+        array = attributes.get("_whole")
+        if array is None:  # a traced tensor, or another thread has just been here
+            try:
+                return attributes["view_of_arrays"]
+            except KeyError:
+                raise AttributeError("view_of_arrays") from None
+        view = attributes.setdefault("view_of_arrays", View.whole(array))  # one for all threads
+        attributes.pop("_whole", None)
+        return view
 
 
 class Tensor(torch.Tensor):
@@ -36,7 +55,8 @@ class Tensor(torch.Tensor):
         view_of_arrays: where its values are; a tensor met while tracing has none.
     """
 
-    view_of_arrays: View
+    view_of_arrays = _ViewOfArrays()
+    _whole: jax.Array  # in its place as long as nobody has asked for it: the values of a tensor that shares them with none
     _inner: torch.Tensor  # the carrier, which AOTAutograd asks for; made when first asked for if there are arrays
 
     @staticmethod
@@ -170,7 +190,7 @@ class Tensor(torch.Tensor):
     @classmethod
     @opaque
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # torch's own annotation is of its disabled default
-        handler = HANDLERS.get(func) or make_handler(func)
+        handler = _BY_IDENTITY.get(id(func)) or make_handler(func)
         return handler(*args, **kwargs) if kwargs else handler(*args)
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as torch documents
@@ -182,7 +202,8 @@ LAZY: dict[type, type] = {}
 
 def make_handler(func: Any) -> Handler:
     """What runs an operator from its first call on; given by the module that knows the operators."""
-    handler = HANDLERS[func] = _maker(func)
+    handler = HANDLERS.get(func) or _maker(func)
+    _BY_IDENTITY[id(func)] = HANDLERS[func] = handler
     return handler
 
 
@@ -205,7 +226,7 @@ _make_wrapper = torch.Tensor._make_wrapper_subclass
 def from_array(array: jax.Array) -> Tensor:
     """A new tensor of an array."""
     self = _make_wrapper(Tensor, array.shape, dtype=_DTYPES[array.dtype], device=device.of_array(array))
-    self.view_of_arrays = View.whole(array)
+    self._whole = array
     return self
 
 
@@ -277,7 +298,7 @@ def _is_free(tensor: torch.Tensor) -> bool:
 
 
 _Parts = tuple[type, dict[str, Any], Any, Any]
-_OF_VALUES = ("view_of_arrays", "_inner", "_is_param", "_is_buffer")  # what goes with the tensor of C++
+_OF_VALUES = ("view_of_arrays", "_whole", "_inner", "_is_param", "_is_buffer")  # what goes with the tensor of C++
 
 
 def _taken_apart(tensor: torch.Tensor) -> _Parts:
@@ -347,6 +368,9 @@ def array_of(operand: Any) -> Any:
         Traced: it has no values.
         RuntimeError: a tensor of another device.
     """
+    array = getattr(operand, "_whole", None)
+    if array is not None:
+        return array
     view = getattr(operand, "view_of_arrays", None)
     if view is not None:
         return view.read()

@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("x64", "tracing", "progress", "allocator", "disk"),
     ("registry", "bridge", "random", "device", "lazy", "aliasing"),
     ("kernels", "meta", "autograd", "carrier", "overlap", "memory", "batching", "view_ops", "fingerprint"),
-    ("variants", "storage", "executables", "folding", "kernel_cache"),
+    ("variants", "storage", "executables", "ordering", "kernel_cache"),
     ("execute", "composite", "tensor", "autocast"),
     ("op_kernel", "uninitialized"),
     ("library",),

@@ -11,6 +11,7 @@ import torch
 
 from jaten_ops import bridge
 from jaten_ops.execute import raise_first_broken
+from jaten_ops.ordering import Order
 
 
 class Statics:
@@ -21,15 +22,18 @@ class Statics:
     Attributes:
         arrays: by the number of the input.
         places: where the memory of each is; -1 if its array is a copy.
+        orders: the order in which the dimensions of each lie, None for the program's.
     """
 
     def __init__(self, inputs: Sequence[int]) -> None:
         self.arrays: dict[int, jax.Array] = {}
         self.places = dict.fromkeys(inputs, -1)
+        self.orders: dict[int, Order | None] = dict.fromkeys(inputs)
 
     def keep(self, i: int, tensor: torch.Tensor) -> jax.Array:
         """The array of a tensor, converted for as long as its memory stays."""
-        array = self.arrays[i] = bridge.borrow(tensor)
+        order = self.orders[i]
+        array = self.arrays[i] = bridge.borrow(tensor if order is None else tensor.permute(order))
         self.places[i] = tensor.data_ptr() if bridge.shares_memory(array, tensor) else -1
         return array
 

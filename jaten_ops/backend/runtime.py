@@ -11,16 +11,17 @@ import numpy as np
 import torch
 
 from jaten_ops import bridge, carrier, disk
+from jaten_ops.ordering import Order
 from jaten_ops.progress import announced
 from jaten_ops.x64 import Enabled
 
 from .calls import Program, Statics, make_call
-from .layout import Layout, concretize, layout_of, symbols_of
+from .layout import Layout, concretize, layout_of, order_of, symbols_of
 from .lower import Lowered
 from .plans import plan_of
 from .positions import SPEC, from_operand, numbers_of, to_operand
 from .report import GraphLog
-from .warm import build
+from .warm import Traced, build
 
 
 class _Output:
@@ -42,15 +43,27 @@ class _Output:
         sizes = [concretize(s, symbols) for s in self.value.shape]
         return layout_of(sizes, [concretize(s, symbols) for s in self.value.stride()])
 
-    def export(self, layout: Layout | None, symbols: dict[Any, int]) -> Callable[[jax.Array], torch.Tensor]:
-        """What makes a tensor of the array."""
+    @property
+    def is_free(self) -> bool:
+        """Whether its dimensions may come in any order: only the backward graph will see it."""
+        return not self._seen and not self.on_jax
+
+    def export(
+        self, layout: Layout | None, order: Order | None, symbols: dict[Any, int]
+    ) -> Callable[[jax.Array], torch.Tensor]:
+        """What makes a tensor of the array, whose dimensions are in this order."""
         if self.on_jax:
             return carrier.wrap
         numel = math.prod(concretize(s, symbols) for s in self.value.shape)
         export = bridge.exporter(self.value.dtype, numel)
         if layout is not None:
             return lambda array: layout.view(export(array))
-        return export if self._seen else lambda array: _with_array(export(array), array)
+        if self._seen:
+            return export
+        if order is None:
+            return lambda array: _with_array(export(array), array)
+        inverse = tuple(order.index(d) for d in range(len(order)))
+        return lambda array: _with_ordered(export(array).permute(inverse), (order, array))
 
     def other(self, symbols: dict[Any, int]) -> Any:
         """What stands for an output that is not made of an array, as `Program.outputs` has it."""
@@ -65,10 +78,34 @@ def _with_array(tensor: torch.Tensor, array: jax.Array) -> torch.Tensor:
     return tensor
 
 
+def _with_ordered(tensor: torch.Tensor, ordered: tuple[Order, jax.Array]) -> torch.Tensor:
+    """The same for an array whose dimensions are in another order, which is told with it."""
+    tensor._jaten_ordered = ordered  # type: ignore[attr-defined]  # as above
+    return tensor
+
+
 def _saved(tensor: torch.Tensor) -> Any:
     """An input that the forward graph may have made."""
     array = getattr(tensor, "_jaten_array", None)
     return bridge.lend(tensor) if array is None else array
+
+
+def _saved_in(order: Order) -> Callable[[torch.Tensor], Any]:
+    """The same for an input whose dimensions lie in an order."""
+
+    def take(tensor: torch.Tensor) -> Any:
+        found, array = getattr(tensor, "_jaten_ordered", (None, None))
+        return array if found == order else bridge.lend(tensor.permute(order))
+
+    return take
+
+
+def _order(tensor: Any) -> Order | None:
+    """The order in which the dimensions of an input lie; None if it is row-major, has gaps, or is not on a CPU."""
+    if not _is_on_cpu(tensor):
+        return None
+    found, _ = getattr(tensor, "_jaten_ordered", (None, None))
+    return found or order_of(tensor.shape, tensor.stride())
 
 
 class Executable:
@@ -98,9 +135,8 @@ class Executable:
         self._tensors = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor) or i in numbers]
         self._sizes = sorted({*range(len(values))}.difference(self._tensors))
         self._numbers = [at for at, i in enumerate(self._tensors) if i in numbers]
-        is_static = {i for i in static_inputs if i not in numbers and _is_on_cpu(values[i])}
-        self._operands = [(i, None if i in is_static else _converter(values[i], i in numbers)) for i in self._tensors]
-        self._statics = Statics(sorted(is_static))
+        self._static = sorted(i for i in static_inputs if i not in numbers and _is_on_cpu(values[i]))
+        self._statics = Statics(self._static)
         self._calls: dict[tuple[Any, ...], Callable[[list[Any]], list[Any]]] = {}
         borrows = any(isinstance(v, torch.Tensor) and v.device.type != "jax" for v in values)
         # XLA computes asynchronously: until it is done, a torch program could write to the memory that it reads
@@ -113,14 +149,26 @@ class Executable:
             call = self._calls[key] = self._compile(args)
         return call(args)
 
-    def _arrays_of(self, args: list[Any]) -> list[Any]:
-        return [
-            self._statics.keep(i, args[i]) if convert is None else convert(args[i]) for i, convert in self._operands
-        ]
+    def _operands(self, args: list[Any], orders: dict[int, Order | None]) -> list[tuple[int, Any]]:
+        """For each operand the number of the input and what converts it; None for a static one."""
+        numbers = {self._tensors[at] for at in self._numbers}
+        found = []
+        for i in self._tensors:
+            if i in self._static:
+                found.append((i, None))
+            elif (order := orders[i]) is not None:
+                found.append((i, _saved_in(order)))
+            else:
+                found.append((i, _converter(args[i], i in numbers)))
+        return found
 
     def _compile(self, args: list[Any]) -> Callable[[list[Any]], list[Any]]:
         """The call for inputs of such sizes."""
-        lowered, arrays = self._lowered, self._arrays_of(args)
+        lowered = self._lowered
+        orders = {i: _order(args[i]) for i in self._tensors}
+        self._statics.orders.update((i, orders[i]) for i in self._static)
+        operands = self._operands(args, orders)
+        arrays = [self._statics.keep(i, args[i]) if take is None else take(args[i]) for i, take in operands]
         sizes = {lowered.placeholders[i]: args[i] for i in self._sizes}
         tensors = [lowered.placeholders[i] for i in self._tensors]
         values = [n.meta.get("val") for n in lowered.placeholders]
@@ -142,12 +190,16 @@ class Executable:
             shapes = [SPEC if at in self._numbers else _described(a) for at, a in enumerate(arrays)]
             if lowered.random:
                 shapes.append(jax.ShapeDtypeStruct((), np.dtype("int64")))
-            beside = repr((layouts, lowered.default_float))
-            run = build(graph, shapes, errors, self.plan, beside)
-        exports = iter([o.export(layout, symbols) for o, layout in zip(self._arrays, layouts, strict=True)])
+            taken = [*orders.values(), *[None] * lowered.random]
+            run, left = build(
+                Traced(graph, shapes, taken, [o.is_free for o in self._arrays]),
+                *(errors, self.plan, repr((layouts, lowered.default_float))),
+            )
+        each = zip(self._arrays, layouts, left, strict=False)  # the conditions come last
+        exports = iter([o.export(layout, order, symbols) for o, layout, order in each])
         outputs = [next(exports) if o.is_array else o.other(symbols) for o in self._outputs]
         seed = _seed if lowered.random else None
-        program = Program(run, self._operands, outputs, errors, seed, self._must_wait)
+        program = Program(run, operands, outputs, errors, seed, self._must_wait)
         return make_call(program, len(args), self._statics)
 
 

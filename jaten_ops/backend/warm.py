@@ -4,57 +4,78 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from jaten_ops import allocator, disk, executables, fingerprint
-from jaten_ops.folding import folded
+from jaten_ops.ordering import Order, ordered
 
 from .plans import Plan
 
 _BY_FRAMES = "the messages name lines of the program"
 
 
+class Traced(NamedTuple):
+    """What is compiled.
+
+    Attributes:
+        graph: the JAX function. It has one result more if some values are errors.
+        operands: arrays, or their descriptions.
+        taken: the order in which the dimensions of each come, None for the program's.
+        free: for each result whether its dimensions may be left in any order.
+    """
+
+    graph: Callable[..., list[jax.Array]]
+    operands: Sequence[Any]
+    taken: Sequence[Order | None]
+    free: Sequence[bool]
+
+
 def build(
-    graph: Callable[..., list[jax.Array]],
-    operands: Sequence[Any],
-    errors: list[Exception],
-    plan: Plan | None,
-    beside: str,
-) -> Callable[..., Any]:
-    """The executable of a graph.
+    traced: Traced, errors: list[Exception], plan: Plan | None, beside: str
+) -> tuple[Callable[..., Any], Sequence[Order | None]]:
+    """The executable of a graph, and the order in which it leaves the dimensions of each result.
 
     Args:
-        graph: the JAX function, which fills `errors` when it is traced. It has one result more if there are any.
-        operands: arrays, or their descriptions.
+        traced: the program; its graph fills `errors` when it is traced.
         errors: what the conditions of the graph stand for, in their order.
         plan: the graph's, if it has one.
         beside: what else decides which function this is.
     """
     allocator.retain()
-    key = _key(operands, plan, beside)
-    found = None if key is None or plan is None else _recalled(key, plan, len(operands))
+    key = _key(traced, plan, beside)
+    found = None if key is None or plan is None else _recalled(key, plan, len(traced.operands))
     if found is not None:
-        run, errors[:] = found
-        return run
-    lowered = jax.jit(folded(graph)).lower(*operands)
+        run, left, errors[:] = found
+        return run, left
+    left = []
+    (platform,) = {d.platform for d in _devices(traced.operands)}
+    program = ordered(
+        traced.graph, platform=platform, taken=traced.taken, free=lambda: [*traced.free, *[False] * bool(errors)], left=left
+    )
+    lowered = jax.jit(program).lower(*traced.operands)
     run, name = executables.compiled(lowered)
     if key is not None and plan is not None and name is not None and not executables.calls_out(lowered):
-        _remember(key, plan, name, len(jax.tree.leaves(lowered.out_info)), errors)
-    return run
+        _remember(key, plan, (name, left, errors))
+    return run, left
 
 
-def _key(operands: Sequence[Any], plan: Plan | None, beside: str) -> str | None:
+def _devices(operands: Sequence[Any]) -> set[Any]:
+    return {d for x in operands if x.sharding is not None for d in x.sharding.device_set} or {jax.devices()[0]}
+
+
+def _key(traced: Traced, plan: Plan | None, beside: str) -> str | None:
     """What decides the executable; None if that cannot be told."""
     if plan is None or disk.folder() is None:
         return None
-    devices = {d for x in operands if x.sharding is not None for d in x.sharding.device_set} or {jax.devices()[0]}
+    devices = _devices(traced.operands)
     package = fingerprint.of_package()
     place = fingerprint.of_device(devices.pop()) if len(devices) == 1 else None
     if package is None or place is None:
         return None
-    return disk.key_of("graph", package, place, plan.identity(), beside, repr([_described(x) for x in operands]))
+    described = repr(([_described(x) for x in traced.operands], traced.taken, traced.free))
+    return disk.key_of("graph", package, place, plan.identity(), beside, described)
 
 
 def _described(operand: Any) -> Any:
@@ -65,27 +86,27 @@ def _described(operand: Any) -> Any:
     return operand, operand.weak_type
 
 
-def _recalled(key: str, plan: Plan, taken: int) -> tuple[Any, list[Exception]] | None:
+def _recalled(key: str, plan: Plan, taken: int) -> tuple[Any, list[Order | None], list[Exception]] | None:
     content = disk.read(key)
     if content == _BY_FRAMES.encode():
         content = disk.read(disk.key_of(key, plan.frames()))
     if content is None:
         return None
     try:
-        name, results, errors = pickle.loads(content)
+        name, left, errors = pickle.loads(content)
     except Exception:  # as an exception class may that has moved
         return None
-    run = executables.load(name, jax.tree.structure(((0,) * taken, {})), jax.tree.structure([0] * results))
-    return None if run is None else (run, errors)
+    run = executables.load(name, jax.tree.structure(((0,) * taken, {})), jax.tree.structure([0] * len(left)))
+    return None if run is None else (run, left, errors)
 
 
-def _remember(key: str, plan: Plan, name: str, results: int, errors: list[Exception]) -> None:
+def _remember(key: str, plan: Plan, found: tuple[str, list[Order | None], list[Exception]]) -> None:
     try:
-        content = pickle.dumps((name, results, errors))
+        content = pickle.dumps(found)
         pickle.loads(content)
     except Exception:  # an exception class may have any constructor
         return
-    if errors:
+    if found[-1]:
         disk.write(key, _BY_FRAMES.encode())
         key = disk.key_of(key, plan.frames())
     disk.write(key, content)

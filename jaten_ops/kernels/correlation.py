@@ -10,6 +10,7 @@ matrix product with what lies under each window; DEPTH, of volumes, is a sum of 
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import math
 import operator
@@ -152,7 +153,7 @@ def _sum_of_taps(x: jax.Array, weight: jax.Array, windows: Windows, positions: S
     return total
 
 
-def _in_memory(fn: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
+def in_memory(fn: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
     """`fn(*operands)`, stored before it is used.
 
     XLA fuses so many additions into each of their users, and computes them anew in each, in its order of elements. It
@@ -172,7 +173,7 @@ def _taps(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
     repeated = _repeat(padded, outputs // windows.groups)
     flat = lax.reshape(weight, (outputs, math.prod(windows.kernel)))
     positions = windows.positions(x.shape[2:])
-    return _in_memory(lambda x, w: _sum_of_taps(x, w, windows, positions), repeated, flat)
+    return in_memory(lambda x, w: _sum_of_taps(x, w, windows, positions), repeated, flat)
 
 
 def _repeat(x: jax.Array, times: int) -> jax.Array:
@@ -190,7 +191,7 @@ def _taps_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shap
     padded = _pad(grad, *windows.around_gradient(grad.shape[2:], sizes))
     flipped = lax.reshape(lax.rev(weight, range(2, weight.ndim)), (outputs, math.prod(windows.kernel)))
     ones = windows._replace(stride=(1,) * len(sizes))
-    total = _in_memory(lambda x, w: _sum_of_taps(x, w, ones, sizes), padded, flipped)
+    total = in_memory(lambda x, w: _sum_of_taps(x, w, ones, sizes), padded, flipped)
     if outputs == windows.groups:
         return total
     return lax.reduce_sum(lax.reshape(total, (shape[0], windows.groups, outputs // windows.groups, *sizes)), (2,))
@@ -232,7 +233,7 @@ def _patches(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
 def _columns(x: jax.Array, windows: Windows, axis: int) -> jax.Array:
     """What lies under the windows on x (A, B, ...), with an axis more, for the elements of a kernel."""
     positions = windows.positions(x.shape[2:])
-    if _apart(windows):
+    if apart(windows):
         x = lax.slice(x, (0,) * x.ndim, (*x.shape[:2], *map(operator.mul, positions, windows.kernel)))
         split = lax.reshape(x, (*x.shape[:2], *itertools.chain(*zip(positions, windows.kernel, strict=True))))
         of_kernel, of_position = range(3, split.ndim, 2), range(2, split.ndim, 2)
@@ -243,7 +244,7 @@ def _columns(x: jax.Array, windows: Windows, axis: int) -> jax.Array:
     return lax.concatenate([lax.expand_dims(u, (axis,)) for u in under], axis)
 
 
-def _apart(windows: Windows) -> bool:
+def apart(windows: Windows) -> bool:
     """Whether the windows lie side by side, without a gap: to take what is under each moves no element twice."""
     return windows.stride == windows.kernel and not any(windows.padding) and max(windows.dilation) == 1
 
@@ -309,18 +310,22 @@ DEPTH = Lowering(_by_depth, _by_depth_of_gradient, _by_depth_of_weight)
 
 def choose(windows: Windows, shape: Shape, outputs: int, window_fits: bool) -> Lowering:
     """For a CPU, an input's shape (N, C, ...) and the number of output channels."""
-    taps, (images, channels) = math.prod(windows.kernel), shape[:2]
-    if len(windows.kernel) == 3 and windows.groups == 1 and windows.kernel[0] > 1 and not _apart(windows):
+    taps, channels = math.prod(windows.kernel), shape[1]
+    if len(windows.kernel) == 3 and windows.groups == 1 and windows.kernel[0] > 1 and not apart(windows):
         return DEPTH
-    if taps > _MOST_TAPS and not _apart(windows):
+    if taps > _MOST_TAPS and not apart(windows):
         return EIGEN
     if windows.groups > 1:
         return TAPS if windows.groups == channels else PATCHES
-    few = images * math.prod(windows.positions(shape[2:])) <= outputs // 4  # to bring the weight in order costs more
     little = channels * taps <= _LITTLE
-    if taps == 1 or _apart(windows) or few or little or not window_fits:
+    if taps == 1 or apart(windows) or is_small(windows, shape, outputs) or little or not window_fits:
         return PATCHES
     return EIGEN._replace(forward=_patches) if channels * taps <= _RATHER_LITTLE else EIGEN
+
+
+def is_small(windows: Windows, shape: Shape, outputs: int) -> bool:
+    """Whether images are so small that to bring the weight in order costs more than the convolution."""
+    return shape[0] * math.prod(windows.positions(shape[2:])) <= outputs // 4
 
 
 def fits(windows: Windows, sizes: Sequence[int]) -> bool:
@@ -348,10 +353,45 @@ def _lowered(part: str, chosen: Lowering, a: jax.Array, b: jax.Array, *rest: Any
     )
 
 
+class Call(NamedTuple):
+    """What a convolution asks for, beside its two operands.
+
+    Attributes:
+        part: the field of `Lowering`.
+        shape: the result's; empty for "forward".
+    """
+
+    part: str
+    windows: Windows
+    shape: Shape
+
+
+CALLS: dict[str, Call] = {}
+"""The calls in traced programs, by the name of the function under `jax.jit` that each is there."""
+
+
+@functools.cache
+def _named(call: Call) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """The function of a call: of the input and the weight, the output's gradient and the weight, or the input and it."""
+    part, windows, shape = call
+
+    def run(a: jax.Array, b: jax.Array) -> jax.Array:
+        inputs, outputs, slid = {
+            "forward": (a.shape, b.shape[0], a.shape),
+            "input_gradient": (shape, b.shape[0], a.shape),
+            "weight_gradient": (a.shape, b.shape[1], None),
+        }[part]
+        chosen = choose(windows, inputs, outputs, slid is None or fits(windows, slid[2:]))
+        return _lowered(part, chosen, a, b, windows, *([shape] if shape else []))
+
+    run.__name__ = f"{part}_{hashlib.sha256(repr(call).encode()).hexdigest()[:16]}"
+    CALLS[run.__name__] = call
+    return jax.jit(run)
+
+
 def forward(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
     """Cross-correlates x (N, C, ...) with weight (O, C / groups, ...): the result is (N, O, ...)."""
-    chosen = choose(windows, x.shape, weight.shape[0], fits(windows, x.shape[2:]))
-    return _lowered("forward", chosen, x, weight, windows)
+    return _named(Call("forward", windows, ()))(x, weight)
 
 
 def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
@@ -360,8 +400,7 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
     A transposed convolution may ask for so large a result that more windows fit; those contribute nothing.
     """
     grad = resized(grad, windows.positions(shape[2:]))
-    chosen = choose(windows, shape, weight.shape[0], fits(windows, grad.shape[2:]))
-    return _lowered("input_gradient", chosen, grad, weight, windows, shape)
+    return _named(Call("input_gradient", windows, tuple(shape)))(grad, weight)
 
 
 def resized(x: jax.Array, sizes: Shape) -> jax.Array:
@@ -373,4 +412,4 @@ def resized(x: jax.Array, sizes: Shape) -> jax.Array:
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The transpose of `forward` by the weight, which has this shape: of (N, O, ...), the output's gradient."""
     grad = resized(grad, windows.positions(x.shape[2:]))
-    return _lowered("weight_gradient", choose(windows, x.shape, shape[0], True), x, grad, windows, shape)
+    return _named(Call("weight_gradient", windows, tuple(shape)))(x, grad)

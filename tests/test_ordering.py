@@ -10,7 +10,7 @@ import pytest
 import torch
 from jax import lax
 
-from jaten_ops.folding import folded
+from jaten_ops.ordering import ordered
 
 _RNG = np.random.default_rng(0)
 _X, _W, _B = (_RNG.standard_normal(s).astype("float32") for s in ((3, 4), (5, 4), (2, 4, 3)))
@@ -39,7 +39,7 @@ PRODUCTS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_values_stay(name: str) -> None:
     fn, operands = PRODUCTS[name]
-    got, expected = jax.jit(folded(fn))(*operands), fn(*operands)
+    got, expected = jax.jit(ordered(fn))(*operands), fn(*operands)
     assert jax.tree.structure(got) == jax.tree.structure(expected)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), got, expected)
 

@@ -1,0 +1,223 @@
+"""Convolutions and their gradients of images with channels last, on a CPU: which is how XLA computes them.
+
+An image is (N, ..., C) here, a kernel (..., C / groups, O). `correlation` takes and gives (N, C, ...), and a
+transposition around each costs more than the choice between ways to compute it; `jaten_ops.ordering` leaves them out
+where there are several convolutions in a program, and asks here for each. The limits in `lowering` are measured, on
+one core.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from . import correlation
+from .correlation import Call, Shape, Windows
+from .promotion import cast, compute_type, is_float
+
+Part = Callable[[jax.Array, jax.Array, Windows, Shape], jax.Array]  # the last is the result's shape
+
+
+def orders(call: Call, ndim: int) -> tuple[Shape, Shape, Shape]:
+    """The orders of a call's two operands and of its result, as dimensions of what `correlation` has."""
+    spatial = range(2, ndim)
+    image, kernel = (0, *spatial, 1), (*spatial, 1, 0)
+    return {
+        "forward": (image, kernel, image),
+        "input_gradient": (image, kernel, image),
+        "weight_gradient": (image, image, kernel),
+    }[call.part]
+
+
+def lowering(call: Call, a: Any, b: Any, *, follows: bool) -> Callable[[jax.Array, jax.Array], jax.Array] | None:
+    """How to compute it from operands in those orders; None if it is better computed as `correlation` has it.
+
+    Args:
+        call: what is to be computed.
+        a, b: the operands' shapes and dtypes as `correlation` has them.
+        follows: whether an operand is in such an order already.
+    """
+    found = _choose(call, a, b, follows)
+    if found is None or not is_float(a.dtype):
+        return None
+    result = call.shape or (a.shape[0], b.shape[0], *call.windows.positions(a.shape[2:]))
+    shape = tuple(result[d] for d in orders(call, len(result))[2])
+    compute = compute_type(a.dtype)
+    return lambda x, y: cast(found(cast(x, compute), cast(y, compute), call.windows, shape), a.dtype)
+
+
+def leads(call: Call, a: Any, b: Any) -> bool:
+    """Whether a call is a reason to bring its operands into those orders."""
+    channels, _ = _channels(call, a, b)
+    return channels >= _FEW_CHANNELS and lowering(call, a, b, follows=False) is not None
+
+
+_FEW_CHANNELS = 4
+_MOST_TAPS = 32
+
+
+def _channels(call: Call, a: Any, b: Any) -> tuple[int, int]:
+    """How many the convolution takes and gives."""
+    return {
+        "forward": lambda: (a.shape[1], b.shape[0]),
+        "input_gradient": lambda: (call.shape[1], b.shape[0]),
+        "weight_gradient": lambda: (a.shape[1], b.shape[1]),
+    }[call.part]()
+
+
+def _choose(call: Call, a: Any, b: Any, follows: bool) -> Part | None:
+    windows, part, (channels, outputs) = call.windows, call.part, _channels(call, a, b)
+    taps = math.prod(windows.kernel)
+    if len(windows.kernel) > 2:
+        return None
+    if windows.groups > 1:
+        takes = windows.groups == channels == outputs and part in _TAPS and taps <= _MOST_TAPS
+        return _TAPS[part] if takes and follows else None
+    if taps == 1 and not any(windows.padding):
+        return _PRODUCT[part] if follows else None
+    image = call.shape if part == "input_gradient" else a.shape
+    if correlation.apart(windows) or correlation.is_small(windows, image, outputs):
+        return None
+    if part != "weight_gradient" and not correlation.fits(windows, a.shape[2:]):
+        return None
+    return _along_rows if part == "forward" and channels < _FEW_CHANNELS and max(windows.dilation) == 1 else _DIRECT[part]
+
+
+# --- XLA's convolution ------------------------------------------------------------------------------------------------
+
+
+def _numbers(ndim: int) -> lax.ConvDimensionNumbers:
+    image, kernel = (0, ndim - 1, *range(1, ndim - 1)), (ndim - 1, ndim - 2, *range(ndim - 2))
+    return lax.ConvDimensionNumbers(image, kernel, image)
+
+
+def _direct(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    return lax.conv_general_dilated(
+        x,
+        weight,
+        window_strides=windows.stride,
+        padding=[(p, p) for p in windows.padding],
+        rhs_dilation=windows.dilation,
+        dimension_numbers=_numbers(x.ndim),
+    )
+
+
+def _direct_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    by_input = lambda x: _direct(x, weight, windows, shape)  # noqa: E731  # as an argument
+    return jax.linear_transpose(by_input, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
+
+
+def _direct_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    # it slides the output's gradient over the input: padded apart, that is never the larger one
+    padded = lax.optimization_barrier(_padded(x, windows.padding, windows.padding, [0] * len(windows.padding)))
+    windows = windows._replace(padding=(0,) * len(windows.padding))
+    by_weight = lambda w: _direct(padded, w, windows, shape)  # noqa: E731  # as an argument
+    return jax.linear_transpose(by_weight, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
+
+
+_DIRECT: dict[str, Part] = {
+    "forward": _direct,
+    "input_gradient": _direct_of_gradient,
+    "weight_gradient": _direct_of_weight,
+}
+
+
+# --- few channels: a row's elements and their channels are one dimension, along which a window is one stretch ---------
+
+
+def _along_rows(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    channels, last = x.shape[-1], len(windows.kernel)
+    padded = _padded(x, windows.padding, windows.padding, [0] * last)
+    rows = lax.reshape(padded, (*padded.shape[:last], padded.shape[last] * channels, 1))
+    kernel = lax.reshape(weight, (*windows.kernel[:-1], windows.kernel[-1] * channels, 1, weight.shape[-1]))
+    ones = windows._replace(
+        stride=(*windows.stride[:-1], windows.stride[-1] * channels), padding=(0,) * last,
+    )  # fmt: skip
+    return _direct(rows, kernel, ones, shape)
+
+
+# --- a kernel of one element: a product of matrices ------------------------------------------------------------------
+
+
+def _taken(x: jax.Array, windows: Windows) -> jax.Array:
+    """Every stride-th element, as a matrix of channels."""
+    x = lax.slice(x, (0,) * x.ndim, x.shape, (1, *windows.stride, 1))
+    return lax.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
+
+
+def _matrix(weight: jax.Array) -> jax.Array:
+    return lax.reshape(weight, weight.shape[-2:])
+
+
+def _product(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    return lax.reshape(lax.dot(_taken(x, windows), _matrix(weight)), shape)
+
+
+def _product_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    rows = lax.reshape(grad, (math.prod(grad.shape[:-1]), grad.shape[-1]))
+    product = lax.dot_general(rows, _matrix(weight), (((1,), (1,)), ((), ())))
+    image = lax.reshape(product, (*grad.shape[:-1], shape[-1]))
+    rest = zip(shape[1:-1], image.shape[1:-1], windows.stride, strict=True)
+    widths = [(0, size - s * (n - 1) - 1, s - 1) for size, n, s in rest]
+    return lax.pad(image, np.zeros((), image.dtype), [(0, 0, 0), *widths, (0, 0, 0)])
+
+
+def _product_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    rows = lax.reshape(grad, (math.prod(grad.shape[:-1]), grad.shape[-1]))
+    return lax.reshape(lax.dot_general(_taken(x, windows), rows, (((0,), (0,)), ((), ()))), shape)
+
+
+_PRODUCT: dict[str, Part] = {
+    "forward": _product,
+    "input_gradient": _product_of_gradient,
+    "weight_gradient": _product_of_weight,
+}
+
+
+# --- one product for each element of a kernel, where every channel has a kernel of its own ---------------------------
+
+
+def _sum_of_taps(x: jax.Array, weight: jax.Array, windows: Windows, positions: Shape) -> jax.Array:
+    """Of a padded input (N, ..., C) and the weight (elements of a kernel, C)."""
+    total: jax.Array | None = None
+    for i, index in enumerate(np.ndindex(*windows.kernel)):
+        under = _under(x, windows, index, positions)
+        tap = lax.broadcast_in_dim(lax.index_in_dim(weight, i, 0, keepdims=False), under.shape, (x.ndim - 1,))
+        total = under * tap if total is None else total + under * tap
+    assert total is not None
+    return total
+
+
+def _under(x: jax.Array, windows: Windows, index: tuple[int, ...], positions: Shape) -> jax.Array:
+    start = [d * i for d, i in zip(windows.dilation, index, strict=True)]
+    stop = [b + s * (n - 1) + 1 for b, s, n in zip(start, windows.stride, positions, strict=True)]
+    return lax.slice(x, (0, *start, 0), (x.shape[0], *stop, x.shape[-1]), (1, *windows.stride, 1))
+
+
+def _padded(x: jax.Array, low: Any, high: Any, between: Any) -> jax.Array:
+    return lax.pad(x, np.zeros((), x.dtype), [(0, 0, 0), *zip(low, high, between, strict=True), (0, 0, 0)])
+
+
+def _taps(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    padded = _padded(x, windows.padding, windows.padding, [0] * len(windows.padding))
+    flat = lax.reshape(weight, (math.prod(windows.kernel), weight.shape[-1]))
+    run = functools.partial(_sum_of_taps, windows=windows, positions=shape[1:-1])
+    return correlation.in_memory(run, padded, flat)
+
+
+def _taps_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The transpose, as such a sum too: of the gradient with zeros between its elements and the kernel from its end."""
+    sizes = shape[1:-1]
+    padded = _padded(grad, *windows.around_gradient(grad.shape[1:-1], sizes))
+    flat = lax.reshape(lax.rev(weight, range(len(sizes))), (math.prod(windows.kernel), weight.shape[-1]))
+    ones = windows._replace(stride=(1,) * len(sizes))
+    return correlation.in_memory(functools.partial(_sum_of_taps, windows=ones, positions=sizes), padded, flat)
+
+
+_TAPS: dict[str, Part] = {"forward": _taps, "input_gradient": _taps_of_gradient}

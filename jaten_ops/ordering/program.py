@@ -1,0 +1,129 @@
+"""A program run in the orders that its convolutions leave."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.extend import core
+
+from jaten_ops.kernels import channels_last, correlation
+
+from .rules import MATRIX_RULES, RULES, Rule
+from .values import Order, Ordered, places, row_major
+
+_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+_JITTED = ("pjit", "jit")
+_CALLS = ("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat2", "checkpoint")
+
+
+def ordered(
+    fn: Callable[..., Any],
+    *,
+    platform: str = "cpu",
+    taken: Sequence[Order | None] | None = None,
+    free: Callable[[], Sequence[bool]] | None = None,
+    left: list[Order | None] | None = None,
+) -> Callable[..., Any]:
+    """A function of arrays that computes what `fn` does, for `jax.jit`.
+
+    Args:
+        fn: a JAX function.
+        platform: what it runs on. Only a CPU's convolutions ask for an order; elsewhere XLA chooses.
+        taken: for each array that it takes the order in which its dimensions come; None for the program's.
+        free: asked after `fn` was traced, for each result whether it may be left in any order.
+        left: is filled with the order of each result, None for the program's.
+    """
+
+    @functools.wraps(fn)
+    def call(*arrays: Any) -> Any:
+        leaves = jax.tree.leaves(arrays)
+        orders = [order or row_major(len(a.shape)) for order, a in zip(taken or [None] * len(leaves), leaves, strict=True)]
+        inputs = [_as_program(a, order) for a, order in zip(leaves, orders, strict=True)]
+        program, shape = jax.make_jaxpr(fn, return_shape=True)(*jax.tree.unflatten(jax.tree.structure(arrays), inputs))
+        values = [Ordered(x.shape, {order: a}) for x, order, a in zip(inputs, orders, leaves, strict=True)]
+        rules = RULES if platform == "cpu" and _has_images(program.jaxpr) else MATRIX_RULES
+        results = _run(program, values, rules)
+        may = free() if free is not None else [False] * len(results)
+        found = [r.order if is_free else None for r, is_free in zip(results, may, strict=True)]
+        if left is not None:
+            left[:] = found
+        return jax.tree.unflatten(
+            jax.tree.structure(shape), [r.array(order) for r, order in zip(results, found, strict=True)]
+        )
+
+    return call
+
+
+def _as_program(array: Any, order: Order) -> jax.ShapeDtypeStruct:
+    """An operand as the program has it."""
+    shape = tuple(array.shape[i] for i in places(row_major(len(order)), order))
+    return jax.ShapeDtypeStruct(shape, array.dtype, weak_type=getattr(array, "weak_type", False))
+
+
+def _has_images(jaxpr: Any) -> bool:
+    """Whether a convolution is in it that asks for channels last."""
+    for equation in jaxpr.eqns:
+        call = correlation.CALLS.get(equation.params.get("name", ""))
+        if call is not None:
+            if channels_last.leads(call, *[v.aval for v in equation.invars]):
+                return True
+        elif any(_has_images(body) for body in _bodies(equation)):
+            return True
+    return False
+
+
+def _bodies(equation: Any) -> list[Any]:
+    found = [equation.params[name] for name in _BODIES if name in equation.params]
+    return [getattr(body, "jaxpr", body) for body in found if hasattr(getattr(body, "jaxpr", body), "eqns")]
+
+
+def _run(program: core.ClosedJaxpr, values: Sequence[Ordered], rules: dict[str, Rule]) -> list[Ordered]:
+    """The results of a program for some operands."""
+    jaxpr = program.jaxpr
+    known: dict[Any, Ordered] = dict(zip(jaxpr.invars, values, strict=True))
+    known |= {v: Ordered.of(a) for v, a in zip(jaxpr.constvars, program.consts, strict=True)}
+
+    def read(atom: Any) -> Ordered:
+        if isinstance(atom, core.Literal):
+            return Ordered(atom.aval.shape, {row_major(len(atom.aval.shape)): atom.val})
+        return known[atom]
+
+    for equation in jaxpr.eqns:
+        found = _apply(equation, [read(atom) for atom in equation.invars], rules)
+        known.update(zip(equation.outvars, found, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _apply(equation: Any, operands: list[Ordered], rules: dict[str, Rule]) -> list[Ordered]:
+    name, params = equation.primitive.name, equation.params
+    call = correlation.CALLS.get(params.get("name", "")) if rules is RULES else None
+    if call is not None:
+        result = _correlated(call, [v.aval for v in equation.invars], operands)
+        return _as_it_is(equation, operands) if result is None else [result]
+    if name in _CALLS or (name in _JITTED and rules is RULES):
+        (body,) = [params[n] for n in _BODIES if n in params]
+        return _run(body if hasattr(body, "consts") else core.ClosedJaxpr(body, ()), operands, rules)
+    rule = rules.get(name)
+    found = None if rule is None else rule(equation, operands)
+    return _as_it_is(equation, operands) if found is None else found
+
+
+def _correlated(call: correlation.Call, avals: Sequence[Any], operands: list[Ordered]) -> Ordered | None:
+    """A convolution, or a part of its gradient, with channels last, if that is a way to compute it."""
+    run = channels_last.lowering(call, *avals, follows=any(x.order for x in operands))
+    if run is None:
+        return None
+    *taken, order = channels_last.orders(call, operands[0].ndim)
+    result = run(*[x.array(o) for x, o in zip(operands, taken, strict=True)])
+    found = Ordered([result.shape[i] for i in places(row_major(len(order)), order)], {order: result})
+    # an optimizer computes with it and the weight, which is in the program's order
+    return Ordered.of(found.array()) if call.part == "weight_gradient" else found
+
+
+def _as_it_is(equation: Any, operands: list[Ordered]) -> list[Ordered]:
+    with equation.ctx.manager:
+        results = equation.primitive.bind(*[x.array() for x in operands], **equation.params)
+    return [Ordered.of(r) for r in (results if equation.primitive.multiple_results else [results])]

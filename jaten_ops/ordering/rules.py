@@ -1,0 +1,284 @@
+"""How each primitive of JAX is applied to values in other orders than the program's.
+
+A rule takes an equation and its operands, and returns the results; None if the operands must be as the program has
+them. A primitive without a rule is such a one: gathers, scatters, loops, branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+
+from .values import Order, Ordered, places, row_major, without
+
+Rule = Callable[[Any, Sequence[Ordered]], list[Ordered] | None]
+RULES: dict[str, Rule] = {}
+"""Those of programs with convolutions."""
+
+
+def _rule(*names: str) -> Callable[[Rule], Rule]:
+    def add(rule: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, rule))
+        return rule
+
+    return add
+
+
+def _bind(equation: Any, arrays: Sequence[jax.Array], **changed: Any) -> list[jax.Array]:
+    results = equation.primitive.bind(*arrays, **equation.params | changed)
+    return results if equation.primitive.multiple_results else [results]
+
+
+def _common(operands: Sequence[Ordered], ndim: int) -> Order | None:
+    """The order in which to compute with operands of so many dimensions; None for the program's."""
+    return next((x.order for x in operands if x.ndim == ndim and x.order), None)
+
+
+def _results(equation: Any, arrays: Sequence[jax.Array], order: Order) -> list[Ordered]:
+    return [Ordered(v.aval.shape, {order: a}) for v, a in zip(equation.outvars, arrays, strict=True)]
+
+
+# Element by element
+
+_ELEMENTWISE = """
+abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj
+convert_element_type copy copy_p cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac imag
+integer_pow is_finite le lgamma log log1p logistic lt max min mul ne neg nextafter not or polygamma population_count
+pow real reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic
+shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta
+"""
+
+
+@_rule(*_ELEMENTWISE.split())
+def _elementwise(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+    ndim = equation.outvars[0].aval.ndim
+    order = _common(operands, ndim)
+    if order is None:
+        return None
+    arrays = [x.array(order if x.ndim == ndim else None) for x in operands]  # a number may stand beside
+    return _results(equation, _bind(equation, arrays), order)
+
+
+# Repetition: a value that costs nothing in whatever order it is wanted
+
+
+@_rule("broadcast_in_dim")
+def _broadcast_in_dim(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+    (operand, *sizes), shape = operands, equation.params["shape"]
+    dims = equation.params["broadcast_dimensions"]
+    if sizes:  # that are not known
+        return None
+
+    def make(order: Order) -> jax.Array:
+        at = places(dims, order)
+        inner = tuple(sorted(range(len(at)), key=at.__getitem__))
+        return lax.broadcast_in_dim(operand.array(inner), [shape[d] for d in order], sorted(at))
+
+    return [Ordered(shape, {}, make, _with_new(operand.order, dims, len(shape)))]
+
+
+def _with_new(order: Order | None, dims: Sequence[int], ndim: int) -> Order | None:
+    """The order of a value that gets more dimensions: each beside the one before it in the program."""
+    if order is None:
+        return None
+    found = [dims[d] for d in order]
+    for d in range(ndim):
+        if d not in dims:
+            found.insert(found.index(d - 1) + 1 if d else 0, d)
+    return tuple(found)
+
+
+@_rule("iota")
+def _iota(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+    params = equation.params
+
+    def make(order: Order) -> jax.Array:
+        shape = [params["shape"][d] for d in order]
+        return lax.broadcasted_iota(params["dtype"], shape, order.index(params["dimension"]))
+
+    return None if operands else [Ordered(params["shape"], {}, make)]
+
+
+# Along some of the dimensions
+
+
+@_rule("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin")
+def _reduction(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+    (operand,), axes = operands, equation.params["axes"]
+    order = operand.order
+    if order is None:
+        return None
+    results = _bind(equation, [operand.array(order)], axes=tuple(sorted(places(axes, order))))
+    return _results(equation, results, without(order, axes))
+
+
+@_rule("reduce")
+def _reduce(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+    half, axes = len(operands) // 2, equation.params["dimensions"]
+    order = _common(operands[:half], operands[0].ndim)
+    if order is None:
+        return None
+    arrays = [x.array(order) for x in operands[:half]] + [x.array() for x in operands[half:]]
+    results = _bind(equation, arrays, dimensions=tuple(sorted(places(axes, order))))
+    return _results(equation, results, without(order, axes))
+
+
+def _along(name: str) -> Rule:
+    """The rule of a primitive with one dimension as a parameter."""
+
+    def rule(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+        order = _common(operands, operands[0].ndim)
+        if order is None:
+            return None
+        arrays = [x.array(order) for x in operands]
+        return _results(equation, _bind(equation, arrays, **{name: order.index(equation.params[name])}), order)
+
+    return rule
+
+
+_rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "split")(_along("axis"))
+_rule("sort", "concatenate")(_along("dimension"))
+
+
+def _settings(*names: str) -> Rule:
+    """The rule of a primitive with parameters that have a value for each dimension; numbers may stand beside."""
+
+    def rule(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+        order = _common(operands, operands[0].ndim)
+        if order is None:
+            return None
+        moved = {
+            name: None if (value := equation.params[name]) is None else tuple(value[d] for d in order) for name in names
+        }
+        arrays = [x.array(order if x.ndim else None) for x in operands]
+        return _results(equation, _bind(equation, arrays, **moved), order)
+
+    return rule
+
+
+_WINDOW = ("window_dimensions", "window_strides", "padding")
+_rule("pad")(_settings("padding_config"))
+_rule("slice")(_settings("start_indices", "limit_indices", "strides"))
+_rule("reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window")(
+    _settings(*_WINDOW, "base_dilation", "window_dilation")
+)
+_rule("select_and_scatter_add")(_settings(*_WINDOW))
+_rule("select_and_gather_add")(_settings(*_WINDOW, "base_dilation", "window_dilation"))
+
+
+@_rule("rev")
+def _rev(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+    (operand,) = operands
+    order = operand.order
+    if order is None:
+        return None
+    dims = places(equation.params["dimensions"], order)
+    return _results(equation, _bind(equation, [operand.array(order)], dimensions=dims), order)
+
+
+# Other dimensions, the same elements
+
+
+@_rule("transpose")
+def _transpose(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+    return [operands[0].transposed(equation.params["permutation"])]
+
+
+@_rule("squeeze")
+def _squeeze(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+    (operand,), dims = operands, equation.params["dimensions"]
+    order = operand.order
+    if order is None:
+        return None
+    return _results(equation, [lax.squeeze(operand.array(order), places(dims, order))], without(order, dims))
+
+
+@_rule("reshape")
+def _reshape(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+    operand, shape = operands[0], equation.params["new_sizes"]
+    order = operand.order
+    if order is None or len(operands) > 1 or 0 in operand.shape:
+        return None
+    parts = _parts(operand.shape, shape)
+    found: list[tuple[int, list[int]]] = []
+    for before, after in parts:
+        at = places(before, order)
+        if not _beside(at, order, operand.shape):
+            return None
+        found.append((at[0], after))
+    new_order = [d for _, after in sorted(found) for d in after]
+    ones = [d for d in range(len(shape)) if d not in new_order]  # they lie anywhere
+    for d in ones:
+        new_order.insert(new_order.index(d - 1) + 1 if d else 0, d)
+    array = lax.reshape(operand.array(order), [shape[d] for d in new_order])
+    return _results(equation, [array], tuple(new_order))
+
+
+def _beside(at: Sequence[int], order: Order, shape: Sequence[int]) -> bool:
+    """Whether places in memory follow one another, but for dimensions of one element."""
+    rising = all(a < b for a, b in zip(at, at[1:], strict=False))
+    return rising and all(shape[order[i]] == 1 or i in at for i in range(at[0], at[-1] + 1))
+
+
+def _parts(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Which dimensions become which: the finest cut of both into stretches of as many elements; none of one element."""
+    parts, i, j = [], 0, 0
+    old, new = [d for d, n in enumerate(before) if n != 1], [d for d, n in enumerate(after) if n != 1]
+    while i < len(old):
+        first, start = i, j
+        i, j = i + 1, j + 1
+        have, want = before[old[first]], after[new[start]]
+        while have != want:
+            if have < want:
+                have, i = have * before[old[i]], i + 1
+            else:
+                want, j = want * after[new[j]], j + 1
+        parts.append((old[first:i], new[start:j]))
+    return parts
+
+
+# Products
+
+
+@_rule("dot_general")
+def _dot_general(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+    if not any(x.order for x in operands):
+        return None
+    (contracted, batch), orders = equation.params["dimension_numbers"], [x.order or row_major(x.ndim) for x in operands]
+    numbers = tuple(
+        tuple(places(dims, order) for dims, order in zip(pair, orders, strict=True)) for pair in (contracted, batch)
+    )
+    arrays = [x.array(order) for x, order in zip(operands, orders, strict=True)]
+    results = _bind(equation, arrays, dimension_numbers=numbers)
+    found, start = list(range(len(batch[0]))), len(batch[0])
+    for dims, of_batch, order in zip(contracted, batch, orders, strict=True):
+        free = without(order, [*dims, *of_batch])
+        found += [start + d for d in free]
+        start += len(free)
+    return _results(equation, results, tuple(found))
+
+
+@_rule("optimization_barrier")
+def _optimization_barrier(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+    orders = [x.order or row_major(x.ndim) for x in operands]
+    results = _bind(equation, [x.array(order) for x, order in zip(operands, orders, strict=True)])
+    return [Ordered(x.shape, {order: a}) for x, order, a in zip(operands, orders, results, strict=True)]
+
+
+# Programs without convolutions: transposed matrices are folded into their products. XLA does that too, but for the
+# product with one row: there it copies the transposed weight at every call, five times the product itself.
+
+
+def _transposed_matrix(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+    return None if equation.params["permutation"] != (1, 0) else _transpose(equation, operands)
+
+
+def _product_of_matrices(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+    return None if any(map(len, equation.params["dimension_numbers"][1])) else _dot_general(equation, operands)
+
+
+MATRIX_RULES: dict[str, Rule] = {"transpose": _transposed_matrix, "dot_general": _product_of_matrices}
+"""Those of other programs."""
