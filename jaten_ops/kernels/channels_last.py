@@ -8,7 +8,6 @@ one core.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -59,7 +58,6 @@ def leads(call: Call, a: Any, b: Any) -> bool:
 
 
 _FEW_CHANNELS = 4
-_MOST_TAPS = 32
 
 
 def _channels(call: Call, a: Any, b: Any) -> tuple[int, int]:
@@ -73,13 +71,9 @@ def _channels(call: Call, a: Any, b: Any) -> tuple[int, int]:
 
 def _choose(call: Call, a: Any, b: Any, follows: bool) -> Part | None:
     windows, part, (channels, outputs) = call.windows, call.part, _channels(call, a, b)
-    taps = math.prod(windows.kernel)
-    if len(windows.kernel) > 2:
+    if len(windows.kernel) > 2 or windows.groups > 1:
         return None
-    if windows.groups > 1:
-        takes = windows.groups == channels == outputs and part in _TAPS and taps <= _MOST_TAPS
-        return _TAPS[part] if takes and follows else None
-    if taps == 1 and not any(windows.padding):
+    if math.prod(windows.kernel) == 1 and not any(windows.padding):
         return _PRODUCT[part] if follows else None
     image = call.shape if part == "input_gradient" else a.shape
     if correlation.apart(windows) or correlation.is_small(windows, image, outputs):
@@ -113,9 +107,14 @@ def _direct_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, sh
     return jax.linear_transpose(by_input, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
 
 
+def _padded(x: jax.Array, windows: Windows) -> jax.Array:
+    sides = [(p, p, 0) for p in windows.padding]
+    return lax.pad(x, np.zeros((), x.dtype), [(0, 0, 0), *sides, (0, 0, 0)])
+
+
 def _direct_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     # it slides the output's gradient over the input: padded apart, that is never the larger one
-    padded = lax.optimization_barrier(_padded(x, windows.padding, windows.padding, [0] * len(windows.padding)))
+    padded = lax.optimization_barrier(_padded(x, windows))
     windows = windows._replace(padding=(0,) * len(windows.padding))
     by_weight = lambda w: _direct(padded, w, windows, shape)  # noqa: E731  # as an argument
     return jax.linear_transpose(by_weight, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
@@ -133,7 +132,7 @@ _DIRECT: dict[str, Part] = {
 
 def _along_rows(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     channels, last = x.shape[-1], len(windows.kernel)
-    padded = _padded(x, windows.padding, windows.padding, [0] * last)
+    padded = _padded(x, windows)
     rows = lax.reshape(padded, (*padded.shape[:last], padded.shape[last] * channels, 1))
     kernel = lax.reshape(weight, (*windows.kernel[:-1], windows.kernel[-1] * channels, 1, weight.shape[-1]))
     ones = windows._replace(
@@ -178,46 +177,3 @@ _PRODUCT: dict[str, Part] = {
     "input_gradient": _product_of_gradient,
     "weight_gradient": _product_of_weight,
 }
-
-
-# --- one product for each element of a kernel, where every channel has a kernel of its own ---------------------------
-
-
-def _sum_of_taps(x: jax.Array, weight: jax.Array, windows: Windows, positions: Shape) -> jax.Array:
-    """Of a padded input (N, ..., C) and the weight (elements of a kernel, C)."""
-    total: jax.Array | None = None
-    for i, index in enumerate(np.ndindex(*windows.kernel)):
-        under = _under(x, windows, index, positions)
-        tap = lax.broadcast_in_dim(lax.index_in_dim(weight, i, 0, keepdims=False), under.shape, (x.ndim - 1,))
-        total = under * tap if total is None else total + under * tap
-    assert total is not None
-    return total
-
-
-def _under(x: jax.Array, windows: Windows, index: tuple[int, ...], positions: Shape) -> jax.Array:
-    start = [d * i for d, i in zip(windows.dilation, index, strict=True)]
-    stop = [b + s * (n - 1) + 1 for b, s, n in zip(start, windows.stride, positions, strict=True)]
-    return lax.slice(x, (0, *start, 0), (x.shape[0], *stop, x.shape[-1]), (1, *windows.stride, 1))
-
-
-def _padded(x: jax.Array, low: Any, high: Any, between: Any) -> jax.Array:
-    return lax.pad(x, np.zeros((), x.dtype), [(0, 0, 0), *zip(low, high, between, strict=True), (0, 0, 0)])
-
-
-def _taps(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    padded = _padded(x, windows.padding, windows.padding, [0] * len(windows.padding))
-    flat = lax.reshape(weight, (math.prod(windows.kernel), weight.shape[-1]))
-    run = functools.partial(_sum_of_taps, windows=windows, positions=shape[1:-1])
-    return correlation.in_memory(run, padded, flat)
-
-
-def _taps_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    """The transpose, as such a sum too: of the gradient with zeros between its elements and the kernel from its end."""
-    sizes = shape[1:-1]
-    padded = _padded(grad, *windows.around_gradient(grad.shape[1:-1], sizes))
-    flat = lax.reshape(lax.rev(weight, range(len(sizes))), (math.prod(windows.kernel), weight.shape[-1]))
-    ones = windows._replace(stride=(1,) * len(sizes))
-    return correlation.in_memory(functools.partial(_sum_of_taps, windows=ones, positions=sizes), padded, flat)
-
-
-_TAPS: dict[str, Part] = {"forward": _taps, "input_gradient": _taps_of_gradient}

@@ -167,11 +167,20 @@ def in_memory(fn: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
     return lax.cond(sign <= np.array(1, bits.dtype), fn, never, *operands)
 
 
+def _padded_in_memory(x: jax.Array, beside: jax.Array, *widths: Sequence[int]) -> jax.Array:
+    """Padded, and `beside` is some other operand, which is not empty.
+
+    XLA would compute what x is made of together with the zeros, and ask at each element which it is: an exponential
+    there takes five times as long.
+    """
+    return in_memory(lambda x, _: _pad(x, *widths), x, beside)
+
+
 def _taps(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
     outputs = weight.shape[0]
-    padded = _pad(x, windows.padding, windows.padding)
-    repeated = _repeat(padded, outputs // windows.groups)
     flat = lax.reshape(weight, (outputs, math.prod(windows.kernel)))
+    padded = _padded_in_memory(x, flat, windows.padding, windows.padding)
+    repeated = _repeat(padded, outputs // windows.groups)
     positions = windows.positions(x.shape[2:])
     return in_memory(lambda x, w: _sum_of_taps(x, w, windows, positions), repeated, flat)
 
@@ -188,8 +197,8 @@ def _repeat(x: jax.Array, times: int) -> jax.Array:
 def _taps_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The transpose, as such a sum too: of the gradient with zeros between its elements and the kernel from its end."""
     sizes, outputs = shape[2:], weight.shape[0]
-    padded = _pad(grad, *windows.around_gradient(grad.shape[2:], sizes))
     flipped = lax.reshape(lax.rev(weight, range(2, weight.ndim)), (outputs, math.prod(windows.kernel)))
+    padded = _padded_in_memory(grad, flipped, *windows.around_gradient(grad.shape[2:], sizes))
     ones = windows._replace(stride=(1,) * len(sizes))
     total = in_memory(lambda x, w: _sum_of_taps(x, w, ones, sizes), padded, flipped)
     if outputs == windows.groups:
@@ -199,7 +208,7 @@ def _taps_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shap
 
 def _products_with_taps(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The sum over all positions of each element's products, all elements in one pass over the input."""
-    padded = _repeat(_pad(x, windows.padding, windows.padding), shape[0] // windows.groups)
+    padded = _repeat(_padded_in_memory(x, grad, windows.padding, windows.padding), shape[0] // windows.groups)
     taps = [windows.under(padded, index, grad.shape[2:]) * grad for index in np.ndindex(*windows.kernel)]
     zero = np.zeros((), grad.dtype)
     sums = lax.reduce(taps, [zero] * len(taps), lambda a, b: tuple(map(lax.add, a, b)), tuple(range(2, grad.ndim)))

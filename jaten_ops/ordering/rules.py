@@ -169,6 +169,26 @@ _rule("select_and_scatter_add")(_settings(*_WINDOW))
 _rule("select_and_gather_add")(_settings(*_WINDOW, "base_dilation", "window_dilation"))
 
 
+@_rule("dynamic_slice")
+def _dynamic_slice(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+    (operand, *starts), sizes = operands, equation.params["slice_sizes"]
+    order = operand.order
+    if order is None:
+        return None
+    arrays = [operand.array(order), *[starts[d].array() for d in order]]
+    return _results(equation, _bind(equation, arrays, slice_sizes=tuple(sizes[d] for d in order)), order)
+
+
+@_rule("dynamic_update_slice")
+def _dynamic_update_slice(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+    operand, update, *starts = operands
+    order = _common((operand, update), operand.ndim)
+    if order is None:
+        return None
+    arrays = [operand.array(order), update.array(order), *[starts[d].array() for d in order]]
+    return _results(equation, _bind(equation, arrays), order)
+
+
 @_rule("rev")
 def _rev(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
     (operand,) = operands
