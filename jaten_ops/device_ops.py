@@ -25,6 +25,7 @@ from .tensor import (
     exchange,
     from_array,
     from_view,
+    is_row_major,
     is_traced,
     make_handler,
     may_leave,
@@ -48,7 +49,6 @@ def _clone(tensor: torch.Tensor, *, memory_format: Any = None) -> torch.Tensor:
     return from_array(array_of(tensor))
 
 
-_CAST = {"dtype"}
 _KEPT = (None, torch.preserve_format, torch.contiguous_format)
 
 
@@ -112,7 +112,7 @@ def _copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fals
 
 
 def _to_copy(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-    if kwargs.keys() == _CAST and carrier.is_real(tensor) and carrier.view_of(tensor).is_row_major():
+    if len(kwargs) == 1 and "dtype" in kwargs and is_row_major(tensor):
         return kernel_of("_to_copy")(tensor, **kwargs)
     wanted = kwargs.get("device")
     if wanted is None or torch.device(wanted).type == "jax":

@@ -56,7 +56,9 @@ class Tensor(torch.Tensor):
     """
 
     view_of_arrays = _ViewOfArrays()
-    _whole: jax.Array  # in its place as long as nobody has asked for it: the values of a tensor that shares them with none
+    _whole: (
+        jax.Array
+    )  # in its place as long as nobody has asked for it: the values of a tensor that shares them with none
     _inner: torch.Tensor  # the carrier, which AOTAutograd asks for; made when first asked for if there are arrays
 
     @staticmethod
@@ -335,6 +337,13 @@ def is_traced(tensor: torch.Tensor) -> bool:
     if carrier.is_real(tensor):
         return False
     return isinstance(tensor, FakeTensor | FunctionalTensor) or tensor.device.type == "jax"
+
+
+def is_row_major(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has values, one after the other."""
+    if getattr(tensor, "_whole", None) is not None:
+        return True
+    return carrier.is_real(tensor) and carrier.view_of(tensor).is_row_major()
 
 
 _NUMBERS: dict[type, dict[Any, jax.Array]] = {float: {}, int: {}}

@@ -67,8 +67,8 @@ def order_of(sizes: Sequence[int], strides: Sequence[int]) -> Order | None:
     if found is None:
         return None
     # a dimension of one element lies anywhere: it stays where it is
-    order = iter(d for d in found.order if sizes[d] != 1)
-    order = tuple(d if size == 1 else next(order) for d, size in enumerate(sizes))
+    moving = iter([d for d in found.order if sizes[d] != 1])
+    order = tuple(d if size == 1 else next(moving) for d, size in enumerate(sizes))
     in_order = [sizes[d] for d in order]
     fills = all(sizes[d] == 1 or strides[d] == want for d, want in zip(order, _row_major(in_order), strict=True))
     return order if fills and order != tuple(range(len(sizes))) else None

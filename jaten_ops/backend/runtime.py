@@ -152,7 +152,7 @@ class Executable:
     def _operands(self, args: list[Any], orders: dict[int, Order | None]) -> list[tuple[int, Any]]:
         """For each operand the number of the input and what converts it; None for a static one."""
         numbers = {self._tensors[at] for at in self._numbers}
-        found = []
+        found: list[tuple[int, Any]] = []
         for i in self._tensors:
             if i in self._static:
                 found.append((i, None))

@@ -52,7 +52,11 @@ def build(
     left = []
     (platform,) = {d.platform for d in _devices(traced.operands)}
     program = ordered(
-        traced.graph, platform=platform, taken=traced.taken, free=lambda: [*traced.free, *[False] * bool(errors)], left=left
+        traced.graph,
+        platform=platform,
+        taken=traced.taken,
+        free=lambda: [*traced.free, *[False] * bool(errors)],
+        left=left,
     )
     lowered = jax.jit(program).lower(*traced.operands)
     run, name = executables.compiled(lowered)

@@ -80,7 +80,9 @@ def _choose(call: Call, a: Any, b: Any, follows: bool) -> Part | None:
         return None
     if part != "weight_gradient" and not correlation.fits(windows, a.shape[2:]):
         return None
-    return _along_rows if part == "forward" and channels < _FEW_CHANNELS and max(windows.dilation) == 1 else _DIRECT[part]
+    return (
+        _along_rows if part == "forward" and channels < _FEW_CHANNELS and max(windows.dilation) == 1 else _DIRECT[part]
+    )
 
 
 # --- XLA's convolution ------------------------------------------------------------------------------------------------

@@ -381,7 +381,7 @@ CALLS: dict[str, Call] = {}
 
 @functools.cache
 def _named(call: Call) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """The function of a call: of the input and the weight, the output's gradient and the weight, or the input and it."""
+    """The function of a call, which takes the operands that `forward` and the two gradients name."""
     part, windows, shape = call
 
     def run(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend import core
 
 from jaten_ops.kernels import channels_last, correlation
@@ -40,7 +41,9 @@ def ordered(
     @functools.wraps(fn)
     def call(*arrays: Any) -> Any:
         leaves = jax.tree.leaves(arrays)
-        orders = [order or row_major(len(a.shape)) for order, a in zip(taken or [None] * len(leaves), leaves, strict=True)]
+        orders = [
+            order or row_major(len(a.shape)) for order, a in zip(taken or [None] * len(leaves), leaves, strict=True)
+        ]
         inputs = [_as_program(a, order) for a, order in zip(leaves, orders, strict=True)]
         program, shape = jax.make_jaxpr(fn, return_shape=True)(*jax.tree.unflatten(jax.tree.structure(arrays), inputs))
         values = [Ordered(x.shape, {order: a}) for x, order, a in zip(inputs, orders, leaves, strict=True)]
@@ -88,7 +91,8 @@ def _run(program: core.ClosedJaxpr, values: Sequence[Ordered], rules: dict[str, 
 
     def read(atom: Any) -> Ordered:
         if isinstance(atom, core.Literal):
-            return Ordered(atom.aval.shape, {row_major(len(atom.aval.shape)): atom.val})
+            shape = np.shape(atom.val)
+            return Ordered(shape, {row_major(len(shape)): atom.val})
         return known[atom]
 
     for equation in jaxpr.eqns:

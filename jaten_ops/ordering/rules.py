@@ -6,6 +6,7 @@ them. A primitive without a rule is such a one: gathers, scatters, loops, branch
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ def _results(equation: Any, arrays: Sequence[jax.Array], order: Order) -> list[O
 
 # Element by element
 
-_ELEMENTWISE = """
+ELEMENTWISE = """
 abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj
 convert_element_type copy copy_p cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac imag
 integer_pow is_finite le lgamma log log1p logistic lt max min mul ne neg nextafter not or polygamma population_count
@@ -52,7 +53,7 @@ shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zet
 """
 
 
-@_rule(*_ELEMENTWISE.split())
+@_rule(*ELEMENTWISE.split())
 def _elementwise(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
     ndim = equation.outvars[0].aval.ndim
     order = _common(operands, ndim)
@@ -105,7 +106,9 @@ def _iota(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
 # Along some of the dimensions
 
 
-@_rule("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin")
+@_rule(
+    "reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin"
+)
 def _reduction(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
     (operand,), axes = operands, equation.params["axes"]
     order = operand.order
@@ -239,7 +242,7 @@ def _reshape(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None
 
 def _beside(at: Sequence[int], order: Order, shape: Sequence[int]) -> bool:
     """Whether places in memory follow one another, but for dimensions of one element."""
-    rising = all(a < b for a, b in zip(at, at[1:], strict=False))
+    rising = all(a < b for a, b in itertools.pairwise(at))
     return rising and all(shape[order[i]] == 1 or i in at for i in range(at[0], at[-1] + 1))
 
 
