@@ -247,7 +247,8 @@ def become(tensor: torch.Tensor, view: View, dtype: torch.dtype) -> None:
     """Gives a tensor, in place, another place in memory, and the sizes, strides and dtype that go with it."""
     _set_data(tensor, from_view(view, dtype))
     tensor.view_of_arrays = view  # type: ignore[attr-defined]  # what makes it a tensor of the device
-    tensor.__dict__.pop("_inner", None)
+    for old in ("_inner", "_whole"):
+        tensor.__dict__.pop(old, None)
 
 
 # How a tensor moves onto the device or from it in place, as `module.to` has it: the object stays, with its hooks and

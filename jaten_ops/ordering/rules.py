@@ -7,10 +7,12 @@ them. A primitive without a rule is such a one: gathers, scatters, loops, branch
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 
 from .values import Order, Ordered, places, row_major, without
@@ -106,9 +108,43 @@ def _iota(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
 # Along some of the dimensions
 
 
-@_rule(
-    "reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin"
-)
+@_rule("reduce_sum")
+def _sum(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+    (operand,), axes = operands, equation.params["axes"]
+    order = operand.order
+    if order is None:
+        return None
+    array, at = operand.array(order), tuple(sorted(places(axes, order)))
+    if array.dtype == np.float32:
+        return _results(equation, [_sum_in_stretches(array, at)], without(order, axes))
+    return _results(equation, _bind(equation, [array], axes=at), without(order, axes))
+
+
+_MOST_ADDED = 16
+
+
+def _sum_in_stretches(array: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    """The sum over dimensions, in float32.
+
+    XLA adds up elements that are apart in memory one after the other, and those that are not in several sums side by
+    side. The former are added in stretches, and the stretches' sums in double precision.
+    """
+    together = [a for a in axes if all(b in axes for b in range(a, array.ndim))]
+    apart = [a for a in axes if a not in together]
+    if not apart or math.prod(array.shape[a] for a in axes) <= _MOST_ADDED:
+        return lax.reduce_sum(array, axes)
+    if math.prod(array.shape[a] for a in together) >= _MOST_ADDED:
+        first, rest = lax.reduce_sum(array, together), apart
+    else:
+        *_, last = apart
+        size = array.shape[last]
+        stretch = next(n for n in range(min(size, _MOST_ADDED), 0, -1) if size % n == 0)
+        cut = lax.reshape(array, (*array.shape[:last], size // stretch, stretch, *array.shape[last + 1 :]))
+        first, rest = lax.reduce_sum(cut, (last + 1,)), list(axes)
+    return lax.convert_element_type(lax.reduce_sum(lax.convert_element_type(first, np.float64), rest), array.dtype)
+
+
+@_rule("reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin")
 def _reduction(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
     (operand,), axes = operands, equation.params["axes"]
     order = operand.order
