@@ -1,10 +1,11 @@
-"""How a convolution and its two gradients are lowered: the one place that chooses, by platform and shape.
+"""How a convolution and its two gradients are lowered, by platform and shape, from and to (N, C, ...).
 
 On a GPU or TPU XLA's convolution is the best there is. Its CPU compiler hands a convolution to Eigen, or, where that
 cannot take it, to a loop over every product: groups, and windows larger than what they slide over, cost 10 to 100
 times too much. So here a CPU has three more ways. TAPS adds up one product for each element of a kernel; PATCHES is one
 matrix product with what lies under each window; DEPTH, of volumes, is a sum of convolutions of images. The limits in
-`choose` are measured, on one core.
+`choose` are measured, on one core. Each call is a function under `jax.jit` of its own, by whose name it is found again
+in a traced program: where there are several, `channels_last` may compute them instead.
 """
 
 from __future__ import annotations

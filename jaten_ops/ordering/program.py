@@ -23,7 +23,7 @@ _CALLS = ("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "rem
 def ordered(
     fn: Callable[..., Any],
     *,
-    platform: str = "cpu",
+    platform: str | None = None,
     taken: Sequence[Order | None] | None = None,
     free: Callable[[], Sequence[bool]] | None = None,
     left: list[Order | None] | None = None,
@@ -32,7 +32,8 @@ def ordered(
 
     Args:
         fn: a JAX function.
-        platform: what it runs on. Only a CPU's convolutions ask for an order; elsewhere XLA chooses.
+        platform: what it runs on, by default JAX's first choice. Only a CPU's convolutions ask for an order; elsewhere
+            XLA chooses.
         taken: for each array that it takes the order in which its dimensions come; None for the program's.
         free: asked after `fn` was traced, for each result whether it may be left in any order.
         left: is filled with the order of each result, None for the program's.
@@ -47,7 +48,7 @@ def ordered(
         inputs = [_as_program(a, order) for a, order in zip(leaves, orders, strict=True)]
         program, shape = jax.make_jaxpr(fn, return_shape=True)(*jax.tree.unflatten(jax.tree.structure(arrays), inputs))
         values = [Ordered(x.shape, {order: a}) for x, order, a in zip(inputs, orders, leaves, strict=True)]
-        rules = RULES if platform == "cpu" and _has_images(program.jaxpr) else MATRIX_RULES
+        rules = RULES if (platform or jax.default_backend()) == "cpu" and _has_images(program.jaxpr) else MATRIX_RULES
         results = _run(program, values, rules)
         may = free() if free is not None else [False] * len(results)
         found = [r.order if is_free else None for r, is_free in zip(results, may, strict=True)]
