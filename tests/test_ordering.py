@@ -20,6 +20,7 @@ from jaten_ops.kernels import correlation
 from jaten_ops.kernels.correlation import Windows
 from jaten_ops.ordering import ordered
 from jaten_ops.ordering.rules import ELEMENTWISE, RULES
+from jaten_ops.x64 import Enabled
 
 _RNG = np.random.default_rng(0)
 _X, _W, _B = (_RNG.standard_normal(s).astype("float32") for s in ((3, 4), (5, 4), (2, 4, 3)))
@@ -109,8 +110,8 @@ BODIES: dict[str, Callable[[Any], Any]] = {
         :, 1::2, 2:, ::3
     ],
     "slices at numbers": lambda x: (
-        lax.dynamic_slice(x, (0, x.argmax().astype("int32") % 3, 1, 2), (2, 4, 3, 2)),
-        lax.dynamic_update_slice(x, x[:, :3, :2], (0, x.argmax().astype("int32") % 3, 1, 0)),
+        lax.dynamic_slice(x, [np.int32(0), x.argmax().astype("int32") % 3, np.int32(1), np.int32(2)], (2, 4, 3, 2)),
+        lax.dynamic_update_slice(x, x[:, :3, :2], [np.int32(0), x.argmax().astype("int32") % 3, *[np.int32(0)] * 2]),
     ),
     "reversed": lambda x: lax.rev(x, (1, 3)),
     "windows": lambda x: (_window(lax.add, 0)(x), _window(lax.max, -np.inf)(x), _window(lax.min, np.inf)(x)),
@@ -154,7 +155,8 @@ def _after_convolution(body: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
 @pytest.mark.parametrize("name", BODIES)
 def test_after_a_convolution(name: str) -> None:
     fn = _after_convolution(BODIES[name])
-    _same(jax.jit(ordered(fn))(_IMAGE, _KERNEL), jax.jit(fn)(_IMAGE, _KERNEL))
+    with Enabled():
+        _same(jax.jit(ordered(fn))(_IMAGE, _KERNEL), jax.jit(fn)(_IMAGE, _KERNEL))
 
 
 def _primitives(jaxpr: Any) -> set[str]:
@@ -169,7 +171,8 @@ def _primitives(jaxpr: Any) -> set[str]:
 def test_each_rule_is_asked_for() -> None:
     met: set[str] = set()
     for body in BODIES.values():
-        met |= _primitives(jax.make_jaxpr(_after_convolution(body))(_IMAGE, _KERNEL).jaxpr)
+        with Enabled():
+            met |= _primitives(jax.make_jaxpr(_after_convolution(body))(_IMAGE, _KERNEL).jaxpr)
     assert set(RULES) - set(ELEMENTWISE.split()) - met == set()
     assert len(met & set(ELEMENTWISE.split())) > 10
 
@@ -181,7 +184,8 @@ def test_between_convolutions_nothing_is_transposed() -> None:
         return correlation.forward(x, w2, _SAME).mean((2, 3))
 
     x, w1, w2 = (jax.ShapeDtypeStruct(s, "float32") for s in ((2, 4, 6, 6), (8, 4, 3, 3), (8, 8, 3, 3)))
-    program = jax.make_jaxpr(ordered(block))(x, w1, w2).jaxpr
+    with Enabled():
+        program = jax.make_jaxpr(ordered(block))(x, w1, w2).jaxpr
     moved = [e.invars[0].aval.shape for e in program.eqns if e.primitive.name == "transpose"]
     large = [shape for shape in sorted(moved) if np.prod(shape) > 100]  # the others are statistics
     assert large == [(2, 4, 6, 6), (8, 4, 3, 3), (8, 8, 3, 3)]  # the operands
@@ -192,7 +196,8 @@ def test_between_convolutions_nothing_is_transposed() -> None:
 def test_orders_of_operands_and_results() -> None:
     fn, left = _after_convolution(lambda x: (x * 2, x.sum(1))), []  # type: ignore[var-annotated]  # as `ordered` says
     run = ordered(fn, taken=[(0, 2, 3, 1), None], free=lambda: [True, False], left=left)
-    image, total = jax.jit(run)(_IMAGE.transpose(0, 2, 3, 1), _KERNEL)
+    with Enabled():
+        image, total = jax.jit(run)(_IMAGE.transpose(0, 2, 3, 1), _KERNEL)
     assert left == [(0, 2, 3, 1), None]
     _same((image.transpose(0, 3, 1, 2), total), fn(_IMAGE, _KERNEL))
 

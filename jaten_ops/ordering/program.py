@@ -129,6 +129,7 @@ def _correlated(call: correlation.Call, avals: Sequence[Any], operands: list[Ord
 
 
 def _as_it_is(equation: Any, operands: list[Ordered]) -> list[Ordered]:
+    params = equation.primitive.get_bind_params(equation.params)  # of some that hold functions it makes them
     with equation.ctx.manager:
-        results = equation.primitive.bind(*[x.array() for x in operands], **equation.params)
+        results = equation.primitive.bind(*[x.array() for x in operands], **params)
     return [Ordered.of(r) for r in (results if equation.primitive.multiple_results else [results])]
