@@ -19,6 +19,7 @@ CASES = {
     "one element": (Windows((1,), (1,), (0,), (1,), 1), (2, 3, 70), 5),
     "one element, strides": (Windows((1, 1), (2, 2), (0, 0), (1, 1), 1), (2, 3, 7, 7), 5),
     "groups": (PLAIN._replace(groups=2), (2, 6, 8, 8), 4),
+    "a kernel for each channel, twice as many outputs": (PLAIN._replace(groups=3), (2, 3, 8, 8), 6),
     "a kernel for each channel": (PLAIN._replace(groups=3), (2, 3, 8, 8), 3),
     "two kernels for each channel": (Windows((3, 3), (2, 2), (2, 0), (1, 2), 3), (2, 3, 8, 9), 6),
     "a window larger than the input": (Windows((5,), (1,), (3,), (1,), 1), (2, 3, 2), 4),
@@ -35,9 +36,6 @@ ALL = [(case, lowering) for case in CASES for lowering in LOWERINGS if lowering 
 @pytest.mark.parametrize(("case", "lowering"), ALL)
 def test_all_compute_the_same(case: str, lowering: str) -> None:
     windows, shape, outputs = CASES[case]
-    if lowering == "taps" and windows.groups != shape[1]:
-        windows = windows._replace(groups=shape[1])
-        outputs = 2 * shape[1]
     draw = np.random.default_rng(0).standard_normal
     x, w = draw(shape), draw((outputs, shape[1] // windows.groups, *windows.kernel))
     grad = draw((shape[0], outputs, *windows.positions(shape[2:])))
@@ -58,7 +56,9 @@ def test_all_compute_the_same(case: str, lowering: str) -> None:
         (PLAIN, (1, 64, 56, 56), 64, "eigen"),
         (PLAIN, (4, 512, 2, 2), 512, "patches"),
         (PLAIN._replace(groups=96), (1, 96, 56, 56), 96, "taps"),
-        (PLAIN._replace(groups=32), (1, 128, 56, 56), 128, "patches"),
+        (PLAIN._replace(groups=32), (1, 128, 56, 56), 128, "taps"),
+        (PLAIN._replace(groups=32, stride=(2, 2)), (1, 128, 56, 56), 128, "taps, patches forward"),
+        (PLAIN._replace(groups=16), (1, 128, 56, 56), 128, "patches"),
         (Windows((1, 1), (1, 1), (0, 0), (1, 1), 1), (8, 64, 28, 28), 256, "patches"),
         (Windows((16, 16), (16, 16), (0, 0), (1, 1), 1), (8, 3, 224, 224), 192, "patches"),
         (Windows((3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1), 1), (2, 32, 8, 28, 28), 32, "depth"),
@@ -68,5 +68,6 @@ def test_all_compute_the_same(case: str, lowering: str) -> None:
 )
 def test_the_choice_for_a_cpu(windows: Windows, shape: tuple[int, ...], outputs: int, chosen: str) -> None:
     names = {"eigen": correlation.EIGEN, "taps": TAPS, "patches": PATCHES, "depth": correlation.DEPTH}
+    names["taps, patches forward"] = correlation.STRIDED
     names["patches forward"] = correlation.EIGEN._replace(forward=PATCHES.forward)
     assert correlation.choose(windows, shape, outputs, correlation.fits(windows, shape[2:])) == names[chosen]

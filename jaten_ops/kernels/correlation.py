@@ -26,6 +26,7 @@ from .promotion import cast, compute_type, is_complex, is_float
 
 Shape = tuple[int, ...]
 _MOST_TAPS = 128  # each is an instruction of the loop
+_FEW_TERMS = 40  # of one element's sum, to be written out
 _LITTLE, _RATHER_LITTLE = 32, 80  # terms of a sum
 _FEW_POSITIONS = 64  # of an image: below, a matrix product of all images beats one for each
 
@@ -55,11 +56,14 @@ class Windows(NamedTuple):
         whole = [size + r for size, r in zip(sizes, self.reach(), strict=True)]
         return low, [w - b - n for w, b, n in zip(whole, low, widened, strict=True)], [s - 1 for s in self.stride]
 
-    def under(self, x: jax.Array, index: Sequence[int], positions: Shape) -> jax.Array:
-        """What lies under one element of the kernel at all positions of a padded input (., ., ...)."""
+    def under(self, x: jax.Array, index: Sequence[int], positions: Shape, first: int = 0, step: int = 1) -> jax.Array:
+        """What lies under one element of the kernel at all positions of a padded input (., ., ...).
+
+        With `first` and `step` only every so many of its channels.
+        """
         start = [d * i for d, i in zip(self.dilation, index, strict=True)]
         stop = [b + s * (n - 1) + 1 for b, s, n in zip(start, self.stride, positions, strict=True)]
-        return lax.slice(x, (0, 0, *start), (*x.shape[:2], *stop), (1, 1, *self.stride))
+        return lax.slice(x, (0, first, *start), (*x.shape[:2], *stop), (1, step, *self.stride))
 
 
 # of the input (N, C, ...) and the weight (O, C / groups, ...): the output (N, O, ...)
@@ -140,18 +144,22 @@ DIRECT = Lowering(_direct, _direct_of_gradient, _by_weight(_direct))
 EIGEN = DIRECT._replace(weight_gradient=_padded_first)
 
 
-# --- one product for each element of a kernel, where every channel has a kernel of its own ---------------------------
+# --- one product for each element of a kernel, where groups are of one channel, or of few -----------------------------
 
 
 def _sum_of_taps(x: jax.Array, weight: jax.Array, windows: Windows, positions: Shape) -> jax.Array:
-    """Of a padded input (N, C, ...) and the weight (C, elements of a kernel)."""
+    """Of a padded input (N, C, ...) and the weight (O, C / groups, elements of a kernel)."""
+    groups, (outputs, channels, taps) = windows.groups, weight.shape
+    shape = (x.shape[0], groups, outputs // groups, *positions)
+    weight = lax.reshape(weight, (groups, outputs // groups, channels * taps))
     total: jax.Array | None = None
-    for i, index in enumerate(np.ndindex(*windows.kernel)):
-        under = windows.under(x, index, positions)
-        product = under * lax.broadcast_in_dim(lax.index_in_dim(weight, i, 1, keepdims=False), under.shape, (1,))
+    for n, (channel, index) in enumerate(itertools.product(range(channels), np.ndindex(*windows.kernel))):
+        under = windows.under(x, index, positions, channel, channels)
+        factor = lax.broadcast_in_dim(lax.index_in_dim(weight, n, 2, keepdims=False), shape, (1, 2))
+        product = lax.broadcast_in_dim(under, shape, (0, 1, *range(3, len(shape)))) * factor
         total = product if total is None else total + product
     assert total is not None
-    return total
+    return lax.reshape(total, (x.shape[0], outputs, *positions))
 
 
 def in_memory(fn: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
@@ -178,42 +186,36 @@ def _padded_in_memory(x: jax.Array, beside: jax.Array, *widths: Sequence[int]) -
 
 
 def _taps(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
-    outputs = weight.shape[0]
-    flat = lax.reshape(weight, (outputs, math.prod(windows.kernel)))
+    flat = lax.reshape(weight, (*weight.shape[:2], math.prod(windows.kernel)))
     padded = _padded_in_memory(x, flat, windows.padding, windows.padding)
-    repeated = _repeat(padded, outputs // windows.groups)
     positions = windows.positions(x.shape[2:])
-    return in_memory(lambda x, w: _sum_of_taps(x, w, windows, positions), repeated, flat)
-
-
-def _repeat(x: jax.Array, times: int) -> jax.Array:
-    """Each channel as many times."""
-    if times == 1:
-        return x
-    shape = (*x.shape[:2], times, *x.shape[2:])
-    axes = (0, 1, *range(3, x.ndim + 1))
-    return lax.reshape(lax.broadcast_in_dim(x, shape, axes), (x.shape[0], x.shape[1] * times, *x.shape[2:]))
+    return in_memory(lambda x, w: _sum_of_taps(x, w, windows, positions), padded, flat)
 
 
 def _taps_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The transpose, as such a sum too: of the gradient with zeros between its elements and the kernel from its end."""
-    sizes, outputs = shape[2:], weight.shape[0]
-    flipped = lax.reshape(lax.rev(weight, range(2, weight.ndim)), (outputs, math.prod(windows.kernel)))
-    padded = _padded_in_memory(grad, flipped, *windows.around_gradient(grad.shape[2:], sizes))
+    groups, (outputs, channels), sizes = windows.groups, weight.shape[:2], shape[2:]
+    split = (groups, outputs // groups, channels, math.prod(windows.kernel))
+    swapped = lax.transpose(lax.reshape(lax.rev(weight, range(2, weight.ndim)), split), (0, 2, 1, 3))
+    swapped = lax.reshape(swapped, (groups * channels, outputs // groups, split[-1]))
+    padded = _padded_in_memory(grad, swapped, *windows.around_gradient(grad.shape[2:], sizes))
     ones = windows._replace(stride=(1,) * len(sizes))
-    total = in_memory(lambda x, w: _sum_of_taps(x, w, ones, sizes), padded, flipped)
-    if outputs == windows.groups:
-        return total
-    return lax.reduce_sum(lax.reshape(total, (shape[0], windows.groups, outputs // windows.groups, *sizes)), (2,))
+    return in_memory(lambda x, w: _sum_of_taps(x, w, ones, sizes), padded, swapped)
 
 
 def _products_with_taps(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The sum over all positions of each element's products, all elements in one pass over the input."""
-    padded = _repeat(_padded_in_memory(x, grad, windows.padding, windows.padding), shape[0] // windows.groups)
-    taps = [windows.under(padded, index, grad.shape[2:]) * grad for index in np.ndindex(*windows.kernel)]
-    zero = np.zeros((), grad.dtype)
-    sums = lax.reduce(taps, [zero] * len(taps), lambda a, b: tuple(map(lax.add, a, b)), tuple(range(2, grad.ndim)))
-    by_image = lax.concatenate([lax.expand_dims(s, (2,)) for s in sums], 2)
+    groups, (outputs, channels), positions = windows.groups, shape[:2], grad.shape[2:]
+    padded = _padded_in_memory(x, grad, windows.padding, windows.padding)
+    grad = lax.reshape(grad, (grad.shape[0], groups, outputs // groups, *positions))
+    dims = (0, 1, *range(3, grad.ndim))
+    products = [
+        lax.broadcast_in_dim(windows.under(padded, index, positions, channel, channels), grad.shape, dims) * grad
+        for channel, index in itertools.product(range(channels), np.ndindex(*windows.kernel))
+    ]
+    zeros = [np.zeros((), grad.dtype)] * len(products)
+    sums = lax.reduce(products, zeros, lambda a, b: tuple(map(lax.add, a, b)), tuple(range(3, grad.ndim)))
+    by_image = lax.concatenate([lax.expand_dims(s, (3,)) for s in sums], 3)
     return lax.reshape(lax.reduce_sum(by_image, (0,)), shape)
 
 
@@ -260,6 +262,7 @@ def apart(windows: Windows) -> bool:
 
 
 PATCHES = Lowering(_patches, _by_input(_patches), _by_weight(_patches))
+STRIDED = TAPS._replace(forward=_patches)
 
 
 # --- an image for each place in the first of three dimensions ---------------------------------------------------------
@@ -326,7 +329,10 @@ def choose(windows: Windows, shape: Shape, outputs: int, window_fits: bool) -> L
     if taps > _MOST_TAPS and not apart(windows):
         return EIGEN
     if windows.groups > 1:
-        return TAPS if windows.groups == channels else PATCHES
+        terms = max(channels, outputs) // windows.groups * taps
+        if windows.groups != channels and terms > _FEW_TERMS:
+            return PATCHES
+        return STRIDED if windows.groups != channels and max(windows.stride) > 1 else TAPS
     little = channels * taps <= _LITTLE
     if taps == 1 or apart(windows) or is_small(windows, shape, outputs) or little or not window_fits:
         return PATCHES
