@@ -187,9 +187,20 @@ def _restore(storage: Any, location: str) -> Any:
     return _from_bytes(storage, location)
 
 
+_make = torch.UntypedStorage.__new__
+
+
+def _made_anywhere(cls: Any, *args: Any, device: Any = None, **options: Any) -> Any:
+    """torch's constructor of storages, which ends the process if a device has no allocator of C++."""
+    if device is not None and cls is torch.UntypedStorage and torch.device(device).type == _DEVICE:
+        return JaxStorage(*args, device=device)
+    return _make(cls, *args, **({} if device is None else {"device": device}), **options)
+
+
 def register() -> None:
-    """Has torch.load know the location "jax"; before torch's own rule for PrivateUse1, which needs an allocator."""
+    """Has torch make storages on the device, and torch.load know it, before its rule for those with an allocator."""
     torch.serialization.register_package(9, _tag, _restore)
+    setattr(torch.UntypedStorage, "__new__", staticmethod(_made_anywhere))  # noqa: B010  # as mypy wants it
 
 
 def whole(source: torch.UntypedStorage, dtype: torch.dtype) -> View:

@@ -163,3 +163,13 @@ def test_values_leave_by_the_usual_ways() -> None:
     with pytest.raises(TypeError, match="can't convert jax:0 device type tensor to numpy"):
         np.asarray(x)
     assert np.array_equal(np.from_dlpack(x), [0, 1, 2]) and torch.from_dlpack(x).tolist() == [0, 1, 2]
+
+
+def test_storages_are_made_on_the_device() -> None:
+    storage = torch.UntypedStorage(8, device="jax")
+    tensor = torch.empty(0, device="jax").set_(storage, 0, (2,), (1,)).fill_(3)
+    assert (storage.device, storage.nbytes(), tensor.tolist()) == (torch.device("jax:0"), 8, [3, 3])
+    assert torch.UntypedStorage([1, 2]).tolist() == [1, 2]
+    assert torch.UntypedStorage(4, device="cpu").device == torch.device("cpu")
+    with pytest.raises(RuntimeError, match="no such device"):
+        torch.UntypedStorage(4, device="jax:99")

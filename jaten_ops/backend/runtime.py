@@ -62,8 +62,9 @@ class _Output:
             return export
         if order is None:
             return lambda array: _with_array(export(array), array)
+        # a view, in whose place AOTAutograd saves another: no attribute would stay, but its strides tell the order
         inverse = tuple(order.index(d) for d in range(len(order)))
-        return lambda array: _with_ordered(export(array).permute(inverse), (order, array))
+        return lambda array: export(array).permute(inverse)
 
     def other(self, symbols: dict[Any, int]) -> Any:
         """What stands for an output that is not made of an array, as `Program.outputs` has it."""
@@ -78,34 +79,22 @@ def _with_array(tensor: torch.Tensor, array: jax.Array) -> torch.Tensor:
     return tensor
 
 
-def _with_ordered(tensor: torch.Tensor, ordered: tuple[Order, jax.Array]) -> torch.Tensor:
-    """The same for an array whose dimensions are in another order, which is told with it."""
-    tensor._jaten_ordered = ordered  # type: ignore[attr-defined]  # as above
-    return tensor
-
-
 def _saved(tensor: torch.Tensor) -> Any:
     """An input that the forward graph may have made."""
     array = getattr(tensor, "_jaten_array", None)
     return bridge.lend(tensor) if array is None else array
 
 
-def _saved_in(order: Order) -> Callable[[torch.Tensor], Any]:
-    """The same for an input whose dimensions lie in an order."""
-
-    def take(tensor: torch.Tensor) -> Any:
-        found, array = getattr(tensor, "_jaten_ordered", (None, None))
-        return array if found == order else bridge.lend(tensor.permute(order))
-
-    return take
+def _lent_in(order: Order) -> Callable[[torch.Tensor], Any]:
+    """What lends an input whose dimensions lie in an order."""
+    return lambda tensor: bridge.lend(tensor.permute(order))
 
 
 def _order(tensor: Any) -> Order | None:
     """The order in which the dimensions of an input lie; None if it is row-major, has gaps, or is not on a CPU."""
-    if not _is_on_cpu(tensor):
+    if not _is_on_cpu(tensor) or tensor.layout is not torch.strided:
         return None
-    found, _ = getattr(tensor, "_jaten_ordered", (None, None))
-    return found or order_of(tensor.shape, tensor.stride())
+    return order_of(tensor.shape, tensor.stride())
 
 
 class Executable:
@@ -157,7 +146,7 @@ class Executable:
             if i in self._static:
                 found.append((i, None))
             elif (order := orders[i]) is not None:
-                found.append((i, _saved_in(order)))
+                found.append((i, _lent_in(order)))
             else:
                 found.append((i, _converter(args[i], i in numbers)))
         return found
