@@ -130,6 +130,23 @@ def is_dense(shape: Shape, stride: Shape) -> bool:
     return True
 
 
+def order_of(shape: Shape, stride: Shape) -> Shape | None:
+    """The order in which the dimensions of a dense tensor lie, the widest first; None if it is row-major or not dense.
+
+    A dimension of one element lies anywhere: it stays where it is.
+    """
+    if is_row_major(shape, stride) or not is_dense(shape, stride):
+        return None
+    moving = iter(sorted((d for d, n in enumerate(shape) if n != 1), key=lambda d: -stride[d]))
+    return tuple(d if n == 1 else next(moving) for d, n in enumerate(shape))
+
+
+def strides_in(shape: Shape, order: Shape) -> Shape:
+    """The strides of a dense tensor whose dimensions lie in an order."""
+    along = row_major(tuple(shape[d] for d in order))
+    return tuple(along[order.index(d)] for d in range(len(shape)))
+
+
 class View:
     """How a tensor lies in a storage.
 
@@ -187,6 +204,20 @@ class View:
             self._array = None if values is array else values
             self._seen = storage.version
         return storage.array if self._array is None else self._array
+
+    def order(self) -> Shape | None:
+        """The order of the dimensions of the storage's array, if that is all of the tensor and it is not row-major."""
+        found = None if self.stride is None or self.offset else order_of(self.shape, self.stride)
+        whole = found is not None and self.storage.array.shape == tuple(self.shape[d] for d in found)
+        return found if whole else None
+
+    def in_order(self, order: Shape, stride: Shape) -> jax.Array:
+        """The values with the dimensions in an order, whose strides are given; as they lie, if they lie so."""
+        array = self.storage.array
+        if self.stride == stride and not self.offset and array.shape == tuple([self.shape[d] for d in order]):
+            return array
+        with Enabled():
+            return _transposed(self.read(), order)
 
     def write(self, array: jax.Array) -> None:
         """Gives the tensor new values, of its shape and dtype, which all that share the storage see."""

@@ -15,8 +15,7 @@ from .errors import UnsupportedInputError
 
 def of(view: View) -> torch.Tensor:
     """A new carrier of what a view sees, with row-major strides."""
-    array = view.read()
-    tensor = torch._C._acc.create_empty_tensor(array.shape, TORCH_DTYPES[array.dtype])
+    tensor = torch._C._acc.create_empty_tensor(view.shape, TORCH_DTYPES[view.storage.array.dtype])
     tensor.view_of_arrays = view  # type: ignore[attr-defined]  # the attribute makes it a carrier
     return tensor
 

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from . import bridge, carrier, device, library, registry, variants, view_ops
 from .aliasing import Storage, View, is_dense, row_major
-from .errors import MissingKernelError
+from .errors import MissingKernelError, UnsupportedInputError
 from .meta import aten_overload
 from .op_kernel import OpKernel
 from .schema import COMPOSITE, VARIANTS
@@ -196,6 +196,8 @@ def _view_op(func: Any) -> Handler:
 
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if is_traced(tensor):  # AOTAutograd keeps account of the aliases; the graph is renamed when it is complete
+            if func is torch.ops.aten.as_strided.default and tensor.stride() != to_carrier(tensor).stride():
+                raise UnsupportedInputError("the operand of as_strided", "not contiguous", "x.contiguous() before")
             return _wrap(func(to_carrier(tensor), *args, **kwargs))
         found = view_ops.views(func, carrier.view_of(tensor), tensor.dtype, args, kwargs)
         return [from_view(*f) for f in found] if isinstance(found, list) else from_view(*found)

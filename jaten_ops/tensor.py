@@ -64,10 +64,14 @@ class Tensor(torch.Tensor):
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> Tensor:
         device.require()
+        return cls._of(inner, inner.stride())
+
+    @classmethod
+    def _of(cls, inner: torch.Tensor, stride: Any) -> Tensor:
         if carrier.is_real(inner):
             return from_view(carrier.view_of(inner), inner.dtype)
         self = torch.Tensor._make_wrapper_subclass(
-            cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(),
+            cls, inner.shape, strides=stride, storage_offset=inner.storage_offset(),
             dtype=inner.dtype, device=inner.device,
         )  # fmt: skip
         self._inner = inner
@@ -90,7 +94,8 @@ class Tensor(torch.Tensor):
 
     @staticmethod
     def __tensor_unflatten__(inner: dict[str, torch.Tensor], meta: None, size: Any, stride: Any) -> Tensor:
-        return Tensor(inner["_carrier"])
+        # carriers are row-major, what they carry need not be
+        return Tensor._of(inner["_carrier"], inner["_carrier"].stride() if stride is None else stride)
 
     def __repr__(self) -> str:  # type: ignore[override]  # torch.Tensor's takes tensor_contents, which only torch uses
         if is_traced(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from jax import lax
 from torch import nn
 
 import jaten_ops  # noqa: F401  # the backend
-from jaten_ops.backend.layout import order_of
+from jaten_ops.aliasing import order_of, strides_in
 from jaten_ops.kernels import correlation
 from jaten_ops.kernels.correlation import Windows
 from jaten_ops.ordering import ordered
@@ -218,6 +219,8 @@ def test_orders_of_operands_and_results() -> None:
 )
 def test_orders_of_strides(sizes: Any, strides: Any, order: Any) -> None:
     assert order_of(sizes, strides) == order
+    if order is not None and 1 not in sizes:
+        assert strides_in(sizes, order) == strides
 
 
 # Programs of torch
@@ -252,6 +255,47 @@ def test_a_network_trains(form: str) -> None:
         expected, got = _trained(model, model, x), _trained(model, compiled, x)
         for a, b in zip(got, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_a_network_trains_on_jax(memory_format: torch.memory_format) -> None:
+    x, model = torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(1)), _network()
+    expected = _trained(model, model, x)
+    there, moved = x.to("jax").contiguous(memory_format=memory_format), copy.deepcopy(model).to("jax")
+    compiled = torch.compile(moved, backend="jaten", fullgraph=True)
+    for _ in range(2):
+        moved.load_state_dict(model.state_dict())
+        for a, b in zip(_trained(moved, compiled, there), expected, strict=True):
+            torch.testing.assert_close(a.cpu(), b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "view", [lambda x: x.t(), lambda x: x[:, 1:], lambda x: x[::2], lambda x: x.expand(2, 3, 4), lambda x: x[1]]
+)
+def test_inputs_on_jax_that_are_not_contiguous(view: Callable[[Any], Any]) -> None:
+    torch._dynamo.reset()  # of itself, Dynamo would make the sizes dynamic
+    x = torch.arange(12.0).view(3, 4)
+    compiled = torch.compile(lambda a: a.sin() * 2, backend="jaten", fullgraph=True)
+    torch.testing.assert_close(compiled(view(x.to("jax"))).cpu(), view(x).sin() * 2)
+
+
+def test_as_strided_of_an_input_on_jax() -> None:
+    compiled = torch.compile(lambda a: a.as_strided((2, 2), (1, 2)) + 1, backend="jaten", fullgraph=True)
+    x = torch.arange(12.0).view(3, 4)
+    torch.testing.assert_close(compiled(x.to("jax")).cpu(), x.as_strided((2, 2), (1, 2)) + 1)
+    with pytest.raises(Exception, match="contiguous"):
+        compiled(x.to("jax").t())
+
+
+def test_views_know_their_order() -> None:
+    x = torch.arange(24.0).view(2, 3, 4).to("jax")
+    moved = x.permute(2, 0, 1).view_of_arrays  # type: ignore[attr-defined]  # a tensor of the device
+    assert x.view_of_arrays.order() is None and moved.order() == (1, 2, 0)  # type: ignore[attr-defined]  # as above
+    assert moved.in_order((1, 2, 0), moved.strides()) is x.view_of_arrays.storage.array  # type: ignore[attr-defined]
+    _same(
+        moved.in_order((2, 0, 1), strides_in((4, 2, 3), (2, 0, 1))), np.arange(24.0).reshape(2, 3, 4).transpose(1, 2, 0)
+    )
+    assert x[1:].permute(2, 0, 1).view_of_arrays.order() is None  # type: ignore[attr-defined]  # a part
 
 
 @pytest.mark.parametrize("pack", [lambda t: t.clone(), lambda t: t.contiguous(), lambda t: t])

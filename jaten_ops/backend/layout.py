@@ -11,8 +11,6 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from jaten_ops.ordering import Order
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -59,19 +57,6 @@ def layout_of(sizes: Sequence[int], strides: Sequence[int]) -> Layout | None:
                 return None
             used += (sizes[d] - 1) * strides[d]
     return Layout(tuple(sizes), tuple(strides), order)
-
-
-def order_of(sizes: Sequence[int], strides: Sequence[int]) -> Order | None:
-    """The order of the dimensions of a tensor that fills its memory; None if that is row-major, or if it does not."""
-    found = layout_of(sizes, strides)
-    if found is None:
-        return None
-    # a dimension of one element lies anywhere: it stays where it is
-    moving = iter([d for d in found.order if sizes[d] != 1])
-    order = tuple(d if size == 1 else next(moving) for d, size in enumerate(sizes))
-    in_order = [sizes[d] for d in order]
-    fills = all(sizes[d] == 1 or strides[d] == want for d, want in zip(order, _row_major(in_order), strict=True))
-    return order if fills and order != tuple(range(len(sizes))) else None
 
 
 def _row_major(sizes: Sequence[int]) -> list[int]:

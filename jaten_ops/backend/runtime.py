@@ -11,12 +11,13 @@ import numpy as np
 import torch
 
 from jaten_ops import bridge, carrier, disk
+from jaten_ops.aliasing import Storage, View, order_of, strides_in
 from jaten_ops.ordering import Order
 from jaten_ops.progress import announced
 from jaten_ops.x64 import Enabled
 
 from .calls import Program, Statics, make_call
-from .layout import Layout, concretize, layout_of, order_of, symbols_of
+from .layout import Layout, concretize, layout_of, symbols_of
 from .lower import Lowered
 from .plans import plan_of
 from .positions import SPEC, from_operand, numbers_of, to_operand
@@ -46,16 +47,19 @@ class _Output:
     @property
     def is_free(self) -> bool:
         """Whether its dimensions may come in any order: only the backward graph will see it."""
-        return not self._seen and not self.on_jax
+        return not self._seen
 
     def export(
         self, layout: Layout | None, order: Order | None, symbols: dict[Any, int]
     ) -> Callable[[jax.Array], torch.Tensor]:
         """What makes a tensor of the array, whose dimensions are in this order."""
+        shape = tuple([concretize(s, symbols) for s in self.value.shape])
         if self.on_jax:
-            return carrier.wrap
-        numel = math.prod(concretize(s, symbols) for s in self.value.shape)
-        export = bridge.exporter(self.value.dtype, numel)
+            if order is None:
+                return carrier.wrap
+            stride = strides_in(shape, order)
+            return lambda array: carrier.of(View(Storage(array), shape, stride, 0))
+        export = bridge.exporter(self.value.dtype, math.prod(shape))
         if layout is not None:
             return lambda array: layout.view(export(array))
         if self._seen:
@@ -85,16 +89,21 @@ def _saved(tensor: torch.Tensor) -> Any:
     return bridge.lend(tensor) if array is None else array
 
 
-def _lent_in(order: Order) -> Callable[[torch.Tensor], Any]:
-    """What lends an input whose dimensions lie in an order."""
-    return lambda tensor: bridge.lend(tensor.permute(order))
+def _converter_in(order: Order, tensor: torch.Tensor) -> Callable[[torch.Tensor], Any]:
+    """What converts inputs of a tensor's shape and device to arrays whose dimensions are in an order."""
+    if tensor.device.type != "jax":
+        return lambda tensor: bridge.lend(tensor.permute(order))
+    stride = strides_in(tuple(tensor.shape), order)
+    return lambda tensor: carrier.view_of(tensor).in_order(order, stride)
 
 
 def _order(tensor: Any) -> Order | None:
-    """The order in which the dimensions of an input lie; None if it is row-major, has gaps, or is not on a CPU."""
-    if not _is_on_cpu(tensor) or tensor.layout is not torch.strided:
+    """The order in which the dimensions of an input lie; None if it is row-major or has gaps."""
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
         return None
-    return order_of(tensor.shape, tensor.stride())
+    if tensor.device.type == "jax":
+        return carrier.view_of(tensor).order()
+    return order_of(tuple(tensor.shape), tensor.stride()) if tensor.device.type == "cpu" else None
 
 
 class Executable:
@@ -146,7 +155,7 @@ class Executable:
             if i in self._static:
                 found.append((i, None))
             elif (order := orders[i]) is not None:
-                found.append((i, _lent_in(order)))
+                found.append((i, _converter_in(order, args[i])))
             else:
                 found.append((i, _converter(args[i], i in numbers)))
         return found

@@ -70,13 +70,18 @@ def _as_program(array: Any, order: Order) -> jax.ShapeDtypeStruct:
 def _has_images(jaxpr: Any) -> bool:
     """Whether a convolution is in it that asks for channels last."""
     for equation in jaxpr.eqns:
-        call = correlation.CALLS.get(equation.params.get("name", ""))
+        call = _call_of(equation)
         if call is not None:
             if channels_last.leads(call, *[v.aval for v in equation.invars]):
                 return True
         elif any(_has_images(body) for body in _bodies(equation)):
             return True
     return False
+
+
+def _call_of(equation: Any) -> correlation.Call | None:
+    """The convolution, or the part of its gradient, that an equation stands for."""
+    return correlation.CALLS.get(equation.params["name"]) if equation.primitive.name in _JITTED else None
 
 
 def _bodies(equation: Any) -> list[Any]:
@@ -104,7 +109,7 @@ def _run(program: core.ClosedJaxpr, values: Sequence[Ordered], rules: dict[str, 
 
 def _apply(equation: Any, operands: list[Ordered], rules: dict[str, Rule]) -> list[Ordered]:
     name, params = equation.primitive.name, equation.params
-    call = correlation.CALLS.get(params.get("name", "")) if rules is RULES else None
+    call = _call_of(equation) if rules is RULES else None
     if call is not None:
         result = _correlated(call, [v.aval for v in equation.invars], operands)
         return _as_it_is(equation, operands) if result is None else [result]
