@@ -200,7 +200,7 @@ def _made_anywhere(cls: Any, *args: Any, device: Any = None, **options: Any) -> 
 def register() -> None:
     """Has torch make storages on the device, and torch.load know it, before its rule for those with an allocator."""
     torch.serialization.register_package(9, _tag, _restore)
-    setattr(torch.UntypedStorage, "__new__", staticmethod(_made_anywhere))  # noqa: B010  # as mypy wants it
+    setattr(torch.UntypedStorage, "__new__", staticmethod(_made_anywhere))  # noqa: B010  # mypy allows no method to be assigned
 
 
 def whole(source: torch.UntypedStorage, dtype: torch.dtype) -> View:

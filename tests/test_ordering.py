@@ -291,7 +291,7 @@ def test_views_know_their_order() -> None:
     x = torch.arange(24.0).view(2, 3, 4).to("jax")
     moved = x.permute(2, 0, 1).view_of_arrays  # type: ignore[attr-defined]  # a tensor of the device
     assert x.view_of_arrays.order() is None and moved.order() == (1, 2, 0)  # type: ignore[attr-defined]  # as above
-    assert moved.in_order((1, 2, 0), moved.strides()) is x.view_of_arrays.storage.array  # type: ignore[attr-defined]
+    assert moved.in_order((1, 2, 0), moved.strides()) is x.view_of_arrays.storage.array  # type: ignore[attr-defined]  # as above
     _same(
         moved.in_order((2, 0, 1), strides_in((4, 2, 3), (2, 0, 1))), np.arange(24.0).reshape(2, 3, 4).transpose(1, 2, 0)
     )

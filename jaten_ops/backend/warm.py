@@ -50,7 +50,7 @@ def build(
         run, left, errors[:] = found
         return run, left
     left = []
-    (platform,) = {d.platform for d in _devices(traced.operands)}
+    platform = next(iter(_devices(traced.operands))).platform  # `jax.jit` refuses several
     program = ordered(
         traced.graph,
         platform=platform,

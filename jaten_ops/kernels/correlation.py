@@ -162,7 +162,7 @@ def _sum_of_taps(x: jax.Array, weight: jax.Array, windows: Windows, positions: S
     return lax.reshape(total, (x.shape[0], outputs, *positions))
 
 
-def in_memory(fn: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
+def _in_memory(fn: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
     """`fn(*operands)`, stored before it is used.
 
     XLA fuses so many additions into each of their users, and computes them anew in each, in its order of elements. It
@@ -182,14 +182,14 @@ def _padded_in_memory(x: jax.Array, beside: jax.Array, *widths: Sequence[int]) -
     XLA would compute what x is made of together with the zeros, and ask at each element which it is: an exponential
     there takes five times as long.
     """
-    return in_memory(lambda x, _: _pad(x, *widths), x, beside)
+    return _in_memory(lambda x, _: _pad(x, *widths), x, beside) if any(map(any, widths)) else x
 
 
 def _taps(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
     flat = lax.reshape(weight, (*weight.shape[:2], math.prod(windows.kernel)))
     padded = _padded_in_memory(x, flat, windows.padding, windows.padding)
     positions = windows.positions(x.shape[2:])
-    return in_memory(lambda x, w: _sum_of_taps(x, w, windows, positions), padded, flat)
+    return _in_memory(lambda x, w: _sum_of_taps(x, w, windows, positions), padded, flat)
 
 
 def _taps_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
@@ -200,7 +200,7 @@ def _taps_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shap
     swapped = lax.reshape(swapped, (groups * channels, outputs // groups, split[-1]))
     padded = _padded_in_memory(grad, swapped, *windows.around_gradient(grad.shape[2:], sizes))
     ones = windows._replace(stride=(1,) * len(sizes))
-    return in_memory(lambda x, w: _sum_of_taps(x, w, ones, sizes), padded, swapped)
+    return _in_memory(lambda x, w: _sum_of_taps(x, w, ones, sizes), padded, swapped)
 
 
 def _products_with_taps(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:

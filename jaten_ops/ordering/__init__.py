@@ -1,7 +1,7 @@
 """The order in which the dimensions of a program's values lie in memory, chosen before XLA sees the program.
 
 torch's images are (batch, channels, height, width). XLA's CPU convolutions take channels last, and a transposition
-around each costs a quarter of it. Here a program is rewritten so that transpositions are not made but noted, and
+around each costs time. Here a program is rewritten so that transpositions are not made but noted, and
 everything between convolutions is computed in the order that they leave.
 """
 

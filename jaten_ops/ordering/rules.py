@@ -1,7 +1,8 @@
 """How each primitive of JAX is applied to values in other orders than the program's.
 
 A rule takes an equation and its operands, and returns the results; None if the operands must be as the program has
-them. A primitive without a rule is such a one: gathers, scatters, loops, branches.
+them. A primitive without a rule is such a one: gathers, scatters, loops, branches, and what chooses an element of a
+window, as the order decides between equal ones.
 """
 
 from __future__ import annotations
@@ -108,18 +109,6 @@ def _iota(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
 # Along some of the dimensions
 
 
-@_rule("reduce_sum")
-def _sum(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
-    (operand,), axes = operands, equation.params["axes"]
-    order = operand.order
-    if order is None:
-        return None
-    array, at = operand.array(order), tuple(sorted(places(axes, order)))
-    if array.dtype == np.float32:
-        return _results(equation, [_sum_in_stretches(array, at)], without(order, axes))
-    return _results(equation, _bind(equation, [array], axes=at), without(order, axes))
-
-
 _MOST_ADDED = 16
 
 
@@ -144,13 +133,17 @@ def _sum_in_stretches(array: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     return lax.convert_element_type(lax.reduce_sum(lax.convert_element_type(first, np.float64), rest), array.dtype)
 
 
-@_rule("reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin")
+@_rule(
+    "reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin"
+)
 def _reduction(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
     (operand,), axes = operands, equation.params["axes"]
     order = operand.order
     if order is None:
         return None
-    results = _bind(equation, [operand.array(order)], axes=tuple(sorted(places(axes, order))))
+    array, at = operand.array(order), tuple(sorted(places(axes, order)))
+    is_sum = equation.primitive.name == "reduce_sum" and array.dtype == np.float32
+    results = [_sum_in_stretches(array, at)] if is_sum else _bind(equation, [array], axes=at)
     return _results(equation, results, without(order, axes))
 
 
@@ -198,14 +191,11 @@ def _settings(*names: str) -> Rule:
     return rule
 
 
-_WINDOW = ("window_dimensions", "window_strides", "padding")
 _rule("pad")(_settings("padding_config"))
 _rule("slice")(_settings("start_indices", "limit_indices", "strides"))
 _rule("reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window")(
-    _settings(*_WINDOW, "base_dilation", "window_dilation")
+    _settings("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
 )
-_rule("select_and_scatter_add")(_settings(*_WINDOW))
-_rule("select_and_gather_add")(_settings(*_WINDOW, "base_dilation", "window_dilation"))
 
 
 @_rule("dynamic_slice")
