@@ -260,6 +260,19 @@ def resized(view: View, shape: Shape, stride: Shape) -> View:
     return View(view.storage, shape, stride, view.offset)
 
 
+def overlap(one: View, other: View) -> bool:
+    """Whether two tensors may have an element in common: they do not if one lies behind the other's last element."""
+    if one.storage is not other.storage:
+        return one.storage.root is other.storage.root  # one of them is seen as another dtype
+    if 0 in one.shape or 0 in other.shape:
+        return False
+    return one.offset <= _last(other) and other.offset <= _last(one)
+
+
+def _last(view: View) -> int:
+    return view.offset + sum((n - 1) * s for n, s in zip(view.shape, view.strides(), strict=True))
+
+
 # How strided elements are taken out of a flat array, and put in: by slices and reshapes, which XLA fuses, where the
 # strides nest (each a multiple of the next, and no smaller than what the next ones span); by indices elsewhere.
 

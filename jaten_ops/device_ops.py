@@ -38,7 +38,8 @@ _aten = torch.ops.aten
 
 def _alias(tensor: torch.Tensor) -> torch.Tensor:
     if is_traced(tensor):
-        return Tensor(torch.ops.jaten.alias(to_carrier(tensor)))
+        inner = torch.ops.jaten.alias(to_carrier(tensor))
+        return Tensor.of_inner(inner, tensor.stride()) if isinstance(tensor, Tensor) else Tensor(inner)
     return from_view(_same(carrier.view_of(tensor)), tensor.dtype)
 
 

@@ -64,10 +64,10 @@ class Tensor(torch.Tensor):
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> Tensor:
         device.require()
-        return cls._of(inner, inner.stride())
+        return cls.of_inner(inner, inner.stride())
 
     @classmethod
-    def _of(cls, inner: torch.Tensor, stride: Any) -> Tensor:
+    def of_inner(cls, inner: torch.Tensor, stride: Any) -> Tensor:
         if carrier.is_real(inner):
             return from_view(carrier.view_of(inner), inner.dtype)
         self = torch.Tensor._make_wrapper_subclass(
@@ -95,7 +95,7 @@ class Tensor(torch.Tensor):
     @staticmethod
     def __tensor_unflatten__(inner: dict[str, torch.Tensor], meta: None, size: Any, stride: Any) -> Tensor:
         # carriers are row-major, what they carry need not be
-        return Tensor._of(inner["_carrier"], inner["_carrier"].stride() if stride is None else stride)
+        return Tensor.of_inner(inner["_carrier"], inner["_carrier"].stride() if stride is None else stride)
 
     def __repr__(self) -> str:  # type: ignore[override]  # torch.Tensor's takes tensor_contents, which only torch uses
         if is_traced(self):
@@ -168,6 +168,19 @@ class Tensor(torch.Tensor):
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers."""
         return self.cpu().tolist()
+
+    def _is_view(self) -> bool:
+        """False with values: Dynamo then traces a view as the tensor it is, and does not replay how it was made.
+
+        A replay would give it a carrier that lies as the view does, where real ones are row-major.
+        """
+        return super()._is_view() if is_traced(self) else False
+
+    def set_(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As torch's; but a traced tensor keeps the storage it has, which holds nothing and is shared with none."""
+        if args and isinstance(args[0], torch.UntypedStorage) and is_traced(self):
+            return self
+        return super().set_(*args, **kwargs)
 
     @property
     def data(self) -> torch.Tensor:  # type: ignore[override]  # torch's is not writable for a type checker
@@ -350,6 +363,12 @@ def is_row_major(tensor: torch.Tensor) -> bool:
     if getattr(tensor, "_whole", None) is not None:
         return True
     return carrier.is_real(tensor) and carrier.view_of(tensor).is_row_major()
+
+
+def shared_view(tensor: torch.Tensor) -> View | None:
+    """Where a tensor's values are, if other tensors may see them too; None, too, for one that has no values."""
+    attributes = tensor.__dict__
+    return None if "_whole" in attributes else attributes.get("view_of_arrays")
 
 
 _NUMBERS: dict[type, dict[Any, jax.Array]] = {float: {}, int: {}}

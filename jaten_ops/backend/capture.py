@@ -21,7 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from jaten_ops import registry
 from jaten_ops.errors import JatenError, UnsupportedInputError
 
-from . import early, graph_cache
+from . import early, graph_cache, shared
 from .buckets import Buckets, bucketed
 from .rows import by_rows
 from .runtime import Executable
@@ -81,6 +81,14 @@ def _static_inputs(graph: torch.fx.Graph, *, backward: bool) -> frozenset[int]:
     return frozenset(i for i, node in enumerate(placeholders) if node.target in names)
 
 
+def _written_inputs(values: Sequence[Any]) -> frozenset[int] | None:
+    """Which inputs the program writes to; None if torch does not say, or counts symbols among them."""
+    context = TracingContext.try_get()
+    if context is None or context.fw_metadata is None or not all(isinstance(v, torch.Tensor) for v in values):
+        return None
+    return frozenset(i for i, info in enumerate(context.fw_metadata.input_info) if info.mutates_data)
+
+
 def _seen_outputs(*, backward: bool) -> int | None:
     """How many of a graph's outputs the user may see; None for all. The others are saved for the backward."""
     context = TracingContext.try_get()
@@ -90,8 +98,10 @@ def _seen_outputs(*, backward: bool) -> int | None:
 
 
 def _compile(
-    gm: torch.fx.GraphModule, _inputs: Sequence[Any], *, backward: bool = False, buckets: Buckets | None = None
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], *, backward: bool = False, buckets: Buckets | None = None
 ) -> Callable[..., Any]:
+    if not backward:
+        shared.tell(_written_inputs(inputs))
     executable, _, seen = _made(gm, backward=backward)
     if buckets is not None:
         executable = bucketed(gm, executable, buckets, seen)
@@ -103,10 +113,13 @@ def _compile(
     return run
 
 
-def _compile_to_keep(gm: torch.fx.GraphModule, _inputs: Sequence[Any], *, backward: bool = False) -> graph_cache.Kept:
+def _compile_to_keep(gm: torch.fx.GraphModule, inputs: Sequence[Any], *, backward: bool = False) -> graph_cache.Kept:
     """As `_compile`, for the cache. There the backward is compiled early: what it lacks, it says when it is called."""
     try:
-        return graph_cache.Kept(*_made(gm, backward=backward))
+        kept = graph_cache.Kept(*_made(gm, backward=backward))
+        if not backward:
+            kept.tell(_written_inputs(inputs))
+        return kept
     except JatenError as error:
         if not backward:
             raise
@@ -163,13 +176,23 @@ def jaten(
     if prefix is not None:
         try:
             with graph_cache.used(prefix):
-                return _capture(graph_cache.compiler, _compile_to_keep)(gm, example_inputs, **rest)
+                capture = _capture(graph_cache.compiler, _compile_to_keep)
+                return shared.guarded(gm, example_inputs, lambda: capture(gm, example_inputs, **rest))
         except (JatenError, TorchDynamoException):
             raise
         except Exception as error:  # a graph that cannot be pickled, which torch tells in several ways
             _log.info("a graph is not kept: %s", error)
     compile_graph = functools.partial(_compile, buckets=buckets)  # what is kept has no sizes that change
-    return _capture(functools.partial, compile_graph)(gm, example_inputs, **rest)
+    capture_anew = _capture(functools.partial, compile_graph)
+    return shared.guarded(gm, example_inputs, lambda: capture_anew(gm, example_inputs, **rest))
+
+
+_SETTINGS = {
+    # the tokens that order effectful ops stay inside the graph: in an executable the order is that of the data
+    "unlift_effect_tokens": True,
+    # the gradient of a tensor of the device that is written to is one of the device, zeros as well
+    "disable_guess_zero_tangent_for_mutated_input_subclass": True,
+}
 
 
 def _capture(compiler: Callable[..., Any], compile_graph: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,8 +206,7 @@ def _capture(compiler: Callable[..., Any], compile_graph: Callable[..., Any]) ->
     backward = functools.partial(compile_graph, backward=True)
 
     def run(gm: torch.fx.GraphModule, inputs: Sequence[Any], **others: Any) -> Callable[..., Any]:
-        # the tokens that order effectful ops stay inside the graph: in an executable the order is that of the data
-        with functorch_config.patch(unlift_effect_tokens=True), early.whole():
+        with functorch_config.patch(_SETTINGS), early.whole():
             if others or os.environ.get("TORCH_COMPILE_DEBUG") == "1" or not all(map(_is_flat, inputs)):
                 return aot_autograd(bw_compiler=compiler(backward), **options)(gm, inputs, **others)
             # what that does, too, but after it has imported Inductor's scheduler

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from jaten_ops import disk, fingerprint
 from jaten_ops.tensor import Tensor
 
+from . import shared
 from .plans import Plan, graph_of
 from .runtime import Executable
 
@@ -50,9 +51,15 @@ class Kept(OutputCode):
         self._plan: Plan | None = getattr(run, "plan", None)
         self._static_inputs, self._seen = static_inputs, seen
         self._kind = run.log.kind if isinstance(run, Executable) else ""
+        self._written: list[frozenset[int] | None] = []
 
     def __call__(self, inputs: Any) -> Any:
         return self._run(inputs)
+
+    def tell(self, written: frozenset[int] | None) -> None:
+        """Which inputs the program writes to, now and when it is found again: see `shared`."""
+        self._written = [written]
+        shared.tell(written)
 
     def prepare_for_serialization(self) -> None:
         """Refuses what has no plan."""
@@ -68,6 +75,8 @@ class Kept(OutputCode):
         run = Executable(graph_of(self._plan), static_inputs=self._static_inputs, seen=self._seen)
         run.log.kind = self._kind
         self._run = run
+        for written in self._written:
+            shared.tell(written)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """There is none."""

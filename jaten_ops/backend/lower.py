@@ -15,6 +15,7 @@ from jaten_ops.errors import KernelError
 from jaten_ops.execute import KernelCall, Signature, freeze
 from jaten_ops.kernels import checks, promotion
 
+from .layout import concretize, symbols_of
 from .positions import kernel_of
 from .targets import overload_of, source_line
 
@@ -77,6 +78,7 @@ class Lowered:
         (output,) = (n for n in gm.graph.nodes if n.op == "output")
         self.outputs: list[Any] = list(output.args[0])
         self.nodes = list(gm.graph.nodes)
+        self._strides = set(gm.graph.find_nodes(op="call_function", target=torch.ops.aten.sym_stride.int))
         self._steps: list[tuple[torch.fx.Node, Any]] = []
         self.random = False
         self.calls = 0
@@ -124,8 +126,14 @@ class Lowered:
                     with jax.named_scope(f"node{step.index}") if scoped else contextlib.nullcontext():
                         env[node] = step.run(read, key)
                 else:
-                    env[node] = _run_python(node, read)
+                    env[node] = self._stride(node, values) if node in self._strides else _run_python(node, read)
         return [env[node] for node in wanted], conditions
+
+    def _stride(self, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> int:
+        """A stride that the graph asks for: an expression in the sizes, since arrays have none."""
+        known = [n for n in self.placeholders if isinstance(n.meta["val"], torch.Tensor) or isinstance(values[n], int)]
+        sizes = symbols_of([n.meta["val"] for n in known], [values[n] for n in known])
+        return concretize(node.meta["val"], sizes)
 
 
 def _constant(gm: torch.fx.GraphModule, node: torch.fx.Node) -> Any:

@@ -1,0 +1,135 @@
+"""Compiled programs whose inputs are not contiguous, or lie in one memory: as eager torch, on both devices."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+DEVICES = ("cpu", "jax")
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "whole": lambda x: x,
+    "transposed": lambda x: x.transpose(0, 2),
+    "columns": lambda x: x[..., 1:],
+    "every other row": lambda x: x[::2],
+    "selected": lambda x: x[:, 1],
+    "expanded": lambda x: x.expand(2, *x.shape),
+    "diagonal": lambda x: x.diagonal(dim1=1, dim2=2),
+    "windows": lambda x: x.unfold(2, 2, 1),
+    "flipped twice": lambda x: x.flip(0).transpose(1, 2)[1:],
+    "channels last": lambda x: x.expand(2, *x.shape).contiguous(memory_format=torch.channels_last),
+}
+
+
+def _base(device: str) -> torch.Tensor:
+    return torch.arange(60.0, dtype=torch.float64).reshape(4, 3, 5).to(device)
+
+
+@pytest.mark.parametrize("dynamic", [False, None, True])
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("device", DEVICES)
+def test_any_strides_are_taken(device: str, view: str, dynamic: bool | None) -> None:
+    compiled = torch.compile(lambda x: (x * 2 + x.sum(-1, keepdim=True)).sin(), backend="jaten", dynamic=dynamic)
+    for base in (_base(device), torch.cat([_base(device)] * 2)):  # the second with another size
+        expected = VIEWS[view](base.cpu()).requires_grad_()
+        given = VIEWS[view](base).requires_grad_()
+        result, truth = compiled(given), (expected * 2 + expected.sum(-1, keepdim=True)).sin()
+        torch.testing.assert_close(result.cpu(), truth)
+        result.sum().backward()
+        truth.sum().backward()
+        torch.testing.assert_close(given.grad.cpu(), expected.grad)
+
+
+def _write_first(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    a.mul_(2)
+    return b + 1
+
+
+def _write_both(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    a.mul_(2)
+    b.add_(a.sum())
+    return a - b.mean()
+
+
+def _read(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a.sum() + b
+
+
+PAIRS: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = {
+    "whole and part": lambda x: (x, x[::2]),
+    "part and whole": lambda x: (x[1:], x),
+    "two names": lambda x: (x, x.view_as(x)),
+    "detached": lambda x: (x.detach(), x),
+    "apart": lambda x: (x[:2], x[2:]),
+    "columns that interleave": lambda x: (x[..., ::2], x[..., 1::2]),
+    "other dtype": lambda x: (x.view(torch.int64), x),
+    "strangers": lambda x: (x, x.clone()),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("program", [_write_first, _write_both, _read])
+@pytest.mark.parametrize("device", DEVICES)
+def test_inputs_may_share_memory(device: str, program: Any, pair: str, dynamic: bool | None) -> None:
+    if device == "cpu" and pair in ("other dtype", "detached") and program is not _read:
+        pytest.skip("AOTAutograd refuses plain inputs of one memory and several dtypes or bases that are written to")
+    torch._dynamo.reset()  # torch's guards mistake plain inputs that share nothing for some that did
+    compiled = torch.compile(program, backend="jaten", dynamic=dynamic)
+    x, truth = _base(device), _base("cpu")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(*PAIRS[pair](x)).cpu(), program(*PAIRS[pair](truth)))
+        torch.testing.assert_close(x.cpu(), truth)
+
+
+@pytest.mark.parametrize(("pair", "count"), [("whole and part", 1), ("apart", 0), ("strangers", 0)])
+def test_only_calls_that_need_it_run_operator_by_operator(
+    pair: str, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled = torch.compile(_write_first, backend="jaten")
+    with caplog.at_level(logging.INFO, logger="jaten_ops.backend.shared"):
+        compiled(*PAIRS[pair](_base("jax")))
+    assert len(caplog.records) == count
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("view", ["whole", "columns", "transposed", "every other row"])
+@pytest.mark.parametrize("is_used", [False, True])
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_is_written_has_a_gradient(device: str, is_used: bool, view: str, dynamic: bool | None) -> None:
+    def program(b: torch.Tensor) -> torch.Tensor:
+        b.mul_(2)
+        return b.sin() + 1
+
+    gradients = []
+    for where, run in ((device, torch.compile(program, backend="jaten", dynamic=dynamic)), ("cpu", program)):
+        x = (_base(where) / 60).requires_grad_()
+        y = x * 1
+        result = run(VIEWS[view](y))
+        (result.sum() + (y.square().sum() if is_used else 0)).backward()
+        gradients.append(x.grad.cpu())
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_slice_that_moves_is_compiled_once(device: str) -> None:
+    counter = CompileCounterWithBackend("jaten")
+    compiled = torch.compile(lambda x: x * 2, backend=counter)
+    x = _base(device)
+    for i in range(3):
+        torch.testing.assert_close(compiled(x[:, :, i : i + 2]).cpu(), x.cpu()[:, :, i : i + 2] * 2)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_stride_is_a_number_of_the_program(device: str) -> None:
+    compiled = torch.compile(lambda x: (x * x.stride(0), x.expand(2, *x.shape) * 2), backend="jaten", dynamic=True)
+    for size in (2, 3, 4):
+        for view in (_base(device)[..., :size], _base(device)[..., :size].contiguous()):
+            product, expanded = compiled(view)
+            torch.testing.assert_close(product.cpu(), view.cpu() * view.stride(0))
+            torch.testing.assert_close(expanded.cpu(), view.cpu().expand(2, *view.shape) * 2)
