@@ -27,7 +27,16 @@ from .unary import reciprocal_root
 
 def _times(factor: object, x: jax.Array, dtype: np.dtype) -> jax.Array:
     """`factor * x`, the factor (1 in most calls) rounded to `dtype`."""
+    if is_complex(x.dtype):
+        return _times_complex(factor, x, dtype)
     return x if type(factor) in (int, float) and factor == 1 else cast(cast(factor, dtype), x.dtype) * x
+
+
+def _times_complex(factor: object, x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """As ATen has it, part by part: `1 * x` is NaN where one part of x is not finite. XLA takes it for x."""
+    factor = cast(cast(factor, dtype), x.dtype)
+    one, two, a, b = factor.real, factor.imag, x.real, x.imag
+    return lax.complex(one * a - two * b, one * b + two * a)
 
 
 @kernel("add.Tensor", "add.Scalar")
@@ -43,6 +52,8 @@ def add(self, other, alpha=1):
 def sub(self, other, alpha=1):
     dtype = result_type(self, other)
     a, b = opmath(dtype, self, other)
+    if is_complex(dtype):  # of zeros it decides the sign
+        return cast(a + _times(-alpha, b, dtype), dtype)
     return cast(a - _times(alpha, b, dtype), dtype)
 
 
