@@ -5,13 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import tempfile
 from collections.abc import Iterator
 
 import jax
 import pytest
 import torch._dynamo
 
-os.environ.setdefault("JATEN_CACHE", "0")  # the user's folder is left alone
+# What is compiled is kept, as it is for users, but in a folder of the tests'; workers have it from their parent.
+_FOLDER = None if "JATEN_CACHE_DIR" in os.environ else tempfile.TemporaryDirectory(prefix="jaten-tests-")
+if _FOLDER is not None:
+    os.environ["JATEN_CACHE_DIR"] = _FOLDER.name
 
 _STEP = 1 << 20  # KiB: 1 GiB
 _largest = 2 * _STEP

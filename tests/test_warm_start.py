@@ -56,6 +56,13 @@ def lay_out():
     return [(list(t.stride()), t.sum().item()) for t in laid_out(image)]
 
 @torch.compile(backend="jaten")
+def with_constants(x):
+    return torch.where(x > 0, x * torch.tensor([1.0, 2.0, 3.0]), torch.tensor(-1.0))
+
+def constants():
+    return with_constants(torch.tensor([1.0, -1.0, 2.0])).tolist()
+
+@torch.compile(backend="jaten")
 def looked_up(table, rows):
     return table[rows]
 
@@ -68,7 +75,7 @@ def look_up():
 weight = torch.ones(3).to("jax")
 step = jaten_ops.compile_step(lambda: weight.add_(weight.sin()), weight)
 step()
-found = {f.__name__: compiles(f) for f in (train, lay_out, look_up)}
+found = {f.__name__: compiles(f) for f in (train, lay_out, constants, look_up)}
 found["train again"] = compiles(train)
 found["step"] = compiles(lambda: step().cpu().tolist())
 found["hits"] = counters["aot_autograd"]["autograd_cache_hit"]
@@ -129,9 +136,9 @@ def test_a_second_process_compiles_nothing_and_finds_the_same(runs: Runs, cold: 
     before = runs.files()
     warm = runs.result(runs.start())
     assert _values(warm) == _values(cold)
-    assert runs.compiling == {"train", "lay_out", "look_up", "step"}
+    assert runs.compiling == {"train", "lay_out", "constants", "look_up", "step"}
     assert set(_compiles(warm).values()) == {0}
-    assert warm["hits"] == 3  # the graphs of the three functions
+    assert warm["hits"] == 4  # the graphs of the four functions
     assert runs.files() == before
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from jaten_ops import bridge, disk, registry
 from jaten_ops.lazy import operator_of
@@ -125,7 +125,8 @@ def _target(gm: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
         for name in str(target).split("."):
             gm = getattr(gm, name)
         if type(gm) is torch.Tensor and gm.device.type == "cpu":
-            return gm.detach().clone()
+            with unset_fake_temporarily():  # a graph is compiled while the fake tensors of its capture are about
+                return gm.detach().clone()
     elif node.op == "call_function":
         overload = overload_of(target)
         if overload in registry.KERNELS and "::" not in overload and target.namespace == "jaten":

@@ -17,6 +17,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from .products import sum_of_last, sum_of_products
 from .promotion import cast, compute_type
 
 Dims = tuple[int, ...]
@@ -252,10 +253,17 @@ def _first_dims(x: jax.Array, normalized_shape: Dims) -> Dims:
     return tuple(range(x.ndim - len(normalized_shape)))
 
 
+def _row_moments(x: jax.Array, dims: Dims) -> tuple[jax.Array, jax.Array]:
+    """As `_moments`, of the last dimensions."""
+    size = np.asarray(math.prod(x.shape[d] for d in dims), x.dtype)
+    mean = sum_of_last(x, dims) / size
+    return mean, sum_of_last((x - mean) ** 2, dims) / size
+
+
 @kernel("native_layer_norm")
 def native_layer_norm(input, normalized_shape, weight, bias, eps):
     x, scale, shift = _widen(input, weight, bias, like=input)
-    mean, var = _moments(x, _last_dims(x, normalized_shape))
+    mean, var = _row_moments(x, _last_dims(x, normalized_shape))
     rstd = lax.rsqrt(var + cast(eps, x.dtype))
     out = _affine((x - mean) * rstd, scale, shift)
     dtype = statistics_dtype(input, weight, bias)
@@ -267,11 +275,15 @@ def native_layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, we
     grad, x, scale, mean, rstd = _widen(grad_out, input, weight, mean, rstd, like=input)
     dims, rows = _last_dims(x, normalized_shape), _first_dims(x, normalized_shape)
     mean, rstd = _saved(x, mean, rstd, dims)
-    grad_input = _backward(grad, x, 1 if scale is None else scale, mean, rstd, dims)
+    product = grad * (x - mean)
+    one = jnp.ones(x.shape[len(rows) :], x.dtype) if scale is None else scale
+    weights, size = lax.expand_dims(one, rows), np.asarray(one.size, x.dtype)
+    slope = sum_of_products(product, weights, dims) / size * rstd**2
+    grad_input = rstd * (grad * weights - sum_of_products(grad, weights, dims) / size - (x - mean) * slope)
     wants_weight = output_mask[1] and weight is not None
     return (
         cast(grad_input, input.dtype) if output_mask[0] else None,
-        cast(jnp.sum(grad * ((x - mean) * rstd), rows), weight.dtype) if wants_weight else None,
+        cast(lax.squeeze(sum_of_products(product, rstd, rows), rows), weight.dtype) if wants_weight else None,
         cast(jnp.sum(grad, rows), bias.dtype) if output_mask[2] and bias is not None else None,
     )
 

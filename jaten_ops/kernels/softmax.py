@@ -11,6 +11,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from .products import sum_of_last
 from .promotion import cast, compute_type, get_default_float, is_complex, is_inexact, to_real
 from .reduction import axes_of, count, with_axis
 
@@ -92,7 +93,7 @@ def softmax_backward_data(grad_output, output, dim, input_dtype):
     def backward(grad: jax.Array, axis: int) -> jax.Array:
         out = lax.reshape(output, grad.shape)
         weighted = grad * out
-        return weighted - out * _sum(weighted, axis)
+        return weighted - out * sum_of_last(weighted, (axis,))
 
     return _along(backward, grad_output, dim, input_dtype)
 
@@ -102,7 +103,7 @@ def log_softmax_backward_data(grad_output, output, dim, input_dtype):
     output = cast(output, compute_type(output.dtype))
 
     def backward(grad: jax.Array, axis: int) -> jax.Array:
-        return grad - lax.exp(lax.reshape(output, grad.shape)) * _sum(grad, axis)
+        return grad - lax.exp(lax.reshape(output, grad.shape)) * sum_of_last(grad, (axis,))
 
     return _along(backward, grad_output, dim, input_dtype)
 

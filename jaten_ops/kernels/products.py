@@ -1,0 +1,43 @@
+"""Sums of products, as XLA adds them up fastest.
+
+On a CPU it makes one kernel of a sum and of all that goes into it, which runs operator by operator; a product with a
+vector is a kernel of its own, and what goes into that a compiled loop.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+Dims = tuple[int, ...]
+
+
+def sum_of_products(x: jax.Array, factor: jax.Array, dims: Dims) -> jax.Array:
+    """`sum(x * factor, dims, keepdims=True)`, for a factor that has size 1 in all other dimensions.
+
+    Args:
+        x: floating point.
+        factor: of the dtype of x and as many dimensions.
+        dims: those that are summed over.
+    """
+    others = tuple(d for d in range(x.ndim) if d not in dims)
+
+    def product(x: jax.Array, factor: jax.Array) -> jax.Array:
+        operands = [(x, dims), (lax.squeeze(factor, others), tuple(range(len(dims))))]
+        (a, of_a), (b, of_b) = operands[:: -1 if 0 in dims else 1]  # so that x is not transposed
+        out = lax.dot_general(a, b, ((of_a, of_b), ((), ())), precision=lax.Precision.HIGHEST)
+        return lax.expand_dims(out, dims)
+
+    def total(x: jax.Array, factor: jax.Array) -> jax.Array:
+        return jnp.sum(x * factor, dims, keepdims=True)
+
+    return lax.platform_dependent(x, factor, cpu=product, default=total)
+
+
+def sum_of_last(x: jax.Array, dims: Dims) -> jax.Array:
+    """`sum(x, dims, keepdims=True)` of what has been computed for it; over the last dimensions, or it is a plain sum."""
+    if not dims or dims != tuple(range(x.ndim - len(dims), x.ndim)):
+        return jnp.sum(x, dims, keepdims=True)
+    ones = jnp.ones((1,) * (x.ndim - len(dims)) + x.shape[x.ndim - len(dims) :], x.dtype)
+    return sum_of_products(x, ones, dims)
