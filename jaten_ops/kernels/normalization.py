@@ -270,14 +270,19 @@ def native_layer_norm(input, normalized_shape, weight, bias, eps):
     return cast(out, input.dtype), *(cast(lax.stop_gradient(s), dtype) for s in (mean, rstd))
 
 
+def _row_weights(scale: jax.Array | None, x: jax.Array, rows: Dims) -> tuple[jax.Array, np.ndarray]:
+    """What each element of a row is multiplied with, in the dimensions of x, and how many a row has."""
+    weights = jnp.ones(x.shape[len(rows) :], x.dtype) if scale is None else scale
+    return lax.expand_dims(weights, rows), np.asarray(weights.size, x.dtype)
+
+
 @kernel("native_layer_norm_backward")
 def native_layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask):
     grad, x, scale, mean, rstd = _widen(grad_out, input, weight, mean, rstd, like=input)
     dims, rows = _last_dims(x, normalized_shape), _first_dims(x, normalized_shape)
     mean, rstd = _saved(x, mean, rstd, dims)
+    weights, size = _row_weights(scale, x, rows)
     product = grad * (x - mean)
-    one = jnp.ones(x.shape[len(rows) :], x.dtype) if scale is None else scale
-    weights, size = lax.expand_dims(one, rows), np.asarray(one.size, x.dtype)
     slope = sum_of_products(product, weights, dims) / size * rstd**2
     grad_input = rstd * (grad * weights - sum_of_products(grad, weights, dims) / size - (x - mean) * slope)
     wants_weight = output_mask[1] and weight is not None
@@ -291,14 +296,14 @@ def native_layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, we
 @kernel("_fused_rms_norm_backward")
 def fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_mask):
     grad, x, scale, rstd = _widen(grad_out, input, weight, rstd, like=input)
-    dims = _last_dims(x, normalized_shape)
-    normal = x * rstd
-    scaled = grad if scale is None else grad * scale
-    grad_input = rstd * (scaled - normal * _mean(scaled * normal, dims))
+    dims, rows = _last_dims(x, normalized_shape), _first_dims(x, normalized_shape)
+    weights, size = _row_weights(scale, x, rows)
+    product = grad * x
+    grad_input = rstd * (grad * weights - x * (sum_of_products(product, weights, dims) / size * rstd**2))
     wants_weight = output_mask[1] and weight is not None
     return (
         cast(grad_input, input.dtype) if output_mask[0] else None,
-        cast(jnp.sum(grad * normal, _first_dims(x, normalized_shape)), weight.dtype) if wants_weight else None,
+        cast(lax.squeeze(sum_of_products(product, rstd, rows), rows), weight.dtype) if wants_weight else None,
     )
 
 

@@ -36,7 +36,7 @@ def sum_of_products(x: jax.Array, factor: jax.Array, dims: Dims) -> jax.Array:
 
 
 def sum_of_last(x: jax.Array, dims: Dims) -> jax.Array:
-    """`sum(x, dims, keepdims=True)` of what has been computed for it; over the last dimensions, or it is a plain sum."""
+    """`sum(x, dims, keepdims=True)` of what has been computed for it; a plain sum if other dimensions come behind."""
     if not dims or dims != tuple(range(x.ndim - len(dims), x.ndim)):
         return jnp.sum(x, dims, keepdims=True)
     ones = jnp.ones((1,) * (x.ndim - len(dims)) + x.shape[x.ndim - len(dims) :], x.dtype)
