@@ -173,3 +173,16 @@ def test_two_devices() -> None:
         [sys.executable, "-c", TWO_DEVICES], env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("backend", ["eager", "jaten"])
+def test_compiled_programs_look_up_no_stream(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which the device has none: programs on the CPU would pay for it at each call."""
+    asked = []
+    of_torch = torch.accelerator.current_stream
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda *args: asked.append(args) or of_torch(*args))
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x + 1, backend=backend)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    assert not asked and torch.accelerator.is_available() and torch.get_device_module("jax").is_available()
