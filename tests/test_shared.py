@@ -86,11 +86,21 @@ def test_inputs_may_share_memory(device: str, program: Any, pair: str, dynamic: 
         torch.testing.assert_close(x.cpu(), truth)
 
 
-@pytest.mark.parametrize(("pair", "count"), [("whole and part", 1), ("apart", 0), ("strangers", 0)])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("program", "pair", "count"),
+    [
+        (_write_first, "whole and part", 1),
+        (_write_first, "apart", 0),
+        (_write_first, "strangers", 0),
+        (_read, "whole and part", 0),
+    ],
+)
 def test_only_calls_that_need_it_run_operator_by_operator(
-    pair: str, count: int, caplog: pytest.LogCaptureFixture
+    program: Any, pair: str, count: int, dynamic: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    compiled = torch.compile(_write_first, backend="jaten")
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="jaten", dynamic=dynamic)
     with caplog.at_level(logging.INFO, logger="jaten_ops.backend.shared"):
         compiled(*PAIRS[pair](_base("jax")))
     assert len(caplog.records) == count

@@ -82,11 +82,13 @@ def _static_inputs(graph: torch.fx.Graph, *, backward: bool) -> frozenset[int]:
 
 
 def _written_inputs(values: Sequence[Any]) -> frozenset[int] | None:
-    """Which inputs the program writes to; None if torch does not say, or counts symbols among them."""
+    """Which of the inputs that are tensors the program writes to; None if torch does not say."""
     context = TracingContext.try_get()
-    if context is None or context.fw_metadata is None or not all(isinstance(v, torch.Tensor) for v in values):
+    infos = [] if context is None or context.fw_metadata is None else context.fw_metadata.input_info
+    if len(infos) != len(values):
         return None
-    return frozenset(i for i, info in enumerate(context.fw_metadata.input_info) if info.mutates_data)
+    of_tensors = [info for info, v in zip(infos, values, strict=True) if isinstance(v, torch.Tensor)]
+    return frozenset(n for n, info in enumerate(of_tensors) if info.mutates_data)
 
 
 def _seen_outputs(*, backward: bool) -> int | None:

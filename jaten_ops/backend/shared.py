@@ -21,7 +21,7 @@ _told: ContextVar[list[frozenset[int] | None] | None] = ContextVar("told", defau
 
 
 def tell(written: frozenset[int] | None) -> None:
-    """Which inputs the graph that is being captured writes to; None if that is not known by their number."""
+    """Which of its inputs that are tensors the graph writes to that is being captured; None if that is not known."""
     told = _told.get()
     if told is not None:
         told.append(written)
@@ -31,15 +31,17 @@ def guarded(
     gm: torch.fx.GraphModule, inputs: Sequence[Any], capture: Callable[[], Callable[..., Any]]
 ) -> Callable[..., Any]:
     """The captured graph, or, if inputs of the device may be written, a function that looks at each call's first."""
-    on_device = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and x.device.type == "jax"]
+    tensors = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
+    on_device = [i for i in tensors if inputs[i].device.type == "jax"]
     told: list[frozenset[int] | None] = []
     token = _told.set(told)
     try:
         captured = capture()
     finally:
         _told.reset(token)
-    known = len(told) == 1 and told[0] is not None and not any(True for _ in gm.parameters())
-    written = (told[0] or frozenset()).intersection(on_device) if known else on_device
+    written = on_device
+    if len(told) == 1 and told[0] is not None and not any(True for _ in gm.parameters()):
+        written = [i for n, i in enumerate(tensors) if n in told[0] and i in on_device]
     if len(on_device) < 2 or not written:
         return captured
 
