@@ -46,7 +46,7 @@ class JaxModule:
         """True; but False for Dynamo's account of streams, of which the device has none.
 
         With an accelerator there, each call of each compiled program would look up its current stream, those on the
-        CPU alone and of other backends as well: 15 microseconds.
+        CPU alone and of other backends as well, which takes longer than a small program.
         """
         caller = sys._getframe(1).f_back  # behind torch.accelerator.is_available
         return caller is None or caller.f_globals.get("__name__") != _STREAMS

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 from torch._dynamo.testing import CompileCounterWithBackend
 
 DEVICES = ("cpu", "jax")
@@ -76,11 +77,13 @@ PAIRS: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = 
 @pytest.mark.parametrize("program", [_write_first, _write_both, _read])
 @pytest.mark.parametrize("device", DEVICES)
 def test_inputs_may_share_memory(device: str, program: Any, pair: str, dynamic: bool | None) -> None:
-    if device == "cpu" and pair in ("other dtype", "detached") and program is not _read:
-        pytest.skip("AOTAutograd refuses plain inputs of one memory and several dtypes or bases that are written to")
     torch._dynamo.reset()  # torch's guards mistake plain inputs that share nothing for some that did
     compiled = torch.compile(program, backend="jaten", dynamic=dynamic)
     x, truth = _base(device), _base("cpu")
+    if device == "cpu" and pair in ("other dtype", "detached") and program is not _read:
+        with pytest.raises(BackendCompilerFailed, match=r"does not yet handle .*input mutations"):  # AOTAutograd's
+            compiled(*PAIRS[pair](x))
+        return
     for _ in range(2):
         torch.testing.assert_close(compiled(*PAIRS[pair](x)).cpu(), program(*PAIRS[pair](truth)))
         torch.testing.assert_close(x.cpu(), truth)

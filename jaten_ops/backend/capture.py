@@ -178,15 +178,13 @@ def jaten(
     if prefix is not None:
         try:
             with graph_cache.used(prefix):
-                capture = _capture(graph_cache.compiler, _compile_to_keep)
-                return shared.guarded(gm, example_inputs, lambda: capture(gm, example_inputs, **rest))
+                return _capture(graph_cache.compiler, _compile_to_keep)(gm, example_inputs, **rest)
         except (JatenError, TorchDynamoException):
             raise
         except Exception as error:  # a graph that cannot be pickled, which torch tells in several ways
             _log.info("a graph is not kept: %s", error)
     compile_graph = functools.partial(_compile, buckets=buckets)  # what is kept has no sizes that change
-    capture_anew = _capture(functools.partial, compile_graph)
-    return shared.guarded(gm, example_inputs, lambda: capture_anew(gm, example_inputs, **rest))
+    return _capture(functools.partial, compile_graph)(gm, example_inputs, **rest)
 
 
 _SETTINGS = {
@@ -207,6 +205,7 @@ def _capture(compiler: Callable[..., Any], compile_graph: Callable[..., Any]) ->
     }
     backward = functools.partial(compile_graph, backward=True)
 
+    @shared.guarded
     def run(gm: torch.fx.GraphModule, inputs: Sequence[Any], **others: Any) -> Callable[..., Any]:
         with functorch_config.patch(_SETTINGS), early.whole():
             if others or os.environ.get("TORCH_COMPILE_DEBUG") == "1" or not all(map(_is_flat, inputs)):

@@ -6,6 +6,7 @@ takes each to lie by itself: the graph would read from the others what they held
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
@@ -27,10 +28,19 @@ def tell(written: frozenset[int] | None) -> None:
         told.append(written)
 
 
-def guarded(
+def guarded(capture: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
+    """A capture of graphs whose results, if they may write to inputs of the device, look at each call's first."""
+
+    @functools.wraps(capture)
+    def captured(gm: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+        return _guard(gm, inputs, lambda: capture(gm, inputs, **options))
+
+    return captured
+
+
+def _guard(
     gm: torch.fx.GraphModule, inputs: Sequence[Any], capture: Callable[[], Callable[..., Any]]
 ) -> Callable[..., Any]:
-    """The captured graph, or, if inputs of the device may be written, a function that looks at each call's first."""
     tensors = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
     on_device = [i for i in tensors if inputs[i].device.type == "jax"]
     told: list[frozenset[int] | None] = []
@@ -40,7 +50,8 @@ def guarded(
     finally:
         _told.reset(token)
     written = on_device
-    if len(told) == 1 and told[0] is not None and not any(True for _ in gm.parameters()):
+    lifted = [*gm.parameters(), *gm.buffers()]  # they would come before the inputs
+    if len(told) == 1 and told[0] is not None and not lifted:
         written = [i for n, i in enumerate(tensors) if n in told[0] and i in on_device]
     if len(on_device) < 2 or not written:
         return captured
