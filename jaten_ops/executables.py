@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
-from . import disk, fingerprint
+from . import disk, fingerprint, options
 
 _log = logging.getLogger(__name__)
 
@@ -32,13 +32,22 @@ def compiled(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, str | No
     """
     key = _key(lowered) if disk.folder() is not None else None
     if key is None:
-        return lowered.compile(), None
+        return _compile(lowered), None
     found = load(key, lowered.in_tree, lowered.out_tree)
     if found is None:
-        found = lowered.compile()
+        found = _compile(lowered)
         if not _keep(found, key):
             return found, None
     return found, key
+
+
+def _devices(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
+    return tuple(getattr(lowered._lowering, "_device_list", ()))  # private: no options, and nothing kept, without
+
+
+def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    platforms = {device.platform for device in _devices(lowered)}
+    return lowered.compile(compiler_options=options.known(platforms.pop()) if len(platforms) == 1 else None)
 
 
 def load(key: str, in_tree: Any, out_tree: Any) -> jax.stages.Compiled | None:
@@ -77,7 +86,7 @@ def _keep(executable: jax.stages.Compiled, key: str) -> bool:
 
 def _key(lowered: jax.stages.Lowered) -> str | None:
     known = getattr(lowered._lowering, "compile_args", {})
-    devices = tuple(getattr(lowered._lowering, "_device_list", ()))
+    devices = _devices(lowered)
     if any(name not in known for name in _BESIDE) or any(known.get(name) for name in _ABSENT) or len(devices) != 1:
         return None
     place = fingerprint.of_device(devices[0])

@@ -21,7 +21,7 @@ import jax
 import jaxlib
 import torch
 
-from . import registry
+from . import options, registry
 
 # The modules above were imported some seconds before this one, at most; nanoseconds.
 _IMPORTED = time.time_ns() - 5_000_000_000
@@ -113,5 +113,5 @@ def of_device(device: jax.Device) -> str | None:
     client: Any = device.client
     return repr((
         versions, sorted(settings.items()), sorted(flags.items()), _processor(), _threads(),
-        client.platform, client.platform_version, device.device_kind, device.id, len(client.devices()),
+        options.wanted(client.platform), client.platform, client.platform_version, device.device_kind, device.id, len(client.devices()),
     ))  # fmt: skip

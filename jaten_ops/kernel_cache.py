@@ -1,7 +1,7 @@
-"""The executables of single kernels, kept for the next process.
+"""The executables of single kernels: compiled with jaten's options, and kept for the next process.
 
-`jax.jit` compiles them when they are called, so they are looked for where JAX calls XLA: for programs that have the
-name of one of jaten's kernels, and for no others.
+`jax.jit` compiles them when they are called, so this is done where JAX calls XLA: for programs that have the name of
+one of jaten's kernels, and for no others.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import disk, fingerprint
+from .options import known
 
 compilation_cache: Any
 compiler: Any
@@ -34,6 +35,8 @@ def _watched(compile_program: Callable[..., Any], key_of: Callable[..., str]) ->
 
     @functools.wraps(compile_program)
     def compile_or_load(backend: Any, module: Any, devices: Any, options: Any, callbacks: Any) -> Any:
+        if _is_ours(module):
+            options.env_option_overrides = [*options.env_option_overrides, *known(backend.platform).items()]
         key = None if callbacks else _key(backend, module, devices, options, key_of)
         found = None if key is None else _load(backend, key, devices, options)
         if found is None:
@@ -45,10 +48,12 @@ def _watched(compile_program: Callable[..., Any], key_of: Callable[..., str]) ->
     return compile_or_load
 
 
+def _is_ours(module: Any) -> bool:
+    return module.operation.attributes["sym_name"].value.startswith(_NAME)
+
+
 def _key(backend: Any, module: Any, devices: Any, options: Any, key_of: Callable[..., str]) -> str | None:
-    if not module.operation.attributes["sym_name"].value.startswith(_NAME):
-        return None
-    if disk.folder() is None or len(devices) != 1:
+    if not _is_ours(module) or disk.folder() is None or len(devices) != 1:
         return None
     try:
         place = fingerprint.of_device(next(iter(devices)))
