@@ -77,11 +77,15 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_conj().resolve_neg().contiguous()
 
 
-def borrow(tensor: torch.Tensor) -> jax.Array:
+def borrow(tensor: torch.Tensor, place: Any = None) -> jax.Array:
     """A dense CPU or CUDA tensor as a `jax.Array`.
 
     Shares the memory if the tensor is contiguous and its address a multiple of 64 bytes (`shares_memory` tells);
     copies otherwise. Never narrows a dtype.
+
+    Args:
+        tensor: what is converted.
+        place: the JAX device for a CPU tensor; None for JAX's first CPU device.
 
     Raises:
         UnsupportedInputError: a layout or dtype that JAX has not.
@@ -91,15 +95,15 @@ def borrow(tensor: torch.Tensor) -> jax.Array:
     tensor = _plain(tensor)
     if tensor.dtype in _NOT_IN_DLPACK:
         with Enabled():
-            return borrow(tensor.view(torch.uint8)).view(DTYPES[tensor.dtype])
+            return borrow(tensor.view(torch.uint8), place).view(DTYPES[tensor.dtype])
     if _capsule_to_buffer is not None and tensor.device.type == "cpu":
-        return _capsule_to_buffer(torch._C._to_dlpack(tensor), _cpu or cpu_device(), None)
+        return _capsule_to_buffer(torch._C._to_dlpack(tensor), place or _cpu or cpu_device(), None)
     with Enabled():
-        return jax.dlpack.from_dlpack(tensor.detach())
+        return jax.dlpack.from_dlpack(tensor.detach(), device=place)
 
 
-def lend(tensor: torch.Tensor) -> Any:
-    """A CPU tensor as an operand of one call of a compiled function, which must be over before the tensor changes.
+def lend(tensor: torch.Tensor, place: Any) -> Any:
+    """A CPU tensor as an operand of one call of a function compiled for a place, over before the tensor changes.
 
     A NumPy array of the memory, which JAX takes without a copy at half the cost of `borrow`, where the dtype allows.
     """
@@ -108,7 +112,7 @@ def lend(tensor: torch.Tensor) -> Any:
             return tensor.numpy()
         except (RuntimeError, TypeError):  # it requires a gradient, or is lazily negative, or zeros without memory
             pass
-    return borrow(tensor)
+    return borrow(tensor, place)
 
 
 def export(array: jax.Array) -> torch.Tensor:

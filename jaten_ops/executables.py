@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
-from . import disk, fingerprint, options
+from . import disk, fingerprint, host, options
 
 _log = logging.getLogger(__name__)
 
@@ -56,8 +56,8 @@ def load(key: str, in_tree: Any, out_tree: Any) -> jax.stages.Compiled | None:
     if content is None:
         return None
     try:
-        platform, number, serialized = pickle.loads(content)
-        device = next(d for d in jax.local_devices(backend=platform) if d.id == number)
+        place, serialized = pickle.loads(content)
+        device = host.find(*place)
         return serialize_executable.deserialize_and_load(
             serialized, in_tree, out_tree, backend=device.client, execution_devices=[device]
         )
@@ -80,7 +80,7 @@ def _keep(executable: jax.stages.Compiled, key: str) -> bool:
     except Exception as error:  # there are some that cannot be, and no list of them
         _log.info("an executable is not kept: %s", error)
         return False
-    disk.write(key, pickle.dumps((device.platform, device.id, serialized)))
+    disk.write(key, pickle.dumps(((device.platform, device.id, host.is_own(device)), serialized)))
     return True
 
 

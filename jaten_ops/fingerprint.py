@@ -21,7 +21,7 @@ import jax
 import jaxlib
 import torch
 
-from . import options, registry
+from . import host, options, registry
 
 # The modules above were imported some seconds before this one, at most; nanoseconds.
 _IMPORTED = time.time_ns() - 5_000_000_000
@@ -113,5 +113,6 @@ def of_device(device: jax.Device) -> str | None:
     client: Any = device.client
     return repr((
         versions, sorted(settings.items()), sorted(flags.items()), _processor(), _threads(),
-        options.wanted(client.platform), client.platform, client.platform_version, device.device_kind, device.id, len(client.devices()),
+        client.platform, client.platform_version, device.device_kind, device.id, len(client.devices()),
+        host.is_own(device), options.wanted(client.platform),
     ))  # fmt: skip

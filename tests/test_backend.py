@@ -96,7 +96,9 @@ def test_parameters_are_not_converted_anew(monkeypatch: pytest.MonkeyPatch) -> N
         seen: list[int] = []
         for name in ("borrow", "lend"):
             convert = getattr(bridge, name)
-            monkeypatch.setattr(bridge, name, lambda t, convert=convert: seen.append(t.data_ptr()) or convert(t))
+            monkeypatch.setattr(
+                bridge, name, lambda t, at, convert=convert: seen.append(t.data_ptr()) or convert(t, at)
+            )
         fn(x)
         assert seen == [x.data_ptr()]
         model.weight.add_(1)  # in place: the same memory, seen without conversion

@@ -25,15 +25,16 @@ class Statics:
         orders: the order in which the dimensions of each lie, None for the program's.
     """
 
-    def __init__(self, inputs: Sequence[int]) -> None:
+    def __init__(self, inputs: Sequence[int], place: Any) -> None:
         self.arrays: dict[int, jax.Array] = {}
         self.places = dict.fromkeys(inputs, -1)
         self.orders: dict[int, Order | None] = dict.fromkeys(inputs)
+        self._place = place
 
     def keep(self, i: int, tensor: torch.Tensor) -> jax.Array:
         """The array of a tensor, converted for as long as its memory stays."""
         order = self.orders[i]
-        array = self.arrays[i] = bridge.borrow(tensor if order is None else tensor.permute(order))
+        array = self.arrays[i] = bridge.borrow(tensor if order is None else tensor.permute(order), self._place)
         self.places[i] = tensor.data_ptr() if bridge.shares_memory(array, tensor) else -1
         return array
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import jax
 import numpy as np
 import torch
 
-from jaten_ops import bridge, carrier, disk
+from jaten_ops import bridge, carrier, disk, host
 from jaten_ops.aliasing import Storage, View, order_of, strides_in
 from jaten_ops.ordering import Order
 from jaten_ops.progress import announced
@@ -50,9 +51,9 @@ class _Output:
         return not self._seen
 
     def export(
-        self, layout: Layout | None, order: Order | None, symbols: dict[Any, int]
+        self, layout: Layout | None, order: Order | None, symbols: dict[Any, int], *, keeps: bool
     ) -> Callable[[jax.Array], torch.Tensor]:
-        """What makes a tensor of the array, whose dimensions are in this order."""
+        """What makes a tensor of the array, whose dimensions are in this order, and keeps the array with it."""
         shape = tuple([concretize(s, symbols) for s in self.value.shape])
         if self.on_jax:
             if order is None:
@@ -65,7 +66,7 @@ class _Output:
         if self._seen:
             return export
         if order is None:
-            return lambda array: _with_array(export(array), array)
+            return (lambda array: _with_array(export(array), array)) if keeps else export
         # a view, in whose place AOTAutograd saves another: no attribute would stay, but its strides tell the order
         inverse = tuple(order.index(d) for d in range(len(order)))
         return lambda array: export(array).permute(inverse)
@@ -84,15 +85,15 @@ def _with_array(tensor: torch.Tensor, array: jax.Array) -> torch.Tensor:
 
 
 def _saved(tensor: torch.Tensor) -> Any:
-    """An input that the forward graph may have made."""
+    """An input that the forward graph may have made: both compute on `host.device()`, or it has no array with it."""
     array = getattr(tensor, "_jaten_array", None)
-    return bridge.lend(tensor) if array is None else array
+    return bridge.lend(tensor, host.device()) if array is None else array
 
 
-def _converter_in(order: Order, tensor: torch.Tensor) -> Callable[[torch.Tensor], Any]:
+def _converter_in(order: Order, tensor: torch.Tensor, place: Any) -> Callable[[torch.Tensor], Any]:
     """What converts inputs of a tensor's shape and device to arrays whose dimensions are in an order."""
     if tensor.device.type != "jax":
-        return lambda tensor: bridge.lend(tensor.permute(order))
+        return lambda tensor: bridge.lend(tensor.permute(order), place)
     stride = strides_in(tuple(tensor.shape), order)
     return lambda tensor: carrier.view_of(tensor).in_order(order, stride)
 
@@ -134,8 +135,11 @@ class Executable:
         self._sizes = sorted({*range(len(values))}.difference(self._tensors))
         self._numbers = [at for at, i in enumerate(self._tensors) if i in numbers]
         self._static = sorted(i for i in static_inputs if i not in numbers and _is_on_cpu(values[i]))
-        self._statics = Statics(self._static)
         self._calls: dict[tuple[Any, ...], Callable[[list[Any]], list[Any]]] = {}
+        handed = {v.device.type for v in [*values, *(o.value for o in self._arrays)] if isinstance(v, torch.Tensor)}
+        self._on_host = handed == {"cpu"}
+        self._place = host.device() if self._on_host else bridge.cpu_device()
+        self._statics = Statics(self._static, self._place)
         borrows = any(isinstance(v, torch.Tensor) and v.device.type != "jax" for v in values)
         # XLA computes asynchronously: until it is done, a torch program could write to the memory that it reads
         self._must_wait = borrows and all(o.on_jax for o in self._arrays)
@@ -155,10 +159,17 @@ class Executable:
             if i in self._static:
                 found.append((i, None))
             elif (order := orders[i]) is not None:
-                found.append((i, _converter_in(order, args[i])))
+                found.append((i, _converter_in(order, args[i], self._place)))
             else:
-                found.append((i, _converter(args[i], i in numbers)))
+                found.append((i, to_operand if i in numbers else self._converter(args[i])))
         return found
+
+    def _converter(self, value: Any) -> Callable[[Any], Any]:
+        """What converts an input that is not static, in the program's order."""
+        kind = value.device.type
+        if kind == "cpu":
+            return _saved if self._on_host else lambda tensor: bridge.lend(tensor, self._place)
+        return carrier.unwrap if kind == "jax" else bridge.borrow
 
     def _compile(self, args: list[Any]) -> Callable[[list[Any]], list[Any]]:
         """The call for inputs of such sizes."""
@@ -185,28 +196,20 @@ class Executable:
             return [*stored, conditions.stacked()] if conditions.errors else stored
 
         with Enabled(), announced(f"a graph of {lowered.calls} operators"), self.log.compiling(symbols, arrays):
-            shapes = [SPEC if at in self._numbers else _described(a) for at, a in enumerate(arrays)]
+            shapes = [SPEC if at in self._numbers else _described(a, self._place) for at, a in enumerate(arrays)]
             if lowered.random:
-                shapes.append(jax.ShapeDtypeStruct((), np.dtype("int64")))
+                shapes.append(_described(np.empty((), np.int64), self._place))
             taken = [*orders.values(), *[None] * lowered.random]
             run, left = build(
                 Traced(graph, shapes, taken, [o.is_free for o in self._arrays]),
                 *(errors, self.plan, repr((layouts, lowered.default_float))),
             )
         each = zip(self._arrays, layouts, left, strict=False)  # the conditions come last
-        exports = iter([o.export(layout, order, symbols) for o, layout, order in each])
+        exports = iter([o.export(layout, order, symbols, keeps=self._on_host) for o, layout, order in each])
         outputs = [next(exports) if o.is_array else o.other(symbols) for o in self._outputs]
-        seed = _seed if lowered.random else None
+        seed = functools.partial(_seed, self._place) if lowered.random else None
         program = Program(run, operands, outputs, errors, seed, self._must_wait)
         return make_call(program, len(args), self._statics)
-
-
-# by the type of the device that an input is on, for those that are not static
-_CONVERT: dict[str, Callable[[Any], Any]] = {"cpu": _saved, "jax": carrier.unwrap}
-
-
-def _converter(value: Any, is_number: bool) -> Callable[[Any], Any]:
-    return to_operand if is_number else _CONVERT.get(value.device.type, bridge.borrow)
 
 
 def _is_on_cpu(value: Any) -> bool:
@@ -218,16 +221,15 @@ def _shape(value: Any) -> Any:
     return value.shape if isinstance(value, torch.Tensor) else None
 
 
-def _described(array: Any) -> Any:
-    """An operand's shape, dtype and place; what is lent from torch's memory is computed on a CPU."""
+def _described(array: Any, place: Any) -> Any:
+    """An operand's shape, dtype and place, which for what is lent from torch's memory is the program's."""
     if isinstance(array, jax.Array):
         return array
-    place = jax.sharding.SingleDeviceSharding(bridge.cpu_device())
-    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=place)
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=jax.sharding.SingleDeviceSharding(place))
 
 
-def _seed() -> jax.Array:
-    return bridge.borrow(torch.empty((), dtype=torch.int64).random_())
+def _seed(place: Any) -> jax.Array:
+    return bridge.borrow(torch.empty((), dtype=torch.int64).random_(), place)
 
 
 def _is_symbolic(value: Any) -> bool:

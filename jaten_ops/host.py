@@ -1,0 +1,48 @@
+"""The CPU as a JAX device of jaten's own, for compiled programs on torch's memory.
+
+JAX's client hands each program but the smallest to another thread and waits for it, which may take longer than the
+program. The programs of this one run in the thread that calls them. Neither client takes the other's arrays: those of
+this one stay within `jaten_ops.backend`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+from jaxlib import xla_client
+
+# private: JAX's public setting is one for the whole process. Where this has moved, JAX's own client does.
+_make_client: Any = getattr(xla_client, "make_cpu_client", None)
+
+
+@functools.cache
+def device() -> Any:
+    """The device; JAX's first CPU device where there can be no other. The first call starts JAX's backends."""
+    default = jax.devices("cpu")[0]
+    if _make_client is None or jax.process_count() > 1:
+        return default
+    try:
+        return _make_client(asynchronous=False).local_devices()[0]
+    except TypeError:  # pragma: no cover  # a JAX that makes clients in another way
+        return default
+
+
+def is_own(other: Any) -> bool:
+    """Whether a device is the one that `device` has made."""
+    return other is not jax.devices("cpu")[0] and other.platform == "cpu" and other is device()
+
+
+def find(platform: str, number: int, own: bool) -> Any:
+    """The device of a platform that has this number, and of this process.
+
+    Raises:
+        LookupError: there is none.
+    """
+    if own:
+        return device()
+    found = [d for d in jax.local_devices(backend=platform) if d.id == number]
+    if not found:
+        raise LookupError(f"no device {platform}:{number}")
+    return found[0]

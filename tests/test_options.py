@@ -1,0 +1,53 @@
+"""What XLA's compiler is told beside a program."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+
+from jaten_ops import executables, kernel_cache, options
+
+_OPTION = "xla_cpu_experimental_ynn_fusion_type"
+
+
+def test_the_options_of_a_cpu_are_known() -> None:
+    """Where this fails, XLA has renamed one."""
+    assert options.known("cpu") == options.wanted("cpu") and _OPTION in options.wanted("cpu")
+
+
+def test_other_platforms_have_none() -> None:
+    assert options.known("cuda") == options.known("tpu") == {}
+
+
+def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", f"--{_OPTION}=LIBRARY_FUSION_TYPE_DOT")
+    assert options.wanted("cpu") == {}
+
+
+def test_an_option_that_xla_does_not_know_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "_OF_CPU", {"xla_cpu_no_such_option": "1"})
+    assert options.known("cpu") == {}
+    run, _ = executables.compiled(jax.jit(jnp.sin).lower(jnp.ones(3)))
+    assert run(jnp.ones(3)).shape == (3,)
+
+
+def _convolved(x: jax.Array, weight: jax.Array) -> jax.Array:
+    return jax.lax.conv_general_dilated(x, weight, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def test_convolutions_are_not_of_one_thread() -> None:
+    """Of a whole program's; should XLA's default be another one, this option may go."""
+    lowered = jax.jit(_convolved).lower(jnp.ones((4, 32, 32, 16)), jnp.ones((3, 3, 16, 32)))
+    run, _ = executables.compiled(lowered)
+    assert "__ynn_fusion" in lowered.compile().as_text()
+    assert "__ynn_fusion" not in run.as_text()
+
+
+def test_kernels_are_compiled_with_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    known = kernel_cache.known
+    monkeypatch.setattr(kernel_cache, "known", lambda platform: asked.append(platform) or known(platform))
+    torch.ones(3, 7, 11, device="jax").sinh()  # a shape that no other test has compiled
+    assert set(asked) == {jax.default_backend()}
