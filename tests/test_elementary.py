@@ -1,7 +1,8 @@
-"""Elementary functions of float32: the nearest number to the exact one, and ATen's at the edges."""
+"""Elementary functions: of float32 the nearest number to the exact one, of complex numbers; ATen's at the edges."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -16,6 +17,12 @@ OF_TWO = ("atan2", "fmod.Tensor", "remainder.Tensor")
 FAR = (2.0**30, -3e9, 3.4e38)
 EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, -3.0, 89.0, 2.0**29, math.inf, -math.inf, math.nan)
 SUBNORMAL = (1e-40, -1e-40, 1e-44)
+OF_COMPLEX = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "sin", "sinh", "tan", "tanh"),
+    *("abs", "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sgn"),
+    *("sqrt", "rsqrt", "reciprocal", "sigmoid", "silu"),
+)
+COMPLEX_EDGES = (0.0, -0.0, 1.0, -1.5, math.inf, -math.inf, math.nan)
 
 
 def _of(name: str, ops: object) -> object:
@@ -90,3 +97,63 @@ def test_edges_of_two(name: str, more: tuple[float, ...]) -> None:
 
 def _fmod(a: float, b: float) -> float:
     return math.nan if math.isinf(a) or b == 0 else math.fmod(a, b)
+
+
+def _spread_complex(n: int, dtype: torch.dtype) -> torch.Tensor:
+    """Complex numbers whose parts are of both signs and of all sizes from 1e-6 to 30."""
+    generator = torch.Generator().manual_seed(0)
+    size = 10 ** (torch.rand(2, n, generator=generator, dtype=torch.float64) * 7.5 - 6)
+    sign = torch.randint(0, 2, (2, n), generator=generator) * 2 - 1
+    return torch.complex(*(size * sign)).to(dtype)
+
+
+def _grid(*parts: float) -> torch.Tensor:
+    return torch.tensor([complex(*pair) for pair in itertools.product(parts, repeat=2)])
+
+
+@pytest.mark.parametrize("name", OF_COMPLEX)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.complex64, 1e-6), (torch.complex128, 1e-13)])
+def test_complex_values(name: str, dtype: torch.dtype, tolerance: float) -> None:
+    x = _spread_complex(20000, dtype)
+    exact = _of(name, aten)(x.to(torch.complex128))
+    error, allowed = (((_of(name, ops)(x) - exact).abs() / exact.abs()).max() for ops in (jaten, aten))
+    assert error <= max(
+        tolerance, 2 * allowed
+    )  # ATen's own is larger where a rounded argument goes into an exponential
+
+
+@pytest.mark.parametrize("name", OF_COMPLEX)
+def test_complex_edges_in_vectors(name: str) -> None:
+    x = _grid(*COMPLEX_EDGES, 30.0).repeat(100)
+    assert_same_edges(_of(name, jaten)(x), _of(name, aten)(x))
+
+
+@pytest.mark.parametrize("name", ["div.Tensor", "pow.Tensor_Tensor", "logaddexp"])
+def test_complex_edges_of_two(name: str) -> None:
+    x = _grid(*COMPLEX_EDGES)
+    a, b = (t.reshape(-1).contiguous() for t in torch.meshgrid(x, x, indexing="ij"))
+    assert_same_edges(_of(name, jaten)(a, b), _of(name, aten)(a, b))
+
+
+def assert_same_edges(got: torch.Tensor, expected: torch.Tensor) -> None:
+    """The same NaNs, infinities and signs of zeros in each part; near numbers elsewhere."""
+    got, expected = (torch.view_as_real(t) if t.is_complex() else t for t in (got, expected))
+    torch.testing.assert_close(got, expected, equal_nan=True, rtol=1e-5, atol=1e-6)
+    zero = (got == 0) & (expected == 0)
+    assert torch.equal(got.signbit()[zero], expected.signbit()[zero])
+
+
+@pytest.mark.parametrize("name", [n for n in OF_COMPLEX if n != "silu"])  # ATen has no gradient of that
+def test_complex_gradients_on_the_axes(name: str) -> None:
+    """Where a part is 0 or large, the choices between formulas leave no NaN in the gradient."""
+    x = torch.tensor([0.5, -0.5, 0.5j, -0.5j, 2j, -2j, 25 + 1j, -25 - 1j, 1e-3 + 25j], dtype=torch.complex128)
+    gradients = []
+    for ops in (jaten, aten):
+        leaf = x.clone().requires_grad_()
+        gradients.append(torch.autograd.grad(torch.view_as_real(_of(name, ops)(leaf) + 0j).sum(), leaf)[0])
+    torch.testing.assert_close(*gradients)
+
+
+def test_large_divisors_are_not_flushed() -> None:
+    large = torch.tensor([3e38 + 0j, 1e38 - 2e38j, 3e38j])
+    torch.testing.assert_close(jaten.div.Tensor(large, large), torch.ones(3, dtype=torch.complex64))

@@ -6,6 +6,7 @@ their dtype.
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Iterator
@@ -33,11 +34,15 @@ DTYPES = (
     torch.int32,
     torch.uint8,
     torch.int8,
+    torch.complex64,
 )
 
 
 def extremes(dtype: torch.dtype) -> torch.Tensor:
     """The values of a dtype at its edges, and a few between."""
+    if dtype.is_complex:
+        parts = (0.0, -0.0, 1.0, -1.5, math.inf, -math.inf, math.nan)
+        return torch.tensor([complex(a, b) for a, b in itertools.product(parts, parts)], dtype=dtype)
     if not dtype.is_floating_point:
         info = torch.iinfo(dtype)
         values = {info.min, info.min + 1, info.max, info.max - 1, 0, 1, 2, 7, max(info.min, -1), max(info.min, -2)}
@@ -52,6 +57,13 @@ def extremes(dtype: torch.dtype) -> torch.Tensor:
 DIVISIONS = frozenset(
     {"div.trunc_rounding", "div.floor_rounding", "floor_divide", "fmod", "remainder", "__rmod__", "gcd", "lcm"}
 )
+# Of complex numbers: what differs from ATen, or ATen's results from each other.
+COMPLEX = {
+    "neg": "ATen's vectors subtract from 0, the rest of its loops changes the signs of zeros too, as does jaten",
+    "prod": "ATen begins with 1, and its 1 * x is NaN where one part of x is infinite; XLA leaves that factor out",
+    "masked.prod": "as prod",
+    "masked.logsumexp": "XLA's maximum over a dimension loses NaNs in large tensors on a CPU",
+}
 # The sign of a zero that equals the other operand: ATen's vectors and the rest of its loops differ.
 TIES = (
     "max",
@@ -160,5 +172,7 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.parametrize(("label", "name", "dtype"), _every(11, TABLE))
 def test_extremal(label: str, name: str, dtype: torch.dtype, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "extremal", name, dtype)
+    if dtype.is_complex and name in COMPLEX:
+        request.applymarker(pytest.mark.xfail(reason=COMPLEX[name], strict=True))
     mode = compare(name, dtype)
     assert not mode.failures, "\n".join(mode.failures[:5])

@@ -14,6 +14,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from . import complex_functions
 from .checks import require
 from .derivatives import with_partials
 from .promotion import cast, float_type, is_complex, opmath, result_type
@@ -251,7 +252,11 @@ def log_sigmoid_backward(grad_output, self, buffer):
 
 
 def _logistic(x: jax.Array) -> jax.Array:
-    return 1 / (1 + lax.exp(-x)) if is_complex(x.dtype) else lax.logistic(x)
+    return complex_functions.sigmoid(x) if is_complex(x.dtype) else lax.logistic(x)
+
+
+def _silu(x: jax.Array) -> jax.Array:
+    return complex_functions.times_sigmoid(x) if is_complex(x.dtype) else x * lax.logistic(x)
 
 
 def _silu_slope(x: jax.Array) -> jax.Array:
@@ -259,7 +264,7 @@ def _silu_slope(x: jax.Array) -> jax.Array:
     return sigmoid * (1 + x * (1 - sigmoid))
 
 
-kernel("silu")(_forward(_with_slope(lambda x: x * _logistic(x), _silu_slope)))
+kernel("silu")(_forward(_with_slope(_silu, _silu_slope)))
 kernel("silu_backward")(_backward(_scaled(_silu_slope)))
 
 

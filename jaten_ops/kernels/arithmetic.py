@@ -9,19 +9,10 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from . import elementary
+from . import complex_functions, elementary
 from .checks import require
 from .derivatives import with_partials
-from .promotion import (
-    cast,
-    float_type,
-    is_complex,
-    is_inexact,
-    opmath,
-    promote,
-    promote_types,
-    result_type,
-)
+from .promotion import cast, float_type, is_complex, is_inexact, opmath, promote, promote_types, result_type
 from .unary import reciprocal_root
 
 
@@ -92,7 +83,7 @@ divide = with_partials(_quotient, lambda r, a, b: 1 / b, lambda r, a, b: -r / b)
 def true_divide(self, other):
     dtype = float_type(self, other)
     a, b = opmath(dtype, self, other)
-    return cast(a / b if is_complex(dtype) else divide(a, b), dtype)
+    return cast((complex_functions.divide if is_complex(dtype) else divide)(a, b), dtype)
 
 
 kernel("div.Tensor", "div.Scalar")(true_divide)
@@ -226,10 +217,7 @@ def _integer_power(base: jax.Array, exponent: jax.Array) -> jax.Array:
 
 def _float_power(base: jax.Array, exponent: jax.Array) -> jax.Array:
     base, exponent = jnp.broadcast_arrays(base, exponent)
-    if not is_complex(base.dtype):
-        return lax.pow(base, exponent)
-    zero = (base == 0) & (lax.real(exponent) > 0)  # XLA's is NaN unless the exponent is real
-    return jnp.where(zero, jnp.zeros_like(base), lax.pow(jnp.where(zero, jnp.ones_like(base), base), exponent))
+    return complex_functions.power(base, exponent) if is_complex(base.dtype) else lax.pow(base, exponent)
 
 
 def _power_by_base(result: jax.Array, base: jax.Array, exponent: jax.Array) -> jax.Array:
@@ -265,7 +253,7 @@ def pow_scalar(self, exponent):
     if not is_inexact(dtype) or exponent in (1, 2, 3, 4, -1, -2):
         result = base if exponent == 1 else lax.integer_pow(base, int(exponent))
     elif exponent == 0.5:
-        result = lax.sqrt(base)
+        result = complex_functions.sqrt(base) if is_complex(dtype) else lax.sqrt(base)
     elif exponent == -0.5:
         result = reciprocal_root(base)
     else:
@@ -289,13 +277,10 @@ def _hypot(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _logaddexp(a: jax.Array, b: jax.Array) -> jax.Array:
-    difference = a - b
-    equal_infinite = (a == b) & ~jnp.isfinite(a)
     if is_complex(a.dtype):
-        high = jnp.where(lax.real(a) < lax.real(b), b, a)
-        low = jnp.where(lax.real(a) < lax.real(b), a, b)
-        return jnp.where(equal_infinite, a, high + jnp.log1p(jnp.exp(low - high)))
-    return jnp.where(equal_infinite, a, jnp.maximum(a, b) + lax.log1p(lax.exp(-lax.abs(difference))))
+        return complex_functions.log_add_exp(*jnp.broadcast_arrays(a, b))
+    equal_infinite = (a == b) & ~jnp.isfinite(a)
+    return jnp.where(equal_infinite, a, jnp.maximum(a, b) + lax.log1p(lax.exp(-lax.abs(a - b))))
 
 
 def _logaddexp2(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -12,13 +12,17 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from . import complex_functions
 from .arithmetic import sub
 from .promotion import cast, compute_type, is_complex, to_real
 from .reduction import axes_of
+from .unary import absolute
 
 
 def _magnitude_squared(x: jax.Array) -> jax.Array:
-    return lax.square(lax.real(x)) + lax.square(lax.imag(x)) if is_complex(x.dtype) else lax.square(x)
+    if not is_complex(x.dtype):
+        return lax.square(x)
+    return complex_functions.unless_infinite(x, lax.square(lax.real(x)) + lax.square(lax.imag(x)))
 
 
 def _power_sum(x: jax.Array, p: float, axes: tuple[int, ...]) -> jax.Array:
@@ -27,7 +31,7 @@ def _power_sum(x: jax.Array, p: float, axes: tuple[int, ...]) -> jax.Array:
     if p == 2:
         powers = _magnitude_squared(x)
     else:
-        powers = lax.abs(x) if p == 1 else lax.pow(lax.abs(x), np.array(p, real))
+        powers = absolute(x) if p == 1 else lax.pow(absolute(x), np.array(p, real))
     return lax.expand_dims(lax.reduce_sum(powers, axes), axes)
 
 
@@ -36,7 +40,7 @@ def p_norm(x: jax.Array, p: float, axes: tuple[int, ...]) -> jax.Array:
     """The p-norm over some axes, which stay as 1, with ATen's gradients at 0 and at ties."""
     if math.isinf(p):
         reduce = lax.reduce_max if p > 0 else lax.reduce_min
-        return lax.expand_dims(reduce(lax.abs(x), axes), axes)
+        return lax.expand_dims(reduce(absolute(x), axes), axes)
     if p == 0:
         return lax.expand_dims(lax.reduce_sum(cast(x != 0, to_real(x.dtype)), axes), axes)
     powers = _power_sum(x, p, axes)
@@ -62,7 +66,7 @@ def _norm_slope(x: jax.Array, norm: jax.Array, p: float, axes: tuple[int, ...]) 
     if p == 1:
         return lax.sign(x), one
     if math.isinf(p):
-        magnitude = lax.abs(x)
+        magnitude = absolute(x)
         hit = cast((magnitude == norm) | (magnitude != magnitude), norm.dtype)
         return lax.sign(x) * hit, 1 / lax.expand_dims(lax.reduce_sum(hit, axes), axes)
     vanishes = norm == 0
@@ -71,12 +75,12 @@ def _norm_slope(x: jax.Array, norm: jax.Array, p: float, axes: tuple[int, ...]) 
         return x, jnp.where(vanishes, zero, one / safe)
     if p < 1:
         at_zero = x == 0
-        powers = lax.pow(jnp.where(at_zero, one, lax.abs(x)), np.array(p - 1, norm.dtype))
+        powers = lax.pow(jnp.where(at_zero, one, absolute(x)), np.array(p - 1, norm.dtype))
         return lax.sign(x) * jnp.where(at_zero, zero, powers), lax.pow(norm, np.array(1 - p, norm.dtype))
     scale = jnp.where(vanishes, zero, one / lax.pow(safe, np.array(p - 1, norm.dtype)))
     if p < 2:
-        return lax.sign(x) * lax.pow(lax.abs(x), np.array(p - 1, norm.dtype)), scale
-    return x * lax.pow(lax.abs(x), np.array(p - 2, norm.dtype)), scale
+        return lax.sign(x) * lax.pow(absolute(x), np.array(p - 1, norm.dtype)), scale
+    return x * lax.pow(absolute(x), np.array(p - 2, norm.dtype)), scale
 
 
 def vector_norm(x: jax.Array, p: float | None, dim, keepdim: bool, dtype: np.dtype | None) -> jax.Array:

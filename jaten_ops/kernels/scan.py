@@ -14,6 +14,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from . import complex_functions
 from .promotion import cast, compute_type, is_complex, is_float
 from .reduction import choose, positions, total, widened, with_axis
 
@@ -128,36 +129,10 @@ def cumprod(self, dim, dtype=None):
     return _along(_cumulative_product, widened(self, dtype), dim)
 
 
-def _with_real_infinity(out: jax.Array, infinite: jax.Array) -> jax.Array:
-    return lax.complex(jnp.where(infinite, jnp.inf, lax.real(out)), lax.imag(out))
-
-
-def _exp(x: jax.Array) -> jax.Array:
-    """The exponential of complex numbers as in C, where XLA has NaN: inf + nan i for inf + inf i."""
-    return _with_real_infinity(lax.exp(x), (lax.real(x) == jnp.inf) & jnp.isinf(lax.imag(x)))
-
-
-def _log(x: jax.Array) -> jax.Array:
-    """The logarithm of complex numbers as in C, where XLA has NaN: inf + nan i for nan + inf i."""
-    return _with_real_infinity(lax.log(x), jnp.isinf(lax.real(x)) | jnp.isinf(lax.imag(x)))
-
-
-def _log_add_exp_of_complex(total: jax.Array, x: jax.Array) -> jax.Array:
-    """log(exp(total) + exp(x)), with an imaginary part that goes on beyond pi."""
-    swap = lax.real(x) < lax.real(total)
-    low, high = jnp.where(swap, x, total), jnp.where(swap, total, x)
-    infinite = (lax.real(low) == lax.real(high)) & jnp.isinf(lax.real(low))
-    both = jnp.where(lax.real(low) < 0, low, _log(_exp(low) + _exp(high)))
-    # the exponential of -inf is 0 in any direction, also in none
-    ratio = jnp.where(lax.real(low - high) == -jnp.inf, jnp.zeros_like(low), lax.exp(low - high))
-    out = jnp.where(infinite, both, lax.log1p(ratio) + high)
-    return jnp.where(jnp.isnan(x) | jnp.isnan(total), np.array(complex(math.nan, math.nan), x.dtype), out)
-
-
 def _log_add_exp(total: jax.Array, x: jax.Array) -> jax.Array:
     """log(exp(total) + exp(x)), also of infinities and NaN: aten/src/ATen/native/cpu/LogAddExp.h."""
     if is_complex(x.dtype):
-        return _log_add_exp_of_complex(total, x)
+        return complex_functions.log_add_exp(x, total)
     equal = (total == x) & jnp.isinf(x)
     return jnp.where(equal, x, lax.max(total, x) + lax.log1p(lax.exp(-lax.abs(total - x))))
 

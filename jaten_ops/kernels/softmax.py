@@ -14,6 +14,7 @@ from jaten_ops.registry import kernel
 from .products import sum_of_last
 from .promotion import cast, compute_type, get_default_float, is_complex, is_inexact, to_real
 from .reduction import axes_of, count, with_axis
+from .unary import exp, log
 
 
 def _sum(x: jax.Array, axis: int) -> jax.Array:
@@ -152,8 +153,8 @@ def log_sum_exp(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     shift = jnp.zeros((), real)
     if count(x, axes):
         shift = lax.expand_dims(lax.reduce_max(lax.real(x) if is_complex(x.dtype) else x, axes), axes)
-        shift = jnp.where(lax.is_finite(shift), shift, jnp.zeros((), real))
-    return lax.log(lax.expand_dims(lax.reduce_sum(lax.exp(x - shift), axes), axes)) + shift
+        shift = jnp.where(lax.abs(shift) == jnp.inf, jnp.zeros((), real), shift)
+    return log(lax.expand_dims(lax.reduce_sum(exp(x - shift), axes), axes)) + shift
 
 
 @log_sum_exp.defjvp

@@ -11,7 +11,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from . import elementary
+from . import complex_functions, elementary
 from .derivatives import with_partials
 from .promotion import cast, float_type, is_complex, is_inexact, is_integral, opmath, to_complex
 
@@ -26,13 +26,9 @@ def float_kernel(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return unary
 
 
-def _sigmoid(x: jax.Array) -> jax.Array:
-    return 1 / (1 + lax.exp(-x)) if is_complex(x.dtype) else lax.logistic(x)
-
-
-def _exp2(x: jax.Array) -> jax.Array:
-    """Exact for integers; lax.exp2 has a relative error of 70 ulp."""
-    return lax.exp(x * math.log(2)) if is_complex(x.dtype) else elementary.exp2(x)
+def _of_numbers(of_reals: Callable[..., jax.Array], of_others: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """A function of real numbers and one of complex ones as one."""
+    return lambda x: of_others(x) if is_complex(x.dtype) else of_reals(x)
 
 
 def _log_to(base: float, power_of: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
@@ -40,9 +36,10 @@ def _log_to(base: float, power_of: Callable[..., jax.Array]) -> Callable[..., ja
     scale = 1 / math.log(base)
 
     def log(x: jax.Array) -> jax.Array:
-        natural = lax.log(x)
         if is_complex(x.dtype):
+            natural = complex_functions.log(x)
             return lax.complex(lax.real(natural) * scale, lax.imag(natural) * scale)
+        natural = lax.log(x)
         power = _to_even(natural * scale)
         return jnp.where(power_of(power) == x, power, natural * scale)
 
@@ -51,29 +48,23 @@ def _log_to(base: float, power_of: Callable[..., jax.Array]) -> Callable[..., ja
 
 def _cosh(x: jax.Array) -> jax.Array:
     """By the exponential of x / 2: that of x overflows early, and XLA's cosh loses digits of a large x."""
-    if is_complex(x.dtype):
-        return lax.cosh(x)
     root = lax.exp(x * 0.5)
     return root * 0.5 * root + 0.5 / root / root
 
 
 def _sinh(x: jax.Array) -> jax.Array:
-    if is_complex(x.dtype):
-        return lax.sinh(x)
     root = lax.exp(x * 0.5)
     return jnp.where(lax.abs(x) < 1, lax.sinh(x), root * 0.5 * root - 0.5 / root / root)
 
 
+exp = _of_numbers(lax.exp, complex_functions.exp)
+log = _of_numbers(lax.log, complex_functions.log)
 cosh = with_partials(_cosh, lambda r, x: sinh(x))
 sinh = with_partials(_sinh, lambda r, x: cosh(x))
-
-
-sin = with_partials(elementary.sin, lambda r, x: cos(x))
-cos = with_partials(elementary.cos, lambda r, x: -sin(x))
-
-
-def _acosh_partial(r: jax.Array, x: jax.Array) -> jax.Array:
-    return lax.rsqrt(x + 1) * lax.rsqrt(x - 1) if is_complex(x.dtype) else lax.rsqrt(x * x - 1)
+_real_sin = with_partials(elementary.sin, lambda r, x: _real_cos(x))
+_real_cos = with_partials(elementary.cos, lambda r, x: -_real_sin(x))
+sin = _of_numbers(_real_sin, complex_functions.sin)
+cos = _of_numbers(_real_cos, complex_functions.cos)
 
 
 def _sinc(x: jax.Array) -> jax.Array:
@@ -82,11 +73,12 @@ def _sinc(x: jax.Array) -> jax.Array:
     return jnp.where(zero, jnp.ones_like(x), sin(angle) / angle)
 
 
-def reciprocal_root(x: jax.Array) -> jax.Array:
+def _reciprocal_root(x: jax.Array) -> jax.Array:
     """1 / sqrt(x), both rounded; the numerator keeps XLA from its own rsqrt, which has no vector code on a CPU."""
-    if is_complex(x.dtype):
-        return lax.rsqrt(x)
     return jnp.where(jnp.isnan(x), x, jnp.ones_like(x)) / lax.sqrt(x)
+
+
+reciprocal_root = _of_numbers(with_partials(_reciprocal_root, lambda r, x: -0.5 * r * r * r), complex_functions.rsqrt)
 
 
 def _reciprocal(x: jax.Array) -> jax.Array:
@@ -94,35 +86,36 @@ def _reciprocal(x: jax.Array) -> jax.Array:
 
 
 _FLOAT_FUNCTIONS = {
-    "acos": lax.acos,
-    "acosh": with_partials(lax.acosh, _acosh_partial),
-    "asin": lax.asin,
-    "asinh": lax.asinh,
-    "atan": with_partials(elementary.atan, lambda r, x: 1 / (1 + x * x)),
-    "atanh": lax.atanh,
+    "acos": _of_numbers(lax.acos, complex_functions.acos),
+    "acosh": _of_numbers(with_partials(lax.acosh, lambda r, x: lax.rsqrt(x * x - 1)), complex_functions.acosh),
+    "asin": _of_numbers(lax.asin, complex_functions.asin),
+    "asinh": _of_numbers(lax.asinh, complex_functions.asinh),
+    "atan": _of_numbers(with_partials(elementary.atan, lambda r, x: 1 / (1 + x * x)), complex_functions.atan),
+    "atanh": _of_numbers(lax.atanh, complex_functions.atanh),
     "cos": cos,
-    "cosh": cosh,
+    "cosh": _of_numbers(cosh, complex_functions.cosh),
     "deg2rad": lambda x: x * (math.pi / 180),
     "erf": lax.erf,
     "erfc": lax.erfc,
     "erfinv": lax.erf_inv,
-    "exp": lax.exp,
-    "exp2": with_partials(_exp2, lambda r, x: r * math.log(2)),
-    "expm1": lax.expm1,
-    "log": lax.log,
+    "exp": exp,
+    # exact for integers; lax.exp2 has a relative error of 70 ulp
+    "exp2": _of_numbers(with_partials(elementary.exp2, lambda r, x: r * math.log(2)), complex_functions.exp2),
+    "expm1": _of_numbers(lax.expm1, complex_functions.expm1),
+    "log": log,
     "log10": _log_to(10, lambda n: lax.pow(jnp.full_like(n, 10), n)),
-    "log1p": lax.log1p,
+    "log1p": _of_numbers(lax.log1p, complex_functions.log1p),
     "log2": _log_to(2, elementary.exp2),
     "rad2deg": lambda x: x * (180 / math.pi),
-    "reciprocal": with_partials(_reciprocal, lambda r, x: -(r * r)),
-    "rsqrt": with_partials(reciprocal_root, lambda r, x: -0.5 * r * r * r),
-    "sigmoid": _sigmoid,
+    "reciprocal": _of_numbers(with_partials(_reciprocal, lambda r, x: -(r * r)), complex_functions.reciprocal),
+    "rsqrt": reciprocal_root,
+    "sigmoid": _of_numbers(lax.logistic, complex_functions.sigmoid),
     "sin": sin,
     "sinc": _sinc,
-    "sinh": sinh,
-    "sqrt": lax.sqrt,
-    "tan": with_partials(elementary.tan, lambda r, x: 1 + r * r),
-    "tanh": lax.tanh,
+    "sinh": _of_numbers(sinh, complex_functions.sinh),
+    "sqrt": _of_numbers(lax.sqrt, complex_functions.sqrt),
+    "tan": _of_numbers(with_partials(elementary.tan, lambda r, x: 1 + r * r), complex_functions.tan),
+    "tanh": _of_numbers(lax.tanh, complex_functions.tanh),
 }
 
 for _name, _fn in _FLOAT_FUNCTIONS.items():
@@ -181,12 +174,8 @@ def frac(self):
 # --- signs ----------------------------------------------------------------------------------------------------------
 
 
-_abs = with_partials(jnp.abs, lambda r, x: _signed_unit(x))
-
-
-@kernel("abs")
-def abs_(self):
-    return jnp.abs(self) if is_complex(self.dtype) else _abs(self)
+absolute = _of_numbers(with_partials(jnp.abs, lambda r, x: _signed_unit(x)), complex_functions.absolute)
+kernel("abs")(absolute)
 
 
 @kernel("neg")
@@ -209,11 +198,7 @@ def sign(self):
 
 @kernel("sgn")
 def sgn(self):
-    if not is_complex(self.dtype):
-        return sign(self)
-    zero = self == 0
-    safe = jnp.where(zero, jnp.ones_like(self), self)
-    return jnp.where(zero, jnp.zeros_like(self), safe / cast(lax.abs(safe), self.dtype))
+    return complex_functions.sign(self) if is_complex(self.dtype) else sign(self)
 
 
 @kernel("signbit")
