@@ -16,6 +16,7 @@ from jax import lax
 from torch import nn
 
 import jaten_ops  # noqa: F401  # the backend
+from jaten_ops import options
 from jaten_ops.aliasing import order_of, strides_in
 from jaten_ops.kernels import correlation
 from jaten_ops.kernels.correlation import Windows
@@ -60,6 +61,7 @@ def test_products_of_transposed_matrices(name: str) -> None:
 
 def test_one_row_does_not_copy_the_weight() -> None:
     layer, seen = torch.nn.Linear(64, 96), []
+    options.known("cpu")  # which compiles a program to find out
     lower = jax.stages.Lowered.compile
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setattr(jax.stages.Lowered, "compile", lambda *a, **k: (seen.append(lower(*a, **k)), seen[-1])[1])

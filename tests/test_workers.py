@@ -62,11 +62,14 @@ def test_tensors_of_the_device_come_from_spawned_workers() -> None:
     assert [(b.device.type, b.sum().item()) for b in batches] == [("jax", 9)] * 2
 
 
+_compiled = torch.compile(lambda x: (x @ x).sin().sum(), backend="jaten")
+
 USES = {
     "operator": lambda x: x + 1,
     "view": lambda x: x[1].item(),
     "factory": lambda x: torch.zeros(2, device="jax"),
     "plain tensor": lambda x: torch.ops.jaten.sin(torch.ones(2)),
+    "compiled": lambda x: _compiled(torch.ones(256, 256)),
 }
 
 
@@ -80,6 +83,7 @@ def _try(use: str, x: torch.Tensor, answers: Any) -> None:
 @pytest.mark.parametrize("use", USES)
 def test_forked_processes_refuse(use: str) -> None:
     x = torch.ones(2, device="jax") + 1
+    _compiled(torch.ones(256, 256))  # before the fork
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
     process = context.Process(target=_try, args=(use, x, answers))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -107,6 +109,21 @@ def _order(tensor: Any) -> Order | None:
     return order_of(tuple(tensor.shape), tensor.stride()) if tensor.device.type == "cpu" else None
 
 
+_EXECUTABLES: weakref.WeakSet[Executable] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In a forked process each graph is to be compiled again, which is refused there if JAX was running before.
+
+    XLA's threads are gone, and a program would wait for them.
+    """
+    for executable in _EXECUTABLES:
+        executable.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class Executable:
     """A graph of jaten ops, called with a list of tensors and sizes, which it empties.
 
@@ -143,6 +160,7 @@ class Executable:
         borrows = any(isinstance(v, torch.Tensor) and v.device.type != "jax" for v in values)
         # XLA computes asynchronously: until it is done, a torch program could write to the memory that it reads
         self._must_wait = borrows and all(o.on_jax for o in self._arrays)
+        _EXECUTABLES.add(self)
 
     def __call__(self, args: list[Any]) -> list[Any]:
         key = (*[_shape(args[i]) for i in self._tensors], *[args[i] for i in self._sizes]) if self._dynamic else ()
@@ -150,6 +168,10 @@ class Executable:
         if call is None:
             call = self._calls[key] = self._compile(args)
         return call(args)
+
+    def forget(self) -> None:
+        """Leaves what has been compiled."""
+        self._calls.clear()
 
     def _operands(self, args: list[Any], orders: dict[int, Order | None]) -> list[tuple[int, Any]]:
         """For each operand the number of the input and what converts it; None for a static one."""
