@@ -17,7 +17,7 @@ from . import (
     x64,
 )
 from .errors import KernelResultError
-from .kernels import checks, promotion
+from .kernels import checks, prng, promotion
 from .meta.refusals import refuse, reword
 from .registry import Entry
 from .schema import STORAGE_ARGUMENTS, OpSpec
@@ -177,7 +177,7 @@ class Executor:
             conditions = checks.Conditions()
             key = None
             if self._spec.random:
-                values, key = values[:-1], jax.random.key(values[-1], impl="threefry2x32")
+                values, key = values[:-1], jax.random.key(values[-1], impl=prng.IMPL)
             with (
                 promotion.default_float(default_dtype),
                 checks.collect(conditions),

@@ -13,7 +13,7 @@ import torch
 from jaten_ops import bridge, registry
 from jaten_ops.errors import KernelError
 from jaten_ops.execute import KernelCall, Signature, freeze
-from jaten_ops.kernels import checks, promotion
+from jaten_ops.kernels import checks, prng, promotion
 
 from .layout import concretize, symbols_of
 from .positions import kernel_of
@@ -111,7 +111,7 @@ class Lowered:
         def read(argument: Any) -> Any:
             return torch.fx.map_arg(argument, lambda node: env[node])
 
-        key = None if seed is None else jax.random.key(seed, impl="threefry2x32")
+        key = None if seed is None else jax.random.key(seed, impl=prng.IMPL)
         conditions = checks.Conditions()
         with (
             promotion.default_float(self.default_float),

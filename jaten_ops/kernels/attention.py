@@ -16,6 +16,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from . import prng
 from .normalization import native_layer_norm
 from .promotion import cast, compute_type
 from .softmax import masked_softmax
@@ -185,7 +186,7 @@ def pack_key(key: jax.Array, dtype: Any) -> jax.Array:
 
 
 def unpack_key(seed: jax.Array) -> jax.Array:
-    return jax.random.wrap_key_data(lax.bitcast_convert_type(seed, np.uint32), impl="threefry2x32")
+    return jax.random.wrap_key_data(lax.bitcast_convert_type(seed, np.uint32), impl=prng.IMPL)
 
 
 def _zero(dtype: Any, *shape: int) -> jax.Array:

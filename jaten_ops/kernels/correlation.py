@@ -23,6 +23,7 @@ import numpy as np
 from jax import lax
 
 from .promotion import cast, compute_type, is_complex, is_float
+from .stored import stored
 
 Shape = tuple[int, ...]
 _MOST_TAPS = 128  # each is an instruction of the loop
@@ -162,34 +163,20 @@ def _sum_of_taps(x: jax.Array, weight: jax.Array, windows: Windows, positions: S
     return lax.reshape(total, (x.shape[0], outputs, *positions))
 
 
-def _in_memory(fn: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
-    """`fn(*operands)`, stored before it is used.
-
-    XLA fuses so many additions into each of their users, and computes them anew in each, in its order of elements. It
-    does not so across a branch; this one is always taken, for a reason that XLA does not see.
-    """
-    first = lax.reshape(lax.slice(operands[-1], (0,) * operands[-1].ndim, (1,) * operands[-1].ndim), ())
-    bits = lax.bitcast_convert_type(first, f"uint{8 * first.dtype.itemsize}")
-    sign = lax.shift_right_logical(bits, np.array(8 * first.dtype.itemsize - 1, bits.dtype))
-    result = jax.eval_shape(fn, *operands)
-    never = lambda *_: lax.full(result.shape, 0, result.dtype)  # noqa: E731  # as an argument
-    return lax.cond(sign <= np.array(1, bits.dtype), fn, never, *operands)
-
-
-def _padded_in_memory(x: jax.Array, beside: jax.Array, *widths: Sequence[int]) -> jax.Array:
+def _padded_stored(x: jax.Array, beside: jax.Array, *widths: Sequence[int]) -> jax.Array:
     """Padded, and `beside` is some other operand, which is not empty.
 
     XLA would compute what x is made of together with the zeros, and ask at each element which it is: an exponential
     there takes five times as long.
     """
-    return _in_memory(lambda x, _: _pad(x, *widths), x, beside) if any(map(any, widths)) else x
+    return stored(lambda x, _: _pad(x, *widths), x, beside) if any(map(any, widths)) else x
 
 
 def _taps(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
     flat = lax.reshape(weight, (*weight.shape[:2], math.prod(windows.kernel)))
-    padded = _padded_in_memory(x, flat, windows.padding, windows.padding)
+    padded = _padded_stored(x, flat, windows.padding, windows.padding)
     positions = windows.positions(x.shape[2:])
-    return _in_memory(lambda x, w: _sum_of_taps(x, w, windows, positions), padded, flat)
+    return stored(lambda x, w: _sum_of_taps(x, w, windows, positions), padded, flat)
 
 
 def _taps_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
@@ -198,15 +185,15 @@ def _taps_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shap
     split = (groups, outputs // groups, channels, math.prod(windows.kernel))
     swapped = lax.transpose(lax.reshape(lax.rev(weight, range(2, weight.ndim)), split), (0, 2, 1, 3))
     swapped = lax.reshape(swapped, (groups * channels, outputs // groups, split[-1]))
-    padded = _padded_in_memory(grad, swapped, *windows.around_gradient(grad.shape[2:], sizes))
+    padded = _padded_stored(grad, swapped, *windows.around_gradient(grad.shape[2:], sizes))
     ones = windows._replace(stride=(1,) * len(sizes))
-    return _in_memory(lambda x, w: _sum_of_taps(x, w, ones, sizes), padded, swapped)
+    return stored(lambda x, w: _sum_of_taps(x, w, ones, sizes), padded, swapped)
 
 
 def _products_with_taps(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The sum over all positions of each element's products, all elements in one pass over the input."""
     groups, (outputs, channels), positions = windows.groups, shape[:2], grad.shape[2:]
-    padded = _padded_in_memory(x, grad, windows.padding, windows.padding)
+    padded = _padded_stored(x, grad, windows.padding, windows.padding)
     grad = lax.reshape(grad, (grad.shape[0], groups, outputs // groups, *positions))
     dims = (0, 1, *range(3, grad.ndim))
     products = [

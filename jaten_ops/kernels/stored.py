@@ -1,0 +1,23 @@
+"""What is computed once and stored, where XLA would fuse it into each of its users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jax import lax
+
+
+def stored(fn: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
+    """`fn(*operands)`, stored before it is used; the last operand has an element.
+
+    XLA fuses so many operations into each of their users, and computes them anew in each, in its order of elements. It
+    does not so across a branch; this one is always taken, for a reason that XLA does not see.
+    """
+    first = lax.reshape(lax.slice(operands[-1], (0,) * operands[-1].ndim, (1,) * operands[-1].ndim), ())
+    bits = lax.bitcast_convert_type(first, f"uint{8 * first.dtype.itemsize}")
+    sign = lax.shift_right_logical(bits, np.array(8 * first.dtype.itemsize - 1, bits.dtype))
+    result = jax.eval_shape(fn, *operands)
+    never = lambda *_: lax.full(result.shape, 0, result.dtype)  # noqa: E731  # as an argument
+    return lax.cond(sign <= np.array(1, bits.dtype), fn, never, *operands)
