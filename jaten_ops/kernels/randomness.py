@@ -335,6 +335,7 @@ def log_normal(self, mean=1.0, std=2.0, *, key):
 def poisson(self, *, key):
     _check_inexact(self.dtype, "poisson")
     require(~(self < 0), RuntimeError, "invalid Poisson rate, expected rate to be non-negative")
+    key = jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")  # JAX takes no other for it
     return cast(jax.random.poisson(key, cast(self, compute_type(self.dtype)), dtype=np.int64), self.dtype)
 
 
