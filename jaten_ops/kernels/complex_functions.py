@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from . import elementary
@@ -134,15 +135,20 @@ def _cosine_and_sine(b: jax.Array, at_infinity: jax.Array) -> tuple[jax.Array, j
 
 
 def _exp(x: jax.Array) -> jax.Array:
-    a, b = _parts(x)
+    return lax.complex(*_exp_of_parts(*_parts(x)))
+
+
+def _exp_of_parts(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The parts of exp(a + i b), of a's dtype."""
     cosine, sine = _cosine_and_sine(b, _infinite(a))
     vanishes = (a == -jnp.inf) & ~lax.is_finite(b)
     sine = jnp.where(vanishes, jnp.copysign(jnp.ones_like(b), b), sine)
+    b, cosine, sine = (lax.convert_element_type(t, a.dtype) for t in (b, cosine, sine))
     size, root = lax.exp(a), lax.exp(a * 0.5)
     large = size == jnp.inf  # the product may be finite
     real = jnp.where(large, root * cosine * root, size * cosine)
     imag = jnp.where(large, root * sine * root, size * sine)
-    return lax.complex(real, jnp.where(b == 0, b, imag))
+    return real, jnp.where(b == 0, b, imag)
 
 
 def _exp2(x: jax.Array) -> jax.Array:
@@ -177,8 +183,17 @@ log1p = with_partials(_log1p, lambda r, x: reciprocal(x + 1))
 
 
 def power(x: jax.Array, y: jax.Array) -> jax.Array:
-    """As glibc's cpow has it; without a gradient of its own."""
-    return _exp(_multiply(y, _log(x)))
+    """exp(y log x), as glibc's cpow has it; without a gradient of its own."""
+    if x.dtype != np.complex64:
+        return _exp(_multiply(y, _log(x)))
+    # the error of the exponent goes with its size: all but the angles in double precision
+    a, b = (lax.convert_element_type(part, np.float64) for part in _parts(x))
+    size = unless_infinite(x, 0.5 * lax.log(a * a + b * b))
+    angle = elementary.atan2(lax.imag(x), lax.real(x))
+    exponent = lax.complex(size, lax.convert_element_type(angle, np.float64))
+    a, b = _parts(_multiply(lax.convert_element_type(y, np.complex128), exponent))
+    real, imag = _exp_of_parts(a, lax.convert_element_type(b, np.float32))
+    return lax.convert_element_type(lax.complex(real, imag), np.complex64)
 
 
 def log_add_exp(x: jax.Array, y: jax.Array) -> jax.Array:
