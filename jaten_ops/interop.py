@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,18 @@ from . import bridge, custom, device, random
 from .errors import UnsupportedInputError
 from .tensor import array_of, from_array
 from .x64 import Enabled
+
+
+def _tell_jax(kind: type) -> None:
+    """Has JAX take apart what `x.max(0)` and others return."""
+    with contextlib.suppress(ValueError):  # another library has told it
+        jax.tree_util.register_pytree_node(
+            kind, lambda results: (tuple(results), None), lambda _, results: kind(results)
+        )
+
+
+for _kind in torch.return_types.all_return_types:
+    _tell_jax(_kind)
 
 
 def from_jax(tree: Any) -> Any:

@@ -14,6 +14,8 @@ import numpy as np
 
 from jaten_ops.registry import kernel
 
+from .extrema import reduce_max
+
 _MATMUL_FROM = 25  # rows; with more, ATen computes Euclidean distances as a matrix product
 
 
@@ -27,7 +29,7 @@ def _norm(difference: jax.Array, p: float) -> jax.Array:
     if p == 2:
         return jnp.sqrt(jnp.sum(size * size, -1))
     if p == math.inf:
-        return jnp.max(size, -1, initial=0)
+        return jnp.maximum(reduce_max(size, (size.ndim - 1,)), 0)
     return jnp.sum(size**p, -1) ** (1 / p)
 
 

@@ -17,6 +17,7 @@ from jax import lax
 from jaten_ops.registry import kernel
 
 from .checks import require
+from .extrema import reduce_max
 from .promotion import cast, compute_type, is_float
 
 SUM, MEAN, MAX = 0, 1, 2
@@ -92,7 +93,7 @@ def embedding_renorm(self, indices, max_norm, norm_type):
     size, p = jnp.abs(rows), cast(norm_type, rows.dtype)
     norm = jnp.where(
         p == math.inf,
-        jnp.max(size, 1, initial=0),
+        jnp.maximum(reduce_max(size, (1,)), 0),
         jnp.where(p == 0, jnp.sum(cast(size != 0, rows.dtype), 1), jnp.sum(size**p, 1) ** (1 / p)),
     )
     limit = cast(max_norm, rows.dtype)

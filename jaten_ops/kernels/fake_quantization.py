@@ -15,6 +15,7 @@ from jaten_ops.registry import kernel
 
 from .checks import require
 from .conversion import convert
+from .extrema import reduce_max, reduce_min
 from .promotion import cast, is_float, is_integral
 
 _F32, _F64 = np.dtype("float32"), np.dtype("float64")
@@ -249,7 +250,7 @@ def fused_moving_average_fake_quantize(
             scale, zero_point = jnp.zeros(size, scale.dtype), jnp.zeros(size, zero_point.dtype)
     else:
         _check(running_min.size == 1, f"a Tensor with {running_min.size} elements cannot be converted to Scalar")
-    low, high = (fn(self, dims).reshape(running_min.shape) for fn in (jnp.min, jnp.max))
+    low, high = (fn(self, dims).reshape(running_min.shape) for fn in (reduce_min, reduce_max))
     running_min = jnp.where(observe, _moving_average(running_min, low, averaging_const), running_min)
     running_max = jnp.where(observe, _moving_average(running_max, high, averaging_const), running_max)
     new_scale, new_zero = _choose(running_min, running_max, quant_min, quant_max, symmetric_quant)

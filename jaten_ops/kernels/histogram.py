@@ -14,6 +14,7 @@ from jax import lax
 from jaten_ops.registry import kernel
 
 from . import checks
+from .extrema import reduce_max, reduce_min
 from .promotion import cast, compute_type, is_float
 from .sorting import binary_search
 
@@ -68,8 +69,8 @@ def bincount(self, weights=None, minlength=0):
 def _limits(x: jax.Array, low: jax.Array, high: jax.Array, use_data: jax.Array, margin: float):
     """The outer edges of the bins of a vector: given ones, or those of the data; `margin` apart if they are equal."""
     if x.size:
-        low = jnp.where(use_data, lax.reduce_min(x, (0,)), low)
-        high = jnp.where(use_data, lax.reduce_max(x, (0,)), high)
+        low = jnp.where(use_data, reduce_min(x, (0,)), low)
+        high = jnp.where(use_data, reduce_max(x, (0,)), high)
     ok = lax.is_finite(low) & lax.is_finite(high)
     checks.require(ok, RuntimeError, "the range of a histogram is not finite")
     checks.require(~(low > high), RuntimeError, "the maximum of a histogram's range must not be below its minimum")

@@ -17,6 +17,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from .extrema import reduce_max
 from .products import sum_of_last, sum_of_products
 from .promotion import cast, compute_type
 
@@ -369,7 +370,7 @@ def _p_norm(x: jax.Array, p: float, dims: Dims) -> jax.Array:
     """The p-norm over `dims`, kept, with gradient 0 where it is 0."""
     size = jnp.abs(x)
     if p == math.inf:
-        return jnp.max(size, dims, keepdims=True, initial=0)
+        return jnp.maximum(lax.expand_dims(reduce_max(size, dims), dims), 0)
     if p == 0:
         return jnp.sum(cast(size != 0, size.dtype), dims, keepdims=True)
     if p == 1:

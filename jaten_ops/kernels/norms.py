@@ -14,6 +14,7 @@ from jaten_ops.registry import kernel
 
 from . import complex_functions
 from .arithmetic import sub
+from .extrema import reduce_max, reduce_min
 from .promotion import cast, compute_type, is_complex, to_real
 from .reduction import axes_of
 from .unary import absolute
@@ -39,7 +40,7 @@ def _power_sum(x: jax.Array, p: float, axes: tuple[int, ...]) -> jax.Array:
 def p_norm(x: jax.Array, p: float, axes: tuple[int, ...]) -> jax.Array:
     """The p-norm over some axes, which stay as 1, with ATen's gradients at 0 and at ties."""
     if math.isinf(p):
-        reduce = lax.reduce_max if p > 0 else lax.reduce_min
+        reduce = reduce_max if p > 0 else reduce_min
         return lax.expand_dims(reduce(absolute(x), axes), axes)
     if p == 0:
         return lax.expand_dims(lax.reduce_sum(cast(x != 0, to_real(x.dtype)), axes), axes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +12,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from .extrema import Reduce, reduce_max, reduce_min
 from .promotion import cast, compute_type, is_complex, is_float, is_inexact, is_integral, to_real
-
-Reduce = Callable[[jax.Array, tuple[int, ...]], jax.Array]
 
 # Dimensions
 
@@ -241,7 +239,7 @@ def extremum_index(x: jax.Array, extremum: jax.Array, axis: int) -> jax.Array:
 
 def _refuse_complex(x: jax.Array, reduce: Reduce) -> None:
     if is_complex(x.dtype):
-        raise RuntimeError(f"{'max' if reduce is lax.reduce_max else 'min'}(): does not support complex input")
+        raise RuntimeError(f"{'max' if reduce is reduce_max else 'min'}(): does not support complex input")
 
 
 def _max_dim(reduce):
@@ -317,7 +315,7 @@ def _max(reduce):
     return max_
 
 
-for _name, _reduce in {"max": lax.reduce_max, "min": lax.reduce_min}.items():
+for _name, _reduce in {"max": reduce_max, "min": reduce_min}.items():
     kernel(_name)(_max(_reduce))
     kernel(f"{_name}.dim")(_max_dim(_reduce))
     kernel(f"arg{_name}")(_argmax(_reduce))
@@ -327,7 +325,7 @@ for _name, _reduce in {"max": lax.reduce_max, "min": lax.reduce_min}.items():
 @kernel("aminmax", "_aminmax", "_aminmax.dim")
 def aminmax(self, dim=None, keepdim=False):
     axes = axes_of(self, dim)
-    return tuple(_even_extremum(self, reduce, axes, keepdim) for reduce in (lax.reduce_min, lax.reduce_max))
+    return tuple(_even_extremum(self, reduce, axes, keepdim) for reduce in (reduce_min, reduce_max))
 
 
 # Variance
