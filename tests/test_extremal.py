@@ -62,7 +62,6 @@ COMPLEX = {
     "neg": "ATen's vectors subtract from 0, the rest of its loops changes the signs of zeros too, as does jaten",
     "prod": "ATen begins with 1, and its 1 * x is NaN where one part of x is infinite; XLA leaves that factor out",
     "masked.prod": "as prod",
-    "masked.logsumexp": "XLA's maximum over a dimension loses NaNs in large tensors on a CPU",
 }
 # The sign of a zero that equals the other operand: ATen's vectors and the rest of its loops differ.
 TIES = (

@@ -11,6 +11,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from .extrema import reduce_max
 from .products import sum_of_last
 from .promotion import cast, compute_type, get_default_float, is_complex, is_inexact, to_real
 from .reduction import axes_of, count, with_axis
@@ -152,7 +153,9 @@ def log_sum_exp(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     real = to_real(x.dtype)
     shift = jnp.zeros((), real)
     if count(x, axes):
-        shift = lax.expand_dims(lax.reduce_max(lax.real(x) if is_complex(x.dtype) else x, axes), axes)
+        # of a real NaN the exponential is NaN, whatever is taken from it; of a complex one a part may be a number
+        top = reduce_max(lax.real(x), axes) if is_complex(x.dtype) else lax.reduce_max(x, axes)
+        shift = lax.expand_dims(top, axes)
         shift = jnp.where(lax.abs(shift) == jnp.inf, jnp.zeros((), real), shift)
     return log(lax.expand_dims(lax.reduce_sum(exp(x - shift), axes), axes)) + shift
 
