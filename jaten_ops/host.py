@@ -31,7 +31,7 @@ def device() -> Any:
 
 def is_own(other: Any) -> bool:
     """Whether a device is the one that `device` has made."""
-    return other is not jax.devices("cpu")[0] and other.platform == "cpu" and other is device()
+    return other.platform == "cpu" and other is not jax.devices("cpu")[0] and other is device()
 
 
 def find(platform: str, number: int, own: bool) -> Any:

@@ -65,8 +65,13 @@ ROWS: list[Row] = [
     ),
     Row("the sections must be on the CPU, whatever the device: ATen says so", ("device tensor_split",)),
     Row(
-        "ATen's vectors give NaN where a quotient is too large; the remainder here is exact",
-        tuple(f"extremal {name} float32 float64 bfloat16" for name in ("fmod", "remainder", "__rmod__")),
+        "how ATen computes shows at the edges: its vectors give NaN where a quotient is too large (the remainder here"
+        " is exact), and 0 - x for -x of complex x, as its scalar loops do not; its complex products begin with 1, and"
+        " 1 * x is NaN where one part of x is infinite (XLA leaves that factor out)",
+        (
+            *(f"extremal {name} float32 float64 bfloat16" for name in ("fmod", "remainder", "__rmod__")),
+            *(f"extremal {name} complex64" for name in ("neg", "prod", "masked.prod")),
+        ),
     ),
     Row(
         "the last digits of integers near 2^63 that cancel: ATen's depend on the order of its lanes",

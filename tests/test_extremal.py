@@ -57,12 +57,6 @@ def extremes(dtype: torch.dtype) -> torch.Tensor:
 DIVISIONS = frozenset(
     {"div.trunc_rounding", "div.floor_rounding", "floor_divide", "fmod", "remainder", "__rmod__", "gcd", "lcm"}
 )
-# Of complex numbers: what differs from ATen, or ATen's results from each other.
-COMPLEX = {
-    "neg": "ATen's vectors subtract from 0, the rest of its loops changes the signs of zeros too, as does jaten",
-    "prod": "ATen begins with 1, and its 1 * x is NaN where one part of x is infinite; XLA leaves that factor out",
-    "masked.prod": "as prod",
-}
 # The sign of a zero that equals the other operand: ATen's vectors and the rest of its loops differ.
 TIES = (
     "max",
@@ -171,7 +165,5 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.parametrize(("label", "name", "dtype"), _every(11, TABLE))
 def test_extremal(label: str, name: str, dtype: torch.dtype, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "extremal", name, dtype)
-    if dtype.is_complex and name in COMPLEX:
-        request.applymarker(pytest.mark.xfail(reason=COMPLEX[name], strict=True))
     mode = compare(name, dtype)
     assert not mode.failures, "\n".join(mode.failures[:5])

@@ -86,10 +86,14 @@ def _with_array(tensor: torch.Tensor, array: jax.Array) -> torch.Tensor:
     return tensor
 
 
-def _saved(tensor: torch.Tensor) -> Any:
-    """An input that the forward graph may have made: both compute on `host.device()`, or it has no array with it."""
-    array = getattr(tensor, "_jaten_array", None)
-    return bridge.lend(tensor, host.device()) if array is None else array
+def _converter_of_saved(place: Any) -> Callable[[torch.Tensor], Any]:
+    """What converts inputs that the forward graph may have made: they have its arrays with them, if any."""
+
+    def convert(tensor: torch.Tensor) -> Any:
+        array = getattr(tensor, "_jaten_array", None)
+        return bridge.lend(tensor, place) if array is None else array
+
+    return convert
 
 
 def _converter_in(order: Order, tensor: torch.Tensor, place: Any) -> Callable[[torch.Tensor], Any]:
@@ -155,7 +159,7 @@ class Executable:
         self._calls: dict[tuple[Any, ...], Callable[[list[Any]], list[Any]]] = {}
         handed = {v.device.type for v in [*values, *(o.value for o in self._arrays)] if isinstance(v, torch.Tensor)}
         self._on_host = handed == {"cpu"}
-        self._place = host.device() if self._on_host else bridge.cpu_device()
+        self._place = host.device() if self._on_host else bridge.cpu_device() if "cpu" in handed else None
         self._statics = Statics(self._static, self._place)
         borrows = any(isinstance(v, torch.Tensor) and v.device.type != "jax" for v in values)
         # XLA computes asynchronously: until it is done, a torch program could write to the memory that it reads
@@ -190,7 +194,8 @@ class Executable:
         """What converts an input that is not static, in the program's order."""
         kind = value.device.type
         if kind == "cpu":
-            return _saved if self._on_host else lambda tensor: bridge.lend(tensor, self._place)
+            place = self._place
+            return _converter_of_saved(place) if self._on_host else lambda tensor: bridge.lend(tensor, place)
         return carrier.unwrap if kind == "jax" else bridge.borrow
 
     def _compile(self, args: list[Any]) -> Callable[[list[Any]], list[Any]]:
@@ -244,10 +249,11 @@ def _shape(value: Any) -> Any:
 
 
 def _described(array: Any, place: Any) -> Any:
-    """An operand's shape, dtype and place, which for what is lent from torch's memory is the program's."""
+    """An operand's shape, dtype and place: for what is lent from torch's memory the program's, if it has one."""
     if isinstance(array, jax.Array):
         return array
-    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=jax.sharding.SingleDeviceSharding(place))
+    sharding = None if place is None else jax.sharding.SingleDeviceSharding(place)
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
 
 
 def _seed(place: Any) -> jax.Array:

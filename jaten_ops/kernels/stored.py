@@ -19,5 +19,8 @@ def stored(fn: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
     bits = lax.bitcast_convert_type(first, f"uint{8 * first.dtype.itemsize}")
     sign = lax.shift_right_logical(bits, np.array(8 * first.dtype.itemsize - 1, bits.dtype))
     result = jax.eval_shape(fn, *operands)
-    never = lambda *_: lax.full(result.shape, 0, result.dtype)  # noqa: E731  # as an argument
+
+    def never(*_operands: jax.Array) -> jax.Array:
+        return lax.full(result.shape, 0, result.dtype)
+
     return lax.cond(sign <= np.array(1, bits.dtype), fn, never, *operands)
