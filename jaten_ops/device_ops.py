@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 from jax._src import xla_bridge  # private: nothing public tells whether JAX has started
+from torch.utils._python_dispatch import _disable_current_modes
 
 from . import bridge, carrier, device, library, registry, storage, uninitialized, x64
 from .aliasing import View, resized, row_major
@@ -30,7 +31,7 @@ from .tensor import (
     make_handler,
     may_leave,
 )
-from .tracing import opaque
+from .tracing import is_traced_now, keep_out_of_constants, opaque
 from .view_ops import strides_in
 
 _aten = torch.ops.aten
@@ -125,6 +126,19 @@ def _to_copy(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     return torch.ops.aten._to_copy(bridge.export(array_of(tensor)), **(kept | {"device": wanted})).clone()
 
 
+def _lift_fresh(tensor: torch.Tensor) -> torch.Tensor:
+    """`torch.tensor` makes its result out of sight of the modes, and shows it to them by this.
+
+    What captures a program is shown a constant of the CPU and its way to the device: a real tensor of the device has
+    no place in a graph.
+    """
+    if not is_traced_now() or is_traced(tensor):
+        return _alias(tensor)
+    with _disable_current_modes():
+        plain = bridge.export(array_of(tensor)).clone()
+    return torch.ops.aten._to_copy(torch.ops.aten.lift_fresh(plain), device=tensor.device)
+
+
 def _local_scalar_dense(tensor: torch.Tensor) -> Any:
     if is_traced(tensor):
         return torch.ops.aten._local_scalar_dense(to_carrier(tensor))
@@ -193,7 +207,7 @@ HANDLERS.update(
     {
         _aten.detach.default: _alias,
         _aten.alias.default: _alias,
-        _aten.lift_fresh.default: _alias,
+        _aten.lift_fresh.default: _lift_fresh,
         _aten.detach_.default: lambda tensor: tensor,
         _aten.clone.default: _clone,
         _aten.copy_.default: _copy_,
@@ -307,5 +321,6 @@ if device.CLAIMED:
             _ATEN.impl(_spec.overload, _written_out(_spec.overload), "AutogradPrivateUse1")
     _ATEN.impl("_has_compatible_shallow_copy_type", _has_compatible_shallow_copy_type, "AutogradPrivateUse1")
     setattr(torch.utils, "swap_tensors", exchange)  # noqa: B010  # for mypy a function is no attribute
+    keep_out_of_constants("jax")
     storage.register()
     uninitialized.register()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from . import bridge, carrier, device, library, registry, variants, view_ops
+from . import bridge, carrier, device, foreign, library, registry, variants, view_ops
 from .aliasing import Storage, View, is_dense, row_major
 from .errors import MissingKernelError, UnsupportedInputError
 from .meta import aten_overload
@@ -62,27 +62,28 @@ def _wrap(value: Any) -> Any:
 
 
 def _make(func: Any) -> Handler:
-    namespace, _, name = func.name().partition("::")
-    overload = name if namespace in ("aten", "jaten") else f"{namespace}::{name}"
-    if namespace == "aten" and view_ops.is_view(func):
+    overload = foreign.name_of(func)
+    if func.namespace == "aten" and view_ops.is_view(func):
         return _view_op(func)
     if overload in VARIANTS:
         spec = VARIANTS[overload]
         return _changes_geometry(func, spec.base) if "inplace_view" in spec.tags else variant(overload)
     if overload in registry.KERNELS:
+        if foreign.is_foreign(overload):
+            foreign.require_schema(registry.SPECS[overload], func)
         return functional(overload)
-    return _composite(func, overload)
+    return _composite(func)
 
 
 set_maker(_make)
 
 
-def _composite(func: Any, overload: str) -> Handler:
+def _composite(func: Any) -> Handler:
     """ATen's own composition of other operators."""
     for key in (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.CompositeExplicitAutograd):
         if func.has_kernel_for_dispatch_key(key):
             return functools.partial(func._op_dk, key)
-    raise MissingKernelError(f"jaten::{overload}")
+    raise MissingKernelError(func.name().replace("aten::", "jaten::"))
 
 
 @functools.cache

@@ -272,6 +272,8 @@ def _fake_from_kernel(spec: OpSpec) -> Callable[..., Any]:
 def define_aten() -> None:
     """Has every row of the generated data registered when its name is first used."""
     for spec in registry.SPECS.values():
+        if spec.namespace != "jaten":
+            continue  # another library defines it
         lazy.when_named(spec.overload, functools.partial(register_op, spec))
         if spec.differentiable and not spec.random:
             companion = autograd.vjp_spec(spec)

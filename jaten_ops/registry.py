@@ -1,6 +1,7 @@
 """The tables of kernels, fakes and gradients, keyed by overload.
 
-A key is an overload of ATen ("add.Tensor", "relu" for the default one) or a user's op with its namespace ("mylib::f").
+A key is an overload of ATen ("add.Tensor", "relu" for the default one) or the op of a user or of another library with
+its namespace ("mylib::f").
 Built-in modules and users fill the tables through the same functions; `jaten_ops.library` reads them.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from . import foreign
 from .errors import DuplicateRegistrationError, UnknownOpError
 from .schema import FUNCTIONAL, OpSpec
 
@@ -29,7 +31,7 @@ class Entry:
 
 
 SPECS: dict[str, OpSpec] = dict(FUNCTIONAL)
-"""Every op that may have a kernel: ATen's functional overloads, and users' ops under their qualified names."""
+"""Every op that may have a kernel: ATen's functional overloads, and those of others under their qualified names."""
 
 KERNELS: dict[str, Entry] = {}
 FAKES: dict[str, Entry] = {}
@@ -37,6 +39,7 @@ GRADIENTS: dict[str, Entry] = {}
 
 
 def _add(table: dict[str, Entry], what: str, overloads: Iterable[str], entry: Entry) -> None:
+    overloads = [overload.partition("(")[0] for overload in overloads]
     for overload in overloads:
         if overload not in SPECS:
             raise UnknownOpError(overload, entry.where, _close(overload))
@@ -77,6 +80,10 @@ def caller() -> str:
 def kernel(*overloads: str, static: Iterable[str] = (), eager: bool | Callable[..., bool] = False) -> Callable[[F], F]:
     """Registers the decorated JAX function as the kernel of each overload.
 
+    An overload is one of ATen's ("add.Tensor"), or an operator that another library has defined ("lib::f"), which
+    keeps its own fake and gradient, and what it does on plain tensors outside compiled programs. One that is not
+    defined yet is named with its schema: "lib::f(Tensor x) -> Tensor".
+
     The function is called with the arguments of the schema in their order, keyword-only ones by name, less those
     that only say where a result is stored (layout, device, pin_memory, memory_format, non_blocking, generator):
 
@@ -93,10 +100,15 @@ def kernel(*overloads: str, static: Iterable[str] = (), eager: bool | Callable[.
     Raises:
         UnknownOpError: an overload that does not exist.
         DuplicateRegistrationError: an overload that has a kernel already.
+        InvalidSchemaError: the operator of another library mutates or aliases its arguments.
     """
     where = caller()
 
     def register(fn: F) -> F:
+        for text in filter(foreign.is_foreign, overloads):
+            spec = foreign.spec_of(text)
+            if spec is not None:
+                SPECS.setdefault(spec.name, spec)
         _add(KERNELS, "kernel", overloads, Entry(fn, where, frozenset(static), eager))
         return fn
 

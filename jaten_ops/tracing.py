@@ -1,11 +1,13 @@
-"""What Dynamo must not look into: jaten's own Python, which runs below the operators that Dynamo records."""
+"""What torch's capture of a program is told: what it must not look into, and what has no place in a graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 from torch._C._dynamo import eval_frame
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,3 +22,27 @@ def opaque(fn: F) -> F:
     skip = eval_frame._FrameAction.SKIP
     eval_frame.set_code_exec_strategy(fn.__code__, eval_frame._FrameExecStrategy(skip, skip))
     return fn
+
+
+_KEYS = torch._C._TorchDispatchModeKey
+_TRACERS = (_KEYS.FAKE, _KEYS.PROXY, _KEYS.FUNCTIONAL)
+
+
+def is_traced_now() -> bool:
+    """Whether one of the modes is on by which torch captures a program. Private: nothing public tells."""
+    return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACERS)
+
+
+def keep_out_of_constants(device_type: str) -> None:
+    """Has no fake tensor take a tensor of the device for a constant: `torch.tensor(2.0).to(device)` is a node.
+
+    Operators on constants of one element are run while a program is captured, and their results are kept; what a
+    wrapper holds cannot be. Where a torch has no such question, it is left as it is.
+    """
+    asked: Callable[..., bool] | None = getattr(FakeTensorMode, "may_turn_const", None)
+    if asked is not None:
+
+        def may_turn_const(mode: FakeTensorMode, t: torch.Tensor) -> bool:
+            return t.device.type != device_type and asked(mode, t)
+
+        setattr(FakeTensorMode, "may_turn_const", may_turn_const)  # noqa: B010  # mypy allows no method to be assigned

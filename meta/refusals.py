@@ -44,13 +44,13 @@ _KINDS = {
         upsample_trilinear3d grid_sampler_2d grid_sampler_3d _ctc_loss _ctc_loss.Tensor nll_loss_forward
         nll_loss2d_forward multi_margin_loss multilabel_margin_loss_forward binary_cross_entropy_with_logits
         native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit_functional
-        _native_batch_norm_legit.no_stats _batch_norm_with_update_functional histc max_pool2d_with_indices_backward""",
+        _native_batch_norm_legit.no_stats _batch_norm_with_update_functional max_pool2d_with_indices_backward""",
     "fc": "randn_like",
     "fi": "avg_pool2d avg_pool3d",
+    "fiu": "max_pool2d_with_indices max_pool3d_with_indices kthvalue geometric convolution index_reduce histc",
     "fu": """upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
         _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_bilinear2d upsample_bicubic2d
         _upsample_bilinear2d_aa _upsample_bicubic2d_aa""",
-    "fiu": "max_pool2d_with_indices max_pool3d_with_indices kthvalue geometric convolution index_reduce",
     "fiub": "bernoulli.p",
     "fciu": """reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
         replication_pad3d linalg_cross _trilinear""",

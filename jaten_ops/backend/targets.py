@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from jaten_ops import registry
+from jaten_ops import foreign, registry
 from jaten_ops.errors import MissingKernelError, UnsupportedInputError
 from jaten_ops.lazy import operator_of
 from jaten_ops.schema import READS_MEMORY
@@ -22,8 +22,7 @@ def overload_of(target: Any) -> str | None:
     """The key in the registry's tables of an operator of ATen, jaten or a user; None for anything else."""
     if not isinstance(target, torch._ops.OpOverload):
         return None
-    namespace, _, overload = target.name().partition("::")
-    return overload if namespace in ("aten", "jaten") else f"{namespace}::{overload}"
+    return foreign.name_of(target)
 
 
 def source_line(node: torch.fx.Node) -> str:
@@ -98,6 +97,7 @@ def retarget(gm: torch.fx.GraphModule) -> None:
 
     Raises:
         MissingKernelError: an op without kernel, with the line of the user's program.
+        InvalidSchemaError: the kernel for an op of another library is for another schema than that has.
     """
     _drop_tokens(gm.graph)
     for node in gm.graph.nodes:
@@ -112,6 +112,8 @@ def retarget(gm: torch.fx.GraphModule) -> None:
         if key not in registry.KERNELS:
             name = target.name().replace("aten::", "jaten::")
             raise MissingKernelError(name, source_line(node))
+        if foreign.is_foreign(key):
+            foreign.require_schema(registry.SPECS[key], target)
         if key in READS_MEMORY:
             _start_at_own_elements(node)
         if target.namespace == "aten":

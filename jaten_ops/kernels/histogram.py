@@ -15,7 +15,7 @@ from jaten_ops.registry import kernel
 
 from . import checks
 from .extrema import reduce_max, reduce_min
-from .promotion import cast, compute_type, is_float
+from .promotion import cast, compute_type, is_complex, is_float
 from .sorting import binary_search
 
 
@@ -71,8 +71,9 @@ def _limits(x: jax.Array, low: jax.Array, high: jax.Array, use_data: jax.Array, 
     if x.size:
         low = jnp.where(use_data, reduce_min(x, (0,)), low)
         high = jnp.where(use_data, reduce_max(x, (0,)), high)
-    ok = lax.is_finite(low) & lax.is_finite(high)
-    checks.require(ok, RuntimeError, "the range of a histogram is not finite")
+    if is_float(x.dtype):
+        ok = lax.is_finite(low) & lax.is_finite(high)
+        checks.require(ok, RuntimeError, "the range of a histogram is not finite")
     checks.require(~(low > high), RuntimeError, "the maximum of a histogram's range must not be below its minimum")
     same = low == high
     return jnp.where(same, low - margin, low), jnp.where(same, high + margin, high)
@@ -80,6 +81,8 @@ def _limits(x: jax.Array, low: jax.Array, high: jax.Array, use_data: jax.Array, 
 
 def _linear_bin(x: jax.Array, low: jax.Array, high: jax.Array, n: int, dtype: np.dtype) -> jax.Array:
     """The bin of each element among n equal ones; any for elements outside."""
+    if not is_float(x.dtype):
+        return jnp.clip((x - low) * n // (high - low), 0, n - 1)
     # in half precision ATen rounds after each operation, and so must we: a value just below an edge moves
     info = jnp.finfo(dtype)
 
@@ -98,10 +101,11 @@ def _require_bins(n: int) -> None:
 
 @kernel("histc")
 def histc(self, bins=100, min=0, max=0):
-    if not is_float(self.dtype):
-        raise NotImplementedError(f"histc is not implemented for {self.dtype} on CPU")
+    """Of integers, too, in their own dtype: ATen has that on CUDA."""
+    if is_complex(self.dtype) or self.dtype == bool:
+        raise NotImplementedError(f"histc is not implemented for {self.dtype}")
     _require_bins(bins)
-    dtype = compute_type(self.dtype)
+    dtype = compute_type(self.dtype) if is_float(self.dtype) else np.dtype("int64")
     x = cast(lax.reshape(self, (self.size,)), dtype)
     low, high = (cast(cast(edge, self.dtype), dtype) for edge in (min, max))
     low, high = _limits(x, low, high, low == high, 1)

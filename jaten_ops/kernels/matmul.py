@@ -16,6 +16,7 @@ from jaten_ops.registry import kernel
 
 from .conversion import convert
 from .promotion import cast, compute_type, is_integral, promote
+from .ragged import by_group, over_group
 
 _MM = (((1,), (0,)), ((), ()))
 _BMM = (((2,), (1,)), ((0,), (0,)))
@@ -185,16 +186,12 @@ def grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
     if self.ndim == mat2.ndim == 3:
         product = contract(self, mat2, _BMM)
     else:
-        sizes = jnp.diff(offs, prepend=0).astype(jnp.int32)
         if self.ndim == mat2.ndim == 2:
-            numbers = lax.RaggedDotDimensionNumbers(_MM, lhs_ragged_dimensions=[1], rhs_group_dimensions=[])
-            product = lax.ragged_dot_general(self, mat2, sizes, numbers, preferred_element_type=compute)
+            product = over_group(self.T, mat2, offs)
         elif self.ndim == 2:
-            product = lax.ragged_dot(self, mat2, sizes, preferred_element_type=compute)
+            product = by_group(self, mat2, offs)
         else:
-            # rounded first: XLA's CPU backend cannot transpose the float32 product of bfloat16 matrices
-            product = lax.ragged_dot(mat2.T, self.swapaxes(1, 2), sizes, preferred_element_type=compute)
-            product = cast(product, out_dtype or self.dtype).T
+            product = by_group(mat2.T, self.swapaxes(1, 2), offs).T
     if bias is not None:
         product = cast(product, compute) + cast(bias, compute)
     return cast(product, out_dtype or self.dtype)

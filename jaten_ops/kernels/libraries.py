@@ -1,0 +1,24 @@
+"""Kernels of operators that other libraries define, with the schemas that these have."""
+
+from __future__ import annotations
+
+from jaten_ops.registry import kernel
+
+from .promotion import cast
+from .ragged import by_group, over_group
+
+
+@kernel("transformers::grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor")
+def grouped_mm_fallback(input, weight, offs):
+    """The rows of each expert times its matrix: what a mixture of experts is compiled to where it is not bfloat16."""
+    return cast(by_group(input, weight, offs), input.dtype)
+
+
+@kernel(
+    "transformers::grouped_mm_fallback_backward(Tensor input, Tensor weight, Tensor offs, Tensor grad_output)"
+    " -> (Tensor, Tensor)"
+)
+def grouped_mm_fallback_backward(input, weight, offs, grad_output):
+    """Its gradients to the rows and to the matrices."""
+    to_rows = by_group(grad_output, weight.swapaxes(1, 2), offs)
+    return cast(to_rows, input.dtype), cast(over_group(input, grad_output, offs), weight.dtype)
