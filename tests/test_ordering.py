@@ -76,6 +76,7 @@ def test_one_row_does_not_copy_the_weight() -> None:
 # whole numbers: their sums are exact, in whatever order they are taken
 _IMAGE = _RNG.integers(-2, 3, (2, 4, 6, 6)).astype("float32")
 _KERNEL = _RNG.integers(-1, 2, (8, 4, 3, 3)).astype("float32")
+_KERNELS = _RNG.integers(-1, 2, (8, 1, 3, 3)).astype("float32")
 _SAME = Windows((3, 3), (1, 1), (1, 1), (1, 1), 1)
 _POINTS = Windows((1, 1), (2, 2), (0, 0), (1, 1), 1)
 _VECTOR = _RNG.standard_normal(8).astype("float32")
@@ -147,7 +148,18 @@ BODIES: dict[str, Callable[[Any], Any]] = {
         correlation.input_gradient(x, np.ones((8, 4, 1, 1), "float32"), _POINTS, (2, 4, 12, 11)),
         correlation.weight_gradient(x, x, _SAME, (8, 8, 3, 3)),
         correlation.weight_gradient(x, x[:, :, ::2, ::2], _POINTS, (8, 8, 1, 1)),
+        correlation.weight_gradient(x, x[:, :, ::2, ::2], _SAME._replace(stride=(2, 2)), (8, 8, 3, 3)),
     ),
+    "a kernel for each channel": lambda x: [
+        part
+        for windows in (_SAME, _SAME._replace(stride=(2, 1)), _SAME._replace(dilation=(1, 2), padding=(0, 2)))
+        for y in [correlation.forward(x, _KERNELS, windows._replace(groups=8))]
+        for part in (
+            y,
+            correlation.input_gradient(y, _KERNELS, windows._replace(groups=8), x.shape),
+            correlation.weight_gradient(x, y, windows._replace(groups=8), _KERNELS.shape),
+        )
+    ],
 }  # fmt: skip
 
 

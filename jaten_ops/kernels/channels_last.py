@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from . import correlation
+from . import correlation, depthwise
 from .correlation import Call, Shape, Windows
 from .promotion import cast, compute_type, is_float
 
@@ -54,10 +54,12 @@ def lowering(call: Call, a: Any, b: Any, *, follows: bool) -> Callable[[jax.Arra
 def leads(call: Call, a: Any, b: Any) -> bool:
     """Whether a call is a reason to bring its operands into those orders."""
     channels, _ = _channels(call, a, b)
-    return channels >= _FEW_CHANNELS and lowering(call, a, b, follows=False) is not None
+    # one with a kernel for each channel mostly lies between products, which are computed in any order
+    return channels >= _FEW_CHANNELS and lowering(call, a, b, follows=call.windows.groups > 1) is not None
 
 
 _FEW_CHANNELS = 4
+_MOST_COLUMNS = 9  # with more elements in a kernel, columns take longer than rows
 
 
 def _channels(call: Call, a: Any, b: Any) -> tuple[int, int]:
@@ -71,8 +73,11 @@ def _channels(call: Call, a: Any, b: Any) -> tuple[int, int]:
 
 def _choose(call: Call, a: Any, b: Any, follows: bool) -> Part | None:
     windows, part, (channels, outputs) = call.windows, call.part, _channels(call, a, b)
-    if len(windows.kernel) > 2 or windows.groups > 1:
+    if len(windows.kernel) > 2:
         return None
+    if windows.groups > 1:
+        is_depthwise = windows.groups == channels == outputs
+        return _DEPTHWISE[part] if follows and is_depthwise else None
     if math.prod(windows.kernel) == 1 and not any(windows.padding):
         return _PRODUCT[part] if follows else None
     image = call.shape if part == "input_gradient" else a.shape
@@ -80,9 +85,12 @@ def _choose(call: Call, a: Any, b: Any, follows: bool) -> Part | None:
         return None
     if part != "weight_gradient" and not correlation.fits(windows, a.shape[2:]):
         return None
-    return (
-        _along_rows if part == "forward" and channels < _FEW_CHANNELS and max(windows.dilation) == 1 else _DIRECT[part]
-    )
+    if part == "weight_gradient" and max(windows.stride) > 1:
+        return _of_columns_of_weight  # XLA slides the output's gradient over the input, element by element
+    if channels < _FEW_CHANNELS and part == "forward" and math.prod(windows.kernel) <= _MOST_COLUMNS:
+        return _of_columns
+    is_row = part == "forward" and channels < _FEW_CHANNELS and max(windows.dilation) == 1
+    return _along_rows if is_row else _DIRECT[part]
 
 
 # --- XLA's convolution ------------------------------------------------------------------------------------------------
@@ -122,11 +130,48 @@ def _direct_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Sh
     return jax.linear_transpose(by_weight, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
 
 
+_DEPTHWISE: dict[str, Part] = {
+    "forward": depthwise.forward,
+    "input_gradient": depthwise.input_gradient,
+    "weight_gradient": depthwise.weight_gradient,
+}
+
 _DIRECT: dict[str, Part] = {
     "forward": _direct,
     "input_gradient": _direct_of_gradient,
     "weight_gradient": _direct_of_weight,
 }
+
+
+# --- a product with what lies under each element of the kernel, which is taken with channels first --------------------
+
+
+def _columns(x: jax.Array, windows: Windows) -> jax.Array:
+    """(N, ..., C) as (N, C * elements of a kernel, positions)."""
+    first = lax.transpose(x, (0, x.ndim - 1, *range(1, x.ndim - 1)))
+    columns = correlation.under_windows(first, windows, 2)
+    return lax.reshape(columns, (x.shape[0], x.shape[-1] * math.prod(windows.kernel), math.prod(columns.shape[3:])))
+
+
+def _of_columns(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    columns = _columns(x, windows)
+    matrix = lax.transpose(weight, (weight.ndim - 2, *range(weight.ndim - 2), weight.ndim - 1))
+    matrix = lax.reshape(matrix, (columns.shape[1], shape[-1]))
+    return lax.reshape(lax.dot_general(columns, matrix, (((1,), (0,)), ((), ()))), shape)
+
+
+def _of_columns_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """One image after the other: the columns of all would not fit a cache, and could be a hundred times the images."""
+    last = lax.reshape(grad, (grad.shape[0], math.prod(grad.shape[1:-1]), shape[-1]))
+
+    def add(i: jax.Array, total: jax.Array) -> jax.Array:
+        image, of_image = (lax.dynamic_slice_in_dim(a, i, 1) for a in (x, last))
+        return total + lax.dot_general(_columns(image, windows)[0], of_image[0], (((1,), (0,)), ((), ())))
+
+    terms = x.shape[-1] * math.prod(windows.kernel)
+    total = lax.fori_loop(0, x.shape[0], add, lax.full((terms, shape[-1]), 0, grad.dtype))
+    split = lax.reshape(total, (x.shape[-1], *shape[:-2], shape[-1]))
+    return lax.transpose(split, (*range(1, split.ndim - 1), 0, split.ndim - 1))
 
 
 # --- few channels: a row's elements and their channels are one dimension, along which a window is one stretch ---------

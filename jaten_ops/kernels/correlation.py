@@ -218,18 +218,19 @@ def _patches(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
     terms = math.prod(weight.shape[1:])
     matrix = lax.reshape(weight, (groups, outputs // groups, terms))
     if x.shape[0] == 1 or math.prod(positions) >= _FEW_POSITIONS:
-        columns = lax.reshape(_columns(x, windows, 2), (x.shape[0], groups, terms, math.prod(positions)))
+        columns = lax.reshape(under_windows(x, windows, 2), (x.shape[0], groups, terms, math.prod(positions)))
         matrices = lax.broadcast_in_dim(matrix, (x.shape[0], *matrix.shape), (1, 2, 3))
         out = lax.dot_general(matrices, columns, (((3,), (2,)), ((0, 1), (0, 1))))
         return lax.reshape(out, (x.shape[0], outputs, *positions))
-    columns = _columns(lax.transpose(x, (1, 0, *range(2, x.ndim))), windows, 1)  # (C, elements of a kernel, N, ...)
+    # (C, elements of a kernel, N, ...)
+    columns = under_windows(lax.transpose(x, (1, 0, *range(2, x.ndim))), windows, 1)
     columns = lax.reshape(columns, (groups, terms, x.shape[0] * math.prod(positions)))
     out = lax.dot_general(matrix, columns, (((2,), (1,)), ((0,), (0,))))
     out = lax.reshape(out, (outputs, x.shape[0], *positions))
     return lax.transpose(out, (1, 0, *range(2, x.ndim)))
 
 
-def _columns(x: jax.Array, windows: Windows, axis: int) -> jax.Array:
+def under_windows(x: jax.Array, windows: Windows, axis: int) -> jax.Array:
     """What lies under the windows on x (A, B, ...), with an axis more, for the elements of a kernel."""
     positions = windows.positions(x.shape[2:])
     if apart(windows):
