@@ -36,7 +36,7 @@ try:
 except ImportError:  # pragma: no cover  # a torch that has moved it
     _HAS_ALL = False
 
-_VERSIONS = ((2, 11), (2, 13))
+_VERSIONS = ((2, 11), (2, 15))
 _SETTINGS = ("bundled_autograd_cache", "enable_remote_autograd_cache", "force_non_lazy_backward_lowering")
 _log = logging.getLogger(__name__)
 
