@@ -183,6 +183,22 @@ def _primitives(jaxpr: Any) -> set[str]:
     return found
 
 
+@pytest.mark.parametrize("channels", [3, 8])
+@pytest.mark.parametrize("size", [(7, 5), (35, 36)])
+def test_parts_of_a_strided_convolution(size: tuple[int, int], channels: int) -> None:
+    """Of small and large images, of few and more channels: each is computed in another way."""
+    image = _RNG.integers(-2, 3, (2, channels, *size)).astype("float32")
+    windows = _SAME._replace(stride=(2, 2))
+    kernel = _RNG.integers(-1, 2, (8, channels, 3, 3)).astype("float32")
+
+    def parts(x: Any) -> Any:
+        first = correlation.forward(x, kernel, windows)
+        second = correlation.forward(first, _KERNEL[:, :1].repeat(8, 1), _SAME)  # which leads
+        return first, second, correlation.weight_gradient(x, first, windows, kernel.shape)
+
+    _same(jax.jit(ordered(parts))(image), jax.jit(parts)(image))
+
+
 def test_each_rule_is_asked_for() -> None:
     met: set[str] = set()
     for body in BODIES.values():

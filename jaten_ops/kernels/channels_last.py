@@ -59,6 +59,7 @@ def leads(call: Call, a: Any, b: Any) -> bool:
 
 
 _FEW_CHANNELS = 4
+_MANY_POSITIONS = 256  # of smaller images XLA's own is as fast, and the sum over them is not written for each
 _MOST_COLUMNS = 9  # with more elements in a kernel, columns take longer than rows
 
 
@@ -85,7 +86,8 @@ def _choose(call: Call, a: Any, b: Any, follows: bool) -> Part | None:
         return None
     if part != "weight_gradient" and not correlation.fits(windows, a.shape[2:]):
         return None
-    if part == "weight_gradient" and max(windows.stride) > 1:
+    many = part == "weight_gradient" and math.prod(windows.positions(a.shape[2:])) >= _MANY_POSITIONS
+    if many and max(windows.stride) > 1:
         return _of_columns_of_weight  # XLA slides the output's gradient over the input, element by element
     if channels < _FEW_CHANNELS and part == "forward" and math.prod(windows.kernel) <= _MOST_COLUMNS:
         return _of_columns
