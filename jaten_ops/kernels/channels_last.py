@@ -77,7 +77,7 @@ def _choose(call: Call, a: Any, b: Any, follows: bool) -> Part | None:
     if len(windows.kernel) > 2:
         return None
     if windows.groups > 1:
-        is_depthwise = windows.groups == channels == outputs
+        is_depthwise = windows.groups == channels == outputs and math.prod(windows.kernel) <= correlation.MOST_TAPS
         return _DEPTHWISE[part] if follows and is_depthwise else None
     if math.prod(windows.kernel) == 1 and not any(windows.padding):
         return _PRODUCT[part] if follows else None

@@ -26,7 +26,7 @@ from .promotion import cast, compute_type, is_complex, is_float
 from .stored import stored
 
 Shape = tuple[int, ...]
-_MOST_TAPS = 128  # each is an instruction of the loop
+MOST_TAPS = 128  # each is an instruction of the loop
 _FEW_TERMS = 40  # of one element's sum, to be written out
 _LITTLE, _RATHER_LITTLE = 32, 80  # terms of a sum
 _FEW_POSITIONS = 64  # of an image: below, a matrix product of all images beats one for each
@@ -314,7 +314,7 @@ def choose(windows: Windows, shape: Shape, outputs: int, window_fits: bool) -> L
     taps, channels = math.prod(windows.kernel), shape[1]
     if len(windows.kernel) == 3 and windows.groups == 1 and windows.kernel[0] > 1 and not apart(windows):
         return DEPTH
-    if taps > _MOST_TAPS and not apart(windows):
+    if taps > MOST_TAPS and not apart(windows):
         return EIGEN
     if windows.groups > 1:
         terms = max(channels, outputs) // windows.groups * taps
