@@ -16,8 +16,8 @@ class UnknownOpError(JatenError, LookupError):
         super().__init__(
             f"{overload}: no such operator overload, registered at {where}.{hint}"
             " Names are whole overloads, such as 'add.Tensor', or 'relu' for the default overload;"
-            " operators of your own are made by `jaten_ops.op`. One that another library has yet to define is named with its"
-            " schema, as in 'lib::f(Tensor x) -> Tensor'."
+            " operators of your own are made by `jaten_ops.op`. One that another library has yet to define"
+            " is named with its schema, as in 'lib::f(Tensor x) -> Tensor'."
         )
 
 
