@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -68,15 +68,24 @@ def _as_program(array: Any, order: Order) -> jax.ShapeDtypeStruct:
 
 
 def _has_images(jaxpr: Any) -> bool:
-    """Whether a convolution is in it that asks for channels last."""
+    """Whether a convolution is in it that asks for channels last.
+
+    One with a kernel for each channel asks only where images come out of order anyway, as those that are made of
+    tokens: between other convolutions, its gradients take longer with channels last.
+    """
+    equations = list(_equations(jaxpr))
+    calls = [(c, [v.aval for v in e.invars]) for e in equations if (c := _call_of(e)) is not None]
+    moves = any(e.primitive.name == "transpose" and len(e.params["permutation"]) > 2 for e in equations)
+    return any(channels_last.leads(c, *avals) for c, avals in calls if moves or c.windows.groups == 1)
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """Those of a program and of the programs in it, but for what a convolution is made of."""
     for equation in jaxpr.eqns:
-        call = _call_of(equation)
-        if call is not None:
-            if channels_last.leads(call, *[v.aval for v in equation.invars]):
-                return True
-        elif any(_has_images(body) for body in _bodies(equation)):
-            return True
-    return False
+        yield equation
+        if _call_of(equation) is None:
+            for body in _bodies(equation):
+                yield from _equations(body)
 
 
 def _call_of(equation: Any) -> correlation.Call | None:
