@@ -78,7 +78,7 @@ def test_its_kernel_runs_and_its_own_gradient(device: str, compiled: bool) -> No
     result = (torch.compile(program, backend="jaten", fullgraph=True) if compiled else program)(given).sum()
     result.backward()
     assert result.device.type == device
-    assert bool(CALLS) == compiled or device == "jax"  # plain tensors, not compiled: the library's own
+    assert bool(CALLS) == (compiled or device == "jax")  # plain tensors, not compiled: the library's own
     torch.testing.assert_close(result.cpu(), expected)
     torch.testing.assert_close(given.grad.cpu(), x.grad)
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 import transformers
 
-import jaten_ops  # noqa: F401  # defines the operators
 from jaten_ops.kernels.ragged import by_group, over_group
 
 from .comparison import assert_same
@@ -59,12 +58,14 @@ def test_gradients(name: str) -> None:
     ends, n = GROUPS[name]
     offs = torch.tensor(ends, dtype=torch.int32)
     x, matrices = (_drawn(*s, dtype=torch.float64).requires_grad_() for s in ((n, 3), (len(ends), 3, 2)))
-    by_rows = lambda x, m: torch.ops.jaten._grouped_mm(x, m, offs)  # noqa: E731  # gradcheck takes functions of tensors
+
+    def by_rows(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+        return torch.ops.jaten._grouped_mm(x, matrices, offs)
+
     torch.autograd.gradcheck(by_rows, (x, matrices))
-    y = _drawn(n, 2, dtype=torch.float64).requires_grad_()
-    over = lambda x, y: torch.ops.jaten._grouped_mm(x.T, y, offs)  # noqa: E731
-    torch.autograd.gradcheck(over, (x, y))
     torch.autograd.gradgradcheck(by_rows, (x, matrices))
+    y = _drawn(n, 2, dtype=torch.float64).requires_grad_()
+    torch.autograd.gradcheck(lambda x, y: by_rows(x.T, y), (x, y))
 
 
 def test_a_nan_stays_in_its_group() -> None:
