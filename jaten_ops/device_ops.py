@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import torch
 from jax._src import xla_bridge  # private: nothing public tells whether JAX has started
-from torch.utils._python_dispatch import _disable_current_modes
 
 from . import bridge, carrier, device, library, registry, storage, uninitialized, x64
 from .aliasing import View, resized, row_major
@@ -31,7 +30,7 @@ from .tensor import (
     make_handler,
     may_leave,
 )
-from .tracing import is_traced_now, keep_out_of_constants, opaque
+from .tracing import is_traced_now, keep_out_of_constants, opaque, out_of_sight
 from .view_ops import strides_in
 
 _aten = torch.ops.aten
@@ -134,7 +133,7 @@ def _lift_fresh(tensor: torch.Tensor) -> torch.Tensor:
     """
     if not is_traced_now() or is_traced(tensor):
         return _alias(tensor)
-    with _disable_current_modes():
+    with out_of_sight():
         plain = bridge.export(array_of(tensor)).clone()
     return torch.ops.aten._to_copy(torch.ops.aten.lift_fresh(plain), device=tensor.device)
 

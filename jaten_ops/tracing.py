@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from torch._C._dynamo import eval_frame
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,6 +33,11 @@ _TRACERS = (_KEYS.FAKE, _KEYS.PROXY, _KEYS.FUNCTIONAL)
 def is_traced_now() -> bool:
     """Whether one of the modes is on by which torch captures a program. Private: nothing public tells."""
     return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACERS)
+
+
+def out_of_sight() -> contextlib.AbstractContextManager[Any]:
+    """For the length of a block no mode sees what is called. Private: nothing public switches them off."""
+    return _disable_current_modes()
 
 
 def keep_out_of_constants(device_type: str) -> None:

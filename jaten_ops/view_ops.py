@@ -13,13 +13,14 @@ import torch
 
 from . import bridge
 from .aliasing import AnyStorage, Lens, View
+from .tracing import out_of_sight
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
 
 
 def strides_in(memory_format: torch.memory_format, shape: Sequence[int]) -> tuple[int, ...]:
     """The strides of a tensor of some sizes in a memory format."""
-    with torch.utils._python_dispatch._disable_current_modes():
+    with out_of_sight():
         return torch.empty(shape, device="meta", memory_format=memory_format).stride()
 
 
@@ -70,7 +71,7 @@ def _geometry(
     kwargs: tuple[tuple[str, Any], ...],
 ) -> Geometry | list[Geometry]:
     # with no mode on: its tensors stand for none of the user's
-    with torch.utils._python_dispatch._disable_current_modes():
+    with out_of_sight():
         operand = torch.empty(elements, dtype=dtype, device="meta").as_strided(shape, stride, offset)
         results = func(operand, *args, **dict(kwargs))
     if isinstance(results, list | tuple):
