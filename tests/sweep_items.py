@@ -88,9 +88,9 @@ HELD = frozenset(short_name(d) for d in bridge.DTYPES)
 
 def _dtypes(check: str, name: str) -> Iterator[torch.dtype]:
     op = OP_INFOS[name]
-    if check == "values":
+    if check in ("values", "device"):
         yield from sorted((d for d in op.supported_dtypes("cpu") if short_name(d) in HELD), key=str)
-    elif check in ("compiled", "device"):
+    elif check == "compiled":
         taken = [d for d in (*REACHING, torch.float64, torch.complex128) if supported(name, d)]
         yield from dict.fromkeys([*taken[:1], *(d for d in taken if d in checks.WITH_BACKWARD)])
     elif check == "gradients" or (check == "jvp" and op.supports_forward_ad):

@@ -17,8 +17,11 @@ import numpy as np
 from jax import lax
 
 from . import correlation, depthwise
+from .blocks import Blocks
 from .correlation import Call, Shape, Windows
+from .products import all_finite
 from .promotion import cast, compute_type, is_float
+from .stored import stored
 
 Part = Callable[[jax.Array, jax.Array, Windows, Shape], jax.Array]  # the last is the result's shape
 
@@ -55,12 +58,11 @@ def leads(call: Call, a: Any, b: Any) -> bool:
     """Whether a call is a reason to bring its operands into those orders."""
     channels, _ = _channels(call, a, b)
     # one with a kernel for each channel mostly lies between products, which are computed in any order
-    return channels >= _FEW_CHANNELS and lowering(call, a, b, follows=call.windows.groups > 1) is not None
+    return channels >= _LEADING_CHANNELS and lowering(call, a, b, follows=call.windows.groups > 1) is not None
 
 
-_FEW_CHANNELS = 4
-_MANY_POSITIONS = 256  # of smaller images XLA's own is as fast, and the sum over them is not written for each
-_MOST_COLUMNS = 9  # with more elements in a kernel, columns take longer than rows
+_FEW_CHANNELS = _LEADING_CHANNELS = 4
+_MANY_POSITIONS = 256  # of smaller images XLA's own is as fast
 
 
 def _channels(call: Call, a: Any, b: Any) -> tuple[int, int]:
@@ -87,12 +89,12 @@ def _choose(call: Call, a: Any, b: Any, follows: bool) -> Part | None:
     if part != "weight_gradient" and not correlation.fits(windows, a.shape[2:]):
         return None
     many = part == "weight_gradient" and math.prod(windows.positions(a.shape[2:])) >= _MANY_POSITIONS
-    if many and max(windows.stride) > 1:
-        return _of_columns_of_weight  # XLA slides the output's gradient over the input, element by element
-    if channels < _FEW_CHANNELS and part == "forward" and math.prod(windows.kernel) <= _MOST_COLUMNS:
-        return _of_columns
-    is_row = part == "forward" and channels < _FEW_CHANNELS and max(windows.dilation) == 1
-    return _along_rows if is_row else _DIRECT[part]
+    if max(windows.dilation) == 1:
+        if many and max(windows.stride) > 1:
+            return _by_blocks_of_weight
+        if part == "forward" and channels <= _FEW_CHANNELS:
+            return _by_blocks
+    return _DIRECT[part]
 
 
 # --- XLA's convolution ------------------------------------------------------------------------------------------------
@@ -145,49 +147,36 @@ _DIRECT: dict[str, Part] = {
 }
 
 
-# --- a product with what lies under each element of the kernel, which is taken with channels first --------------------
+# --- blocks of elements as channels -----------------------------------------------------------------------------------
 
 
-def _columns(x: jax.Array, windows: Windows) -> jax.Array:
-    """(N, ..., C) as (N, C * elements of a kernel, positions)."""
-    first = lax.transpose(x, (0, x.ndim - 1, *range(1, x.ndim - 1)))
-    columns = correlation.under_windows(first, windows, 2)
-    return lax.reshape(columns, (x.shape[0], x.shape[-1] * math.prod(windows.kernel), math.prod(columns.shape[3:])))
+def _on_blocks(image: jax.Array, weight: jax.Array, blocks: Blocks) -> jax.Array:
+    return blocks.output(_direct(image, blocks.kernel(weight), blocks.windows_on_blocks, ()))
 
 
-def _of_columns(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    columns = _columns(x, windows)
-    matrix = lax.transpose(weight, (weight.ndim - 2, *range(weight.ndim - 2), weight.ndim - 1))
-    matrix = lax.reshape(matrix, (columns.shape[1], shape[-1]))
-    return lax.reshape(lax.dot_general(columns, matrix, (((1,), (0,)), ((), ()))), shape)
+def _by_blocks(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """Where no element is infinite or NaN: the zeros between the windows on blocks would spread it."""
+    blocks = Blocks.of_few_channels(windows, shape[1:-1], x.shape[-1])
+    image = stored(lambda x, _: blocks.image(x), x, weight)
+    if blocks.without_zeros:
+        return _on_blocks(image, weight, blocks)
+
+    def on_blocks(image: jax.Array, x: jax.Array, weight: jax.Array) -> jax.Array:
+        return _on_blocks(image, weight, blocks)
+
+    def on_elements(image: jax.Array, x: jax.Array, weight: jax.Array) -> jax.Array:
+        more = [(0, m - n, 0) for n, m in zip(blocks.positions, blocks.positions_in_blocks, strict=True)]
+        return lax.pad(_direct(x, weight, windows, shape), np.zeros((), x.dtype), [(0, 0, 0), *more, (0, 0, 0)])
+
+    found = lax.cond(all_finite(image), on_blocks, on_elements, image, x, weight)
+    return lax.slice(found, (0,) * found.ndim, shape)
 
 
-def _of_columns_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    """One image after the other: the columns of all would not fit a cache, and could be a hundred times the images."""
-    last = lax.reshape(grad, (grad.shape[0], math.prod(grad.shape[1:-1]), shape[-1]))
-
-    def add(i: jax.Array, total: jax.Array) -> jax.Array:
-        image, of_image = (lax.dynamic_slice_in_dim(a, i, 1) for a in (x, last))
-        return total + lax.dot_general(_columns(image, windows)[0], of_image[0], (((1,), (0,)), ((), ())))
-
-    terms = x.shape[-1] * math.prod(windows.kernel)
-    total = lax.fori_loop(0, x.shape[0], add, lax.full((terms, shape[-1]), 0, grad.dtype))
-    split = lax.reshape(total, (x.shape[-1], *shape[:-2], shape[-1]))
-    return lax.transpose(split, (*range(1, split.ndim - 1), 0, split.ndim - 1))
-
-
-# --- few channels: a row's elements and their channels are one dimension, along which a window is one stretch ---------
-
-
-def _along_rows(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    channels, last = x.shape[-1], len(windows.kernel)
-    padded = _padded(x, windows)
-    rows = lax.reshape(padded, (*padded.shape[:last], padded.shape[last] * channels, 1))
-    kernel = lax.reshape(weight, (*windows.kernel[:-1], windows.kernel[-1] * channels, 1, weight.shape[-1]))
-    ones = windows._replace(
-        stride=(*windows.stride[:-1], windows.stride[-1] * channels), padding=(0,) * last,
-    )  # fmt: skip
-    return _direct(rows, kernel, ones, shape)
+def _by_blocks_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    blocks = Blocks(windows, grad.shape[1:-1])
+    image = stored(lambda x, _: blocks.image(x), x, grad)
+    by_weight = lambda w: _on_blocks(image, w, blocks)  # noqa: E731  # as an argument
+    return jax.linear_transpose(by_weight, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
 
 
 # --- a kernel of one element: a product of matrices ------------------------------------------------------------------

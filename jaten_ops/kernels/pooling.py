@@ -76,24 +76,76 @@ def _scatter_add(n: int, like: jax.Array, values: jax.Array, indices: jax.Array)
     return cast(out.reshape(like.shape), values.dtype)
 
 
-def _max_pool_backward(n: int, grad_output, self, *args):
-    """The gradient of every max pooling that returns indices; they are the last argument."""
+_MOST_SHIFTS = 16
+
+
+def _window_shifts(kernel_size: int, stride: int, padding: int, dilation: int) -> range:
+    """The windows that positions from stride * q to stride * (q + 1) lie under, as distances from q."""
+    return range(-((dilation * (kernel_size - 1) - padding) // stride), (stride - 1 + padding) // stride + 1)
+
+
+def _repeated(x: jax.Array, times: Ints) -> jax.Array:
+    """Each element of the last axes so many times."""
+    lead, n = x.ndim - len(times), len(times)
+    sizes = [size for pair in zip(x.shape[lead:], times, strict=True) for size in pair]
+    dims = (*range(lead), *range(lead, lead + 2 * n, 2))
+    spread = lax.broadcast_in_dim(x, (*x.shape[:lead], *sizes), dims)
+    return spread.reshape(*x.shape[:lead], *(size * t for size, t in zip(x.shape[lead:], times, strict=True)))
+
+
+def _from_windows(like: jax.Array, values: jax.Array, indices: jax.Array, strides: Ints, shifts: list[range]):
+    """What windows give to the positions that their indices name, which lie under them.
+
+    Each position asks the windows that it lies under, as ATen does it on CUDA; no element is found by its index.
+    """
+    n = len(strides)
+    lead, plane = like.ndim - n, like.shape[-n:]
+    blocks = [-(-size // s) for size, s in zip(plane, strides, strict=True)]
+    whole = [b * s for b, s in zip(blocks, strides, strict=True)]
+    edges = zip(blocks, shifts, values.shape[lead:], strict=True)
+    widths = [(0, 0, 0)] * lead + [(-d[0], b + d[-1] - size, 0) for b, d, size in edges]
+    dtype = _index_type(whole)
+    indices = lax.pad(indices.astype(dtype), dtype.type(-1), widths)
+    values = lax.pad(values, np.zeros((), values.dtype), widths)
+    positions = [lax.broadcasted_iota(dtype, whole, i) * dtype.type(prod(plane[i + 1 :])) for i in range(n)]
+    position = jnp.broadcast_to(reduce(lax.add, positions), (*like.shape[:lead], *whole))
+    total = jnp.zeros(position.shape, values.dtype)
+    for start in np.ndindex(*map(len, shifts)):
+        bounds = [slice(None)] * lead + [slice(at, at + b) for at, b in zip(start, blocks, strict=True)]
+        named, given = (_repeated(a[tuple(bounds)], strides) for a in (indices, values))
+        total = total + jnp.where(named == position, given, np.zeros((), values.dtype))
+    return lax.slice(total, [0] * like.ndim, like.shape)
+
+
+def _max_pool_backward(n: int, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices):
+    kernel_size = expand(kernel_size, n)
+    strides = expand(stride, n, kernel_size)
+    settings = zip(kernel_size, strides, expand(padding, n), expand(dilation, n), strict=True)
+    shifts = [_window_shifts(*setting) for setting in settings]
+    if not 0 < prod(map(len, shifts)) <= _MOST_SHIFTS or not grad_output.size:
+        return _scatter_add(n, self, grad_output, indices)
+    compute = compute_type(grad_output.dtype)
+    return cast(_from_windows(self, cast(grad_output, compute), indices, strides, shifts), grad_output.dtype)
+
+
+def _indexed_pool_backward(n: int, grad_output, self, *args):
+    """The gradient of other max poolings that return indices; they are the last argument."""
     return _scatter_add(n, self, grad_output, args[-1])
 
 
 for _n in (2, 3):
     kernel(f"max_pool{_n}d_with_indices")(partial(_max_pool, _n))
+    kernel(f"max_pool{_n}d_with_indices_backward")(partial(_max_pool_backward, _n))
     kernel(f"adaptive_max_pool{_n}d")(partial(_adaptive_max_pool, _n))
-    kernel(
-        f"max_pool{_n}d_with_indices_backward",
-        f"adaptive_max_pool{_n}d_backward",
-        f"fractional_max_pool{_n}d_backward",
-    )(partial(_max_pool_backward, _n))
+    kernel(f"adaptive_max_pool{_n}d_backward", f"fractional_max_pool{_n}d_backward")(
+        partial(_indexed_pool_backward, _n)
+    )
 
 
 @kernel("max_pool2d_backward")
-def max_pool2d_backward(grad_output, self, *settings):
-    return _scatter_add(2, self, grad_output, _max_pool(2, self, *settings)[1])
+def max_pool2d_backward(grad_output, self, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False):
+    settings = kernel_size, stride, padding, dilation, ceil_mode
+    return _max_pool_backward(2, grad_output, self, *settings, _max_pool(2, self, *settings)[1])
 
 
 def _fractional_starts(sample: jax.Array, size: int, outputs: int, kernel_size: int) -> jax.Array:

@@ -1,0 +1,107 @@
+"""Images as blocks of neighbouring elements, whose elements are channels: for convolutions on a CPU.
+
+Eigen takes a convolution in stretches of channels; of one or three, as pictures have, each stretch is an element or
+three. And the weight's gradient of a convolution with strides slides the output's gradient over the input element by
+element. Of blocks of as many rows and columns as the stride a convolution has no stride any more, and more channels;
+with several windows side by side as the outputs of one, which has zeros before or behind them then, more still. An
+image is (N, ..., C) here, a kernel (..., C, O).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jax import lax
+
+from .correlation import Shape, Windows
+
+_ENOUGH_CHANNELS = 8
+_ACROSS = (1, 2, 4)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How the windows of a kernel, without dilation, fall into blocks.
+
+    Attributes:
+        windows: those on the elements.
+        positions: how many there are of them, in each dimension.
+        across: how many of them, side by side in the last dimension, are a window on blocks.
+    """
+
+    windows: Windows
+    positions: Shape
+    across: int = 1
+
+    @classmethod
+    def of_few_channels(cls, windows: Windows, positions: Shape, channels: int) -> Blocks:
+        """Such that a block has enough channels."""
+        each = channels * math.prod(windows.stride)
+        return cls(windows, positions, next((n for n in _ACROSS if each * n >= _ENOUGH_CHANNELS), _ACROSS[-1]))
+
+    @property
+    def _across(self) -> Shape:
+        return (*(1,) * (len(self.positions) - 1), self.across)
+
+    @property
+    def size(self) -> Shape:
+        """Elements of a block, in each dimension."""
+        return tuple(a * s for a, s in zip(self._across, self.windows.stride, strict=True))
+
+    @property
+    def kernel_size(self) -> Shape:
+        """Blocks that a window lies on."""
+        each = zip(self._across, self.windows.stride, self.windows.kernel, self.size, strict=True)
+        return tuple(-(-((a - 1) * s + k) // b) for a, s, k, b in each)
+
+    @property
+    def positions_in_blocks(self) -> Shape:
+        """How many windows there are in whole blocks, in each dimension."""
+        return tuple(-(-n // a) * a for n, a in zip(self.positions, self._across, strict=True))
+
+    @property
+    def without_zeros(self) -> bool:
+        """Whether the windows on blocks are those on the elements, so that no zero meets an infinity."""
+        whole = tuple(n * b for n, b in zip(self.kernel_size, self.size, strict=True))
+        return self.across == 1 and whole == self.windows.kernel
+
+    @property
+    def windows_on_blocks(self) -> Windows:
+        n = len(self.positions)
+        return Windows(self.kernel_size, (1,) * n, (0,) * n, (1,) * n, 1)
+
+    def image(self, x: jax.Array) -> jax.Array:
+        """Of an image, with zeros around it, or elements away, such that it falls into whole blocks."""
+        each = zip(self.positions_in_blocks, self._across, self.kernel_size, self.size, strict=True)
+        whole = [(n // a + k - 1) * b for n, a, k, b in each]
+        sides = [(p, w - p - n, 0) for p, w, n in zip(self.windows.padding, whole, x.shape[1:-1], strict=True)]
+        padded = lax.pad(x, np.zeros((), x.dtype), [(0, 0, 0), *sides, (0, 0, 0)])
+        return jax.vmap(self._split)(padded)
+
+    def kernel(self, weight: jax.Array) -> jax.Array:
+        """Of a kernel: its outputs are those of each window in turn."""
+        *first, last = (n * b for n, b in zip(self.kernel_size, self.size, strict=True))
+        before = [(0, w - k, 0) for w, k in zip(first, self.windows.kernel[:-1], strict=True)]
+        shifted = []
+        for i in range(self.across):
+            start = i * self.windows.stride[-1]
+            widths = [*before, (start, last - start - self.windows.kernel[-1], 0), (0, 0, 0), (0, 0, 0)]
+            shifted.append(lax.pad(weight, np.zeros((), weight.dtype), widths))
+        outputs_first = lax.concatenate(shifted, weight.ndim - 1).transpose(-1, *range(weight.ndim - 1))
+        return jax.vmap(self._split, out_axes=-1)(outputs_first)
+
+    def _split(self, x: jax.Array) -> jax.Array:
+        """(..., C), each dimension a number of blocks, as (blocks, ..., channels of a block)."""
+        n, counts = len(self.size), [m // b for m, b in zip(x.shape, self.size, strict=False)]
+        sizes = [m for pair in zip(counts, self.size, strict=True) for m in pair]
+        split = lax.reshape(x, (*sizes, x.shape[-1]))
+        moved = lax.transpose(split, (*range(0, 2 * n, 2), *range(1, 2 * n, 2), 2 * n))
+        return lax.reshape(moved, (*counts, math.prod(self.size) * x.shape[-1]))
+
+    def output(self, found: jax.Array) -> jax.Array:
+        """The output, at all positions in blocks, of what the windows on blocks give."""
+        *first, last, outputs = found.shape
+        return lax.reshape(found, (*first, last * self.across, outputs // self.across))
