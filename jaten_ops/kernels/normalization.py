@@ -210,15 +210,19 @@ def native_batch_norm_backward(
     mean, invstd = (_per_channel(s, x.ndim) for s in _widen(mean, invstd, like=input))
     if train:
         mean, invstd = _saved(x, mean, invstd, dims)
-        grad_input = _backward(grad, x, scale, mean, invstd, dims)
     else:
         invstd = _inverse_std(invstd, cast(eps, x.dtype))
-        grad_input = grad * (invstd * scale)
+    normal = (x - mean) * invstd
+    sums = [jnp.sum(g, dims, keepdims=True) for g in (grad * normal, grad)]
+    count = np.asarray(math.prod(x.shape[d] for d in dims), x.dtype)
+    centred = grad - sums[1] / count - normal * (sums[0] / count) if train else grad
     dtype = statistics_dtype(input, running_mean, running_var) if weight is None else weight.dtype
+    grad_input = centred * (invstd * scale)
+    of_weight, of_bias = (cast(s.reshape(-1), dtype) for s in sums)
     return (
         cast(grad_input, input.dtype) if output_mask[0] else None,
-        cast(jnp.sum(grad * ((x - mean) * invstd), dims), dtype) if output_mask[1] else None,
-        cast(jnp.sum(grad, dims), dtype) if output_mask[2] else None,
+        of_weight if output_mask[1] else None,
+        of_bias if output_mask[2] else None,
     )
 
 
