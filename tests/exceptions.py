@@ -57,7 +57,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "ATen gives NaN for entries of 8 and more in half precision; jaten computes in float32",
-        ("values matrix_exp bfloat16 float16",),
+        ("values matrix_exp bfloat16 float16", "device matrix_exp bfloat16 float16"),
     ),
     Row(
         "what a graph of ATen's operators does not hold: an operator of torch.nn itself, the memory around an input",

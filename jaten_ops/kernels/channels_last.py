@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from . import correlation, depthwise
-from .blocks import Blocks
+from .blocks import FEW_CHANNELS, Blocks, side_by_side
 from .correlation import Call, Shape, Windows
 from .products import all_finite
 from .promotion import cast, compute_type, is_float
@@ -61,7 +61,7 @@ def leads(call: Call, a: Any, b: Any) -> bool:
     return channels >= _LEADING_CHANNELS and lowering(call, a, b, follows=call.windows.groups > 1) is not None
 
 
-_FEW_CHANNELS = _LEADING_CHANNELS = 4
+_LEADING_CHANNELS = 4
 _MANY_POSITIONS = 256  # of smaller images XLA's own is as fast
 
 
@@ -92,8 +92,8 @@ def _choose(call: Call, a: Any, b: Any, follows: bool) -> Part | None:
     if max(windows.dilation) == 1:
         if many and max(windows.stride) > 1:
             return _by_blocks_of_weight
-        if part == "forward" and channels <= _FEW_CHANNELS:
-            return _by_blocks
+        if _is_by_blocks(call, channels, outputs):
+            return _BY_BLOCKS[part]
     return _DIRECT[part]
 
 
@@ -150,13 +150,22 @@ _DIRECT: dict[str, Part] = {
 # --- blocks of elements as channels -----------------------------------------------------------------------------------
 
 
+def _is_by_blocks(call: Call, channels: int, outputs: int) -> bool:
+    windows = call.windows
+    if call.part == "forward":
+        strided = max(windows.stride) > 1 and channels <= FEW_CHANNELS
+        return strided or side_by_side(windows, channels, outputs) > 1
+    within = all(p <= r for p, r in zip(windows.padding, windows.reach(), strict=True)) and max(windows.stride) == 1
+    return call.part == "input_gradient" and within and side_by_side(windows, outputs, channels) > 1
+
+
 def _on_blocks(image: jax.Array, weight: jax.Array, blocks: Blocks) -> jax.Array:
     return blocks.output(_direct(image, blocks.kernel(weight), blocks.windows_on_blocks, ()))
 
 
 def _by_blocks(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """Where no element is infinite or NaN: the zeros between the windows on blocks would spread it."""
-    blocks = Blocks.of_few_channels(windows, shape[1:-1], x.shape[-1])
+    blocks = Blocks(windows, shape[1:-1], side_by_side(windows, x.shape[-1], shape[-1]))
     image = stored(lambda x, _: blocks.image(x), x, weight)
     if blocks.without_zeros:
         return _on_blocks(image, weight, blocks)
@@ -172,11 +181,22 @@ def _by_blocks(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) 
     return lax.slice(found, (0,) * found.ndim, shape)
 
 
+def _by_blocks_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """Without strides the transpose is a convolution: by the kernel from its end, its channels swapped."""
+    last = weight.ndim - 1
+    turned = lax.transpose(lax.rev(weight, range(last - 1)), (*range(last - 1), last, last - 1))
+    around = tuple(r - p for r, p in zip(windows.reach(), windows.padding, strict=True))
+    return _by_blocks(grad, turned, windows._replace(padding=around), shape)
+
+
 def _by_blocks_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     blocks = Blocks(windows, grad.shape[1:-1])
     image = stored(lambda x, _: blocks.image(x), x, grad)
     by_weight = lambda w: _on_blocks(image, w, blocks)  # noqa: E731  # as an argument
     return jax.linear_transpose(by_weight, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
+
+
+_BY_BLOCKS: dict[str, Part] = {"forward": _by_blocks, "input_gradient": _by_blocks_of_gradient}
 
 
 # --- a kernel of one element: a product of matrices ------------------------------------------------------------------
