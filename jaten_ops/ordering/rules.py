@@ -7,6 +7,7 @@ window, as the order decides between equal ones.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -110,6 +111,7 @@ def _iota(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
 
 
 _MOST_ADDED = 16
+_PARTS = 8  # more, and XLA would store each beforehand
 
 
 def _sum_in_stretches(array: jax.Array, axes: tuple[int, ...]) -> jax.Array:
@@ -120,8 +122,11 @@ def _sum_in_stretches(array: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     """
     together = [a for a in axes if all(b in axes for b in range(a, array.ndim))]
     apart = [a for a in axes if a not in together]
-    if not apart or math.prod(array.shape[a] for a in axes) <= _MOST_ADDED:
+    count = math.prod(array.shape[a] for a in axes)
+    if not apart or count <= _MOST_ADDED:
         return lax.reduce_sum(array, axes)
+    if axes == tuple(range(len(axes))) and count >= _MOST_ADDED * _PARTS:
+        return _sum_of_rows(array, len(axes))
     if math.prod(array.shape[a] for a in together) >= _MOST_ADDED:
         first, rest = lax.reduce_sum(array, together), apart
     else:
@@ -131,6 +136,24 @@ def _sum_in_stretches(array: jax.Array, axes: tuple[int, ...]) -> jax.Array:
         cut = lax.reshape(array, (*array.shape[:last], size // stretch, stretch, *array.shape[last + 1 :]))
         first, rest = lax.reduce_sum(cut, (last + 1,)), list(axes)
     return lax.convert_element_type(lax.reduce_sum(lax.convert_element_type(first, np.float64), rest), array.dtype)
+
+
+def _sum_of_rows(array: jax.Array, leading: int) -> jax.Array:
+    """The sum over the first dimensions, several rows at once and what they give as a product.
+
+    A sum would be a kernel of XLA's that stores each operand and runs operator by operator; a product is one that
+    leaves what goes into it to a compiled loop.
+    """
+    count, kept = math.prod(array.shape[:leading]), array.shape[leading:]
+    rows = lax.reshape(array, (count, math.prod(kept)))
+    length = count // _PARTS
+    parts = [lax.slice_in_dim(rows, i * length, (i + 1) * length) for i in range(_PARTS)]
+    first = lax.convert_element_type(functools.reduce(lax.add, parts), np.float64)
+    total = lax.dot(np.ones(length), first)
+    if rest := count % _PARTS:
+        last = lax.convert_element_type(lax.slice_in_dim(rows, count - rest, count), np.float64)
+        total = total + lax.reduce_sum(last, (0,))
+    return lax.reshape(lax.convert_element_type(total, array.dtype), kept)
 
 
 @_rule(
