@@ -343,3 +343,22 @@ def test_outputs_have_the_strides_of_eager() -> None:
 def test_a_transposed_input_is_not_copied_by_its_own() -> None:
     x, w = torch.randn(5, 3), torch.randn(5, 4)
     torch.testing.assert_close(torch.compile(lambda a, b: a @ b + 1, backend="jaten")(x.t(), w), x.t() @ w + 1)
+
+
+def _row_sums(x: Any) -> Any:
+    heavy = jnp.tanh(x) * x
+    return x.sum((0, 2, 3)), (x * x).sum((0, 2, 3)), heavy.sum((0, 2, 3)), x.sum((0, 2))
+
+
+@pytest.mark.parametrize("size", [(1, 4), (12, 17), (64, 63)])
+def test_sums_over_rows_are_as_exact_as_their_dtype(size: tuple[int, int]) -> None:
+    """Of what is simple and what is not, of few and many rows, some of them left over."""
+    image = (_RNG.standard_normal((3, 4, *size)) + 100).astype("float32")
+
+    with Enabled():
+        got = jax.jit(ordered(_after_convolution(_row_sums)))(image, _KERNEL)
+        convolved = jax.jit(ordered(_after_convolution(lambda x: x)))(image, _KERNEL)
+        expected = _row_sums(np.asarray(convolved, "float64"))
+    for of_float32, of_float64 in zip(got, expected, strict=True):
+        assert of_float32.dtype == np.float32
+        np.testing.assert_allclose(of_float32, of_float64, rtol=1e-6, atol=1e-6 * float(np.abs(of_float64).max()))

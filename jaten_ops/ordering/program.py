@@ -12,7 +12,7 @@ from jax.extend import core
 
 from jaten_ops.kernels import channels_last, correlation
 
-from .rules import MATRIX_RULES, RULES, Rule
+from .rules import MATRIX_RULES, RULES, Rule, work_of
 from .values import Order, Ordered, places, row_major
 
 _BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
@@ -127,7 +127,11 @@ def _apply(equation: Any, operands: list[Ordered], rules: dict[str, Rule]) -> li
         return _run(body if hasattr(body, "consts") else core.ClosedJaxpr(body, ()), operands, rules)
     rule = rules.get(name)
     found = None if rule is None else rule(equation, operands)
-    return _as_it_is(equation, operands) if found is None else found
+    if found is None:
+        found = _as_it_is(equation, operands)
+    for result in found:
+        result.work = work_of(name, operands)
+    return found
 
 
 def _correlated(call: correlation.Call, avals: Sequence[Any], operands: list[Ordered]) -> Ordered | None:

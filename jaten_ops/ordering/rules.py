@@ -24,6 +24,25 @@ RULES: dict[str, Rule] = {}
 """Those of programs with convolutions."""
 
 
+_SIMPLE = """
+abs add add_any and ceil clamp convert_element_type copy eq floor ge gt is_finite le lt max min mul ne neg not or round
+select_n sign square stop_gradient sub xor
+"""
+_MOVES = "concatenate pad reshape rev slice split squeeze transpose"
+MUCH_WORK = 13  # more than to store it and read it again
+
+
+def work_of(name: str, operands: Sequence[Ordered]) -> int:
+    """The `Ordered.work` of what a primitive gives: that of its operands and its own, if it is fused with its users.
+
+    What is repeated is computed once, for as many elements as it had before.
+    """
+    if name not in _FUSED:
+        return 0
+    most = max(math.prod(x.shape) for x in operands)
+    return sum(x.work for x in operands if math.prod(x.shape) == most) + _FUSED[name]
+
+
 def _rule(*names: str) -> Callable[[Rule], Rule]:
     def add(rule: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, rule))
@@ -65,6 +84,10 @@ def _elementwise(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | 
         return None
     arrays = [x.array(order if x.ndim == ndim else None) for x in operands]  # a number may stand beside
     return _results(equation, _bind(equation, arrays), order)
+
+
+_FUSED = dict.fromkeys(ELEMENTWISE.split(), MUCH_WORK) | dict.fromkeys(_SIMPLE.split(), 1)
+_FUSED |= dict.fromkeys(_MOVES.split(), 0)
 
 
 # Repetition: a value that costs nothing in whatever order it is wanted
@@ -114,8 +137,8 @@ _MOST_ADDED = 16
 _PARTS = 8  # more, and XLA would store each beforehand
 
 
-def _sum_in_stretches(array: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """The sum over dimensions, in float32.
+def _sum_in_stretches(array: jax.Array, axes: tuple[int, ...], *, is_simple: bool) -> jax.Array:
+    """The sum over dimensions, in float32, of what is simple to compute anew or not.
 
     XLA adds up elements that are apart in memory one after the other, and those that are not in several sums side by
     side. The former are added in stretches, and the stretches' sums in double precision.
@@ -125,7 +148,7 @@ def _sum_in_stretches(array: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     count = math.prod(array.shape[a] for a in axes)
     if not apart or count <= _MOST_ADDED:
         return lax.reduce_sum(array, axes)
-    if axes == tuple(range(len(axes))) and count >= _MOST_ADDED * _PARTS:
+    if is_simple and axes == tuple(range(len(axes))) and count >= _MOST_ADDED * _PARTS:
         return _sum_of_rows(array, len(axes))
     if math.prod(array.shape[a] for a in together) >= _MOST_ADDED:
         first, rest = lax.reduce_sum(array, together), apart
@@ -141,8 +164,8 @@ def _sum_in_stretches(array: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 def _sum_of_rows(array: jax.Array, leading: int) -> jax.Array:
     """The sum over the first dimensions, several rows at once and what they give as a product.
 
-    A sum would be a kernel of XLA's that stores each operand and runs operator by operator; a product is one that
-    leaves what goes into it to a compiled loop.
+    XLA makes of a sum a kernel for which all that goes into it is stored, and which runs operator by operator; what
+    goes into a product is a compiled loop, in which its operands are computed anew.
     """
     count, kept = math.prod(array.shape[:leading]), array.shape[leading:]
     rows = lax.reshape(array, (count, math.prod(kept)))
@@ -166,7 +189,11 @@ def _reduction(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | No
         return None
     array, at = operand.array(order), tuple(sorted(places(axes, order)))
     is_sum = equation.primitive.name == "reduce_sum" and array.dtype == np.float32
-    results = [_sum_in_stretches(array, at)] if is_sum else _bind(equation, [array], axes=at)
+    results = (
+        [_sum_in_stretches(array, at, is_simple=operand.work < MUCH_WORK)]
+        if is_sum
+        else _bind(equation, [array], axes=at)
+    )
     return _results(equation, results, without(order, axes))
 
 

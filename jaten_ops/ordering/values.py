@@ -35,9 +35,12 @@ class Ordered:
         make: what makes one in any order, of a value that costs nothing to make (a number, repeated); it has no forms
             until somebody asks.
         likes: the order in which such a value is best made, if that matters.
+
+    Attributes:
+        work: what it takes to compute an element of it anew, in simple operations, from what is stored.
     """
 
-    __slots__ = ("_likes", "_make", "forms", "shape")
+    __slots__ = ("_likes", "_make", "forms", "shape", "work")
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class Ordered:
         likes: Order | None = None,
     ) -> None:
         self.shape, self.forms, self._make, self._likes = tuple(shape), forms, make, likes
+        self.work = 0
 
     @classmethod
     def of(cls, array: jax.Array) -> Ordered:
