@@ -362,3 +362,14 @@ def test_sums_over_rows_are_as_exact_as_their_dtype(size: tuple[int, int]) -> No
     for of_float32, of_float64 in zip(got, expected, strict=True):
         assert of_float32.dtype == np.float32
         np.testing.assert_allclose(of_float32, of_float64, rtol=1e-6, atol=1e-6 * float(np.abs(of_float64).max()))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool", "complex64", "int32", "bfloat16"])
+def test_what_took_work_is_stored_before_it_is_brought_in_order(dtype: str) -> None:
+    def fn(x: Any) -> Any:
+        mixed = jnp.maximum(x * 2 - 1, -x) + x
+        return (mixed > 0 if dtype == "bool" else mixed.astype(dtype)).reshape(2, -1)
+
+    after = _after_convolution(fn)
+    with Enabled():
+        _same(jax.jit(ordered(after))(_IMAGE, _KERNEL), jax.jit(after)(_IMAGE, _KERNEL))

@@ -7,6 +7,11 @@ from collections.abc import Callable, Sequence
 import jax
 from jax import lax
 
+from jaten_ops.kernels.promotion import is_float
+from jaten_ops.kernels.stored import stored
+
+_WORK_TO_STORE = 4  # XLA would compute it in the order that is asked for, and read each operand across memory
+
 Order = tuple[int, ...]
 """The dimensions as the program has them, in the order in which they lie in memory, the widest first."""
 
@@ -75,7 +80,11 @@ class Ordered:
                 self.forms[order] = self._make(order)
             else:
                 have, array = next(iter(self.forms.items()))
-                self.forms[order] = lax.transpose(array, places(order, have))
+                permutation = places(order, have)
+                if self.work >= _WORK_TO_STORE and is_float(array.dtype) and array.size:
+                    self.forms[order] = stored(lambda a: lax.transpose(a, permutation), array)
+                else:
+                    self.forms[order] = lax.transpose(array, permutation)
         return self.forms[order]
 
     def transposed(self, permutation: Sequence[int]) -> Ordered:
