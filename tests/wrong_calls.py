@@ -109,6 +109,7 @@ BY_VALUES: list[Wrong] = [
     # probabilities and random numbers
     *_rows("multinomial", (v, 2, True), {0: t(1.0, -1, 1)}, {0: t(1, nan, 1)}, {0: t(1, inf, 1)}, {0: v * 0}),
     *_rows("multinomial", (v, 2), {0: t(1.0, -1, 1)}, {0: t(1, nan, 1)}, {0: t(1, inf, 1)}, {0: v * 0}),
+    *_rows("multinomial", (v, 2), {0: v[:1].expand(2**24 + 1)}),
     *_rows("bernoulli", (v,), {0: v * 2}, {0: -v}, {0: v * nan}),
     *_rows("bernoulli.p", (v, 0.5), {1: 1.5}, {1: -0.5}, {1: nan}),
     *_rows("bernoulli.Tensor", (v, v), {1: v * 2}, {1: v * nan}),

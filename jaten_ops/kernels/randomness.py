@@ -351,6 +351,7 @@ def multinomial(self, num_samples, replacement=False, *, key):
     _check(is_float(self.dtype), "multinomial only supports floating-point dtypes for input")
     categories = self.shape[-1]
     _check(num_samples > 0, "cannot sample n_sample <= 0 samples")
+    _check(categories <= 2**24, "number of categories cannot exceed 2^24")
     p = cast(self, compute_type(self.dtype))
     message = "probability tensor contains either `inf`, `nan` or element < 0"
     require(jnp.isfinite(p) & (p >= 0), RuntimeError, message)
