@@ -12,7 +12,7 @@ from jaten_ops.kernels import channels_last
 from jaten_ops.kernels.blocks import Blocks, side_by_side
 from jaten_ops.kernels.correlation import Call, Windows
 
-# channels, outputs, image, kernel, stride, padding; whether windows are put side by side
+# channels, outputs, image, kernel, stride, padding
 CASES = {
     "of a picture": (3, 16, (12, 11), (3, 3), (1, 1), (1, 1)),
     "of a gray picture": (1, 6, (9, 14), (5, 5), (1, 1), (2, 2)),

@@ -365,7 +365,7 @@ def test_sums_over_rows_are_as_exact_as_their_dtype(size: tuple[int, int]) -> No
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bool", "complex64", "int32", "bfloat16"])
-def test_what_took_work_is_stored_before_it_is_brought_in_order(dtype: str) -> None:
+def test_what_took_work_is_brought_in_order(dtype: str) -> None:
     def fn(x: Any) -> Any:
         mixed = jnp.maximum(x * 2 - 1, -x) + x
         return (mixed > 0 if dtype == "bool" else mixed.astype(dtype)).reshape(2, -1)

@@ -8,6 +8,7 @@ one core.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -192,7 +193,7 @@ def _by_blocks_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows,
 def _by_blocks_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     blocks = Blocks(windows, grad.shape[1:-1])
     image = stored(lambda x, _: blocks.image(x), x, grad)
-    by_weight = lambda w: _on_blocks(image, w, blocks)  # noqa: E731  # as an argument
+    by_weight = functools.partial(_on_blocks, image, blocks=blocks)
     return jax.linear_transpose(by_weight, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
 
 

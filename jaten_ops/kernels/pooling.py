@@ -68,6 +68,8 @@ def _adaptive_max_pool(n: int, self, output_size):
 
 def _scatter_add(n: int, like: jax.Array, values: jax.Array, indices: jax.Array) -> jax.Array:
     """Adds values to zeros shaped like `like`, at flat positions in each plane of n dimensions."""
+    if not values.size:
+        return jnp.zeros(like.shape, values.dtype)
     plane, planes = prod(like.shape[-n:]), prod(like.shape[:-n])
     dtype = _index_type((planes, plane))
     at = indices.astype(dtype).reshape(planes, -1) + np.arange(planes, dtype=dtype)[:, None] * dtype.type(plane)

@@ -129,8 +129,9 @@ def _apply(equation: Any, operands: list[Ordered], rules: dict[str, Rule]) -> li
     found = None if rule is None else rule(equation, operands)
     if found is None:
         found = _as_it_is(equation, operands)
-    for result in found:
-        result.work = work_of(name, operands)
+    if rules is RULES:  # only what a CPU's convolutions lead: on a GPU a branch would wait for the host
+        for result in found:
+            result.work = work_of(name, operands)
     return found
 
 
