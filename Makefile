@@ -44,7 +44,7 @@ check: $(INSTALLED) ## the generated rows match the installed torch
 coverage: $(INSTALLED) ## print and write the coverage table
 	$(BIN)/python -m tools.codegen coverage
 
-bench: $(INSTALLED) ## jaten against eager, Inductor and hand-written JAX: 25 minutes, half of it with OPTIONS=--quick
+bench: $(INSTALLED) ## jaten against eager, Inductor, hand-written JAX and, with TORCHAX_PYTHON=PATH, torchax: 25 minutes, half of it with OPTIONS=--quick
 	-$(BIN)/python -m benchmarks $(OPTIONS)
 	$(BIN)/python -m benchmarks.report
 

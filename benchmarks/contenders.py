@@ -1,4 +1,4 @@
-"""Who runs the models: eager PyTorch, `torch.compile` with a backend, and hand-written JAX.
+"""Who runs the models: eager PyTorch, `torch.compile` with a backend, torchax, and hand-written JAX.
 
 Each gives one function for a job; a call of it does the whole job and waits for its end.
 
@@ -10,6 +10,7 @@ Each gives one function for a job; a call of it does the whole job and waits for
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,23 +23,25 @@ from torch._dynamo.backends.common import aot_autograd
 
 import jaten_ops
 
+from . import torchax
 from .models import Case
-from .models.case import Weights, jax_loss, torch_loss
-
-RATE, DECAY, BETA1, BETA2, EPSILON = 1e-3, 1e-2, 0.9, 0.999, 1e-8
+from .models.case import BETA1, BETA2, DECAY, EPSILON, RATE, Weights, jax_loss, torch_loss
 
 # A call gives the output, or the loss, by which the contenders are checked against each other.
-Job = Callable[[], Tensor | jax.Array]
+Job = Callable[[], Tensor | jax.Array | np.ndarray]
 Maker = Callable[[Case, str, torch.dtype], Job]
 
 SUBJECT = "jaten"
 ON_JAX = "jaten on jax"
 STEP = "jaten step"  # the whole step by compile_step, on tensors of jax
 REFERENCE = "eager"
+TORCHAX = "torchax"
 CAPTURE = "capture alone"  # what Dynamo and AOTAutograd cost: its values are no results
 
 
-def to_numpy(case: Case, value: Tensor | jax.Array) -> np.ndarray:
+def to_numpy(case: Case, value: Tensor | jax.Array | np.ndarray) -> np.ndarray:
+    if isinstance(value, np.ndarray):
+        return value
     if isinstance(value, Tensor):
         return value.detach().cpu().float().numpy()
     return np.asarray(case.output_of_jax(value).astype(jnp.float32))
@@ -221,6 +224,7 @@ CONTENDERS: dict[str, Maker] = {
     SUBJECT: torch_job("jaten"),
     ON_JAX: torch_job("jaten", "jax"),
     STEP: step_job,
+    TORCHAX: torchax.Elsewhere,
     "JAX": jax_job,
     CAPTURE: torch_job(_nothing()),
 }
@@ -229,4 +233,6 @@ CONTENDERS: dict[str, Maker] = {
 def takes_part(name: str, case: Case, job: str) -> bool:
     if name == STEP:
         return job == "training"
+    if name == TORCHAX:
+        return torchax.VARIABLE in os.environ
     return name != CAPTURE or (case.overhead and job == "inference")

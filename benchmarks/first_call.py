@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from .contenders import CAPTURE, CONTENDERS, takes_part
+from .contenders import CAPTURE, CONTENDERS, TORCHAX, takes_part
 from .measure import JOBS, progress
 from .models import CASES
 from .processes import about, caches, write
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--json", type=Path, help="where the measurements go (build/first-calls-DTYPE.json)")
     options = parser.parse_args()
-    names = [n for n in CONTENDERS if n != CAPTURE and n not in options.without]
+    names = [n for n in CONTENDERS if n not in (CAPTURE, TORCHAX) and n not in options.without]
     found = []
     print(first_call_header())
     for case in [c for n, c in CASES.items() if not options.case or n in options.case]:

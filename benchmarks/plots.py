@@ -15,7 +15,7 @@ from .table import Result, ratio_of, timings
 mpl.use("agg")
 
 YARDSTICK = "Inductor"
-PALETTE = "#999999", "#bcbd22", "#1f77b4", "#17becf", "#2ca02c", "#ff7f0e", "#c7c7c7"
+PALETTE = "#999999", "#bcbd22", "#1f77b4", "#17becf", "#2ca02c", "#9467bd", "#ff7f0e", "#c7c7c7"
 COLOURS = dict(zip(CONTENDERS, PALETTE, strict=True))
 SERIES = "parameters-"
 

@@ -10,6 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from . import torchax
+
 
 def caches(folder: Path) -> dict[str, str]:
     """Where compilers keep what they have compiled."""
@@ -24,7 +26,7 @@ def caches(folder: Path) -> dict[str, str]:
 
 def about(module: str, threads: int) -> dict[str, Any]:
     """The command that was given, and where it runs."""
-    environment = {
+    environment: dict[str, Any] = {
         "threads": threads,
         "processor": _processor(),
         "python": platform.python_version(),
@@ -32,6 +34,8 @@ def about(module: str, threads: int) -> dict[str, Any]:
         "jax": version("jax"),
         "platform": platform.platform(),
     }
+    if (other := torchax.version()) is not None:
+        environment["torchax"] = other
     return {"command": shlex.join(["python", "-m", module, *sys.argv[1:]]), "environment": environment}
 
 

@@ -93,6 +93,7 @@ def page(report: dict[str, Any], plots: list[Path]) -> str:
         "Made by " + ", ".join(f"`{c}`" for c in report["commands"]) + " and `python -m benchmarks.report`, on",
         f"{environment['processor']}, {environment['threads']} thread(s) for torch and XLA alike, torch "
         f"{environment['torch']}, jax {environment['jax']}, Python {environment['python']}.",
+        *([f"torchax: {environment['torchax']}, in a process of its own."] if "torchax" in environment else []),
         "",
         "Median seconds of a call, by turns in one process, and medians of the ratios within each round, with their",
         "quartiles: below 1, the first is faster. `jaten` runs on plain tensors, `jaten on jax` on tensors of the",

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .contenders import CAPTURE, CONTENDERS, ON_JAX, REFERENCE, STEP, SUBJECT
+from .contenders import CAPTURE, CONTENDERS, ON_JAX, REFERENCE, STEP, SUBJECT, TORCHAX
 from .timing import Ratio, Timing, ratio
 
 Result = dict[str, Any]
@@ -15,10 +15,12 @@ Result = dict[str, Any]
 RATIOS = (
     (SUBJECT, REFERENCE),
     (SUBJECT, "Inductor"),
+    (SUBJECT, TORCHAX),
     (SUBJECT, "JAX"),
     (ON_JAX, "Inductor"),
     (ON_JAX, "JAX"),
     (STEP, "Inductor"),
+    (STEP, TORCHAX),
     (STEP, "JAX"),
 )
 

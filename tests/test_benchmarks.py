@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import measure, processes, table
+from benchmarks import contenders, measure, processes, table, torchax
 from benchmarks.models import CASES, Case, decoders, encoders, graph, mobile, recurrent, resnet, small, unet
 from benchmarks.models.case import Weights, in_jax_layout, jax_loss, torch_loss
 
@@ -118,6 +118,17 @@ def test_disagreement_is_seen() -> None:
     measure.check("training", losses, losses, tolerances)
     with pytest.raises(AssertionError, match="the change of the loss"):
         measure.check("training", [losses[0]] * 3, losses, tolerances)
+
+
+def test_torchax_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(torchax.VARIABLE, sys.executable)
+    assert contenders.takes_part(contenders.TORCHAX, CASES["linear"], "inference")
+    job = torchax.Elsewhere(CASES["linear"], "inference", torch.float32)
+    with pytest.raises(RuntimeError, match="torchax's process ended with 1"):
+        job()
+    job.close()
+    monkeypatch.delenv(torchax.VARIABLE)
+    assert not contenders.takes_part(contenders.TORCHAX, CASES["linear"], "inference")
 
 
 def _result(case: str, jaten: float) -> table.Result:

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 Weights = dict[str, jax.Array]
 
+RATE, DECAY, BETA1, BETA2, EPSILON = 1e-3, 1e-2, 0.9, 0.999, 1e-8  # AdamW's
+
 
 @dataclass(frozen=True)
 class Case:
