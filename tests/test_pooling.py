@@ -1,4 +1,7 @@
-"""The gradient of maximum pooling: each element asks its windows, or, with many of them, is found by its index."""
+"""Pooling over windows that are padded, overlap, leave gaps or are of several sizes, and its gradients.
+
+Each element asks its windows for its gradient; with many of them, that of a maximum is found by its index.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ CASES = [(h, s) for h, s in itertools.product(SHAPES, SETTINGS) if len(h) < 5 or
 
 
 @pytest.mark.parametrize(("shape", "settings"), CASES, ids=repr)
-def test_gradient(shape: tuple[int, ...], settings: tuple[Any, ...]) -> None:
+def test_gradient_of_maximum(shape: tuple[int, ...], settings: tuple[Any, ...]) -> None:
     """Of whole numbers, among which many are equal: the same element gets each gradient, in the same order."""
     pool = F.max_pool3d if len(shape) == 5 else F.max_pool2d
     torch.manual_seed(0)
@@ -41,3 +44,30 @@ def test_gradient(shape: tuple[int, ...], settings: tuple[Any, ...]) -> None:
     (expected,) = torch.autograd.grad(out, x, grad)
     (got,) = torch.autograd.grad(pool(on_jax, *settings), on_jax, grad.to("jax"))
     torch.testing.assert_close(got.cpu(), expected, rtol=0, atol=0)
+
+
+ADAPTIVE = [(1, 1), (3, 2), (13, 10), (5, 20), (7, 1)]
+AVERAGE: list[tuple[str, tuple[Any, ...]]] = [
+    *[("avg_pool2d", (k, s, p, ceil)) for k, s, p, d, ceil in SETTINGS if d == 1],
+    ("avg_pool2d", (3, 2, 1, True, False)),
+    ("avg_pool2d", ((3, 17), (1, 5), (1, 8), False, True, 7)),
+    *[("adaptive_avg_pool2d", (size,)) for size in ADAPTIVE],
+    *[("adaptive_max_pool2d", (size,)) for size in ADAPTIVE],
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), AVERAGE, ids=repr)
+def test_values_and_gradient(name: str, settings: tuple[Any, ...]) -> None:
+    """An infinity or NaN stays in the windows that it is in, and so does that of a gradient."""
+    pool = getattr(F, name)
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 13, 20)
+    x[0, 0, 5, 7], x[1, 1, 12, 19] = float("inf"), float("nan")
+    x, on_jax = x.requires_grad_(), x.to("jax").requires_grad_()
+    expected, got = pool(x, *settings), pool(on_jax, *settings)
+    torch.testing.assert_close(got.cpu(), expected, equal_nan=True)
+    grad = torch.randn(expected.shape)
+    grad[0, 0, -1, 0], grad[1, 2, 0, -1] = float("nan"), -float("inf")
+    (of_expected,) = torch.autograd.grad(expected, x, grad)
+    (of_got,) = torch.autograd.grad(got, on_jax, grad.to("jax"))
+    torch.testing.assert_close(of_got.cpu(), of_expected, equal_nan=True)

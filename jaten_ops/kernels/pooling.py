@@ -5,7 +5,7 @@ Indices are flat positions in an input plane. All kernels take inputs with and w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial, reduce
 from math import prod
 
@@ -18,7 +18,20 @@ from jaten_ops.registry import kernel
 
 from . import checks
 from .promotion import cast, compute_type, is_inexact
-from .windows import adaptive, expand, is_valid, output_size, select_max, sliding, weighted_sum, window_max
+from .windows import (
+    adaptive,
+    covering,
+    expand,
+    is_valid,
+    lowest,
+    output_size,
+    padded,
+    select_max,
+    sliding,
+    take,
+    weighted_sum,
+    window_max,
+)
 
 Ints = Sequence[int]
 
@@ -30,17 +43,24 @@ def _index_type(plane: Ints) -> np.dtype:
     return np.dtype("int32") if prod(plane) < 2**31 else np.dtype("int64")
 
 
+def _positions(plane: Ints, shape: Ints, low: Ints) -> jax.Array:
+    """Where the elements of a plane of a shape that begins `low` before another one are in that, row by row."""
+    dtype = _index_type(shape)
+    steps = [dtype.type(prod(plane[i + 1 :])) for i in range(len(plane))]
+    terms = [lax.broadcasted_iota(dtype, shape, i) * step for i, step in enumerate(steps)]
+    before = dtype.type(sum(int(step) * n for step, n in zip(steps, low, strict=True)))
+    return reduce(lax.add, terms) - before
+
+
 def _max_with_indices(x: jax.Array, windows: Sequence[np.ndarray]) -> tuple[jax.Array, jax.Array]:
     """The maxima of the windows of the last axes and their flat positions, one axis after the other, last one first."""
     n = len(windows)
-    plane = x.shape[-n:]
-    dtype = _index_type(plane)
-    at = lax.broadcasted_iota(dtype, plane, n - 1)
-    for i in range(n - 1):
-        at = at + lax.broadcasted_iota(dtype, plane, i) * prod(plane[i + 1 :])
-    at = jnp.broadcast_to(at, x.shape)
-    for axis in reversed(range(x.ndim - n, x.ndim)):
-        x, at = window_max(x, at, windows[axis - x.ndim + n], axis)
+    first, plane = x.ndim - n, x.shape[x.ndim - n :]
+    valid = [is_valid(w, size) for w, size in zip(windows, plane, strict=True)]
+    x, windows, low = padded(x, windows, lowest(x.dtype))
+    at = jnp.broadcast_to(_positions(plane, x.shape[first:], low), x.shape)
+    for i in reversed(range(n)):
+        x, at = window_max(x, at, windows[i], valid[i], first + i)
     return x, at.astype("int64")
 
 
@@ -78,56 +98,49 @@ def _scatter_add(n: int, like: jax.Array, values: jax.Array, indices: jax.Array)
     return cast(out.reshape(like.shape), values.dtype)
 
 
-_MOST_SHIFTS = 16
+_MOST_OWNERS = 16
 
 
-def _window_shifts(kernel_size: int, stride: int, padding: int, dilation: int) -> range:
-    """The windows that positions from stride * q to stride * (q + 1) lie under, as distances from q."""
-    return range(-((dilation * (kernel_size - 1) - padding) // stride), (stride - 1 + padding) // stride + 1)
+def _from_windows(like: jax.Array, values: jax.Array, indices: jax.Array, owners: Sequence[np.ndarray]) -> jax.Array:
+    """What windows give to the positions that their indices name, which are among those that they cover.
 
-
-def _repeated(x: jax.Array, times: Ints) -> jax.Array:
-    """Each element of the last axes so many times."""
-    lead, n = x.ndim - len(times), len(times)
-    sizes = [size for pair in zip(x.shape[lead:], times, strict=True) for size in pair]
-    dims = (*range(lead), *range(lead, lead + 2 * n, 2))
-    spread = lax.broadcast_in_dim(x, (*x.shape[:lead], *sizes), dims)
-    return spread.reshape(*x.shape[:lead], *(size * t for size, t in zip(x.shape[lead:], times, strict=True)))
-
-
-def _from_windows(like: jax.Array, values: jax.Array, indices: jax.Array, strides: Ints, shifts: list[range]):
-    """What windows give to the positions that their indices name, which lie under them.
-
-    Each position asks the windows that it lies under, as ATen does it on CUDA; no element is found by its index.
+    Each position asks its owners, as ATen does it on CUDA; no element is found by its index.
     """
-    n = len(strides)
-    lead, plane = like.ndim - n, like.shape[-n:]
-    blocks = [-(-size // s) for size, s in zip(plane, strides, strict=True)]
-    whole = [b * s for b, s in zip(blocks, strides, strict=True)]
-    edges = zip(blocks, shifts, values.shape[lead:], strict=True)
-    widths = [(0, 0, 0)] * lead + [(-d[0], b + d[-1] - size, 0) for b, d, size in edges]
-    dtype = _index_type(whole)
-    indices = lax.pad(indices.astype(dtype), dtype.type(-1), widths)
-    values = lax.pad(values, np.zeros((), values.dtype), widths)
-    positions = [lax.broadcasted_iota(dtype, whole, i) * dtype.type(prod(plane[i + 1 :])) for i in range(n)]
-    position = jnp.broadcast_to(reduce(lax.add, positions), (*like.shape[:lead], *whole))
-    total = jnp.zeros(position.shape, values.dtype)
-    for start in np.ndindex(*map(len, shifts)):
-        bounds = [slice(None)] * lead + [slice(at, at + b) for at, b in zip(start, blocks, strict=True)]
-        named, given = (_repeated(a[tuple(bounds)], strides) for a in (indices, values))
-        total = total + jnp.where(named == position, given, np.zeros((), values.dtype))
-    return lax.slice(total, [0] * like.ndim, like.shape)
+    first = like.ndim - len(owners)
+    plane = like.shape[first:]
+    indices = padded(indices.astype(_index_type(plane)), owners, -1)[0]
+    values, owners, _ = padded(values, owners)
+    position = _positions(plane, plane, [0] * len(plane))
+    total = None
+    for columns in np.ndindex(*[w.shape[1] for w in owners]):
+        named, given = indices, values
+        for i, column in enumerate(columns):
+            named, given = (take(a, owners[i][:, column], first + i) for a in (named, given))
+        term = jnp.where(named == position, given, np.zeros((), values.dtype))
+        total = term if total is None else total + term
+    assert total is not None
+    return total
 
 
 def _max_pool_backward(n: int, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices):
     kernel_size = expand(kernel_size, n)
     strides = expand(stride, n, kernel_size)
-    settings = zip(kernel_size, strides, expand(padding, n), expand(dilation, n), strict=True)
-    shifts = [_window_shifts(*setting) for setting in settings]
-    if not 0 < prod(map(len, shifts)) <= _MOST_SHIFTS or not grad_output.size:
+    settings = zip(self.shape[-n:], kernel_size, strides, expand(padding, n), expand(dilation, n), strict=True)
+    # some of these begin before the position and end behind it, or are none of the outputs: they do not name it
+    owners = [covering(size, d * (k - 1) + 1, s, p) for size, k, s, p, d in settings]
+    return _given_by_windows(n, grad_output, self, owners, indices)
+
+
+def _adaptive_max_pool_backward(n: int, grad_output, self, indices):
+    pairs = zip(self.shape[-n:], grad_output.shape[-n:], strict=True)
+    return _given_by_windows(n, grad_output, self, [adaptive(outputs, size) for size, outputs in pairs], indices)
+
+
+def _given_by_windows(n: int, grad_output, self, owners: Sequence[np.ndarray], indices):
+    if not 0 < prod(w.shape[1] for w in owners) <= _MOST_OWNERS or not grad_output.size:
         return _scatter_add(n, self, grad_output, indices)
     compute = compute_type(grad_output.dtype)
-    return cast(_from_windows(self, cast(grad_output, compute), indices, strides, shifts), grad_output.dtype)
+    return cast(_from_windows(self, cast(grad_output, compute), indices, owners), grad_output.dtype)
 
 
 def _indexed_pool_backward(n: int, grad_output, self, *args):
@@ -139,9 +152,8 @@ for _n in (2, 3):
     kernel(f"max_pool{_n}d_with_indices")(partial(_max_pool, _n))
     kernel(f"max_pool{_n}d_with_indices_backward")(partial(_max_pool_backward, _n))
     kernel(f"adaptive_max_pool{_n}d")(partial(_adaptive_max_pool, _n))
-    kernel(f"adaptive_max_pool{_n}d_backward", f"fractional_max_pool{_n}d_backward")(
-        partial(_indexed_pool_backward, _n)
-    )
+    kernel(f"adaptive_max_pool{_n}d_backward")(partial(_adaptive_max_pool_backward, _n))
+    kernel(f"fractional_max_pool{_n}d_backward")(partial(_indexed_pool_backward, _n))
 
 
 @kernel("max_pool2d_backward")
@@ -224,89 +236,69 @@ def _divide(total: jax.Array, divisor: np.ndarray | int) -> jax.Array:
     return total / divisor if is_inexact(total.dtype) else lax.div(total, jnp.broadcast_to(divisor, total.shape))
 
 
-def _mean(x: jax.Array, sums: Callable[[jax.Array], jax.Array], divisor: np.ndarray | int) -> jax.Array:
+def _mean(x: jax.Array, windows: Sequence[np.ndarray], divisor: np.ndarray | int) -> jax.Array:
+    """The sums of windows of the last axes, divided."""
     compute = compute_type(x.dtype)
-    return cast(_divide(sums(cast(x, compute)), divisor), x.dtype)
+    return cast(_divide(_sums(cast(x, compute), windows), divisor), x.dtype)
 
 
-def _mean_backward(
-    grad: jax.Array, like: jax.Array, sums: Callable[[jax.Array], jax.Array], divisor: np.ndarray | int
-) -> jax.Array:
-    compute = compute_type(grad.dtype)
-    scaled = _divide(cast(grad, compute), divisor)
-    if not is_inexact(compute):  # the transpose of a sum is only defined for inexact types: integers are exact in those
-        scaled = scaled.astype("float64")
-    (out,) = jax.linear_transpose(sums, jax.ShapeDtypeStruct(like.shape, scaled.dtype))(scaled)
-    return cast(out, grad.dtype)
+def _sums(x: jax.Array, windows: Sequence[np.ndarray]) -> jax.Array:
+    x, windows, _ = padded(x, windows)
+    for i in reversed(range(len(windows))):
+        x = weighted_sum(x, windows[i], None, x.ndim - len(windows) + i)
+    return x
 
 
-def _avg_pool_parts(
-    n: int, x: jax.Array, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-) -> tuple[Callable[[jax.Array], jax.Array], np.ndarray | int]:
-    """The sum over windows as a function, and what to divide it by."""
+def _averaged(
+    n: int, x: jax.Array, kernel_size, stride=(), padding=(0,), ceil_mode=False, include_pad=True, divisor=None
+) -> tuple[list[tuple[int, int, int, int]], np.ndarray | int]:
+    """For each axis its size, and the windows' size, stride and padding; and what to divide their sums by."""
     kernel_size = expand(kernel_size, n)
-    stride, padding = expand(stride, n, kernel_size), expand(padding, n)
-    plane = x.shape[-n:]
-    window, strides, pads, counts = [1] * (x.ndim - n), [1] * (x.ndim - n), [(0, 0)] * (x.ndim - n), []
-    for size, k, s, p in zip(plane, kernel_size, stride, padding, strict=True):
-        outputs = output_size(size, k, s, p, 1, ceil_mode)
-        start = np.arange(outputs) * s - p
+    settings = zip(x.shape[-n:], kernel_size, expand(stride, n, kernel_size), expand(padding, n), strict=True)
+    axes = [*settings]
+    if divisor is not None:
+        return axes, divisor
+    counts = []
+    for size, k, s, p in axes:
+        start = np.arange(output_size(size, k, s, p, 1, ceil_mode)) * s - p
         end = np.minimum(start + k, size + p)
-        counts.append(end - start if count_include_pad else np.minimum(end, size) - np.maximum(start, 0))
-        window.append(k)
-        strides.append(s)
-        pads.append((p, max(0, (outputs - 1) * s + k - size - p)))
-    divisor = divisor_override if divisor_override is not None else _outer(counts)
-
-    def sums(x: jax.Array) -> jax.Array:
-        return lax.reduce_window(x, np.zeros((), x.dtype), lax.add, window, strides, pads)
-
-    return sums, divisor
+        counts.append(end - start if include_pad else np.minimum(end, size) - np.maximum(start, 0))
+    return axes, _outer(counts)
 
 
-def _avg_pool(
-    n: int,
-    self,
-    kernel_size,
-    stride=(),
-    padding=(0,),
-    ceil_mode=False,
-    count_include_pad=True,
-    divisor_override=None,
-):
-    return _mean(
-        self,
-        *_avg_pool_parts(n, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override),
-    )
+def _avg_pool(n: int, self, kernel_size, stride=(), padding=(0,), ceil_mode=False, *settings):
+    axes, divisor = _averaged(n, self, kernel_size, stride, padding, ceil_mode, *settings)
+    return _mean(self, [sliding(*axis, 1, ceil_mode) for axis in axes], divisor)
 
 
 def _avg_pool_backward(n: int, grad_output, self, *settings):
-    return _mean_backward(grad_output, self, *_avg_pool_parts(n, self, *settings))
+    axes, divisor = _averaged(n, self, *settings)
+    gaps = [s - 1 if k % s else 0 for _, k, s, _ in axes]  # between windows, which come in steps of 1 then
+    compute = compute_type(grad_output.dtype)
+    given = _divide(cast(grad_output, compute), divisor)
+    given = lax.pad(given, np.zeros((), compute), [(0, 0, gap) for gap in (*[0] * (self.ndim - n), *gaps)])
+    owners = [covering(size, k, 1 if gap else s, p) for (size, k, s, p), gap in zip(axes, gaps, strict=True)]
+    return cast(_sums(given, owners), grad_output.dtype)
 
 
-def _adaptive_avg_pool_parts(
-    n: int, shape: Ints, output_size: Ints
-) -> tuple[Callable[[jax.Array], jax.Array], np.ndarray]:
-    if len(output_size) != n:
-        raise RuntimeError(f"adaptive_avg_pool{n}d: output_size must be {n} numbers, got {list(output_size)}")
-    plane = shape[-n:]
-    windows = [adaptive(s, o) for s, o in zip(plane, expand(output_size, n), strict=True)]
-    counts = [is_valid(w, s).sum(1) for w, s in zip(windows, plane, strict=True)]
-
-    def sums(x: jax.Array) -> jax.Array:
-        for i in reversed(range(n)):
-            x = weighted_sum(x, windows[i], None, x.ndim - n + i)
-        return x
-
-    return sums, _outer(counts)
+def _adaptive_counts(plane: Ints, output_size: Ints) -> np.ndarray:
+    pairs = zip(plane, output_size, strict=True)
+    return _outer([is_valid(adaptive(size, outputs), size).sum(1) for size, outputs in pairs])
 
 
 def _adaptive_avg_pool(n: int, self, output_size):
-    return _mean(self, *_adaptive_avg_pool_parts(n, self.shape, output_size))
+    if len(output_size) != n:
+        raise RuntimeError(f"adaptive_avg_pool{n}d: output_size must be {n} numbers, got {list(output_size)}")
+    plane = self.shape[-n:]
+    windows = [adaptive(size, outputs) for size, outputs in zip(plane, output_size, strict=True)]
+    return _mean(self, windows, _adaptive_counts(plane, output_size))
 
 
 def _adaptive_avg_pool_backward(n: int, grad_output, self):
-    return _mean_backward(grad_output, self, *_adaptive_avg_pool_parts(n, self.shape, grad_output.shape[-n:]))
+    plane, outputs = self.shape[-n:], grad_output.shape[-n:]
+    given = _divide(cast(grad_output, compute_type(grad_output.dtype)), _adaptive_counts(plane, outputs))
+    owners = [adaptive(o, size) for size, o in zip(plane, outputs, strict=True)]
+    return cast(_sums(given, owners), grad_output.dtype)
 
 
 for _n in (2, 3):

@@ -162,18 +162,7 @@ def _transposed(taps: Taps, size: int) -> Taps:
 
 
 def _apply(x: jax.Array, taps: Taps, axis: int) -> jax.Array:
-    outputs, many = taps.positions.shape
-    factor, rest = divmod(outputs, x.shape[axis])
-    is_plain = not rest and many == 1 and taps.weights is None
-    if is_plain and np.array_equal(taps.positions[:, 0], np.arange(outputs) // factor):
-        return _repeat(x, factor, axis)
     return weighted_sum(x, taps.positions, taps.weights, axis)
-
-
-def _repeat(x: jax.Array, factor: int, axis: int) -> jax.Array:
-    shape = (*x.shape[: axis + 1], factor, *x.shape[axis + 1 :])
-    repeated = lax.broadcast_in_dim(x, shape, [d + (d > axis) for d in range(x.ndim)])
-    return repeated.reshape(*x.shape[:axis], -1, *x.shape[axis + 1 :])
 
 
 def _apply_uint8(x: jax.Array, taps: Taps, axis: int) -> jax.Array:

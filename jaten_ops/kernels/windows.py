@@ -47,6 +47,13 @@ def adaptive(size: int, outputs: int) -> np.ndarray:
     return np.where(position < end[:, None], position, -1)
 
 
+def covering(size: int, kernel: int, stride: int, padding: int) -> np.ndarray:
+    """The windows of `sliding` that cover each position. Where the stride does not divide the kernel, some do not, but
+    begin behind it; and some are none of `sliding`'s. Those of `adaptive(size, outputs)` are `adaptive(outputs, size)`.
+    """
+    return (np.arange(size)[:, None] + padding - kernel) // stride + 1 + np.arange(-(-kernel // stride))
+
+
 def is_valid(windows: np.ndarray, size: int) -> np.ndarray:
     return (windows >= 0) & (windows < size)
 
@@ -57,10 +64,28 @@ def _is_even(positions: np.ndarray) -> bool:
     return positions.size > 0 and bool(np.all(steps == steps[:1])) and bool(np.all(steps > 0))
 
 
+def _repeats(positions: np.ndarray) -> tuple[int, int] | None:
+    """(times, start) if positions are first + (start + 0, 1, 2, ...) // times, else None."""
+    if not positions.size:
+        return None
+    counts = np.unique(positions, return_counts=True)[1]
+    times = int(counts.max())
+    start = times - int(counts[0])
+    expected = positions[0] + (start + np.arange(positions.size)) // times
+    return (times, start) if np.array_equal(positions, expected) else None
+
+
+def _repeated(x: jax.Array, times: int, axis: int) -> jax.Array:
+    """Each element along an axis so many times, one after the other."""
+    before, size, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    dims = [d + (d > axis) for d in range(x.ndim)]
+    return lax.broadcast_in_dim(x, (*before, size, times, *after), dims).reshape(*before, size * times, *after)
+
+
 def take(x: jax.Array, positions: np.ndarray, axis: int, fill: float | int = 0) -> jax.Array:
     """The elements of x at constant positions along an axis, `fill` where a position is outside.
 
-    Evenly spaced positions are a slice, which XLA fuses and vectorizes; others are a gather.
+    Evenly spaced positions are a slice and repeated ones a broadcast, which XLA fuses and vectorizes; others a gather.
     """
     size = x.shape[axis]
     if _is_even(positions):
@@ -72,11 +97,31 @@ def take(x: jax.Array, positions: np.ndarray, axis: int, fill: float | int = 0) 
             config[axis] = (low, high, 0)
             x = lax.pad(x, jnp.asarray(fill, x.dtype), config)
         return lax.slice_in_dim(x, first + low, last + low + 1, step, axis)
+    if (repeats := _repeats(positions)) is not None:
+        times, start = repeats
+        each = take(x, np.arange(positions[0], positions[-1] + 1), axis, fill)
+        return lax.slice_in_dim(_repeated(each, times, axis), start, start + positions.size, axis=axis)
     taken = x[(slice(None),) * axis + (np.clip(positions, 0, max(size - 1, 0)).astype(np.int32),)]
     valid = is_valid(positions, size)
     if valid.all():
         return taken
     return jnp.where(_along(valid, axis, x.ndim), taken, jnp.asarray(fill, x.dtype))
+
+
+def padded(
+    x: jax.Array, windows: Sequence[np.ndarray], fill: float | int = 0
+) -> tuple[jax.Array, list[np.ndarray], list[int]]:
+    """x and the windows of its last axes, padded so that no window reaches outside; and by how much before each axis.
+
+    Once, and stored: XLA's loop over the windows would ask for each element that it reads whether it is one of x's.
+    """
+    sizes = x.shape[x.ndim - len(windows) :]
+    low = [max(0, -int(w.min(initial=0))) for w in windows]
+    high = [max(0, int(w.max(initial=0)) + 1 - size) for w, size in zip(windows, sizes, strict=True)]
+    if any(low) or any(high):
+        config = [(0, 0, 0)] * (x.ndim - len(windows)) + [(a, b, 0) for a, b in zip(low, high, strict=True)]
+        x = lax.optimization_barrier(lax.pad(x, jnp.asarray(fill, x.dtype), config))
+    return x, [w + a for w, a in zip(windows, low, strict=True)], low
 
 
 def _along(values: np.ndarray, axis: int, ndim: int) -> np.ndarray:
@@ -96,8 +141,7 @@ def as_axis(x: jax.Array, windows: np.ndarray, axis: int, fill: float | int = 0)
 
 def weighted_sum(x: jax.Array, windows: np.ndarray, weights: np.ndarray | None, axis: int) -> jax.Array:
     """The sum of each window along an axis, times `weights` of the same shape."""
-    side_by_side = windows.size > 0 and np.array_equal(windows.reshape(-1), np.arange(x.shape[axis]))
-    if side_by_side or not 0 < windows.shape[1] <= _MOST_UNROLLED:
+    if not 0 < windows.shape[1] <= _MOST_UNROLLED:
         taken = as_axis(x, windows, axis)
         return jnp.sum(taken if weights is None else taken * _along(weights, axis, x.ndim), axis + 1, dtype=x.dtype)
     total = None
@@ -119,25 +163,25 @@ def _is_better(candidate: jax.Array, best: jax.Array) -> jax.Array:
     return better | (candidate != candidate) if jnp.issubdtype(candidate.dtype, jnp.inexact) else better
 
 
-def window_max(x: jax.Array, at: jax.Array, windows: np.ndarray, axis: int) -> tuple[jax.Array, jax.Array]:
+def window_max(
+    x: jax.Array, at: jax.Array, windows: np.ndarray, valid: np.ndarray, axis: int
+) -> tuple[jax.Array, jax.Array]:
     """The maximum of each window along an axis, and the element of `at` (shaped like x) at the same place.
 
-    The first of equal elements is taken and the last NaN, as ATen does; padding never is.
+    The first of equal elements is taken and the last NaN, as ATen does; what is not `valid` never is.
     """
-    fill = lowest(x.dtype)
-    valid = is_valid(windows, x.shape[axis])
     if not 0 < windows.shape[1] <= _MOST_UNROLLED:
         mask = _along(valid, axis, x.ndim)
-        return select_max(as_axis(x, windows, axis, fill), as_axis(at, windows, axis, 0), axis + 1, mask)
-    best, best_at = take(x, windows[:, 0], axis, fill), take(at, windows[:, 0], axis, 0)
+        return select_max(as_axis(x, windows, axis), as_axis(at, windows, axis), axis + 1, mask)
+    best, best_at = take(x, windows[:, 0], axis), take(at, windows[:, 0], axis)
     for k in range(1, windows.shape[1]):
-        candidate = take(x, windows[:, k], axis, fill)
+        candidate = take(x, windows[:, k], axis)
         better = _is_better(candidate, best)
         is_first = valid[:, k] & ~valid[:, :k].any(1)
         if is_first.any():
             better = better | _along(is_first, axis, x.ndim)
         best = jnp.where(better, candidate, best)
-        best_at = jnp.where(better, take(at, windows[:, k], axis, 0), best_at)
+        best_at = jnp.where(better, take(at, windows[:, k], axis), best_at)
     return best, best_at
 
 
