@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import torch
 from torch.utils import backend_registration
 
+from . import engine
 from .errors import DeviceSlotError
 
 _UNCLAIMED = "privateuseone"
-_STREAMS = "torch._dynamo.variables.streams"  # private to torch; where it has another name, calls are slower
+# modules for which there is no accelerator; private to torch, a test of each fails where it has another name
+_DENIED = (
+    "torch._dynamo.variables.streams",  # each call of a compiled program would look up the current stream
+    "torch._utils",  # nn.DataParallel would move any model to the device
+)
 _Device = torch.device | str | int | None
 
 
@@ -37,19 +44,28 @@ class _Chosen:
         pass
 
 
+_ANSWERED = (
+    *("empty_cache", "empty_host_cache", "get_memory_info", "memory_stats", "synchronize"),
+    *("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"),
+    *("reset_accumulated_memory_stats", "reset_peak_memory_stats"),
+)
+"""What of torch.accelerator is JaxModule's."""
+
+
 class JaxModule:
     """What `torch.jax` and `torch.get_device_module("jax")` answer."""
 
     device = _Chosen
 
     def is_available(self) -> bool:
-        """True; but False for Dynamo's account of streams, of which the device has none.
+        """True; but False for what torch would do otherwise with an accelerator there, to plain tensors as well.
 
-        With an accelerator there, each call of each compiled program would look up its current stream, those on the
-        CPU alone and of other backends as well, which takes longer than a small program.
+        Dynamo's account of streams, of which the device has none, takes longer than a small program, and
+        `nn.DataParallel` copies to the devices of CUDA: it is the module itself now, as where there is no device.
         """
-        caller = sys._getframe(1).f_back  # behind torch.accelerator.is_available
-        return caller is None or caller.f_globals.get("__name__") != _STREAMS
+        caller = sys._getframe(1)
+        behind = caller.f_back  # torch.accelerator.is_available
+        return not any(f and f.f_globals.get("__name__") in _DENIED for f in (caller, behind))
 
     def is_initialized(self) -> bool:
         return True
@@ -88,8 +104,34 @@ class JaxModule:
         stats = self.memory_stats(device)
         return stats.get("peak_bytes_in_use", stats["bytes_in_use"])
 
+    def memory_reserved(self, device: _Device = None) -> int:
+        """The bytes that JAX's allocator holds, where it tells; else those of the arrays."""
+        stats = self.memory_stats(device)
+        return stats.get("pool_bytes") or stats["bytes_in_use"]
+
+    def max_memory_reserved(self, device: _Device = None) -> int:
+        stats = self.memory_stats(device)
+        return stats.get("peak_pool_bytes") or max(self.memory_reserved(device), self.max_memory_allocated(device))
+
+    def mem_get_info(self, device: _Device = None) -> tuple[int, int]:
+        """Free and total bytes: what JAX may take; of a CPU, the machine's."""
+        stats = self.memory_stats(device)
+        if total := stats.get("bytes_limit"):
+            return total - stats["bytes_in_use"], total
+        page = os.sysconf("SC_PAGE_SIZE")
+        return os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
+
+    get_memory_info = mem_get_info
+
     def empty_cache(self) -> None:
         """Nothing to do: memory is JAX's."""
+
+    empty_host_cache = empty_cache
+
+    def reset_peak_memory_stats(self, device: _Device = None) -> None:
+        """Nothing to do: JAX's allocator keeps the peaks of the process."""
+
+    reset_accumulated_memory_stats = reset_peak_memory_stats
 
     def manual_seed(self, seed: int) -> None:
         """Seeds torch's default generator, from which the device's random ops draw their seeds."""
@@ -97,6 +139,12 @@ class JaxModule:
 
     def manual_seed_all(self, seed: int) -> None:
         """Nothing to do for `torch.manual_seed`, which has seeded torch's default generator."""
+
+    def seed(self) -> None:
+        """Seeds torch's default generator with a number that is not told beforehand."""
+        torch.seed()
+
+    seed_all = seed
 
     def initial_seed(self) -> int:
         return torch.initial_seed()
@@ -108,6 +156,20 @@ class JaxModule:
     def set_rng_state(self, new_state: torch.Tensor, device: _Device = "jax") -> None:
         """Sets the state that `get_rng_state` returned."""
         torch.set_rng_state(new_state)
+
+    def get_rng_state_all(self) -> list[torch.Tensor]:
+        return [self.get_rng_state() for _ in jax.devices()]
+
+    def set_rng_state_all(self, new_states: Sequence[torch.Tensor]) -> None:
+        """Sets the states that `get_rng_state_all` returned, all of the one generator."""
+        for state in new_states:
+            self.set_rng_state(state)
+
+    def is_bf16_supported(self, including_emulation: bool = True) -> bool:
+        return True
+
+    def init(self) -> None:
+        """Nothing to do: JAX starts when it is first used."""
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         """The dtypes of `torch.autocast("jax", dtype=...)`."""
@@ -127,9 +189,10 @@ def claim() -> bool:
         return False
     # private; the test of this module fails when it goes or changes
     module = JaxModule()
-    backend_registration._setup_privateuseone_for_python_backend("jax", backend_module=module)
+    guard = engine.install()
+    backend_registration._setup_privateuseone_for_python_backend("jax", backend_module=module, device_guard=guard)
     # torch.accelerator means this device now, but asks C++ for what a backend in Python cannot register there
-    for name in ("synchronize", "memory_stats", "memory_allocated", "max_memory_allocated", "empty_cache"):
+    for name in _ANSWERED:
         setattr(torch.accelerator, name, getattr(module, name))
     return True
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from jax._src import xla_bridge  # private: nothing public tells whether JAX has started
 
-from . import bridge, carrier, device, library, registry, storage, uninitialized, x64
+from . import bridge, carrier, device, library, recurrent, registry, storage, uninitialized, x64
 from .aliasing import View, resized, row_major
 from .dispatch import borrowed_copy, functional, is_on_jax, kernel_of, placed, store, to_carrier, variant
 from .overlap import make_check
@@ -226,6 +226,8 @@ HANDLERS.update(
         _aten.empty.memory_format: _empty,
         _aten.is_set_to.default: _is_set_to,
         _aten._pin_memory.default: lambda tensor, device=None: _pin_memory(tensor),
+        # whether torch may make a nested tensor, which is not one array: nn.TransformerEncoder takes the mask then
+        _aten._nested_tensor_from_mask_left_aligned.default: lambda tensor, mask: False,
     }
 )
 
@@ -315,6 +317,8 @@ if device.CLAIMED:
     _ATEN.impl("_local_scalar_dense", opaque(_local_scalar_dense), "PrivateUse1")
     _ATEN.impl("_pin_memory", _pin_memory, "CPU")
     _ATEN.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
+    for _cell in recurrent.CELLS:
+        _ATEN.impl(f"{_cell}.input", recurrent.implementation(_cell), "AutogradPrivateUse1")
     for _spec in VARIANTS.values():  # with tensors of a subclass, ATen's compositions do not write to out
         if _spec.packet == "linalg_matrix_rank":
             _ATEN.impl(_spec.overload, _written_out(_spec.overload), "AutogradPrivateUse1")

@@ -13,6 +13,7 @@ import torch
 
 from . import bridge
 from .aliasing import AnyStorage, Lens, View
+from .errors import UnsupportedInputError
 from .tracing import out_of_sight
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
@@ -114,6 +115,8 @@ def _in_groups(array: jax.Array, size: int) -> jax.Array:
 
 @jax.jit
 def _to_complex(array: jax.Array) -> jax.Array:
+    if array.dtype == jnp.float16:
+        raise UnsupportedInputError("view_as_complex", "torch.float16", "float32 or float64: JAX has no complex32")
     pairs = _in_groups(array, 2)
     return jax.lax.complex(pairs[:, 0], pairs[:, 1])
 

@@ -32,7 +32,7 @@ ROWS: list[Row] = [
                 f"{check} chalf"
                 for check in ("values", "gradients", "second", "composite", "extremal", "compiled", "device")
             ),
-            *("values complex float16", "values view_as_complex float16"),
+            *(f"{check} {name} float16" for check in ("values", "device") for name in ("complex", "view_as_complex")),
         ),
     ),
     Row(

@@ -83,7 +83,7 @@ def compare() -> dict[str, Any]:
 
     after = _dispatch()
     answer: dict[str, Any] = {
-        "aten operators changed": _changed(dispatch, {n: k for n, k in after.items() if not n.startswith("jaten::")}),
+        "aten operators changed": _changed(dispatch, {n: k for n, k in after.items() if not n.startswith("jaten")}),
         "torch changed": _changed(state, _torch_state()),
         "process changed": _changed(process, _process_state()),
         "jax config changed": _changed(config, _jax_config()),

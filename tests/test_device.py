@@ -42,6 +42,22 @@ def test_methods_of_the_device() -> None:
     assert nn.Linear(2, 2).jax().weight.device == torch.device("jax:0")
 
 
+def test_states_of_random_numbers() -> None:
+    states = torch.jax.get_rng_state_all()
+    first = torch.rand(3, device="jax")
+    torch.jax.seed()
+    assert not torch.equal(first, torch.rand(3, device="jax"))
+    torch.jax.set_rng_state_all(states)
+    assert torch.equal(first, torch.rand(3, device="jax"))
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_data_parallel_is_the_module(device: str) -> None:
+    module, x = nn.Linear(3, 2).to(device), torch.ones(4, 3, device=device)
+    parallel = nn.DataParallel(module)
+    assert torch.equal(parallel(x), module(x)) and module.weight.device.type == device
+
+
 def test_module_answers() -> None:
     x = torch.ones(1000, device="jax")
     assert torch.jax.device_count() == torch.accelerator.device_count() >= 1
@@ -50,6 +66,16 @@ def test_module_answers() -> None:
     assert torch.accelerator.memory_allocated() >= x.nbytes
     torch.jax.synchronize()
     torch.accelerator.synchronize()
+    for module in (torch.jax, torch.accelerator):
+        assert module.memory_reserved() >= x.nbytes and module.max_memory_reserved() >= x.nbytes
+        module.reset_peak_memory_stats()
+        module.reset_accumulated_memory_stats()
+        module.empty_cache()
+        module.empty_host_cache()
+    free, total = torch.accelerator.get_memory_info()
+    assert 0 < free <= total and torch.jax.mem_get_info()[1] == total
+    torch.jax.init()
+    assert torch.jax.is_bf16_supported()
     with torch.jax.device(0):
         pass
     with pytest.raises(RuntimeError, match="no such device"):

@@ -1,4 +1,4 @@
-"""Kernels of operators that other libraries define, with the schemas that these have."""
+"""Kernels of operators that other libraries define, or torch where it compiles, with the schemas that these have."""
 
 from __future__ import annotations
 
@@ -22,3 +22,9 @@ def grouped_mm_fallback_backward(input, weight, offs, grad_output):
     """Its gradients to the rows and to the matrices."""
     to_rows = by_group(grad_output, weight.swapaxes(1, 2), offs)
     return cast(to_rows, input.dtype), cast(over_group(input, grad_output, offs), weight.dtype)
+
+
+@kernel("prims::fma(Tensor a, Tensor b, Tensor c) -> Tensor")
+def fma(a, b, c):
+    """a * b + c, which XLA's CPU rounds once: what Dynamo makes of `addcmul` and `lerp` of numbers."""
+    return a * b + c

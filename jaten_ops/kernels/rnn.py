@@ -27,6 +27,46 @@ def _lstm_step(gates: jax.Array, cx: jax.Array) -> tuple[jax.Array, jax.Array, t
     return o * lax.tanh(cy), cy, (i, f, g, o)
 
 
+def _gru_step(gates: jax.Array, hidden: jax.Array, hx: jax.Array) -> jax.Array:
+    """New hidden state, from the products of the input and of the state, each with its bias."""
+    (r, z, n), (hr, hz, hn) = jnp.split(gates, 3, axis=-1), jnp.split(hidden, 3, axis=-1)
+    n = lax.tanh(n + lax.logistic(r + hr) * hn)
+    return (hx - n) * lax.logistic(z + hz) + n
+
+
+_PLAIN = {"rnn_tanh": lax.tanh, "rnn_relu": lambda x: lax.max(x, jnp.zeros_like(x))}
+
+
+def layer(input, hx, cx, w_ih, w_hh, b_ih, b_hh, cell: str, reverse: bool):
+    """One direction of one recurrent layer: all hidden states, the last one, and the last cell state of an LSTM.
+
+    Args:
+        input: (T, B, I).
+        hx, cx: (B, H); cx is an LSTM's, else None.
+        w_ih, w_hh: (G H, I) and (G H, H), for G gates; b_ih, b_hh: (G H,), or None.
+        cell: "lstm", "gru", "rnn_tanh" or "rnn_relu".
+    """
+    wide = compute_type(input.dtype)
+    gates = _times_transposed(input, w_ih) + (0 if b_ih is None else cast(b_ih, wide))
+    bias = 0 if b_hh is None else cast(b_hh, wide)
+
+    def step(state, gates):
+        hx, cx = state
+        hidden = _times_transposed(cast(hx, input.dtype), w_hh) + bias
+        if cell == "lstm":
+            hx, cx, _ = _lstm_step(gates + hidden, cx)
+        elif cell == "gru":
+            hx = _gru_step(gates, hidden, hx)
+        else:
+            hx = _PLAIN[cell](gates + hidden)
+        out = cast(hx, input.dtype)
+        return (cast(out, wide), cx), out
+
+    start = cast(hx, wide), jnp.zeros((0,), wide) if cx is None else cast(cx, wide)
+    (hy, cy), out = lax.scan(step, start, gates, reverse=reverse)
+    return out, cast(hy, hx.dtype), cast(cy, input.dtype if cx is None else cx.dtype)
+
+
 @kernel("mkldnn_rnn_layer")
 def mkldnn_rnn_layer(
     input, weight0, weight1, weight2, weight3, hx_, cx_, reverse, batch_sizes, mode, hidden_size, num_layers,
@@ -35,22 +75,11 @@ def mkldnn_rnn_layer(
     """One direction of one LSTM layer: input (T, B, I), states (B, H) or (1, B, H), weights of input and of state."""
     if mode != _LSTM_MODE:
         raise RuntimeError(f"mkldnn_rnn_layer: only LSTM (mode {_LSTM_MODE}) is supported, got mode {mode}")
-    wide = compute_type(input.dtype)
-    gates = _times_transposed(input, weight0)
-    if has_biases:
-        gates = gates + (cast(weight2, wide) + cast(weight3, wide))
-
-    def step(state, gates):
-        hx, cx = state
-        hy, cy, _ = _lstm_step(gates + _times_transposed(hx, weight1), cx)
-        hy = cast(hy, input.dtype)
-        return (hy, cy), hy
-
-    size = (input.shape[1], hidden_size)
-    start = cast(hx_, input.dtype).reshape(size), cast(cx_, wide).reshape(size)
-    (hy, cy), out = lax.scan(step, start, gates, reverse=reverse)
+    biases = (weight2, weight3) if has_biases else (None, None)
+    states = (x.reshape(input.shape[1], hidden_size) for x in (hx_, cx_))
+    out, hy, cy = layer(input, *states, weight0, weight1, *biases, "lstm", reverse)
     workspace = jnp.zeros((0,), jnp.uint8)  # the backward computes the gates again
-    return out, hy.reshape(hx_.shape), cast(cy, cx_.dtype).reshape(cx_.shape), workspace
+    return out, hy.reshape(hx_.shape), cy.reshape(cx_.shape), workspace
 
 
 @kernel("mkldnn_rnn_layer_backward")

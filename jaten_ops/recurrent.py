@@ -1,0 +1,92 @@
+"""`nn.LSTM`, `nn.GRU` and `nn.RNN` on the device `jax`: an operator for each layer and direction.
+
+ATen composes them of an operator for each step of time, and of several for a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .custom import op
+from .dispatch import is_on_jax
+from .kernels import rnn
+from .tensor import is_traced
+from .tracing import opaque
+
+_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+CELLS = tuple(_GATES)
+
+op(
+    "jaten_nn::rnn_layer(Tensor input, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh,"
+    " str cell, bool reverse) -> (Tensor, Tensor, Tensor)",
+    differentiable=("input", "hx", "cx", "w_ih", "w_hh", "b_ih", "b_hh"),
+)(rnn.layer)
+
+
+def _suits(
+    cell: str, input: Tensor, states: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, count: int
+) -> bool:
+    """Whether the operator takes a call, of so many layers and directions; ATen's composition takes, or refuses, all.
+
+    Not so under autocast, which casts the parts; while a program is captured; and with a projection.
+    """
+    each, tensors = 4 if has_biases else 2, (input, *states, *params)
+    if torch.is_autocast_enabled("jax") or any(not is_on_jax(x) or is_traced(x) for x in tensors):
+        return False
+    if len(params) != each * count or input.dim() != 3 or any(x.dtype != input.dtype for x in tensors):
+        return False
+    hidden, sizes = states[0].shape[-1], []
+    for i in range(count):
+        w_ih, w_hh, *biases = params[i * each : (i + 1) * each]
+        sizes += [w_hh.shape == (_GATES[cell] * hidden, hidden), w_ih.shape[:1] == w_hh.shape[:1], w_ih.dim() == 2]
+        sizes += [b.shape == w_hh.shape[:1] for b in biases]
+    return input.is_floating_point() and input.numel() > 0 and all(sizes)
+
+
+def _layers(
+    cell: str, input: Tensor, states: Sequence[Tensor], params: Sequence[Tensor], dropout: float, directions: int
+) -> tuple[Tensor, ...]:
+    """All layers of an input (T, B, I): the last one's hidden states, and the last states of each."""
+    count = states[0].shape[0]
+    each = len(params) // count
+    last: list[tuple[Tensor, Tensor]] = []
+    for i in range(0, count, directions):
+        if i and dropout:
+            input = torch.dropout(input, dropout, True)
+        found = []
+        for k in range(i, i + directions):
+            hx, cx = states[0][k], states[1][k] if cell == "lstm" else None
+            weights = [*params[k * each : (k + 1) * each], None, None][:4]
+            out, *final = torch.ops.jaten_nn.rnn_layer(input, hx, cx, *weights, cell, k > i)
+            found.append(out)
+            last.append((final[0], final[1]))
+        input = found[0] if directions == 1 else torch.cat(found, -1)
+    return (input, *[torch.stack([final[n] for final in last]) for n in range(len(states))])
+
+
+def implementation(cell: str) -> Callable[..., Any]:
+    """What runs `aten::{cell}.input` on the device."""
+    composition: Any = getattr(torch.ops.aten, cell).input
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+
+    def run(
+        input: Tensor, hx: Any, params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float,
+        train: bool, bidirectional: bool, batch_first: bool
+    ) -> Any:  # fmt: skip
+        states, directions = hx if cell == "lstm" else [hx], 2 if bidirectional else 1
+        count = num_layers * directions
+        whole = len(states) == (2 if cell == "lstm" else 1) and all(s.dim() == 3 and len(s) == count for s in states)
+        batch = input.shape[0 if batch_first else 1] if input.dim() == 3 else -1
+        fits = whole and all(s.shape[1:] == (batch, states[0].shape[-1]) for s in states)
+        if not fits or not _suits(cell, input, states, params, has_biases, count):
+            settings = has_biases, num_layers, dropout, train, bidirectional, batch_first
+            return composition._op_dk(key, input, hx, params, *settings)
+        steps = input.transpose(0, 1) if batch_first else input
+        out, *last = _layers(cell, steps, states, params, dropout if train else 0.0, directions)
+        return (out.transpose(0, 1) if batch_first else out, *last)
+
+    return opaque(run)

@@ -1,0 +1,118 @@
+"""An exception in a backward pass on the device reaches who called it, from wherever it was raised."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
+
+from jaten_ops.errors import MissingKernelError
+
+
+class Stop(Exception):
+    pass
+
+
+def _stop(*_: Any) -> Any:
+    raise Stop("here")
+
+
+def _of_tensor(x: Tensor) -> Tensor:
+    y = x * 2
+    y.register_hook(_stop)
+    return y * y
+
+
+def _of_leaf(x: Tensor) -> Tensor:
+    x.register_hook(_stop)
+    return x * x
+
+
+def _of_node(x: Tensor) -> Tensor:
+    y = x * x
+    assert y.grad_fn is not None
+    y.grad_fn.register_hook(_stop)
+    return y * 2
+
+
+def _after_accumulation(x: Tensor) -> Tensor:
+    x.register_post_accumulate_grad_hook(_stop)
+    return x * x
+
+
+def _of_module(x: Tensor) -> Tensor:
+    layer = nn.Linear(3, 3).to("jax")
+    layer.register_full_backward_hook(_stop)
+    return layer(x)
+
+
+def _unpacked(x: Tensor) -> Tensor:
+    with saved_tensors_hooks(lambda t: t, _stop):
+        return x * x
+
+
+def _recomputed(x: Tensor) -> Tensor:
+    calls: list[Tensor] = []
+
+    def part(x: Tensor) -> Tensor:
+        calls.append(x)
+        return x.exp() * x if len(calls) == 1 else _stop()
+
+    return checkpoint(part, x * 2, use_reentrant=False)
+
+
+def _reentrant(x: Tensor) -> Tensor:
+    return checkpoint(
+        lambda x: _of_tensor(x) if x.requires_grad and torch.is_grad_enabled() else x * x, x, use_reentrant=True
+    )
+
+
+PLACES = [_of_tensor, _of_leaf, _of_node, _after_accumulation, _of_module, _unpacked, _recomputed, _reentrant]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda f: f.__name__)
+def test_exception(place: Callable[[Tensor], Tensor]) -> None:
+    x = torch.ones(3, device="jax", requires_grad=True)
+    out = place(x).sum()
+    with pytest.raises(Stop, match="here"):
+        out.backward()
+    y = torch.ones(3, device="jax", requires_grad=True)
+    (y * 3).sum().backward()  # the next pass knows nothing of it
+    assert y.grad is not None
+
+
+def test_missing_kernel() -> None:
+    out = nn.Embedding(5, 2, sparse=True).to("jax")(torch.tensor([1, 2], device="jax"))
+    with pytest.raises(MissingKernelError, match="sparse"):
+        out.sum().backward()
+
+
+def test_exception_in_a_thread() -> None:
+    caught: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            _of_tensor(torch.ones(3, device="jax", requires_grad=True)).sum().backward()
+        except Stop as error:
+            caught.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(caught) == len(threads)
+
+
+def test_errors_of_torch_itself() -> None:
+    x = torch.ones(3, device="jax", requires_grad=True)
+    out = (x * x).sum()
+    out.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        out.backward()

@@ -1,0 +1,125 @@
+"""Recurrent layers on the device, an operator for each layer and direction, beside ATen's on the CPU."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import jaten_ops  # noqa: F401  # the device jax
+
+LAYERS: dict[str, Any] = {
+    "LSTM": nn.LSTM,
+    "GRU": nn.GRU,
+    "tanh": nn.RNN,
+    "relu": lambda *sizes, **settings: nn.RNN(*sizes, nonlinearity="relu", **settings),
+}
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"num_layers": 2, "bidirectional": True},
+    {"bias": False, "batch_first": True},
+]
+
+
+def _pair(name: str, **settings: Any) -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(0)
+    module = LAYERS[name](5, 6, **settings).double()
+    return module, copy.deepcopy(module).to("jax")
+
+
+def _states(module: Any, batch: int, device: str) -> Any:
+    count = module.num_layers * (2 if module.bidirectional else 1)
+    states = torch.linspace(-1, 1, 2 * count * batch * 6, dtype=torch.float64).view(2, count, batch, 6)
+    moved = [s.clone().to(device).requires_grad_() for s in states]
+    return tuple(moved) if isinstance(module, nn.LSTM) else moved[0]
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return list(tree) if isinstance(tree, tuple) else [tree]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", LAYERS)
+def test_values_and_gradients(name: str, settings: dict[str, Any]) -> None:
+    """With and without states at the start; second derivatives of the former, of one layer."""
+    found, given = [], not settings.get("bias", True) or not settings
+    x = torch.randn(4, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for module, device in zip(_pair(name, **settings), ("cpu", "jax"), strict=True):
+        inputs = [x.to(device).requires_grad_()]
+        inputs += [_states(module, 4 if module.batch_first else 3, device)] if given else []
+        out, last = module(*inputs)
+        results = [out, *_tensors(last)]
+        wanted = [inputs[0], *(_tensors(inputs[1]) if given else ()), *module.parameters()]
+        total = sum((r * r).sum() for r in results)
+        grads = torch.autograd.grad(total, wanted, create_graph=not settings)
+        second = () if settings else torch.autograd.grad(sum((g * g).sum() for g in grads), inputs[0])
+        found.append([t.detach().cpu() for t in (*results, *grads, *second)])
+    for got, expected in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+
+
+class _Count(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # torch's own annotation is of its disabled default
+        self.calls.append(str(func))
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_one_operator_for_all_steps(name: str) -> None:
+    counts = []
+    for steps in (3, 30):
+        module, x = LAYERS[name](5, 6).to("jax"), torch.ones(steps, 2, 5, device="jax")
+        with _Count() as count:
+            module(x)
+        counts.append(len(count.calls))
+        assert sum("rnn_layer" in call for call in count.calls) == 1
+    assert counts[0] == counts[1]
+
+
+def test_dropout_between_layers() -> None:
+    module = nn.LSTM(5, 6, 2, dropout=0.5).to("jax")
+    x = torch.ones(3, 2, 5, device="jax")
+    torch.manual_seed(0)
+    first = module(x)[0]
+    assert not torch.equal(first, module(x)[0])
+    torch.manual_seed(0)
+    assert torch.equal(first, module(x)[0])
+    module.eval()
+    assert torch.equal(module(x)[0], module(x)[0])
+
+
+def test_projection() -> None:
+    """It has no operator: ATen's composition computes it."""
+    module, on_jax = _pair("LSTM", proj_size=4)
+    x = torch.randn(4, 3, 5, dtype=torch.float64)
+    torch.testing.assert_close(on_jax(x.to("jax"))[0].cpu(), module(x)[0])
+
+
+def test_autocast() -> None:
+    module = nn.GRU(5, 6).to("jax")
+    with torch.autocast("jax", dtype=torch.bfloat16):
+        out, _ = module(torch.ones(4, 3, 5, device="jax"))
+    assert out.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("wrong", ["sizes", "parameters", "dtype"])
+def test_errors(wrong: str) -> None:
+    for module, device in zip(_pair("GRU"), ("cpu", "jax"), strict=True):
+        weights = [p.detach() for p in module.parameters()]
+        x, hx = torch.ones(2, 3, 5, dtype=torch.float64, device=device), torch.zeros(1, 3, 6).double().to(device)
+        if wrong == "sizes":
+            hx = hx[..., :4]
+        elif wrong == "parameters":
+            weights.pop()
+        else:
+            x = x.float()
+        with pytest.raises(RuntimeError):
+            torch.gru(x, hx, weights, True, 1, 0.0, False, False, False)
