@@ -29,6 +29,7 @@ from .tensor import (
     is_traced,
     make_handler,
     may_leave,
+    view_like,
 )
 from .tracing import is_traced_now, keep_out_of_constants, opaque, out_of_sight
 from .view_ops import strides_in
@@ -37,10 +38,10 @@ _aten = torch.ops.aten
 
 
 def _alias(tensor: torch.Tensor) -> torch.Tensor:
-    if is_traced(tensor):
-        inner = torch.ops.jaten.alias(to_carrier(tensor))
+    if is_traced(tensor):  # ATen's op, of which functionalization knows that what is written to one is in the other
+        inner = _aten.alias(to_carrier(tensor))
         return Tensor.of_inner(inner, tensor.stride()) if isinstance(tensor, Tensor) else Tensor(inner)
-    return from_view(_same(carrier.view_of(tensor)), tensor.dtype)
+    return view_like(tensor, _same(carrier.view_of(tensor)), tensor.dtype)
 
 
 def _clone(tensor: torch.Tensor, *, memory_format: Any = None) -> torch.Tensor:
@@ -69,6 +70,8 @@ def _empty_strided(size: Sequence[int], stride: Sequence[int], **options: Any) -
 
 
 def _new_empty_strided(like: torch.Tensor, size: Sequence[int], stride: Sequence[int], **options: Any) -> torch.Tensor:
+    if is_traced(like):  # by the operand: autograd asks for it where no mode makes what comes of nothing a fake one
+        return functional("new_empty_strided")(like, size, stride, **options)
     return _empty_strided(size, stride, **({"dtype": like.dtype, "device": like.device} | options))
 
 

@@ -29,6 +29,7 @@ from .tensor import (
     is_traced,
     set_maker,
     two_devices,
+    view_like,
 )
 
 
@@ -201,7 +202,7 @@ def _view_op(func: Any) -> Handler:
                 raise UnsupportedInputError("the operand of as_strided", "not contiguous", "x.contiguous() before")
             return _wrap(func(to_carrier(tensor), *args, **kwargs))
         found = view_ops.views(func, carrier.view_of(tensor), tensor.dtype, args, kwargs)
-        return [from_view(*f) for f in found] if isinstance(found, list) else from_view(*found)
+        return [view_like(tensor, *f) for f in found] if isinstance(found, list) else view_like(tensor, *found)
 
     return call
 

@@ -261,6 +261,14 @@ def from_view(view: View, dtype: torch.dtype) -> Tensor:
     return self
 
 
+def view_like(base: torch.Tensor, view: View, dtype: torch.dtype) -> Tensor:
+    """A new tensor that shares a storage with another; made under `torch.inference_mode()` only if that was, too."""
+    if torch.is_inference_mode_enabled() and not base.is_inference():
+        with torch.inference_mode(False):
+            return from_view(view, dtype)
+    return from_view(view, dtype)
+
+
 def become(tensor: torch.Tensor, view: View, dtype: torch.dtype) -> None:
     """Gives a tensor, in place, another place in memory, and the sizes, strides and dtype that go with it."""
     _set_data(tensor, from_view(view, dtype))

@@ -45,6 +45,24 @@ def test_values_gradients_and_graphs(name: str, monkeypatch: pytest.MonkeyPatch)
     assert _tables() == before and any(before)
 
 
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+@pytest.mark.parametrize("name", ["nearest", "bilinear", "bicubic"])
+def test_sizes_that_change(name: str, device: str) -> None:
+    """torch takes them apart then: in C++ they do not take such sizes."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(F.max_pool2d(x, 2), scale_factor=2, mode=name)
+
+    run = torch.compile(fn, backend="jaten", dynamic=True)
+    for size in ((17, 21), (12, 9)):
+        x = torch.randn(2, 3, *size, requires_grad=True)
+        on_device = x.detach().to(device).requires_grad_()
+        got, expected = run(on_device), fn(x)
+        torch.testing.assert_close(got.cpu(), expected)
+        found, wanted = (torch.autograd.grad(y.sum(), z)[0] for y, z in ((got, on_device), (expected, x)))
+        torch.testing.assert_close(found.cpu(), wanted)
+
+
 def test_other_backends_trace_as_ever() -> None:
     seen: list[str] = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import copy
 import gc
+import warnings
 from collections.abc import Callable
 
 import jax
@@ -201,3 +202,34 @@ def test_plain_tensors_compile_as_before() -> None:
     torch._dynamo.reset()
     double = torch.compile(lambda x: x * 2 + 1, backend="aot_eager", fullgraph=True)
     assert double(torch.ones(2)).tolist() == [3, 3]
+
+
+def test_views_in_inference_mode() -> None:
+    """As on the CPU: a view of a tensor that was made outside the mode is no inference tensor."""
+    outside, on_cpu = torch.ones(2, 3, device="jax"), torch.ones(2, 3)
+    with torch.inference_mode():
+        assert outside[:, :2].sum() == 4
+        for view in (lambda x: x.view(-1), lambda x: x.t(), lambda x: x.detach(), lambda x: x.unbind()[0]):
+            assert view(outside).is_inference() == view(on_cpu).is_inference()
+        outside[:, 0] = 5
+        assert torch.ones(2, device="jax")[:1].is_inference()
+    outside.requires_grad_()
+    (outside.view(-1) * 2).sum().backward()
+    assert outside.grad is not None and outside[:, 0].tolist() == [5, 5]
+
+
+def test_no_warning_of_what_is_asked_beforehand() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x = torch.rand(4, 3, 2).to("jax")
+        assert all(f(x).isfinite().all() for f in (torch.var, torch.std, lambda x: x.var(0), lambda x: x.std((1, 2))))
+
+
+def test_encoder_with_a_mask() -> None:
+    """torch would make a nested tensor of the sequences, which the device has not."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder, x = nn.TransformerEncoder(layer, 1).eval(), torch.randn(3, 5, 8)
+    mask = torch.arange(5) >= torch.tensor([[5], [3], [2]])
+    expected = encoder(x, src_key_padding_mask=mask)
+    got = encoder.to("jax")(x.to("jax"), src_key_padding_mask=mask.to("jax")).cpu()
+    torch.testing.assert_close(got[~mask], expected[~mask])

@@ -52,6 +52,13 @@ class _Decompositions(Mapping[torch._ops.OperatorBase, Callable[..., Any]]):
 _DECOMPOSITIONS = _Decompositions()
 
 
+def _donates_nothing() -> None:
+    """Tells torch that a backward graph takes no buffer for its results, so that it may be called twice."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None and context.fw_metadata.bw_donated_idxs:
+        context.fw_metadata.bw_donated_idxs.clear()  # the list is in both accounts that torch has of a subclass
+
+
 def _partition(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> tuple[torch.fx.GraphModule, ...]:
     """The min-cut partitioner, told that a random op drawn again in the backward would draw something else."""
     for node in joint.graph.nodes:
@@ -136,6 +143,7 @@ def _made(
     gm: torch.fx.GraphModule, *, backward: bool
 ) -> tuple[Callable[[list[Any]], list[Any]], frozenset[int], int | None]:
     """The graph as a function of a list of inputs; which of those are static, and how many outputs are seen."""
+    _donates_nothing()
     retarget(gm)
     by_rows(gm, backward=backward)
     static, seen = _static_inputs(gm.graph, backward=backward), _seen_outputs(backward=backward)
@@ -207,7 +215,7 @@ def _capture(compiler: Callable[..., Any], compile_graph: Callable[..., Any]) ->
 
     @shared.guarded
     def run(gm: torch.fx.GraphModule, inputs: Sequence[Any], **others: Any) -> Callable[..., Any]:
-        with functorch_config.patch(_SETTINGS), early.whole():
+        with functorch_config.patch(_SETTINGS), early.whole(inputs):
             if others or os.environ.get("TORCH_COMPILE_DEBUG") == "1" or not all(map(_is_flat, inputs)):
                 return aot_autograd(bw_compiler=compiler(backward), **options)(gm, inputs, **others)
             # what that does, too, but after it has imported Inductor's scheduler

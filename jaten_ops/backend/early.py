@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -33,9 +33,17 @@ def operators() -> tuple[torch._ops.OpOverload, ...]:
     return tuple(found)
 
 
+def _is_symbolic(value: object) -> bool:
+    sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+    return any(isinstance(size, torch.SymInt) for size in sizes)
+
+
 @contextlib.contextmanager
-def whole() -> Iterator[None]:
-    """For the length of a block torch traces them whole."""
+def whole(inputs: Sequence[object]) -> Iterator[None]:
+    """For the length of a block torch traces them whole, if all sizes are known: in C++ they take no others."""
+    if any(map(_is_symbolic, inputs)):
+        yield
+        return
     taken = [(op, key, op.py_kernels.pop(key)) for op in operators() for key in _KEYS if key in op.py_kernels]
     _forget()
     try:

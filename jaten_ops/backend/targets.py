@@ -106,6 +106,8 @@ def retarget(gm: torch.fx.GraphModule) -> None:
         target = node.target
         if target is torch.ops.prims.convert_element_type.default:  # of numbers that torch made tensors
             node.args, node.kwargs, target = node.args[:1], {"dtype": node.args[1]}, torch.ops.aten._to_copy.default
+        if target is torch.ops.aten.true_divide.Tensor:  # likewise
+            target = torch.ops.aten.div.Tensor
         key = overload_of(target)
         if key is None or _returns_symints(target):
             continue

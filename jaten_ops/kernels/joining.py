@@ -104,20 +104,25 @@ def rot90(self, k=1, dims=(0, 1)):
 @kernel("roll")
 def roll(self, shifts, dims=()):
     if not dims:
-        return lax.reshape(_roll(lax.reshape(self, (self.size,)), shifts[0], 0), self.shape)
+        return lax.reshape(_roll(lax.reshape(self, (self.size,)), {0: shifts[0]}), self.shape)
+    by_dim: dict[int, int] = {}
     for shift, dim in zip(shifts, dims, strict=True):
-        self = _roll(self, shift, wrap_dim(dim, self.ndim))
-    return self
+        by_dim[wrap_dim(dim, self.ndim)] = by_dim.get(wrap_dim(dim, self.ndim), 0) + shift
+    return _roll(self, by_dim)
 
 
-def _roll(x: jax.Array, shift: int, dim: int) -> jax.Array:
-    length = x.shape[dim] if x.ndim else 0
-    shift = shift % length if length else 0
-    if not shift:
+def _roll(x: jax.Array, shifts: dict[int, int]) -> jax.Array:
+    """Rolled by a shift along each dimension: the others in both parts of the first, so that all is moved at once."""
+    if not shifts:
         return x
-    cut = length - shift
-    parts = [lax.slice_in_dim(x, cut, length, 1, dim), lax.slice_in_dim(x, 0, cut, 1, dim)]
-    return lax.concatenate(parts, dim)
+    (dim, shift), *rest = shifts.items()
+    others = dict(rest)
+    length = x.shape[dim] if x.ndim else 0
+    cut = -shift % length if length else 0
+    if not cut:
+        return _roll(x, others)
+    ends = (cut, length), (0, cut)
+    return lax.concatenate([_roll(lax.slice_in_dim(x, a, b, 1, dim), others) for a, b in ends], dim)
 
 
 # Channels and pixels

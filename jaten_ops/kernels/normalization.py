@@ -65,13 +65,6 @@ def _saved(x: jax.Array, mean: jax.Array, rstd: jax.Array, dims: Dims) -> tuple[
     return saved(x, mean, rstd)
 
 
-def _backward(grad: jax.Array, x: jax.Array, weight: Any, mean: jax.Array, rstd: jax.Array, dims: Dims) -> jax.Array:
-    """The gradient of `(x - mean) * rstd * weight` by `x`, whose statistics over `dims` mean and rstd are."""
-    normal = (x - mean) * rstd
-    scaled = grad * weight
-    return rstd * (scaled - _mean(scaled, dims) - normal * _mean(scaled * normal, dims))
-
-
 def _widen(*arrays: jax.Array | None, like: jax.Array) -> list[Any]:
     """The arrays in the dtype that `like` is computed in."""
     dtype = compute_type(like.dtype)
@@ -315,35 +308,52 @@ def fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, out
 # Group normalization: (N, C, *) seen as (N, group, C / group, HxW)
 
 
-def _grouped(x: jax.Array, N: int, C: int, HxW: int, group: int) -> jax.Array:
-    return x.reshape(N, group, C // group, HxW)
+def _of_channels(x: jax.Array, like: jax.Array) -> jax.Array:
+    """What groups (N, G) or channels (C,) have, for each element of (N, C, *): a value for each channel.
+
+    XLA's loops run over the shape of the input then, where groups would make them compute an index for each element.
+    """
+    n, channels = like.shape[:2]
+    if x.ndim == 1:
+        return x.reshape(1, channels, *[1] * (like.ndim - 2))
+    each = jnp.broadcast_to(x[:, :, None], (*x.shape, channels // x.shape[1]))
+    return each.reshape(n, channels, *[1] * (like.ndim - 2))
 
 
 @kernel("native_group_norm")
 def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
     x, scale, shift = _widen(input, weight, bias, like=input)
-    x = _grouped(x, N, C, HxW, group)
-    mean, var = _moments(x, (2, 3))
+    mean, var = (s.reshape(N, group) for s in _moments(x.reshape(N, group, C // group, HxW), (2, 3)))
     rstd = lax.rsqrt(var + cast(eps, x.dtype))
-    scale, shift = (None if p is None else p.reshape(group, C // group, 1) for p in (scale, shift))
-    out = _affine((x - mean) * rstd, scale, shift)
+    of_mean, factor = _of_channels(mean, x), _of_channels(rstd, x)
+    factor = factor if scale is None else factor * _of_channels(scale, x)
+    out = _affine(x - of_mean, factor, None if shift is None else _of_channels(shift, x))
     dtype = statistics_dtype(input, weight, bias)
-    statistics = (cast(s.reshape(N, group), dtype) for s in (mean, rstd))
-    return cast(out.reshape(input.shape), input.dtype), *statistics
+    return cast(out, input.dtype), cast(mean, dtype), cast(rstd, dtype)
 
 
 @kernel("native_group_norm_backward")
 def native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask):
     grad, x, scale, mean, rstd = _widen(grad_out, input, weight, mean, rstd, like=input)
-    grad, x = (_grouped(a, N, C, HxW, group) for a in (grad, x))
-    mean, rstd = (s.reshape(N, group, 1, 1) for s in (mean, rstd))
-    scale = 1 if scale is None else scale.reshape(group, C // group, 1)
-    grad_input = _backward(grad, x, scale, mean, rstd, (2, 3))
+    grad = grad.reshape(x.shape)
+    of_mean, of_rstd = (_of_channels(s.reshape(N, group), x) for s in (mean, rstd))
+    inner = tuple(range(2, x.ndim))
+    # of each channel; the sums of a group are made of them, as in ATen
+    total, along = jnp.sum(grad, inner), jnp.sum(grad * ((x - of_mean) * of_rstd), inner)
+    scales = jnp.ones((C,), x.dtype) if scale is None else scale
+
+    def of_group(sums: jax.Array) -> jax.Array:
+        means = jnp.sum((sums * scales).reshape(N, group, C // group), 2) / np.asarray(C // group * HxW, x.dtype)
+        return _of_channels(means, x)
+
+    grad_input = of_rstd * (
+        grad * _of_channels(scales, x) - of_group(total) - (x - of_mean) * (of_rstd * of_group(along))
+    )
     dtype = input.dtype if weight is None else weight.dtype
     return (
-        cast(grad_input.reshape(input.shape), input.dtype) if output_mask[0] else None,
-        cast(jnp.sum(grad * ((x - mean) * rstd), (0, 3)).reshape(C), dtype) if output_mask[1] else None,
-        cast(jnp.sum(grad, (0, 3)).reshape(C), dtype) if output_mask[2] else None,
+        cast(grad_input, input.dtype) if output_mask[0] else None,
+        cast(jnp.sum(along, 0), dtype) if output_mask[1] else None,
+        cast(jnp.sum(total, 0), dtype) if output_mask[2] else None,
     )
 
 
