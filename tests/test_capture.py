@@ -1,4 +1,4 @@
-"""What torch makes of a program before a graph is compiled: writes to what shares memory, backward passes, optimizers."""
+"""What torch makes of a program for a backend: writes to shared memory, backward passes twice, optimizers' steps."""
 
 from __future__ import annotations
 
