@@ -85,6 +85,12 @@ def compared(results: list[Result], saved: list[Result]) -> Iterator[str]:
     yield f"{count} ratios compared with the last run; above are those that changed by more than {NOTABLE - 1:.0%}"
 
 
+def _of_torchax(environment: dict[str, Any]) -> list[str]:
+    if "torchax" not in environment:
+        return []
+    return [f"torchax: {environment['torchax']}, in a process of its own: `TORCHAX_PYTHON=PATH` before each command."]
+
+
 def page(report: dict[str, Any], plots: list[Path]) -> str:
     environment = report["environment"]
     lines = [
@@ -93,7 +99,7 @@ def page(report: dict[str, Any], plots: list[Path]) -> str:
         "Made by " + ", ".join(f"`{c}`" for c in report["commands"]) + " and `python -m benchmarks.report`, on",
         f"{environment['processor']}, {environment['threads']} thread(s) for torch and XLA alike, torch "
         f"{environment['torch']}, jax {environment['jax']}, Python {environment['python']}.",
-        *([f"torchax: {environment['torchax']}, in a process of its own."] if "torchax" in environment else []),
+        *_of_torchax(environment),
         "",
         "Median seconds of a call, by turns in one process, and medians of the ratios within each round, with their",
         "quartiles: below 1, the first is faster. `jaten` runs on plain tensors, `jaten on jax` on tensors of the",
