@@ -38,11 +38,6 @@ class Elsewhere:
         """Of one of so many calls, in the mean."""
         return self._ask((SECONDS, calls))
 
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
     def _ask(self, question: tuple[str, int]) -> Any:
         assert self._process.stdin is not None and self._process.stdout is not None
         try:

@@ -16,10 +16,10 @@ from .errors import DeviceSlotError
 
 _UNCLAIMED = "privateuseone"
 # modules for which there is no accelerator; private to torch, a test of each fails where it has another name
-_DENIED = (
+_DENIED = frozenset({
     "torch._dynamo.variables.streams",  # each call of a compiled program would look up the current stream
     "torch._utils",  # nn.DataParallel would move any model to the device
-)
+})  # fmt: skip
 _Device = torch.device | str | int | None
 
 
@@ -64,8 +64,10 @@ class JaxModule:
         `nn.DataParallel` copies to the devices of CUDA: it is the module itself now, as where there is no device.
         """
         caller = sys._getframe(1)
+        if caller.f_globals.get("__name__") in _DENIED:
+            return False
         behind = caller.f_back  # torch.accelerator.is_available
-        return not any(f and f.f_globals.get("__name__") in _DENIED for f in (caller, behind))
+        return behind is None or behind.f_globals.get("__name__") not in _DENIED
 
     def is_initialized(self) -> bool:
         return True

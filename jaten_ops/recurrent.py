@@ -28,23 +28,23 @@ op(
 
 
 def _suits(
-    cell: str, input: Tensor, states: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, count: int
+    cell: str, input: Tensor, states: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, directions: int
 ) -> bool:
-    """Whether the operator takes a call, of so many layers and directions; ATen's composition takes, or refuses, all.
+    """Whether the operator takes an input (T, B, I) and the rest; ATen's composition takes, or refuses, all.
 
     Not so under autocast, which casts the parts; while a program is captured; and with a projection.
     """
     each, tensors = 4 if has_biases else 2, (input, *states, *params)
     if torch.is_autocast_enabled("jax") or any(not is_on_jax(x) or is_traced(x) for x in tensors):
         return False
-    if len(params) != each * count or input.dim() != 3 or any(x.dtype != input.dtype for x in tensors):
+    if input.dim() != 3 or not input.numel() or not input.is_floating_point() or states[0].dim() != 3:
         return False
-    hidden, sizes = states[0].shape[-1], []
+    count, _, hidden = states[0].shape
+    sizes: list[tuple[int, ...]] = [(count, input.shape[1], hidden)] * (2 if cell == "lstm" else 1)
     for i in range(count):
-        w_ih, w_hh, *biases = params[i * each : (i + 1) * each]
-        sizes += [w_hh.shape == (_GATES[cell] * hidden, hidden), w_ih.shape[:1] == w_hh.shape[:1], w_ih.dim() == 2]
-        sizes += [b.shape == w_hh.shape[:1] for b in biases]
-    return input.is_floating_point() and input.numel() > 0 and all(sizes)
+        gates, width = _GATES[cell] * hidden, input.shape[2] if i < directions else directions * hidden
+        sizes += [(gates, width), (gates, hidden), (gates,), (gates,)][:each]
+    return [x.shape for x in tensors[1:]] == sizes and all(x.dtype == input.dtype for x in tensors)
 
 
 def _layers(
@@ -78,14 +78,11 @@ def implementation(cell: str) -> Callable[..., Any]:
         train: bool, bidirectional: bool, batch_first: bool
     ) -> Any:  # fmt: skip
         states, directions = hx if cell == "lstm" else [hx], 2 if bidirectional else 1
-        count = num_layers * directions
-        whole = len(states) == (2 if cell == "lstm" else 1) and all(s.dim() == 3 and len(s) == count for s in states)
-        batch = input.shape[0 if batch_first else 1] if input.dim() == 3 else -1
-        fits = whole and all(s.shape[1:] == (batch, states[0].shape[-1]) for s in states)
-        if not fits or not _suits(cell, input, states, params, has_biases, count):
+        steps = input.transpose(0, 1) if batch_first and input.dim() == 3 else input
+        whole = states and states[0].shape[:1] == (num_layers * directions,)
+        if not whole or not _suits(cell, steps, states, params, has_biases, directions):
             settings = has_biases, num_layers, dropout, train, bidirectional, batch_first
             return composition._op_dk(key, input, hx, params, *settings)
-        steps = input.transpose(0, 1) if batch_first else input
         out, *last = _layers(cell, steps, states, params, dropout if train else 0.0, directions)
         return (out.transpose(0, 1) if batch_first else out, *last)
 

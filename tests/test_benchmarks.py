@@ -126,7 +126,6 @@ def test_torchax_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     job = torchax.Elsewhere(CASES["linear"], "inference", torch.float32)
     with pytest.raises(RuntimeError, match="torchax's process ended with 1"):
         job()
-    job.close()
     monkeypatch.delenv(torchax.VARIABLE)
     assert not contenders.takes_part(contenders.TORCHAX, CASES["linear"], "inference")
 

@@ -26,5 +26,5 @@ def grouped_mm_fallback_backward(input, weight, offs, grad_output):
 
 @kernel("prims::fma(Tensor a, Tensor b, Tensor c) -> Tensor")
 def fma(a, b, c):
-    """a * b + c, which XLA's CPU rounds once: what Dynamo makes of `addcmul` and `lerp` of numbers."""
+    """a * b + c: what Dynamo makes of `addcmul` and `lerp` of numbers."""
     return a * b + c
