@@ -1,0 +1,51 @@
+"""Convolutions whose kernel spans a dimension: ATen's values, and no window slides there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+import torch
+
+from jaten_ops.kernels import convolution, correlation
+
+# input, weight, stride, padding, output padding, transposed, groups; the weight's first dimension is the input's channels if transposed
+CASES: dict[str, tuple[Any, ...]] = {
+    "of words": ((4, 1, 9, 20), (6, 1, 3, 20), (1, 1), (0, 0), (0, 0), False, 1),
+    "of the first dimension": ((2, 3, 5, 9), (4, 3, 5, 2), (1, 2), (0, 1), (0, 0), False, 1),
+    "of an image": ((3, 4, 5, 6), (7, 4, 5, 6), (2, 3), (0, 0), (0, 0), False, 1),
+    "of a volume's depth": ((2, 3, 4, 6, 5), (4, 3, 4, 3, 3), (1, 1, 1), (0, 1, 0), (0, 0, 0), False, 1),
+    "of a sequence": ((2, 3, 8), (5, 3, 8), (1,), (0,), (0,), False, 1),
+    "in groups": ((2, 4, 3, 7), (6, 2, 3, 3), (1, 1), (0, 0), (0, 0), False, 2),
+    "with a kernel for each channel": ((2, 4, 3, 4), (4, 1, 3, 4), (1, 1), (0, 0), (0, 0), False, 4),
+    "transposed": ((2, 4, 1, 1), (4, 3, 5, 6), (1, 1), (0, 0), (0, 0), True, 1),
+    "transposed, in groups": ((2, 4, 1, 3), (4, 3, 4, 2), (1, 2), (0, 0), (0, 1), True, 2),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_values_and_gradients(case: str, dtype: torch.dtype) -> None:
+    image, kernel, stride, padding, output_padding, transposed, groups = CASES[case]
+    torch.manual_seed(0)
+    x, weight = torch.randn(image, dtype=dtype), torch.randn(kernel, dtype=dtype)
+    settings = (stride, padding, (1,) * len(stride), transposed, output_padding, groups)
+    expected = torch.ops.aten.convolution(x, weight, None, *settings)
+    torch.testing.assert_close(torch.ops.jaten.convolution(x, weight, None, *settings), expected)
+    grad = torch.randn_like(expected)
+    arguments = (grad, x, weight, None, *settings, (True, True, False))
+    gradients = torch.ops.aten.convolution_backward(*arguments)
+    torch.testing.assert_close(torch.ops.jaten.convolution_backward(*arguments), gradients)
+
+
+def test_no_window_slides_over_what_the_kernel_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    for part in ("forward", "input_gradient", "weight_gradient"):
+        run = getattr(correlation, part)
+        monkeypatch.setattr(correlation, part, lambda *args, run=run: asked.append(args[2]) or run(*args))
+    x, weight = jnp.ones((4, 1, 9, 20)), jnp.ones((6, 1, 3, 20))
+    settings = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+    grad = convolution.convolution(x, weight, None, *settings)
+    convolution.convolution_backward(grad, x, weight, None, *settings, (True, True, False))
+    assert [windows.kernel for windows in asked] == [(3,)] * 3
