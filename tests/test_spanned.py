@@ -10,7 +10,8 @@ import torch
 
 from jaten_ops.kernels import convolution, correlation
 
-# input, weight, stride, padding, output padding, transposed, groups; the weight's first dimension is the input's channels if transposed
+# input, weight, stride, padding, output padding, transposed, groups;
+# the weight's first dimension is the input's channels if transposed
 CASES: dict[str, tuple[Any, ...]] = {
     "of words": ((4, 1, 9, 20), (6, 1, 3, 20), (1, 1), (0, 0), (0, 0), False, 1),
     "of the first dimension": ((2, 3, 5, 9), (4, 3, 5, 2), (1, 2), (0, 1), (0, 0), False, 1),
