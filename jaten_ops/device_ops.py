@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from jax._src import xla_bridge  # private: nothing public tells whether JAX has started
 
-from . import bridge, carrier, device, library, recurrent, registry, storage, uninitialized, x64
+from . import bridge, carrier, device, higher_order, library, recurrent, registry, storage, uninitialized, x64
 from .aliasing import View, resized, row_major
 from .dispatch import borrowed_copy, functional, is_on_jax, kernel_of, placed, store, to_carrier, variant
 from .overlap import make_check
@@ -330,3 +330,4 @@ if device.CLAIMED:
     keep_out_of_constants("jax")
     storage.register()
     uninitialized.register()
+    higher_order.register()

@@ -213,7 +213,10 @@ def _changes_geometry(func: Any, base: str) -> Handler:
 
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if is_traced(tensor):
-            func(to_carrier(tensor), *args, **kwargs)
+            inner = to_carrier(tensor)
+            func(inner, *args, **kwargs)
+            if isinstance(tensor, Tensor) and tensor.shape != inner.shape:
+                tensor.data = Tensor(inner)  # its sizes and strides
             return tensor
         become(tensor, *view_ops.views(view_op, carrier.view_of(tensor), tensor.dtype, args, kwargs))
         return tensor

@@ -23,8 +23,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("execute", "composite", "tensor", "autocast"),
     ("op_kernel", "uninitialized"),
     ("library",),
-    ("dispatch", "backend", "custom"),
-    ("recurrent",),
+    ("dispatch", "custom"),
+    ("higher_order",),
+    ("recurrent", "backend"),
     ("device_ops", "interop", "step"),
     ("__init__",),
 )

@@ -18,17 +18,19 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.utils.checkpoint import CheckpointPolicy
 
-from jaten_ops import registry
+from jaten_ops import higher_order, registry
 from jaten_ops.errors import JatenError, UnsupportedInputError
 
 from . import early, graph_cache, shared
 from .buckets import Buckets, bucketed
+from .higher_order import refuse_unknown
 from .rows import by_rows
 from .runtime import Executable
 from .segments import make_executable
 from .targets import overload_of, retarget
 
 _log = logging.getLogger(__name__)
+higher_order.teach_dynamo()
 
 
 class _Decompositions(Mapping[torch._ops.OperatorBase, Callable[..., Any]]):
@@ -144,6 +146,7 @@ def _made(
 ) -> tuple[Callable[[list[Any]], list[Any]], frozenset[int], int | None]:
     """The graph as a function of a list of inputs; which of those are static, and how many outputs are seen."""
     _donates_nothing()
+    refuse_unknown(gm)
     retarget(gm)
     by_rows(gm, backward=backward)
     static, seen = _static_inputs(gm.graph, backward=backward), _seen_outputs(backward=backward)

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 
 from jaten_ops import bridge, registry
-from jaten_ops.errors import KernelError
+from jaten_ops.errors import KernelError, UnsupportedInputError
 from jaten_ops.execute import KernelCall, Signature, freeze
 from jaten_ops.kernels import checks, prng, promotion
 
+from .higher_order import rule_of
 from .layout import concretize, symbols_of
-from .positions import kernel_of
-from .targets import overload_of, source_line
+from .positions import kernel_of, number_of
+from .targets import attribute_of, is_higher_order, overload_of, source_line
 
 
 class _KernelNode:
@@ -41,6 +42,7 @@ class _KernelNode:
             with checks.collect(conditions):
                 results = self._call(values, key)
         except Exception as error:
+            self._refuse_unknown_sizes(values, error)
             shapes = ", ".join(_describe(v) for v in values)
             raise KernelError(self._spec.name, shapes, source_line(self._node), error) from error
         self._forward(conditions)
@@ -48,10 +50,41 @@ class _KernelNode:
             results = results[0] if isinstance(results, tuple | list) else results
         return jax.tree.map(lambda a: promotion.cast(a, a.dtype), results)
 
+    def _refuse_unknown_sizes(self, values: list[Any], error: Exception) -> None:
+        """Raises what a call in a loop or a branch has to be told that fails by a size which is an array there."""
+        types = [self._signature.arguments[i].type for i in self._signature.kernel_positions]
+        sizes = [v for v, kind in zip(values, types, strict=True) if kind.startswith(("int", "SymInt"))]
+        if any(isinstance(size, jax.Array) for size in jax.tree.leaves(sizes)):
+            got = f"one that the program computes, in {self._spec.name}{source_line(self._node)}"
+            expected = (
+                "one that is known when it is compiled; make the tensor as large as it may get, and mask the rest"
+            )
+            raise UnsupportedInputError("a size or a position in a loop or a branch", got, expected) from error
+
     def _forward(self, conditions: checks.Conditions) -> None:
         """Hands the node's conditions on to the graph's, with the user's line in their messages."""
         for holds, error in zip(conditions.values, conditions.errors, strict=True):
             checks.require(holds, type(error), f"{error}{source_line(self._node)}")
+
+
+class _HigherOrderNode:
+    """One call of an operator whose operands are graphs."""
+
+    def __init__(self, node: torch.fx.Node, index: int) -> None:
+        self._node, self._rule, self.index = node, rule_of(node), index
+
+    def run(self, read: Callable[[Any], Any], key: jax.Array | None) -> Any:
+        args, kwargs = plain(read(self._node.args)), read(self._node.kwargs)
+        return self._rule(None if key is None else jax.random.fold_in(key, self.index), *args, **kwargs)
+
+
+_READ = "_local_scalar_dense"
+"""Makes a number of a tensor. In a loop or a branch that stays an array, which operators take where it is no size."""
+
+
+def plain(value: Any) -> Any:
+    """Values of FX's lists, which JAX does not know, as tuples."""
+    return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
 
 
 def _describe(value: Any) -> str:
@@ -76,7 +109,8 @@ class Lowered:
         self.default_float = bridge.DTYPES[default_float]
         self.placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
         (output,) = (n for n in gm.graph.nodes if n.op == "output")
-        self.outputs: list[Any] = list(output.args[0])
+        self._result: Any = output.args[0]
+        self.outputs: list[Any] = list(self._result) if isinstance(self._result, list | tuple) else [self._result]
         self.nodes = list(gm.graph.nodes)
         self._strides = set(gm.graph.find_nodes(op="call_function", target=torch.ops.aten.sym_stride.int))
         self._steps: list[tuple[torch.fx.Node, Any]] = []
@@ -84,13 +118,17 @@ class Lowered:
         self.calls = 0
         for index, node in enumerate(gm.graph.nodes):
             if node.op == "get_attr":
-                self._steps.append((node, _constant(gm, node)))
+                value = _constant(gm, node, default_float)
+                self._steps.append((node, value))
+                if isinstance(value, Lowered):
+                    self.calls, self.random = self.calls + value.calls, self.random or value.random
             elif node.op == "call_function":
                 key = overload_of(node.target)
-                kernel = _KernelNode(node, index) if key in registry.KERNELS else None
-                self._steps.append((node, kernel))
-                self.calls += kernel is not None
-                self.random |= kernel is not None and registry.SPECS[key or ""].random
+                step: Any = _KernelNode(node, index) if key in registry.KERNELS and key != _READ else None
+                step = _HigherOrderNode(node, index) if is_higher_order(node) else step
+                self._steps.append((node, step))
+                self.calls += step is not None
+                self.random |= key in registry.KERNELS and registry.SPECS[key or ""].random
 
     def __call__(
         self, values: Mapping[torch.fx.Node, Any], seed: Any, wanted: Sequence[torch.fx.Node], *, scoped: bool = False
@@ -106,11 +144,6 @@ class Lowered:
         Returns:
             The values of the wanted nodes, and the conditions that kernels set (see `kernels.checks`).
         """
-        env = dict(values)
-
-        def read(argument: Any) -> Any:
-            return torch.fx.map_arg(argument, lambda node: env[node])
-
         key = None if seed is None else jax.random.key(seed, impl=prng.IMPL)
         conditions = checks.Conditions()
         with (
@@ -119,15 +152,32 @@ class Lowered:
             jax.numpy_dtype_promotion("standard"),
             jax.numpy_rank_promotion("allow"),
         ):
-            for node, step in self._steps:
-                if node.op == "get_attr":
-                    env[node] = step
-                elif step is not None:
-                    with jax.named_scope(f"node{step.index}") if scoped else contextlib.nullcontext():
-                        env[node] = step.run(read, key)
-                else:
-                    env[node] = self._stride(node, values) if node in self._strides else _run_python(node, read)
+            env = self._run(values, key, scoped)
         return [env[node] for node in wanted], conditions
+
+    def inner(self, operands: Sequence[Any], key: jax.Array | None) -> Any:
+        """Runs it as a graph inside another: returns what it does, lists as tuples."""
+        env = self._run(dict(zip(self.placeholders, operands, strict=True)), key if self.random else None, False)
+        return plain(torch.fx.map_arg(self._result, lambda node: env[node]))
+
+    def _run(
+        self, values: Mapping[torch.fx.Node, Any], key: jax.Array | None, scoped: bool
+    ) -> dict[torch.fx.Node, Any]:
+        """The values of all nodes."""
+        env = dict(values)
+
+        def read(argument: Any) -> Any:
+            return torch.fx.map_arg(argument, lambda node: env[node])
+
+        for node, step in self._steps:
+            if node.op == "get_attr":
+                env[node] = step
+            elif step is not None:
+                with jax.named_scope(f"node{step.index}") if scoped else contextlib.nullcontext():
+                    env[node] = step.run(read, key)
+            else:
+                env[node] = self._stride(node, values) if node in self._strides else _run_python(node, read)
+        return env
 
     def _stride(self, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> int:
         """A stride that the graph asks for: an expression in the sizes, since arrays have none."""
@@ -136,11 +186,11 @@ class Lowered:
         return concretize(node.meta["val"], sizes)
 
 
-def _constant(gm: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
-    """A tensor that the graph holds, as a numpy array of its own: the graph may not see later writes to it."""
-    value = gm
-    for name in str(node.target).split("."):
-        value = getattr(value, name)
+def _constant(gm: torch.fx.GraphModule, node: torch.fx.Node, default_float: torch.dtype) -> Any:
+    """What the graph holds: a graph inside it; a tensor as a numpy array of its own, as it may not see later writes."""
+    value = attribute_of(gm, node)
+    if isinstance(value, torch.fx.GraphModule):
+        return Lowered(value, default_float)
     return np.array(bridge.borrow(value)) if isinstance(value, torch.Tensor) else value
 
 
@@ -152,4 +202,6 @@ def _run_python(node: torch.fx.Node, read: Callable[[Any], Any]) -> Any:
         return args[0].shape[args[1]]
     if name == "sym_numel":
         return args[0].size
+    if name == _READ:  # in a graph inside another
+        return number_of(args[0])
     return node.target(*args, **node.kwargs)  # type: ignore[operator]  # a call_function's target is callable

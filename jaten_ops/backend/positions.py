@@ -39,6 +39,11 @@ def from_operand(halves: jax.Array) -> jax.Array:
     return _convert_element_type(number, np.dtype("int64"), weak_type=True)
 
 
+def number_of(array: jax.Array) -> jax.Array:
+    """The element of an array as kernels take a number: a weakly typed 0-d array."""
+    return _convert_element_type(lax.reshape(array, ()), array.dtype, weak_type=True)
+
+
 def numbers_of(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
     """The inputs that are handed over: ints on which no shape depends, and which every operator takes as an array."""
     inputs = [n for n in graph.nodes if n.op == "placeholder" and isinstance(n.meta.get("val"), torch.SymInt)]

@@ -11,13 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.passes.split_module import split_module
 
 from jaten_ops import registry
 from jaten_ops.meta import aten_overload
 
+from .higher_order import RULES
 from .runtime import Executable
-from .targets import overload_of
+from .targets import attribute_of, overload_of
 
 
 def _binds(node: torch.fx.Node) -> bool:
@@ -40,6 +42,46 @@ def _view_in_memory(node: torch.fx.Node) -> None:
         node.target = aten_overload(spec.overload) or node.target
 
 
+def _numbers_as_tensors(gm: torch.fx.GraphModule) -> None:
+    """Has the numbers that come out of loops and branches be tensors, and read where they are used.
+
+    Then only these reads bind symbols, and a loop that carries a number is part of an executable as others are.
+    """
+    for node in [n for n in gm.graph.nodes if n.target in RULES]:
+        found = node.meta.get("val")
+        each = list(found) if isinstance(found, list | tuple) else [found]
+        tensors = [v for v in each if isinstance(v, torch.Tensor)]
+        numbers = {symbol for v in each if isinstance(v, torch.SymInt) for symbol in free_symbols(v)}
+        if not numbers or not tensors or any(free_symbols([*t.shape, *t.stride()]) & numbers for t in tensors):
+            continue
+        for item in [u for u in node.users if isinstance(u.meta.get("val"), torch.SymInt)]:
+            _read(gm.graph, item, tensors[0])
+        node.meta.pop("unbacked_bindings", None)
+
+
+def _read(graph: torch.fx.Graph, item: torch.fx.Node, like: Any) -> None:
+    """Makes a number that a node stands for a tensor, and its users take what is read of it."""
+    users, number = list(item.users), item.meta["val"]
+    with like.fake_mode:
+        item.meta = item.meta | {"val": torch.empty((), dtype=torch.int64, device=like.device)}
+    item.meta.pop("unbacked_bindings", None)
+    if users:
+        with graph.inserting_after(item):
+            read = graph.call_function(torch.ops.aten._local_scalar_dense.default, (item,))
+        read.meta["val"] = number
+        for user in users:
+            user.replace_input_with(item, read)
+
+
+def _with_executables(part: torch.fx.GraphModule) -> None:
+    """Has a loop that runs by itself, as its results have as many rows as it takes steps, call compiled graphs."""
+    for node in part.graph.find_nodes(op="get_attr"):
+        graph = attribute_of(part, node)
+        if isinstance(graph, torch.fx.GraphModule):
+            setattr(part, str(node.target), _Segment(graph, frozenset()))
+    part.recompile()
+
+
 class _Segment(torch.nn.Module):
     """A stretch of the graph that is one executable."""
 
@@ -51,17 +93,18 @@ class _Segment(torch.nn.Module):
         self._single = not isinstance(output.args[0], tuple | list)
         if self._single:
             output.args = ((output.args[0],),)
-        self._executable = Executable(gm, static_inputs=static, seen=None)
+        self._run = make_executable(gm, static, None)
 
     def forward(self, *args: Any) -> Any:
-        results = self._executable(list(args))
-        return results[0] if self._single else results
+        results = self._run(list(args))
+        return results[0] if self._single else tuple(results)
 
 
 def make_executable(
     gm: torch.fx.GraphModule, static_inputs: frozenset[int], seen: int | None
 ) -> Callable[[list[Any]], list[Any]]:
     """The graph as a function of a list of inputs, which it empties: see `Executable`."""
+    _numbers_as_tensors(gm)
     if not any(map(_binds, gm.graph.nodes)):
         return Executable(gm, static_inputs=static_inputs, seen=seen)
     for node in filter(_binds, gm.graph.nodes):
@@ -74,6 +117,8 @@ def make_executable(
         assert isinstance(part, torch.fx.GraphModule)
         if not any(map(_binds, part.graph.nodes)):
             setattr(split, name, _Segment(part, static_names))
+        else:
+            _with_executables(part)
 
     def run(args: list[Any]) -> list[Any]:
         taken = tuple(args)
@@ -85,14 +130,14 @@ def make_executable(
 
 
 def _parts(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, int]:
-    """The number of the part that each node belongs to; a call that binds symbols is one, with its results."""
+    """The number of the part that each node belongs to, with its results; a call that binds symbols is one."""
     parts: dict[torch.fx.Node, int] = {}
     part = 0
     for node in gm.graph.nodes:
         if _binds(node):
             parts[node] = part + 1
             part += 2
-        elif node.target is operator.getitem and _binds(node.args[0]):
+        elif node.target is operator.getitem and isinstance(node.args[0], torch.fx.Node):
             parts[node] = parts[node.args[0]]
         else:
             parts[node] = part

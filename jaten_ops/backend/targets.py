@@ -25,6 +25,25 @@ def overload_of(target: Any) -> str | None:
     return foreign.name_of(target)
 
 
+def is_higher_order(node: torch.fx.Node) -> bool:
+    """Whether a node calls an operator whose operands are graphs."""
+    return isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
+def attribute_of(gm: torch.nn.Module, node: torch.fx.Node) -> Any:
+    """What a `get_attr` node stands for: a tensor, or a graph inside the graph."""
+    value: Any = gm
+    for name in str(node.target).split("."):
+        value = getattr(value, name)
+    return value
+
+
+def graphs_in(gm: torch.fx.GraphModule) -> list[torch.fx.GraphModule]:
+    """The graphs that are operands in a graph, each once."""
+    found = [attribute_of(gm, node) for node in gm.graph.find_nodes(op="get_attr")]
+    return list(dict.fromkeys(value for value in found if isinstance(value, torch.fx.GraphModule)))
+
+
 def source_line(node: torch.fx.Node) -> str:
     """The line of the user's program that a node comes from, as " (file.py:12: y = f(x))"; empty if unknown."""
     frame = frame_of(node)
@@ -92,13 +111,23 @@ def _start_at_own_elements(node: torch.fx.Node) -> None:
         node.args = (*node.args[:3], offset - value.storage_offset())
 
 
+_DONE = "jaten: its operators are jaten's"
+
+
 def retarget(gm: torch.fx.GraphModule) -> None:
     """Makes each ATen node the jaten op of the same overload. Sizes (`sym_size.int` and its kin) stay Python.
+
+    The graphs inside are changed likewise, each once: one may be in several places.
 
     Raises:
         MissingKernelError: an op without kernel, with the line of the user's program.
         InvalidSchemaError: the kernel for an op of another library is for another schema than that has.
     """
+    if gm.meta.get(_DONE):
+        return
+    gm.meta[_DONE] = True
+    for inner in graphs_in(gm):
+        retarget(inner)
     _drop_tokens(gm.graph)
     for node in gm.graph.nodes:
         if node.op != "call_function":

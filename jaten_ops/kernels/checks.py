@@ -7,12 +7,15 @@ it collects the conditions as one more output of the executable, and raises afte
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 
 @dataclass
@@ -53,3 +56,41 @@ def require(ok: jax.Array | bool, error: type[Exception], message: str) -> None:
     if conditions is not None:
         conditions.values.append(jnp.all(ok))
         conditions.errors.append(error(message))
+
+
+NONE = np.int32(-1)
+"""The number that says that no condition is broken."""
+
+
+class Guarded:
+    """A function that JAX traces by itself, as the body of a loop: what it requires comes out as one more result.
+
+    It returns its results, and the number of the first condition that is broken, or -1.
+
+    Attributes:
+        errors: what the conditions stand for, once it has been traced.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._fn = fn
+        self.errors: list[Exception] = []
+
+    def __call__(self, *args: Any) -> tuple[Any, jax.Array]:
+        conditions = Conditions()
+        with collect(conditions):
+            results = self._fn(*args)
+        self.errors = conditions.errors
+        if not conditions.errors:
+            return results, jnp.asarray(NONE)
+        holds = conditions.stacked()
+        return results, jnp.where(jnp.all(holds), NONE, lax.argmin(holds, 0, np.int32))
+
+    def report(self, broken: jax.Array) -> None:
+        """Requires outside what the function requires; `broken` is the number that came out."""
+        for number, error in enumerate(self.errors):
+            require(broken != number, type(error), str(error))
+
+
+def first_broken(one: jax.Array, two: jax.Array) -> jax.Array:
+    """Of the numbers of two calls of a guarded function the first that is one of a broken condition."""
+    return jnp.where(one >= 0, one, two)

@@ -1,0 +1,272 @@
+"""Operators whose operands are graphs: `torch.cond`, loops, scans and attention with functions of the user's.
+
+In a graph each becomes JAX's own form of it, with the graphs that it is given as functions. What kernels in these
+require (see `kernels.checks`) comes out of a branch or a loop as a number: that of the first condition that is broken.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from jaten_ops import bridge, registry
+from jaten_ops.errors import MissingKernelError, UnsupportedInputError
+from jaten_ops.execute import KernelCall, Signature, freeze
+from jaten_ops.kernels import flex_attention
+from jaten_ops.kernels.checks import NONE, Guarded, first_broken
+from jaten_ops.kernels.promotion import cast
+
+from .positions import number_of
+from .targets import is_higher_order, overload_of, source_line
+
+
+class Inner(Protocol):
+    """A graph inside a graph."""
+
+    nodes: list[torch.fx.Node]
+
+    def inner(self, operands: Sequence[Any], key: jax.Array | None) -> Any:
+        """Its results, for operands and a key for random numbers, None if there is none."""
+
+
+def _as_arrays(values: Any) -> Any:
+    """Values with numbers as arrays that kernels take for numbers, and None as it is."""
+    return jax.tree.map(_as_array, values)
+
+
+def _as_array(value: Any) -> jax.Array:
+    if isinstance(value, bool | int | float):
+        return number_of(jnp.asarray(np.asarray(value)))
+    return value if isinstance(value, jax.Array) else jnp.asarray(value)
+
+
+def _key_at(key: jax.Array | None, number: jax.Array) -> jax.Array | None:
+    return None if key is None else jax.random.fold_in(key, number)
+
+
+def _cond(key: Any, pred: Any, true_fn: Inner, false_fn: Inner, operands: Sequence[Any] = ()) -> Any:
+    if not isinstance(pred, jax.Array):  # a size decides
+        return (true_fn if pred else false_fn).inner(operands, key)
+    one, two = Guarded(true_fn.inner), Guarded(false_fn.inner)
+
+    def first() -> Any:
+        results, broken = one(operands, key)
+        return _as_arrays(results), (broken, NONE)
+
+    def second() -> Any:
+        results, broken = two(operands, key)
+        return _as_arrays(results), (NONE, broken)
+
+    results, broken = lax.cond(lax.reshape(pred, ()) != 0, first, second)
+    one.report(broken[0])
+    two.report(broken[1])
+    return results
+
+
+def _while_loop(
+    key: Any, cond_fn: Inner, body_fn: Inner, carried: Sequence[Any], additional: Sequence[Any], **_written: Any
+) -> Any:
+    """It ends as well once a condition is broken: what it waits for may never come then."""
+    test, body = Guarded(cond_fn.inner), Guarded(body_fn.inner)
+
+    def tested(values: Any, number: Any) -> tuple[Any, Any]:
+        goes_on, broken = test((*values, *additional), _key_at(key, 2 * number))
+        return lax.reshape(jnp.asarray(goes_on), ()), broken
+
+    def step(state: Any) -> Any:
+        values, number, _, _ = state
+        results, broken = body((*values, *additional), _key_at(key, 2 * number + 1))
+        results = _as_arrays(tuple(results))
+        goes_on, untested = tested(results, number + 1)
+        return results, number + 1, goes_on, (broken, untested)
+
+    def goes_on(state: Any) -> jax.Array:
+        *_, holds, (broken, untested) = state
+        return holds & (broken < 0) & (untested < 0)
+
+    start, zero = _as_arrays(tuple(carried)), jnp.asarray(np.int32(0))
+    holds, untested = tested(start, zero)
+    results, _, _, (broken, untested) = lax.while_loop(
+        goes_on, step, (start, zero, holds, (jnp.asarray(NONE), untested))
+    )
+    body.report(broken)
+    test.report(untested)
+    return results
+
+
+def _scan(key: Any, combine_fn: Inner, init: Sequence[Any], xs: Sequence[Any], additional: Sequence[Any]) -> Any:
+    combine, count = Guarded(combine_fn.inner), len(init)
+
+    def step(state: Any, slices: Any) -> Any:
+        carry, number, before = state
+        results, broken = combine((*carry, *slices, *additional), _key_at(key, number))
+        results = _as_arrays(tuple(results))
+        return (results[:count], number + 1, first_broken(before, broken)), results[count:]
+
+    start = _as_arrays(tuple(init)), jnp.asarray(np.int32(0)), jnp.asarray(NONE)
+    (carry, _, broken), each = lax.scan(step, start, tuple(xs))
+    combine.report(broken)
+    return (*carry, *each)
+
+
+def _map(key: Any, fn: Inner, xs: Sequence[Any], additional: Sequence[Any]) -> Any:
+    return _scan(key, fn, (), xs, additional)
+
+
+def _associative_scan(key: Any, combine_fn: Inner, xs: Sequence[Any], additional: Sequence[Any] = ()) -> Any:
+    def pair(*elements: Any) -> Any:
+        return tuple(combine_fn.inner((*elements, *additional), key))
+
+    def combine(left: Any, right: Any) -> Any:
+        guarded = Guarded(pair)
+        results, broken = jax.vmap(guarded, 0, (0, None))(*left, *right)
+        guarded.report(broken)
+        return results
+
+    return lax.associative_scan(combine, tuple(xs))
+
+
+def _invoke_subgraph(key: Any, subgraph: Inner, _identifier: str, *operands: Any) -> Any:
+    return subgraph.inner(operands, key)
+
+
+def _out_dtype(_key: Any, op: Any, dtype: torch.dtype, *args: Any) -> Any:
+    """An operator computed in, and with a result of, a dtype that holds more than its operands'."""
+    name = overload_of(op) or ""
+    if name not in registry.KERNELS:
+        raise MissingKernelError(str(op))
+    arrays = [a for a in args if isinstance(a, jax.Array)]
+    common = functools.reduce(torch.promote_types, [bridge.TORCH_DTYPES[np.dtype(a.dtype)] for a in arrays], dtype)
+    spec, wide = registry.SPECS[name], bridge.to_numpy_dtype(common)
+    signature = Signature(spec)
+    values = signature.bind([cast(a, wide) if isinstance(a, jax.Array) else freeze(a) for a in args], {})
+    result = KernelCall(spec, registry.KERNELS[name].fn)([values[i] for i in signature.kernel_positions])
+    return cast(result, bridge.to_numpy_dtype(dtype))
+
+
+# Attention: the functions of single elements, over all elements
+
+_worst = flex_attention.collapsing(lambda broken: jnp.max(broken, 0))
+_total = flex_attention.collapsing(lambda x: jnp.sum(x, 0))
+
+
+def _refuse_mixed(_: jax.Array) -> jax.Array:
+    got = "one that a score_mod reads at an index and, for another part of its gradient, as a whole"
+    raise UnsupportedInputError("a tensor with a gradient", got, "one that is only indexed, or two of the same values")
+
+
+_unmixed = flex_attention.collapsing(_refuse_mixed)
+
+
+def _sums(graph: Inner) -> list[Callable[[jax.Array], jax.Array]]:
+    """What sums each of a graph's results over all scores. One made by `zeros_and_scatter` is a sum already."""
+    made: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        if overload_of(node.target) == _SCATTER or not made.isdisjoint(node.all_input_nodes):
+            made.add(node)
+    results = graph.nodes[-1].args[0]
+    return [_unmixed if r in made else _total for r in results] if isinstance(results, list | tuple) else []
+
+
+_SCATTER = "flex_lib::zeros_and_scatter"
+
+
+def _over_scores(key: Any, graph: Inner, captured: Sequence[Any]) -> Callable[..., Any]:
+    """A graph of single elements over all of them: of a score, its numbers b, h, m and n, and what is captured.
+
+    Returns:
+        A function of the queries' numbers, the shape (B, H, M, N), scores, and other operands of that shape. What the
+        graph returns beyond the first is summed, but for the gradients of the four numbers, which are left out.
+    """
+    captured, sums = tuple(captured), _sums(graph)[5:]  # behind those of the score and its four numbers
+
+    def over(queries: jax.Array, shape: Sequence[int], *scores: jax.Array) -> Any:
+        guarded = Guarded(lambda *operands: graph.inner((*operands, *captured), key))
+        single: list[bool] = []
+
+        def element(b: Any, h: Any, m: Any, n: Any, *scores: Any) -> Any:
+            results, broken = guarded(*scores[:1], b, h, m, n, *scores[1:])
+            single[:] = [not isinstance(results, tuple)]
+            first, *others = (results,) if single[0] else results
+            summed = [None if x is None else total(x) for total, x in zip(sums, others[4:], strict=True)]
+            return first, tuple(summed), _worst(broken)
+
+        batch, heads, _, length = shape
+        places = lax.iota(np.int32, batch), lax.iota(np.int32, heads), queries, lax.iota(np.int32, length)
+        fn = flex_attention.each_score(element, [True] * len(scores), (0, None, None))
+        first, others, broken = fn(*places, *scores)
+        guarded.report(broken)
+        return first if single[0] else (first, others)
+
+    return over
+
+
+def _flex_attention(
+    key: Any, q: Any, k: Any, v: Any, score_mod: Inner, block_mask: Any, scale: Any, _options: Any,
+    score_captured: Any = (), mask_captured: Any = (),
+) -> Any:  # fmt: skip
+    score, mask = _over_scores(key, score_mod, score_captured), _over_scores(key, block_mask[-1], mask_captured)
+    return flex_attention.forward(q, k, v, scale, flex_attention.Mods(score, mask))
+
+
+def _flex_attention_backward(
+    key: Any, q: Any, k: Any, v: Any, out: Any, logsumexp: Any, grad_out: Any, grad_logsumexp: Any,
+    score_mod: Inner, joint: Inner, block_mask: Any, scale: Any, _options: Any,
+    score_captured: Any = (), mask_captured: Any = (),
+) -> Any:  # fmt: skip
+    mods = flex_attention.Mods(
+        _over_scores(key, score_mod, score_captured),
+        _over_scores(key, block_mask[-1], mask_captured),
+        _over_scores(key, joint, score_captured),
+    )
+    return flex_attention.backward(q, k, v, (out, logsumexp), (grad_out, grad_logsumexp), scale, mods)
+
+
+_BY_NAME: dict[str, Callable[..., Any]] = {
+    "cond": _cond,
+    "while_loop": _while_loop,
+    "scan": _scan,
+    "map_impl": _map,
+    "associative_scan": _associative_scan,
+    "invoke_subgraph": _invoke_subgraph,
+    "out_dtype": _out_dtype,
+    "flex_attention": _flex_attention,
+    "flex_attention_backward": _flex_attention_backward,
+}
+_OPS = torch.ops.higher_order
+RULES = {getattr(_OPS, name): rule for name, rule in _BY_NAME.items() if hasattr(_OPS, name)}
+"""What runs each operator: it takes a key for random numbers, or None, and the operands, with graphs as `Inner`."""
+
+
+_STEP_BY_STEP = frozenset({"while_loop_stack_output"})  # their results have as many rows as they take steps
+_DROPPED = frozenset({"with_effects"})
+
+
+def rule_of(node: torch.fx.Node) -> Callable[..., Any]:
+    """What runs a node whose operands are graphs."""
+    return RULES[node.target]
+
+
+def refuse_unknown(gm: torch.fx.GraphModule) -> None:
+    """Looks for higher-order operators that cannot be run, in the graphs inside as well.
+
+    Raises:
+        UnsupportedInputError: there is one.
+    """
+    known = _BY_NAME.keys() | _STEP_BY_STEP | _DROPPED
+    for graph in [gm, *(m for m in gm.modules() if isinstance(m, torch.fx.GraphModule))]:
+        for node in filter(is_higher_order, graph.graph.nodes):
+            name = getattr(node.target, "__name__", str(node.target))
+            if name.startswith("auto_functionalized"):
+                got = f"a call that writes to its arguments{source_line(node)}"
+                raise UnsupportedInputError(str(node.args[0]), got, "one that returns new values; copy_ these after it")
+            if name not in known:
+                expected = f"one of {', '.join(sorted(known))}; keep it outside, with torch.compiler.disable"
+                raise UnsupportedInputError("higher-order operator", f"{name}{source_line(node)}", expected)
