@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from . import correlation, depthwise
+from . import correlation, depthwise, grouped, volumes, winograd
 from .blocks import FEW_CHANNELS, Blocks, side_by_side
 from .correlation import Call, Shape, Windows
 from .products import all_finite
@@ -59,7 +59,13 @@ def leads(call: Call, a: Any, b: Any) -> bool:
     """Whether a call is a reason to bring its operands into those orders."""
     channels, _ = _channels(call, a, b)
     # one with a kernel for each channel mostly lies between products, which are computed in any order
-    return channels >= _LEADING_CHANNELS and lowering(call, a, b, follows=call.windows.groups > 1) is not None
+    return channels >= _LEADING_CHANNELS and lowering(call, a, b, follows=is_depthwise(call, a, b)) is not None
+
+
+def is_depthwise(call: Call, a: Any, b: Any) -> bool:
+    """Whether there is one kernel for each channel."""
+    channels, outputs = _channels(call, a, b)
+    return 1 < call.windows.groups == channels == outputs
 
 
 _LEADING_CHANNELS = 4
@@ -77,18 +83,19 @@ def _channels(call: Call, a: Any, b: Any) -> tuple[int, int]:
 
 def _choose(call: Call, a: Any, b: Any, follows: bool) -> Part | None:
     windows, part, (channels, outputs) = call.windows, call.part, _channels(call, a, b)
-    if len(windows.kernel) > 2:
-        return None
     if windows.groups > 1:
-        is_depthwise = windows.groups == channels == outputs and math.prod(windows.kernel) <= correlation.MOST_TAPS
-        return _DEPTHWISE[part] if follows and is_depthwise else None
+        return _choose_for_groups(call, a, b, follows)
     if math.prod(windows.kernel) == 1 and not any(windows.padding):
         return _PRODUCT[part] if follows else None
     image = call.shape if part == "input_gradient" else a.shape
     if correlation.apart(windows) or correlation.is_small(windows, image, outputs):
         return None
+    if len(windows.kernel) > 2:
+        return _choose_for_volumes(call, channels, outputs)
     if part != "weight_gradient" and not correlation.fits(windows, a.shape[2:]):
         return None
+    if _is_by_tiles(call, a.dtype, image, channels, outputs):
+        return _BY_TILES[part]
     many = part == "weight_gradient" and math.prod(windows.positions(a.shape[2:])) >= _MANY_POSITIONS
     if max(windows.dilation) == 1:
         if many and max(windows.stride) > 1:
@@ -98,12 +105,50 @@ def _choose(call: Call, a: Any, b: Any, follows: bool) -> Part | None:
     return _DIRECT[part]
 
 
+def _choose_for_groups(call: Call, a: Any, b: Any, follows: bool) -> Part | None:
+    windows, part, (channels, outputs) = call.windows, call.part, _channels(call, a, b)
+    if len(windows.kernel) > 2 or 0 in (*a.shape, *b.shape, *call.shape):
+        return None
+    if is_depthwise(call, a, b):
+        return _DEPTHWISE[part] if follows and math.prod(windows.kernel) <= correlation.MOST_TAPS else None
+    of_group, taps = (channels // windows.groups, outputs // windows.groups), math.prod(windows.kernel)
+    if not follows and taps == 1:
+        return None
+    if max(of_group) * taps <= correlation.FEW_TERMS and (part == "weight_gradient" or not follows):
+        return None  # products written out, in the program's order
+    if grouped.are_sums(part, windows.kernel, *of_group):
+        return _SUMS[part]
+    if not follows and a.shape[0] == 1:
+        return None
+    fits = part == "weight_gradient" or correlation.fits(windows, a.shape[2:])
+    return _ONE_BY_ONE[part] if fits and grouped.are_large(*of_group) else None
+
+
+def _choose_for_volumes(call: Call, channels: int, outputs: int) -> Part | None:
+    windows, part = call.windows, call.part
+    if len(windows.kernel) > 3:
+        return None
+    if part == "input_gradient" and channels < FEW_CHANNELS:
+        return None
+    if volumes.are_sums(part, windows.kernel, channels, outputs):
+        return _SUMS[part]
+    return functools.partial(_VOLUMES[part], of_images)
+
+
+def of_images(part: str, a: jax.Array, b: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """A part of a convolution of images, as it is computed best."""
+    ndim = len(shape)
+    *taken, left = orders(Call(part, windows, ()), ndim)
+    operands = [
+        jax.ShapeDtypeStruct([x.shape[o.index(d)] for d in range(ndim)], x.dtype)
+        for x, o in zip((a, b), taken, strict=True)
+    ]
+    result = () if part == "forward" else tuple(shape[left.index(d)] for d in range(ndim))
+    found = _choose(Call(part, windows, result), *operands, follows=True)
+    return (found or _DIRECT[part])(a, b, windows, shape)
+
+
 # --- XLA's convolution ------------------------------------------------------------------------------------------------
-
-
-def _numbers(ndim: int) -> lax.ConvDimensionNumbers:
-    image, kernel = (0, ndim - 1, *range(1, ndim - 1)), (ndim - 1, ndim - 2, *range(ndim - 2))
-    return lax.ConvDimensionNumbers(image, kernel, image)
 
 
 def _direct(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
@@ -113,7 +158,7 @@ def _direct(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> 
         window_strides=windows.stride,
         padding=[(p, p) for p in windows.padding],
         rhs_dilation=windows.dilation,
-        dimension_numbers=_numbers(x.ndim),
+        dimension_numbers=grouped.numbers(x.ndim),
     )
 
 
@@ -135,16 +180,72 @@ def _direct_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Sh
     return jax.linear_transpose(by_weight, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
 
 
+def turned(weight: jax.Array, windows: Windows) -> tuple[jax.Array, Windows]:
+    """For the transpose, without strides a convolution: by the kernel from its end, its channels swapped."""
+    last = weight.ndim - 1
+    turned = lax.transpose(lax.rev(weight, range(last - 1)), (*range(last - 1), last, last - 1))
+    around = tuple(r - p for r, p in zip(windows.reach(), windows.padding, strict=True))
+    return turned, windows._replace(padding=around)
+
+
 _DEPTHWISE: dict[str, Part] = {
     "forward": depthwise.forward,
     "input_gradient": depthwise.input_gradient,
     "weight_gradient": depthwise.weight_gradient,
 }
 
+_SUMS: dict[str, Part] = {
+    "forward": grouped.forward,
+    "input_gradient": grouped.input_gradient,
+    "weight_gradient": grouped.weight_gradient,
+}
+
+_VOLUMES: dict[str, Callable[..., jax.Array]] = {
+    "forward": volumes.forward,
+    "input_gradient": volumes.input_gradient,
+    "weight_gradient": volumes.weight_gradient,
+}
+
 _DIRECT: dict[str, Part] = {
     "forward": _direct,
     "input_gradient": _direct_of_gradient,
     "weight_gradient": _direct_of_weight,
+}
+
+
+# --- with fewer products ---------------------------------------------------------------------------------------------
+
+
+def _is_by_tiles(call: Call, dtype: Any, image: Shape, channels: int, outputs: int) -> bool:
+    windows = call.windows
+    if not winograd.takes(windows) or compute_type(dtype) != np.float32:
+        return False
+    sizes = image[2:] if call.part == "input_gradient" else windows.positions(image[2:])
+    return winograd.pays(image[0], sizes, channels, outputs, of_weight=call.part == "weight_gradient")
+
+
+def _by_tiles(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    return winograd.forward(x, weight, windows, shape, _direct)
+
+
+def _by_tiles_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    return winograd.forward(grad, *turned(weight, windows), shape, _direct)
+
+
+def _by_tiles_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    return winograd.weight_gradient(x, grad, windows, shape, _direct_of_weight)
+
+
+_BY_TILES: dict[str, Part] = {
+    "forward": _by_tiles,
+    "input_gradient": _by_tiles_of_gradient,
+    "weight_gradient": _by_tiles_of_weight,
+}
+
+_ONE_BY_ONE: dict[str, Part] = {
+    "forward": grouped.one_by_one,
+    "input_gradient": grouped.gradient_one_by_one,
+    "weight_gradient": grouped.weight_one_by_one,
 }
 
 
@@ -183,11 +284,7 @@ def _by_blocks(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) 
 
 
 def _by_blocks_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    """Without strides the transpose is a convolution: by the kernel from its end, its channels swapped."""
-    last = weight.ndim - 1
-    turned = lax.transpose(lax.rev(weight, range(last - 1)), (*range(last - 1), last, last - 1))
-    around = tuple(r - p for r, p in zip(windows.reach(), windows.padding, strict=True))
-    return _by_blocks(grad, turned, windows._replace(padding=around), shape)
+    return _by_blocks(grad, *turned(weight, windows), shape)
 
 
 def _by_blocks_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:

@@ -27,7 +27,7 @@ from .stored import stored
 
 Shape = tuple[int, ...]
 MOST_TAPS = 128  # each is an instruction of the loop
-_FEW_TERMS = 40  # of one element's sum, to be written out
+FEW_TERMS = 40  # of one element's sum, to be written out
 _LITTLE, _RATHER_LITTLE = 32, 80  # terms of a sum
 _FEW_POSITIONS = 64  # of an image: below, a matrix product of all images beats one for each
 
@@ -318,7 +318,7 @@ def choose(windows: Windows, shape: Shape, outputs: int, window_fits: bool) -> L
         return EIGEN
     if windows.groups > 1:
         terms = max(channels, outputs) // windows.groups * taps
-        if windows.groups != channels and terms > _FEW_TERMS:
+        if windows.groups != channels and terms > FEW_TERMS:
             return PATCHES
         return STRIDED if windows.groups != channels and max(windows.stride) > 1 else TAPS
     little = channels * taps <= _LITTLE

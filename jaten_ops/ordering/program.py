@@ -76,7 +76,9 @@ def _has_images(jaxpr: Any) -> bool:
     equations = list(_equations(jaxpr))
     calls = [(c, [v.aval for v in e.invars]) for e in equations if (c := _call_of(e)) is not None]
     moves = any(e.primitive.name == "transpose" and len(e.params["permutation"]) > 2 for e in equations)
-    return any(channels_last.leads(c, *avals) for c, avals in calls if moves or c.windows.groups == 1)
+    return any(
+        channels_last.leads(c, *avals) for c, avals in calls if moves or not channels_last.is_depthwise(c, *avals)
+    )
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:
