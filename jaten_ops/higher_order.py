@@ -16,10 +16,10 @@ from typing import Any
 import torch
 import torch._higher_order_ops.utils
 from torch._C import DispatchKey
-from torch._higher_order_ops.utils import _maybe_run_with_interpreter
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensorMode
-from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, has_proxy_slot
+from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.nn.attention import flex_attention
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -32,6 +32,12 @@ _NAMES = (
     "flex_attention", "flex_attention_backward", "out_dtype",
 )  # fmt: skip
 _MODES = (FakeTensorMode, FunctionalTensorMode, ProxyTorchDispatchMode)
+
+# Private, so that a version may lack them: without the first the lines of the user's program are lost
+_keeping_lines = getattr(torch._higher_order_ops.utils, "_maybe_run_with_interpreter", lambda fn: fn)
+_has_proxy_slot = getattr(
+    proxy_tensor, "has_proxy_slot", lambda tensor, tracer: tensor in getattr(tracer, "tensor_tracker", ())
+)
 
 
 def _inner(value: Any) -> Any:
@@ -54,7 +60,7 @@ def _result(value: Any) -> Any:
 
 
 def _of_carriers(fn: Callable[..., Any]) -> Callable[..., Any]:
-    run = _maybe_run_with_interpreter(fn)  # keeps the lines of the user's program
+    run = _keeping_lines(fn)
 
     @functools.wraps(run)
     def call(*args: Any) -> Any:
@@ -65,7 +71,7 @@ def _of_carriers(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_recorded(mode: Any, tensors: list[Tensor]) -> bool:
     """Whether a graph is recorded whose values are tensors of the device; mostly they are the carriers."""
-    return isinstance(mode, ProxyTorchDispatchMode) and any(has_proxy_slot(x, mode.tracer) for x in tensors)
+    return isinstance(mode, ProxyTorchDispatchMode) and any(_has_proxy_slot(x, mode.tracer) for x in tensors)
 
 
 def _refuse_writes(op: Any, fn: Any) -> None:
@@ -162,12 +168,25 @@ def _example(known: Any) -> Callable[..., Any]:
     return example
 
 
+def _operand_values(known: Any) -> Callable[..., Any]:
+    """What Dynamo recorded as the values of operands: of a tensor of the device its carrier, which is what versions
+    of torch that know of subclasses here take; those before refuse all that is no fake tensor itself."""
+
+    def value_of(operand: Any) -> list[Any]:
+        node = operand.node if isinstance(operand, torch.fx.Proxy) else operand
+        value = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
+        return [value._carrier] if isinstance(value, Tensor) else known([operand])
+
+    return lambda operands: [value for operand in operands for value in value_of(operand)]
+
+
 def register() -> None:
     """Tells torch's operators of the tensors of the device."""
     for module in (torch._higher_order_ops.utils, flex_attention):
         _teach(module, "setup_compilation_env", _environment)
     for name in ("utils", "map", "invoke_subgraph"):
         _teach(sys.modules.get(f"torch._higher_order_ops.{name}"), "_from_fun", _example)
+    _teach(torch._higher_order_ops.utils, "_collect_fake_inputs", _operand_values)
     _teach(flex_attention, "_validate_device", _device_check)
     teach_dynamo()
     for op in _operators():

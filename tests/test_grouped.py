@@ -72,13 +72,10 @@ VOLUMES = {
     "of few channels": _deep(3, 12, (5, 6, 7)),
     "of few channels and outputs": _deep(2, 3, (5, 6, 7)),
     "of channels": _deep(8, 12, (5, 6, 7)),
-    "with strides": _deep(6, 10, (7, 6, 8), kernel=(3, 2, 3), stride=(2, 2, 1), padding=(2, 0, 1)),
-    "with dilation": _deep(6, 10, (7, 6, 8), kernel=(3, 2, 3), dilation=(2, 1, 2), padding=(2, 0, 1)),
     "with strides and dilation": _deep(6, 10, (9, 6, 8), dilation=(2, 1, 2), stride=(3, 1, 2)),
     "with much padding": _deep(5, 9, (4, 6, 8), kernel=(2, 1, 3), padding=(3, 2, 1)),
     "of a kernel in depth alone": _deep(6, 10, (7, 6, 8), kernel=(3, 1, 1), padding=(1, 0, 0)),
     "of a flat kernel": _deep(6, 10, (7, 6, 8), kernel=(1, 3, 3), padding=(0, 1, 1)),
-    "of a flat kernel, with strides": _deep(6, 10, (7, 6, 8), kernel=(1, 3, 3), padding=(0, 1, 1), stride=(2, 2, 2)),
 }
 CASES = {
     f"{way} {name}": case
@@ -139,12 +136,18 @@ def test_parts(name: str, part: str) -> None:
     np.testing.assert_allclose(_computed(name, part, a, b, expected), expected.detach(), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("value", [float("inf"), float("nan")])
-@pytest.mark.parametrize("name", CASES)
-def test_what_is_not_finite_stays_in_its_group_and_under_its_windows(name: str, value: float) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("sums of four channels", "sums with strides and dilation", "sums of a sequence"),
+        *("groups of sixteen channels", "groups of many channels, with strides"),
+        *("volumes of channels", "volumes of few channels", "volumes with strides and dilation"),
+    ],
+)
+def test_what_is_not_finite_stays_in_its_group_and_under_its_windows(name: str) -> None:
     case = CASES[name]
     image, weight = _operands(case)
-    image[0, 0, 3], image[-1, -1, 2] = value, -value
+    image[0, 0, 3], image[-1, -1, 2] = float("inf"), float("nan")
     expected = _convolved(case, image, weight)
     assert not expected.isfinite().all()
     found = _computed(name, "forward", image, weight, expected)

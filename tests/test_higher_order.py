@@ -27,6 +27,11 @@ from jaten_ops.kernels import flex_attention as kernels
 
 randn = torch.randn
 
+_TORCH = tuple(int(n) for n in torch.__version__.split(".")[:2])
+# Where a scan's carry starts without a gradient, torch 2.11 itself loses those that go through it, or refuses it
+_CARRIES_GRADIENTS = _TORCH >= (2, 13)
+_TAKES_WRITES = pytest.mark.skipif(_TORCH < (2, 13), reason="torch 2.11 itself refuses a branch that writes")
+
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Any:
@@ -155,7 +160,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], bool]] = {
     "while, values decide": (_until_large, (randn(3, 4),), True),
     "while, number as index": (_indexed_by_a_number, (randn(4), randn(5, 4)), False),
     "while, number as result": (_number_of_steps, (randn(3, 4).abs(),), False),
-    "scan": (_scanned, (randn(5, 4), randn(4, 4)), True),
+    "scan": (_scanned, (randn(5, 4), randn(4, 4)), _CARRIES_GRADIENTS),
     "scan of cond": (_cond_in_a_scan, (randn(5, 4),), True),
     "scan, reverse": (_scanned_in_reverse, (randn(5, 4), randn(4, 4)), True),
     "scan in cond": (_scan_in_a_branch, (randn(5, 4).abs(),), False),
@@ -458,7 +463,7 @@ def _size_of_values(x):
     return while_loop(lambda i, y: i < 3, body, (0, x))[1]
 
 
-@pytest.mark.parametrize("fn", [_writes, _writes_in_a_branch, _size_of_values])
+@pytest.mark.parametrize("fn", [_writes, pytest.param(_writes_in_a_branch, marks=_TAKES_WRITES), _size_of_values])
 def test_what_cannot_be_run_says_what_to_do(fn: Callable[..., Any]) -> None:
     with torch.no_grad(), pytest.raises(Exception, match=r"got .*expected one") as caught:
         _compiled(fn)(torch.ones(3))

@@ -22,7 +22,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "of one window": (4, 3, 5, (3, 3), (0, 0)),
     "of a sequence": (2, 6, 7, (11,), (1,)),
     "of volumes": (2, 4, 6, (5, 4, 7), (1, 0, 1)),
-    "in blocks": (6, 64, 64, (32, 32), (1, 1)),
+    "in blocks": (3, 64, 64, (32, 32), (1, 1)),
 }
 PARTS = ("forward", "input_gradient", "weight_gradient")
 CONVOLVE = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
