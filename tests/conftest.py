@@ -6,6 +6,7 @@ import gc
 import os
 import resource
 import tempfile
+import warnings
 from collections.abc import Iterator
 
 import jax
@@ -31,3 +32,13 @@ def _forget_executables() -> Iterator[None]:
         jax.clear_caches()
         gc.collect()
         _largest = size + _STEP
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """Nothing compiled, a seed, and no warning that what is tested is a prototype of torch's."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

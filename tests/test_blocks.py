@@ -12,6 +12,8 @@ from jaten_ops.kernels import channels_last
 from jaten_ops.kernels.blocks import Blocks, side_by_side
 from jaten_ops.kernels.correlation import Call, Windows
 
+from .convolutions import PARTS, parts_of
+
 # channels, outputs, image, kernel, stride, padding
 CASES = {
     "of a picture": (3, 16, (12, 11), (3, 3), (1, 1), (1, 1)),
@@ -24,22 +26,6 @@ CASES = {
     "of an uneven number of channels": (10, 20, (12, 11), (5, 5), (1, 1), (0, 0)),
     "of a sequence": (2, 8, (21,), (4,), (1,), (2,)),
 }
-PARTS = ("forward", "input_gradient", "weight_gradient")
-
-
-def _torch_parts(case: str, image: torch.Tensor, weight: torch.Tensor) -> dict[str, tuple[torch.Tensor, ...]]:
-    """For each part its two operands and its result, as torch computes them."""
-    *_, stride, padding = CASES[case]
-    convolve = torch.conv2d if image.dim() == 4 else torch.conv1d
-    image, weight = image.requires_grad_(), weight.requires_grad_()
-    out = convolve(image, weight, stride=stride, padding=padding)
-    grad = torch.randn(out.shape, dtype=out.dtype)
-    by_image, by_weight = torch.autograd.grad(out, (image, weight), grad)
-    return {
-        "forward": (image, weight, out),
-        "input_gradient": (grad, weight, by_image),
-        "weight_gradient": (image, grad, by_weight),
-    }
 
 
 def _operands(case: str) -> tuple[torch.Tensor, torch.Tensor, Windows]:
@@ -66,7 +52,7 @@ def _computed(part: str, windows: Windows, a: torch.Tensor, b: torch.Tensor, res
 @pytest.mark.parametrize("case", CASES)
 def test_parts(case: str, part: str) -> None:
     image, weight, windows = _operands(case)
-    a, b, expected = _torch_parts(case, image, weight)[part]
+    a, b, expected = parts_of(image, weight, windows)[part]
     np.testing.assert_allclose(_computed(part, windows, a, b, expected), expected.detach(), rtol=1e-10, atol=1e-10)
 
 
@@ -75,7 +61,7 @@ def test_parts(case: str, part: str) -> None:
 def test_what_is_not_finite_stays_under_its_windows(case: str, value: float) -> None:
     image, weight, windows = _operands(case)
     image[0, 0, 3], image[1, 0, 4] = value, -value
-    a, b, expected = _torch_parts(case, image, weight)["forward"]
+    a, b, expected = parts_of(image, weight, windows)["forward"]
     assert not expected.isfinite().all()
     np.testing.assert_allclose(_computed("forward", windows, a, b, expected), expected.detach(), rtol=1e-10, atol=1e-10)
 

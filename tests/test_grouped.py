@@ -15,6 +15,8 @@ import torch
 from jaten_ops.kernels import channels_last, grouped, volumes
 from jaten_ops.kernels.correlation import Call, Windows
 
+from .convolutions import PARTS, convolved, parts_of
+
 
 class Case(NamedTuple):
     """A convolution; each setting has a value for each spatial dimension."""
@@ -82,7 +84,6 @@ CASES = {
     for way, of in [("sums", SUMS), ("groups", ONE_BY_ONE), ("volumes", VOLUMES)]
     for name, case in of.items()
 }
-PARTS = ("forward", "input_gradient", "weight_gradient")
 WAYS: dict[str, dict[str, Callable[..., jax.Array]]] = {
     "sums": {part: getattr(grouped, part) for part in PARTS},
     "groups": dict(
@@ -90,7 +91,6 @@ WAYS: dict[str, dict[str, Callable[..., jax.Array]]] = {
     ),
     "volumes": {part: functools.partial(getattr(volumes, part), channels_last.of_images) for part in PARTS},
 }
-CONVOLVE = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
 
 
 def _operands(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,23 +98,6 @@ def _operands(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
     image = torch.randn(case.batch, case.channels, *case.sizes, dtype=torch.float64)
     weight = torch.randn(case.outputs, case.channels // case.groups, *case.kernel, dtype=torch.float64)
     return image, weight
-
-
-def _convolved(case: Case, image: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return CONVOLVE[len(case.kernel)](image, weight, None, case.stride, case.padding, case.dilation, case.groups)
-
-
-def _expected(case: Case, part: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A part's two operands and its result, as torch computes it."""
-    image, weight = (t.requires_grad_() for t in _operands(case))
-    out = _convolved(case, image, weight)
-    grad = torch.randn(out.shape, dtype=out.dtype)
-    by_image, by_weight = torch.autograd.grad(out, (image, weight), grad)
-    return {
-        "forward": (image, weight, out),
-        "input_gradient": (grad, weight, by_image),
-        "weight_gradient": (image, grad, by_weight),
-    }[part]
 
 
 def _computed(name: str, part: str, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> np.ndarray:
@@ -132,7 +115,7 @@ def _computed(name: str, part: str, a: torch.Tensor, b: torch.Tensor, result: to
 @pytest.mark.parametrize("name", CASES)
 def test_parts(name: str, part: str) -> None:
     case = CASES[name]
-    a, b, expected = _expected(case, part)
+    a, b, expected = parts_of(*_operands(case), case.windows)[part]
     np.testing.assert_allclose(_computed(name, part, a, b, expected), expected.detach(), rtol=1e-10, atol=1e-10)
 
 
@@ -148,7 +131,7 @@ def test_what_is_not_finite_stays_in_its_group_and_under_its_windows(name: str) 
     case = CASES[name]
     image, weight = _operands(case)
     image[0, 0, 3], image[-1, -1, 2] = float("inf"), float("nan")
-    expected = _convolved(case, image, weight)
+    expected = convolved(image, weight, case.windows)
     assert not expected.isfinite().all()
     found = _computed(name, "forward", image, weight, expected)
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)

@@ -1,4 +1,4 @@
-"""`torch.cond`, loops, scans, regions and `flex_attention`: in compiled programs, and on the device `jax`."""
+"""`torch.cond`, loops, scans and regions: in compiled programs, and on the device `jax`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,12 @@ import torch._dynamo
 from torch import nn
 from torch._higher_order_ops import associative_scan, scan, while_loop
 from torch._higher_order_ops.map import map as each_of
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-from torch.utils._pytree import tree_leaves
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 import jaten_ops
-from jaten_ops.kernels import flex_attention as kernels
 
-randn = torch.randn
+from .paths import CLOSE, PATHS, compile_whole, randn, run
 
 _TORCH = tuple(int(n) for n in torch.__version__.split(".")[:2])
 # Where a scan's carry starts without a gradient, torch 2.11 itself loses those that go through it, or refuses it
@@ -33,13 +30,7 @@ _CARRIES_GRADIENTS = _TORCH >= (2, 13)
 _TAKES_WRITES = pytest.mark.skipif(_TORCH < (2, 13), reason="torch 2.11 itself refuses a branch that writes")
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> Any:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says of each of these that it is a prototype
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def _zero(x: torch.Tensor) -> torch.Tensor:
@@ -59,7 +50,9 @@ def _nested(x):
 
 
 def _holding(x):
-    plus = lambda x: x + torch.tensor([1.0, 2, 3, 4], device=x.device)  # noqa: E731
+    def plus(x):
+        return x + torch.tensor([1.0, 2, 3, 4], device=x.device)
+
     return torch.cond(x.sum() > 0, plus, lambda x: x - 1, (x,))
 
 
@@ -171,30 +164,11 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], bool]] = {
     "checkpoint": (_checkpointed, (randn(3, 4), randn(4, 4)), True),
 }
 
-PATHS = {
-    "compiled": (True, "cpu"),
-    "on the device": (False, "jax"),
-    "compiled on the device": (True, "jax"),
-}
-
-
-def _compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    return torch.compile(fn, backend="jaten", fullgraph=True, **options)
-
-
-def _run(fn: Callable[..., Any], args: tuple[torch.Tensor, ...], trains: bool, device: str = "cpu") -> list[Any]:
-    """The results, and the gradients of the arguments."""
-    given = [a.detach().clone().to(device).requires_grad_(trains) for a in args]
-    results = tree_leaves(fn(*given))
-    if trains:
-        sum(r.float().sin().sum() for r in results if r.requires_grad).backward()
-    return [*(r.detach().cpu() for r in results), *(None if a.grad is None else a.grad.cpu() for a in given)]
-
 
 @functools.cache
 def _expected(name: str, trains: bool) -> list[Any]:
     fn, args, _ = CASES[name]
-    return _run(fn, args, trains)
+    return run(fn, args, trains)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -202,8 +176,8 @@ def _expected(name: str, trains: bool) -> list[Any]:
 def test_values_and_gradients(path: str, name: str) -> None:
     fn, args, trains = CASES[name]
     compiles, device = PATHS[path]
-    got = _run(_compiled(fn) if compiles else fn, args, trains, device)
-    torch.testing.assert_close(got, _expected(name, trains), rtol=1e-4, atol=1e-5)
+    got = run(compile_whole(fn) if compiles else fn, args, trains, device)
+    torch.testing.assert_close(got, _expected(name, trains), **CLOSE)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -212,117 +186,8 @@ def test_without_gradients(path: str) -> None:
     for name in ("cond, true", "while"):
         fn, args, _ = CASES[name]
         with torch.no_grad():
-            got = _run(_compiled(fn) if compiles else fn, args, False, device)
+            got = run(compile_whole(fn) if compiles else fn, args, False, device)
         torch.testing.assert_close(got, _expected(name, False))
-
-
-# Attention
-
-
-def _attention_case(**options: Any) -> Callable[..., Any]:
-    return lambda q, k, v, *_: flex_attention(q, k, v, **options)
-
-
-def _biased(q, k, v, bias):
-    return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[h, i - j + 15])
-
-
-def _scaled_by_head(q, k, v, factor):
-    return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: torch.tanh(s / 4) * factor[h])
-
-
-def _causal(q, k, v):
-    mask = create_block_mask(lambda b, h, i, j: (i >= j) & (i > 4), None, None, 16, 16, device=q.device)
-    return flex_attention(q, k, v, block_mask=mask, return_lse=True)
-
-
-def _of_documents(q, k, v):
-    number = torch.arange(16, device=q.device) // 5
-    mask = create_block_mask(lambda b, h, i, j: number[i] == number[j], 2, None, 16, 16, device=q.device)
-    return flex_attention(q, k, v, block_mask=mask)
-
-
-def _grouped(q, k, v):
-    return flex_attention(q, k[:, :1], v[:, :1, :, :4], enable_gqa=True, return_lse=True, scale=0.3)
-
-
-def _dense(q, k, v, scale=None, change=lambda s: s, kept=None):
-    """What is meant, written out: the attention and the logarithm of the sum of exponentials."""
-    groups = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-    scores = change(q @ k.transpose(-2, -1) * (scale or 1 / math.sqrt(q.shape[-1])))
-    if kept is None:
-        return torch.softmax(scores, -1) @ v, scores.logsumexp(-1)
-    some = kept.any(-1)
-    filled = torch.where(some[:, None], scores.masked_fill(~kept, -math.inf), 0.0)  # no NaN in gradients
-    weights = torch.where(some[:, None], torch.softmax(filled, -1), 0.0)
-    return weights @ v, torch.where(some, filled.logsumexp(-1), -math.inf)
-
-
-_I, _J = torch.arange(16)[:, None], torch.arange(16)
-_TENSORS = (randn(2, 2, 16, 8), randn(2, 2, 16, 8), randn(2, 2, 16, 8))
-
-# function, what it means, inputs
-ATTENTION: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[torch.Tensor, ...]]] = {
-    "plain": (_attention_case(), lambda q, k, v: _dense(q, k, v)[:1], _TENSORS),
-    "bias": (_biased, lambda q, k, v, b: _dense(q, k, v, change=lambda s: s + b[:, _I - _J + 15])[:1],
-             (*_TENSORS, randn(2, 31))),
-    "scaled by head": (_scaled_by_head,
-                       lambda q, k, v, f: _dense(q, k, v, change=lambda s: torch.tanh(s / 4) * f[:, None, None])[:1],
-                       (*_TENSORS, randn(2))),
-    "causal, rows without keys": (_causal, lambda q, k, v: _dense(q, k, v, kept=(_I >= _J) & (_I > 4)), _TENSORS),
-    "documents": (_of_documents, lambda q, k, v: _dense(q, k, v, kept=_I // 5 == _J // 5)[:1], _TENSORS),
-    "grouped heads": (_grouped, lambda q, k, v: _dense(q, k[:, :1], v[:, :1, :, :4], 0.3), _TENSORS),
-}  # fmt: skip
-
-
-def _finite(fn: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args: [torch.where(r.isinf(), 0, r) for r in tree_leaves(fn(*args))]
-
-
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("name", ATTENTION)
-def test_attention(name: str, path: str) -> None:
-    fn, meant, args = ATTENTION[name]
-    compiles, device = PATHS[path]
-    trains = device == "jax"  # torch refuses gradients on the CPU
-    got = _run(_finite(_compiled(fn) if compiles else fn), args, trains, device)
-    torch.testing.assert_close(got, _run(_finite(meant), args, trains), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["bias", "causal, rows without keys"])
-def test_attention_for_some_queries_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "MOST_SCORES", 2 * 2 * 16 * 5)
-    fn, meant, args = ATTENTION[name]
-    got = _run(_finite(_compiled(fn)), args, True, "jax")
-    torch.testing.assert_close(got, _run(_finite(meant), args, True), rtol=1e-4, atol=1e-5)
-
-
-def test_gradients_of_what_a_score_mod_captures() -> None:
-    def run(score_mod: Callable[..., Any], x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (t.to("jax") for t in _TENSORS)
-        x = x.to("jax").requires_grad_()
-        _compiled(lambda q, k, v, x: flex_attention(q, k, v, score_mod=score_mod(x)))(q, k, v, x).sin().sum().backward()
-        return x.grad.cpu()
-
-    one = torch.tensor(0.7, requires_grad=True)
-    _dense(*_TENSORS, change=lambda s: s * one)[0].sin().sum().backward()
-    torch.testing.assert_close(run(lambda x: lambda s, b, h, i, j: s * x, one.detach()), one.grad)
-    for score_mod in (
-        lambda x: lambda s, b, h, i, j: s * x[h, j] * x.mean(),
-        lambda x: lambda s, b, h, i, j: s + x[h][j],
-    ):
-        with pytest.raises(jaten_ops.JatenError, match="index"):
-            run(score_mod, randn(2, 16))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_attention_in_other_dtypes(dtype: torch.dtype) -> None:
-    args = tuple(x.to(dtype) for x in _TENSORS)
-    exact = _run(ATTENTION["documents"][1], tuple(x.double() for x in args), True)
-    got = _run(_compiled(_of_documents), args, True, "jax")
-    tolerance = 1e-6 if dtype == torch.float64 else 5e-2
-    torch.testing.assert_close([g.double() for g in got], exact, rtol=tolerance, atol=tolerance)
 
 
 # What kernels require, and draw, inside
@@ -334,7 +199,7 @@ def _row_of(x, i):
 
 def test_a_branch_that_is_not_taken_raises_nothing() -> None:
     out_of_range = torch.tensor([7])
-    fn = _compiled(_row_of)
+    fn = compile_whole(_row_of)
     torch.testing.assert_close(fn(-torch.ones(3, 2), out_of_range), -torch.ones(1, 2))
     with pytest.raises(IndexError, match=r"out of bounds for dimension 0 with size 3.*test_higher_order"):
         fn(torch.ones(3, 2), out_of_range)
@@ -355,8 +220,8 @@ def test_errors_in_loops_scans_and_scores() -> None:
 
     for fn, index in ((loop, torch.tensor(0)), (scanned, torch.tensor([1, 5])), (scores, torch.ones(4))):
         with pytest.raises(IndexError, match="out of bounds"):
-            _compiled(fn)(torch.ones(3, 2), index)
-    torch.testing.assert_close(_compiled(scanned)(torch.ones(3, 2), torch.tensor([1, 2])), torch.full((2,), 2.0))
+            compile_whole(fn)(torch.ones(3, 2), index)
+    torch.testing.assert_close(compile_whole(scanned)(torch.ones(3, 2), torch.tensor([1, 2])), torch.full((2,), 2.0))
 
 
 def test_random_numbers_differ_by_step_and_follow_the_seed() -> None:
@@ -366,7 +231,7 @@ def test_random_numbers_differ_by_step_and_follow_the_seed() -> None:
 
         return torch.cond(x.sum() > 0, drawn, lambda x: x * 0 + torch.rand_like(x), (x,))
 
-    compiled = _compiled(fn)
+    compiled = compile_whole(fn)
     for x in (torch.ones(4, 100), -torch.ones(4, 100)):
         torch.manual_seed(3)
         first, second = compiled(x), compiled(x)
@@ -381,7 +246,7 @@ def test_dropout_in_a_region_is_the_same_backward() -> None:
         return nn.functional.dropout(x, 0.5)
 
     x = torch.ones(100, requires_grad=True)
-    y = _compiled(lambda x: region(x) * 2)(x)
+    y = compile_whole(lambda x: region(x) * 2)(x)
     y.sum().backward()
     assert x.grad is not None and torch.equal(y, x.grad) and 0 < (y == 0).sum() < 100
 
@@ -406,27 +271,19 @@ def test_parameters_in_branches(path: str) -> None:
     expected = [p.grad for p in model.parameters()]
     model.zero_grad()
     moved = model.to(device)
-    fn = _compiled(moved) if compiles else moved
+    fn = compile_whole(moved) if compiles else moved
     fn(x.to(device)).square().sum().backward()
-    torch.testing.assert_close([p.grad.cpu() for p in moved.parameters()], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close([p.grad.cpu() for p in moved.parameters()], expected, **CLOSE)
 
 
 @pytest.mark.parametrize("name", ["cond, true", "while", "scan", "map", "regions"])
 def test_sizes_that_change(name: str) -> None:
     fn, (x, *rest), trains = CASES[name]
-    compiled = _compiled(fn, dynamic=True)
+    compiled = compile_whole(fn, dynamic=True)
     for rows in (3, 5):
         first = randn(rows, *x.shape[1:])
         args = (first, randn(rows, 4) if name == "cond, true" else rest[0])
-        torch.testing.assert_close(_run(compiled, args, trains), _run(fn, args, trains), rtol=1e-4, atol=1e-5)
-
-
-def test_attention_of_sizes_that_change() -> None:
-    compiled = _compiled(_attention_case(score_mod=lambda s, b, h, i, j: s + (i - j) * 0.1), dynamic=True)
-    for length in (8, 12):
-        q = randn(2, 2, length, 8)
-        expected = flex_attention(q, q, q, score_mod=lambda s, b, h, i, j: s + (i - j) * 0.1)
-        torch.testing.assert_close(compiled(q, q, q), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(run(compiled, args, trains), run(fn, args, trains), **CLOSE)
 
 
 def test_sizes_are_not_rounded_where_a_loop_counts_them() -> None:
@@ -434,7 +291,7 @@ def test_sizes_are_not_rounded_where_a_loop_counts_them() -> None:
     w = randn(4, 4)
     for rows in (3, 5, 6):
         x = randn(rows, 4)
-        torch.testing.assert_close(fn(x, w), _scanned(x, w), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(fn(x, w), _scanned(x, w), **CLOSE)
 
 
 @torch.library.custom_op("jaten_test_higher_order::add_one_", mutates_args={"x"})
@@ -466,7 +323,7 @@ def _size_of_values(x):
 @pytest.mark.parametrize("fn", [_writes, pytest.param(_writes_in_a_branch, marks=_TAKES_WRITES), _size_of_values])
 def test_what_cannot_be_run_says_what_to_do(fn: Callable[..., Any]) -> None:
     with torch.no_grad(), pytest.raises(Exception, match=r"got .*expected one") as caught:
-        _compiled(fn)(torch.ones(3))
+        compile_whole(fn)(torch.ones(3))
     assert any(isinstance(e, jaten_ops.JatenError) for e in (caught.value, caught.value.__cause__)) or (
         "UnsupportedInputError" in str(caught.value)
     )

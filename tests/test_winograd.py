@@ -13,6 +13,8 @@ import torch
 from jaten_ops.kernels import channels_last, winograd
 from jaten_ops.kernels.correlation import Call, Windows
 
+from .convolutions import PARTS, parts_of
+
 # images, channels, outputs, image, padding
 CASES: dict[str, tuple[Any, ...]] = {
     "of even images": (2, 16, 24, (8, 12), (1, 1)),
@@ -24,8 +26,6 @@ CASES: dict[str, tuple[Any, ...]] = {
     "of volumes": (2, 4, 6, (5, 4, 7), (1, 0, 1)),
     "in blocks": (3, 64, 64, (32, 32), (1, 1)),
 }
-PARTS = ("forward", "input_gradient", "weight_gradient")
-CONVOLVE = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
 
 
 def _operands(case: str, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor, Windows]:
@@ -33,8 +33,8 @@ def _operands(case: str, dtype: torch.dtype = torch.float64) -> tuple[torch.Tens
     torch.manual_seed(0)
     n = len(sizes)
     ones = (1,) * n
-    x = torch.randn(images, channels, *sizes, dtype=dtype, requires_grad=True)
-    weight = torch.randn(outputs, channels, *(3,) * n, dtype=dtype, requires_grad=True)
+    x = torch.randn(images, channels, *sizes, dtype=dtype)
+    weight = torch.randn(outputs, channels, *(3,) * n, dtype=dtype)
     return x, weight, Windows((3,) * n, ones, padding, ones, 1)
 
 
@@ -45,7 +45,9 @@ def _computed(part: str, windows: Windows, a: torch.Tensor, b: torch.Tensor, res
     shape = tuple(result.shape[d] for d in left)
 
     def run(x: jax.Array, y: jax.Array) -> jax.Array:
-        plain = lambda *_: jnp.full(shape, jnp.nan, x.dtype)  # noqa: E731  # as an argument
+        def plain(*_: Any) -> jax.Array:
+            return jnp.full(shape, jnp.nan, x.dtype)
+
         if part == "weight_gradient":
             return winograd.weight_gradient(x, y, windows, shape, plain)
         if part == "input_gradient":
@@ -58,22 +60,11 @@ def _computed(part: str, windows: Windows, a: torch.Tensor, b: torch.Tensor, res
         return np.asarray(jax.jit(run)(x.transpose(first), y.transpose(second)).transpose(np.argsort(left)))
 
 
-def _parts(x: torch.Tensor, weight: torch.Tensor, windows: Windows) -> dict[str, tuple[torch.Tensor, ...]]:
-    out = CONVOLVE[x.dim() - 2](x, weight, padding=windows.padding)
-    grad = torch.randn(out.shape, dtype=out.dtype)
-    by_x, by_weight = torch.autograd.grad(out, (x, weight), grad)
-    return {
-        "forward": (x, weight, out),
-        "input_gradient": (grad, weight, by_x),
-        "weight_gradient": (x, grad, by_weight),
-    }
-
-
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("case", CASES)
 def test_parts(case: str, part: str) -> None:
     x, weight, windows = _operands(case)
-    a, b, expected = _parts(x, weight, windows)[part]
+    a, b, expected = parts_of(x, weight, windows)[part]
     found = _computed(part, windows, a, b, expected)
     np.testing.assert_allclose(found, expected.detach(), rtol=1e-10, atol=1e-10)
 
@@ -91,7 +82,7 @@ def test_what_has_only_zeros_under_its_window_is_zero() -> None:
 @pytest.mark.parametrize("part", PARTS)
 def test_what_would_not_cancel_is_computed_plainly(part: str, value: float) -> None:
     x, weight, windows = _operands("of even images", torch.float32)
-    parts = _parts(x, weight, windows)
+    parts = parts_of(x, weight, windows)
     for which in (0, 1):
         operands = [t.detach().clone() for t in parts[part]]
         operands[which].view(-1)[5] = value

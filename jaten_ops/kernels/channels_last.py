@@ -167,14 +167,9 @@ def _direct_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, sh
     return jax.linear_transpose(by_input, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
 
 
-def _padded(x: jax.Array, windows: Windows) -> jax.Array:
-    sides = [(p, p, 0) for p in windows.padding]
-    return lax.pad(x, np.zeros((), x.dtype), [(0, 0, 0), *sides, (0, 0, 0)])
-
-
 def _direct_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     # it slides the output's gradient over the input: padded apart, that is never the larger one
-    padded = lax.optimization_barrier(_padded(x, windows))
+    padded = lax.optimization_barrier(winograd.padded(x, [(p, p) for p in windows.padding]))
     windows = windows._replace(padding=(0,) * len(windows.padding))
     by_weight = lambda w: _direct(padded, w, windows, shape)  # noqa: E731  # as an argument
     return jax.linear_transpose(by_weight, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
@@ -198,6 +193,12 @@ _SUMS: dict[str, Part] = {
     "forward": grouped.forward,
     "input_gradient": grouped.input_gradient,
     "weight_gradient": grouped.weight_gradient,
+}
+
+_ONE_BY_ONE: dict[str, Part] = {
+    "forward": grouped.one_by_one,
+    "input_gradient": grouped.gradient_one_by_one,
+    "weight_gradient": grouped.weight_one_by_one,
 }
 
 _VOLUMES: dict[str, Callable[..., jax.Array]] = {
@@ -240,12 +241,6 @@ _BY_TILES: dict[str, Part] = {
     "forward": _by_tiles,
     "input_gradient": _by_tiles_of_gradient,
     "weight_gradient": _by_tiles_of_weight,
-}
-
-_ONE_BY_ONE: dict[str, Part] = {
-    "forward": grouped.one_by_one,
-    "input_gradient": grouped.gradient_one_by_one,
-    "weight_gradient": grouped.weight_one_by_one,
 }
 
 

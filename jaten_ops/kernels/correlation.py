@@ -41,6 +41,10 @@ class Windows(NamedTuple):
     dilation: Shape
     groups: int
 
+    def flat(self) -> Windows:
+        """Those on the images that a volume is made of."""
+        return Windows(*(setting[1:] for setting in self[:4]), self.groups)
+
     def reach(self) -> Shape:
         """How far it is from the first element under a window to its last."""
         return tuple(d * (k - 1) for d, k in zip(self.dilation, self.kernel, strict=True))
@@ -268,10 +272,6 @@ def _volume(images: jax.Array, depth: int) -> jax.Array:
     return lax.transpose(split, (0, 2, 1, *range(3, split.ndim)))
 
 
-def _flat(windows: Windows) -> Windows:
-    return Windows(*(setting[1:] for setting in windows[:4]), windows.groups)
-
-
 def _slices(x: jax.Array, windows: Windows) -> list[jax.Array]:
     """For each element of the kernel in the first dimension the images under it."""
     zeros = (0,) * (x.ndim - 3)
@@ -285,20 +285,20 @@ _IDENTITY = ((1, 1), (1, 1), (0, 0), (1, 1))  # a window of one element in the o
 
 
 def _by_depth(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
-    flat, slices = _flat(windows), _slices(x, windows)
+    flat, slices = windows.flat(), _slices(x, windows)
     images = [forward(part, weight[:, :, i], flat) for i, part in enumerate(slices)]
     return _volume(functools.reduce(lax.add, images), windows.positions(x.shape[2:])[0])
 
 
 def _by_depth_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    images, flat = _images(grad), _flat(windows)
+    images, flat = _images(grad), windows.flat()
     small = (images.shape[0], shape[1], *shape[3:])
     parts = [input_gradient(images, weight[:, :, i], flat, small) for i in range(windows.kernel[0])]
     return jax.linear_transpose(lambda x: _slices(x, windows), jax.ShapeDtypeStruct(shape, grad.dtype))(parts)[0]
 
 
 def _by_depth_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    images, flat, small = _images(grad), _flat(windows), (*shape[:2], *shape[3:])
+    images, flat, small = _images(grad), windows.flat(), (*shape[:2], *shape[3:])
     parts = [weight_gradient(part, images, flat, small) for part in _slices(x, windows)]
     return lax.concatenate([lax.expand_dims(part, (2,)) for part in parts], 2)
 

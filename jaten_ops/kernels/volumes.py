@@ -17,21 +17,17 @@ import jax.numpy as jnp
 from jax import lax
 
 from . import grouped
+from .blocks import FEW_CHANNELS
 from .correlation import Shape, Windows
 from .depthwise import padded
 
 OfImages = Callable[[str, jax.Array, jax.Array, Windows, Shape], jax.Array]
-_FEW_CHANNELS = 4  # measured on one core, 3x3x3 kernels
 
 
 def are_sums(part: str, kernel: Shape, channels: int, outputs: int) -> bool:
     """Whether they are best computed as groups of few channels are."""
     summed = {"forward": channels, "input_gradient": outputs}.get(part)
-    return summed is not None and summed <= _FEW_CHANNELS and grouped.are_sums(part, kernel, channels, outputs)
-
-
-def _flat(windows: Windows) -> Windows:
-    return Windows(*(setting[1:] for setting in windows[:4]), windows.groups)
+    return summed is not None and summed <= FEW_CHANNELS and grouped.are_sums(part, kernel, channels, outputs)
 
 
 def _slices(x: jax.Array, windows: Windows, positions: int) -> list[jax.Array]:
@@ -56,9 +52,9 @@ def _added(parts: list[jax.Array]) -> jax.Array:
 
 def forward(of_images: OfImages, x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The output, of this shape."""
-    image, flat = (shape[0] * shape[1], *shape[2:]), _flat(windows)
+    image, flat = (shape[0] * shape[1], *shape[2:]), windows.flat()
     slices = _slices(_in_depth(x, weight, *[windows.padding[0]] * 2), windows, shape[1])
-    if x.shape[-1] <= _FEW_CHANNELS:
+    if x.shape[-1] <= FEW_CHANNELS:
         last = weight.ndim - 2
         kernel = lax.transpose(weight, (*range(1, last), 0, last, last + 1))
         kernel = lax.reshape(kernel, (*windows.kernel[1:], len(slices) * x.shape[-1], shape[-1]))
@@ -72,7 +68,7 @@ def input_gradient(
     of_images: OfImages, grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape
 ) -> jax.Array:
     """The transpose: without strides in depth each image's is a sum of those of the images around it."""
-    flat, depth = _flat(windows), windows.kernel[0]
+    flat, depth = windows.flat(), windows.kernel[0]
     if windows.stride[0] == 1:
         around = windows.reach()[0] - windows.padding[0]
         slices = _slices(_in_depth(grad, weight, around, around), windows, shape[1])
@@ -93,6 +89,6 @@ def input_gradient(
 def weight_gradient(of_images: OfImages, x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """That of each element of the kernel in depth by itself."""
     grad = lax.optimization_barrier(grad)  # or what it is made of is computed once more for each
-    flat, images = _flat(windows), _images(grad)
+    flat, images = windows.flat(), _images(grad)
     slices = _slices(_in_depth(x, grad, *[windows.padding[0]] * 2), windows, grad.shape[1])
     return jnp.stack([of_images("weight_gradient", s, images, flat, shape[1:]) for s in slices])

@@ -2,8 +2,8 @@
 
 Winograd's minimal filtering F(2, 3) [Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016]: four
 products give two neighbouring outputs in a dimension, where six would be needed; sixteen give the four of an image,
-where 36 would. Its factors are 0, 1, -1 and 1/2, so that no digits are lost. Larger tiles would save more, and lose
-some.
+where 36 would. Its factors are 0, 1, -1 and 1/2, which keeps rounding near a plain sum's. Larger tiles would save more
+products, and lose digits.
 
 What is in a tile, but not under a window, cancels in that window's sum. An infinity, a NaN or a huge number would not:
 where there is one, the plain convolution is computed. And what is zero because its whole window is, as the background
@@ -20,10 +20,12 @@ import math
 from collections.abc import Callable, Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from .correlation import Shape, Windows
+from .depthwise import under
 from .products import all_finite
 
 Plain = Callable[[jax.Array, jax.Array, Windows, Shape], jax.Array]
@@ -79,7 +81,7 @@ class _Tiles:
     def of_input(self, x: jax.Array) -> jax.Array:
         """The tiles of an input, transformed: (places, tiles, C)."""
         each = zip(self._padding, self.count, self._sizes, strict=True)
-        x = _padded(x, [(p, _OUTPUTS * n + 2 - size - p) for p, n, size in each])
+        x = padded(x, [(p, _OUTPUTS * n + 2 - size - p) for p, n, size in each])
         n = len(self.count)
         whole = (*(_INPUTS,) * n, self._images, *self.count, x.shape[-1])
         total: jax.Array | None = None
@@ -94,7 +96,7 @@ class _Tiles:
 
     def of_gradient(self, grad: jax.Array) -> jax.Array:
         """The output's gradient as the transpose of the output's transformation has it: (places, tiles, O)."""
-        x = _padded(grad, [(0, _OUTPUTS * n - size) for n, size in zip(self.count, self._positions, strict=True)])
+        x = padded(grad, [(0, _OUTPUTS * n - size) for n, size in zip(self.count, self._positions, strict=True)])
         for i, count in enumerate(self.count):
             axis = 1 + 2 * i
             split = lax.reshape(x, (*x.shape[:axis], count, _OUTPUTS, *x.shape[axis + 1 :]))
@@ -132,7 +134,8 @@ class _Tiles:
         return lax.slice(whole, (0,) * whole.ndim, (self._images, *self._positions, outputs))
 
 
-def _padded(x: jax.Array, sides: Sequence[tuple[int, int]]) -> jax.Array:
+def padded(x: jax.Array, sides: Sequence[tuple[int, int]]) -> jax.Array:
+    """With so many zeros at both ends of each spatial dimension."""
     widths = [(0, 0, 0), *((low, high, 0) for low, high in sides), (0, 0, 0)]
     return lax.pad(x, np.zeros((), x.dtype), widths)
 
@@ -161,7 +164,7 @@ def _of_kernel(dims: int, dtype: np.dtype) -> np.ndarray:
 
 def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, plain: Plain) -> jax.Array:
     """The output, of this shape; `plain` computes it where sums would not cancel."""
-    largest = lax.reduce_max(lax.abs(x), (x.ndim - 1,))
+    largest = lax.expand_dims(lax.reduce_max(lax.abs(x), (x.ndim - 1,)), (x.ndim - 1,))
 
     def by_tiles(x: jax.Array, weight: jax.Array, largest: jax.Array) -> jax.Array:
         matrix, (channels, outputs) = _of_kernel(len(windows.kernel), x.dtype), weight.shape[-2:]
@@ -172,9 +175,7 @@ def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, pla
         def some(_: None, block: tuple[jax.Array, jax.Array]) -> tuple[None, jax.Array]:
             images, largest = block
             found = tiles.output(lax.dot_general(tiles.of_input(images), kernel, (((2,), (1,)), ((0,), (0,)))))
-            is_zero = _largest_under(largest, windows, shape[1:-1]) == 0
-            is_zero = lax.broadcast_in_dim(is_zero, found.shape, tuple(range(is_zero.ndim)))
-            return None, lax.select(is_zero, lax.full_like(found, 0), found)
+            return None, jnp.where(_largest_under(largest, windows, shape[1:-1]) == 0, 0, found)
 
         _, found = lax.scan(some, None, (tiles.blocks(x), tiles.blocks(largest)))
         return lax.reshape(found, shape)
@@ -192,14 +193,10 @@ def _is_tame(x: jax.Array, largest: jax.Array | None = None) -> jax.Array:
     return all_finite(x) & (lax.reduce_max(largest, tuple(range(largest.ndim))) < np.array(_HUGE, x.dtype))
 
 
-def _largest_under(x: jax.Array, windows: Windows, positions: Shape) -> jax.Array:
-    sides = [(p, p, 0) for p in windows.padding]
-    padded = lax.pad(x, np.zeros((), x.dtype), [(0, 0, 0), *sides])
-    under = [
-        lax.slice(padded, (0, *place), (x.shape[0], *(i + n for i, n in zip(place, positions, strict=True))))
-        for place in np.ndindex(*windows.kernel)
-    ]
-    return functools.reduce(lax.max, under)
+def _largest_under(largest: jax.Array, windows: Windows, positions: Shape) -> jax.Array:
+    image = padded(largest, [(p, p) for p in windows.padding])
+    each = [under(image, place, windows, positions) for place in np.ndindex(*windows.kernel)]
+    return functools.reduce(lax.max, each)
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, plain: Plain) -> jax.Array:
