@@ -12,7 +12,19 @@ from typing import Any, cast
 import torch
 from jax._src import xla_bridge  # private: nothing public tells whether JAX has started
 
-from . import bridge, carrier, device, higher_order, library, recurrent, registry, storage, uninitialized, x64
+from . import (
+    bridge,
+    carrier,
+    device,
+    higher_order,
+    library,
+    recurrent,
+    registry,
+    scripting,
+    storage,
+    uninitialized,
+    x64,
+)
 from .aliasing import View, resized, row_major
 from .dispatch import borrowed_copy, functional, is_on_jax, kernel_of, placed, store, to_carrier, variant
 from .overlap import make_check
@@ -218,6 +230,7 @@ HANDLERS.update(
         _aten._local_scalar_dense.default: _local_scalar_dense,
         _aten.resize_.default: _resize_,
         _aten.resize_as_.default: lambda tensor, like, **kwargs: _resize_(tensor, like.shape, **kwargs),
+        _aten._convolution.default: scripting.convolve,
         _aten.set_.source_Tensor: _set_,
         _aten.set_.source_Tensor_storage_offset: _set_part_,
         _aten.set_.default: _set_nothing_,
@@ -320,6 +333,7 @@ if device.CLAIMED:
     _ATEN.impl("_local_scalar_dense", opaque(_local_scalar_dense), "PrivateUse1")
     _ATEN.impl("_pin_memory", _pin_memory, "CPU")
     _ATEN.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
+    _ATEN.impl("_convolution", scripting.convolve, "AutogradPrivateUse1")
     for _cell in recurrent.CELLS:
         _ATEN.impl(f"{_cell}.input", recurrent.implementation(_cell), "AutogradPrivateUse1")
     for _spec in VARIANTS.values():  # with tensors of a subclass, ATen's compositions do not write to out
@@ -329,5 +343,6 @@ if device.CLAIMED:
     setattr(torch.utils, "swap_tensors", exchange)  # noqa: B010  # for mypy a function is no attribute
     keep_out_of_constants("jax")
     storage.register()
+    scripting.register()
     uninitialized.register()
     higher_order.register()

@@ -181,10 +181,11 @@ def _traced(overload: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         given.pop()
     inner = [_unwrap(a) for a in given]
     slots = [i for i, a in enumerate(spec.arguments) if a.type == "Tensor" and not a.kwarg_only]
-    if any(not isinstance(inner[i], torch.Tensor) for i in slots if i < len(inner)):
+    op = library.op_of(spec)
+    if spec.namespace == "jaten" and any(not isinstance(inner[i], torch.Tensor) for i in slots if i < len(inner)):
         # ATen's op takes a number for a tensor; the graph is renamed to jaten's ops when it is complete
-        return _wrap(_aten_op(overload)(*inner, **keywords))
-    return _wrap(library.op_of(spec)(*inner, **keywords))
+        op = _aten_op(overload)
+    return _wrap(op(*inner, **keywords))
 
 
 def _aten_op(overload: str) -> torch._ops.OpOverload:

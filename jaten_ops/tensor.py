@@ -7,6 +7,7 @@ of one carrier: the carriers are fake then, and the jaten ops are what is record
 from __future__ import annotations
 
 import copy
+import functools
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from . import bridge, carrier, device
 from .aliasing import View
 from .storage import reduced, storage_of, typed
-from .tracing import opaque
+from .tracing import is_recording, opaque, unrecorded
 from .x64 import Enabled
 
 Handler = Callable[..., Any]
@@ -211,10 +212,15 @@ class Tensor(torch.Tensor):
     @opaque
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # torch's own annotation is of its disabled default
         handler = _BY_IDENTITY.get(id(func)) or make_handler(func)
+        if is_recording():
+            return (RECORDED.get(func) or functools.partial(unrecorded, handler))(*args, **kwargs or {})
         return handler(*args, **kwargs) if kwargs else handler(*args)
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as torch documents
 
+
+RECORDED: dict[Any, Handler] = {}
+"""What runs operators that `torch.jit.trace` does not record: what ATen makes of them, which it does."""
 
 LAZY: dict[type, type] = {}
 """The classes that lazy modules' parameters and buffers have, and on the device: see `jaten_ops.uninitialized`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -38,6 +38,42 @@ def is_traced_now() -> bool:
 def out_of_sight() -> contextlib.AbstractContextManager[Any]:
     """For the length of a block no mode sees what is called. Private: nothing public switches them off."""
     return _disable_current_modes()
+
+
+is_recording: Callable[[], bool] = torch._C._is_tracing
+"""Whether `torch.jit.trace` records a program. Private: what is public takes ten times as long."""
+
+
+_RECORDER = torch._C._dispatch_key_parse("Tracer")
+
+
+def unrecorded(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls a function out of sight of `torch.jit.trace`, for which sizes of tensors are tensors, too."""
+    state = torch._C._get_tracing_state()
+    with _recorder_on():  # torch takes another state only so
+        torch._C._set_tracing_state(None)  # type: ignore[attr-defined]  # torch's stubs forget it
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        with _recorder_on():
+            torch._C._set_tracing_state(state)  # type: ignore[attr-defined]  # as above
+
+
+def recorded(op: torch._ops.OpOverload, *args: Any) -> Any:
+    """Calls an operator within another that `torch.jit.trace` has not recorded, for it to be."""
+    with _recorder_on():
+        return op(*args)
+
+
+@contextlib.contextmanager
+def _recorder_on() -> Iterator[None]:
+    """For the length of a block operators are recorded, which they are not within another."""
+    was_off = torch._C._dispatch_tls_is_dispatch_key_excluded(_RECORDER)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(_RECORDER, False)
+    try:
+        yield
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_RECORDER, was_off)
 
 
 def keep_out_of_constants(device_type: str) -> None:

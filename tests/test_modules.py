@@ -129,6 +129,23 @@ def test_optimizers(name: str, options: dict[str, Any]) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+@pytest.mark.parametrize("name", [name for name, info in OPTIMIZERS.items() if "foreach" in info.supported_impls])
+def test_compiled_steps_of_optimizers(name: str, device: str, fresh_dynamo: None) -> None:
+    trained = []
+    for where, compiled in (("cpu", False), (device, True)):
+        model = _model().to(where)
+        rate = torch.tensor(0.01, device=where) if name == "AdamW" else 0.01
+        optimizer = OPTIMIZERS[name].optim_cls(model.parameters(), lr=rate, foreach=False)
+        step = torch.compile(optimizer.step, backend="jaten") if compiled else optimizer.step
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.linspace(-1, 1, 24).view(8, 3).to(where)).square().sum().backward()
+            step()
+        trained.append([p.detach().cpu() for p in model.parameters()])
+    torch.testing.assert_close(*trained, rtol=1e-4, atol=1e-6)
+
+
 def test_a_schedule_compiles_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     traced = []
     validate = execute.Executor._validate

@@ -1,0 +1,90 @@
+"""TorchScript with tensors of the device `jax`: C++ keeps a module's tensors, reads and writes their storages.
+
+A storage of the device has no bytes there, so modules are saved as the CPU's and moved when they are loaded.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+import torch
+from torch.jit import RecursiveScriptModule
+from torch.utils._pytree import tree_leaves
+
+from .tensor import RECORDED, Tensor
+from .tracing import recorded
+
+_apply = torch.nn.Module._apply
+_load = torch.jit.load
+
+
+def _apply_to_slots(module: RecursiveScriptModule, fn: Any, recurse: bool = True) -> RecursiveScriptModule:
+    """As modules have it; but parameters that have got another tensor of C++ are written to their slots anew."""
+    slots = dict(module._parameters.items())
+    classes = {id(parameter): type(parameter) for parameter in slots.values()}
+    for name, (kind, _) in module._concrete_type.get_attributes().items():
+        if str(kind) == "List[Tensor]":  # as of the weights in modules of recurrent layers
+            listed = module._c.getattr(name)
+            if classes.keys() >= {id(parameter) for parameter in listed}:
+                slots[name] = listed
+    _apply(module, fn, recurse)
+    for name, value in slots.items():
+        if any(type(parameter) is not classes[id(parameter)] for parameter in tree_leaves(value)):
+            module._c.setattr(name, value)
+    return module
+
+
+def _on_cpu(module: RecursiveScriptModule) -> RecursiveScriptModule:
+    """A copy, whose parameters are leaves, which torch's own deep copies are not."""
+    with torch.no_grad():
+        moved = copy.deepcopy(module).cpu()
+    for old, new in zip(module.parameters(), moved.parameters(), strict=True):
+        new.requires_grad_(old.requires_grad)
+    return moved
+
+
+def _saved_from_cpu(save: Any) -> Any:
+    @functools.wraps(save)
+    def call(module: RecursiveScriptModule, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(tensor, Tensor) for tensor in (*module.parameters(), *module.buffers())):
+            module = _on_cpu(module)
+        return save(module, *args, **kwargs)
+
+    return call
+
+
+@functools.wraps(_load)
+def _load_and_move(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+    wanted = None if map_location is None else torch.device(map_location)
+    if wanted is None or wanted.type != "jax":
+        return _load(f, map_location, *args, **kwargs)
+    return _load(f, "cpu", *args, **kwargs).to(wanted)
+
+
+def _record_convolution(*args: Any) -> torch.Tensor:
+    return recorded(torch.ops.aten._convolution.default, *args, *_OF_CUDNN)
+
+
+# benchmark, deterministic, enabled and allow_tf32, which `aten::_convolution` takes and which are nothing here
+_OF_CUDNN = (False, False, True, True)
+
+
+def convolve(*args: Any) -> torch.Tensor:
+    """`aten::_convolution`, of which traced programs consist."""
+    return torch.ops.aten.convolution.default(*args[: -len(_OF_CUDNN)])
+
+
+def register() -> None:
+    """Lets scripted modules be moved, saved and loaded with the device `jax`."""
+    RECORDED[torch.ops.aten.convolution.default] = _record_convolution
+    changed = {
+        "_apply": _apply_to_slots,
+        "save": _saved_from_cpu(RecursiveScriptModule.save),
+        "save_to_buffer": _saved_from_cpu(RecursiveScriptModule.save_to_buffer),
+    }
+    for name, function in changed.items():
+        setattr(RecursiveScriptModule, name, function)
+    for namespace in (torch.jit, torch.jit._serialization):
+        setattr(namespace, "load", _load_and_move)  # noqa: B010  # for mypy a function is no attribute
