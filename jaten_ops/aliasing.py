@@ -247,8 +247,8 @@ class View:
         return _scattered(array, values, np.int64(self.offset), self.strides())
 
 
-def resized(view: View, shape: Shape, stride: Shape) -> View:
-    """The view that `resize_` leaves: the same storage, made larger if need be, with zeros behind what it had."""
+def resized(view: View, shape: Shape, stride: Shape, value: Any = 0) -> View:
+    """The view that `resize_` leaves: the same storage, made larger if need be, with a value behind what it had."""
     needed = view.offset + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if 0 not in shape else 0
     array, root = view.storage.array, view.storage.root.array
     if needed * array.dtype.itemsize > root.nbytes:
@@ -256,7 +256,7 @@ def resized(view: View, shape: Shape, stride: Shape) -> View:
         whole = max(1, root.dtype.itemsize // array.dtype.itemsize)
         size = max(-(-needed // whole) * whole, array.size + whole)
         with Enabled():
-            view.storage.put(jnp.pad(array.reshape(-1), (0, size - array.size)))
+            view.storage.put(jnp.pad(array.reshape(-1), (0, size - array.size), constant_values=value))
     return View(view.storage, shape, stride, view.offset)
 
 

@@ -23,10 +23,12 @@ from . import (
     scripting,
     storage,
     uninitialized,
+    unwritten,
     x64,
 )
 from .aliasing import View, resized, row_major
 from .dispatch import borrowed_copy, functional, is_on_jax, kernel_of, placed, store, to_carrier, variant
+from .lazy import operator_of
 from .overlap import make_check
 from .schema import VARIANTS
 from .tensor import (
@@ -91,6 +93,31 @@ def _empty(size: Sequence[int], *, memory_format: Any = None, **options: Any) ->
     if memory_format in (None, torch.contiguous_format):
         return functional("empty.memory_format")(size, **options)
     return _empty_strided(size, strides_in(memory_format, size), **options)
+
+
+def _empty_permuted(size: Sequence[int], physical_layout: Sequence[int], **options: Any) -> torch.Tensor:
+    laid_out = torch.empty_permuted(tuple(size), tuple(physical_layout), device="meta")
+    return _empty_strided(size, laid_out.stride(), **options)
+
+
+_MADE: dict[str, Callable[..., torch.Tensor]] = {
+    "empty.memory_format": _empty,
+    "empty_permuted": _empty_permuted,
+    "empty_strided": _empty_strided,
+    "new_empty_strided": _new_empty_strided,
+}
+
+
+def _unwritten(overload: str) -> Callable[..., torch.Tensor]:
+    """An operator whose result nothing is written to, filled where torch is to. In programs the backend does that."""
+
+    def call(*args: Any, **kwargs: Any) -> torch.Tensor:
+        result = (_MADE.get(overload) or functional(overload))(*args, **kwargs)
+        if unwritten.is_filled() and not is_traced(result):
+            result.fill_(unwritten.value_of(result.dtype))
+        return result
+
+    return call
 
 
 def _same(view: View) -> View:
@@ -178,7 +205,8 @@ def _resize_(tensor: torch.Tensor, size: Sequence[int], *, memory_format: Any = 
         return tensor
     stride = strides_in(memory_format or torch.contiguous_format, size)
     if tuple(size) != tuple(tensor.shape):
-        become(tensor, resized(carrier.view_of(tensor), tuple(size), stride), tensor.dtype)
+        value = unwritten.value_of(tensor.dtype)
+        become(tensor, resized(carrier.view_of(tensor), tuple(size), stride, value), tensor.dtype)
     return tensor
 
 
@@ -237,9 +265,7 @@ HANDLERS.update(
         _aten.set_.source_Storage: _set_storage_,
         _aten.set_.source_Storage_storage_offset: _set_part_,
         _aten._pack_padded_sequence.default: _pack_padded_sequence,
-        _aten.new_empty_strided.default: _new_empty_strided,
-        _aten.empty_strided.default: _empty_strided,
-        _aten.empty.memory_format: _empty,
+        **{operator_of(overload, "aten"): _unwritten(overload) for overload in unwritten.OVERLOADS},
         _aten.is_set_to.default: _is_set_to,
         _aten._pin_memory.default: lambda tensor, device=None: _pin_memory(tensor),
         # whether torch may make a nested tensor, which is not one array: nn.TransformerEncoder takes the mask then
@@ -257,10 +283,10 @@ def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _factory(overload: str) -> Callable[..., Any]:
-    specials: dict[str, Callable[..., Any]] = {"empty.memory_format": _empty, "empty_strided": _empty_strided}
+    special = _unwritten(overload) if overload in unwritten.OVERLOADS else None
 
     def make(*args: Any, **kwargs: Any) -> Any:
-        return (specials.get(overload) or functional(overload))(*args, **kwargs)
+        return (special or functional(overload))(*args, **kwargs)
 
     return opaque(make)
 

@@ -16,7 +16,7 @@ FOLDERS = {"jaten_ops": "jaten_ops", "meta": "jaten_ops.meta", "autograd": "jate
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("schema",),
-    ("x64", "tracing", "progress", "allocator", "disk", "options", "host", "foreign", "engine"),
+    ("x64", "unwritten", "tracing", "progress", "allocator", "disk", "options", "host", "foreign", "engine"),
     ("registry", "bridge", "random", "device", "lazy", "aliasing"),
     ("kernels", "meta", "autograd", "carrier", "overlap", "memory", "batching", "view_ops", "fingerprint"),
     ("variants", "storage", "executables", "ordering", "kernel_cache"),

@@ -21,7 +21,7 @@ from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
 from torch._inductor.output_code import OutputCode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from jaten_ops import disk, fingerprint
+from jaten_ops import disk, fingerprint, unwritten
 from jaten_ops.tensor import Tensor
 
 from . import shared
@@ -136,7 +136,7 @@ def _settings() -> str:
     sdp = torch.backends.cuda
     return repr((
         torch.get_default_dtype(), torch.get_default_device(), torch.is_inference_mode_enabled(),
-        torch.get_float32_matmul_precision(),
+        torch.get_float32_matmul_precision(), unwritten.is_filled(),
         sdp.flash_sdp_enabled(), sdp.math_sdp_enabled(), sdp.mem_efficient_sdp_enabled(), sdp.cudnn_sdp_enabled(),
         torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled, torch.backends.cpu.get_cpu_capability(),
     ))  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from jaten_ops import foreign, registry
+from jaten_ops import foreign, registry, unwritten
 from jaten_ops.errors import MissingKernelError, UnsupportedInputError
 from jaten_ops.lazy import operator_of
 from jaten_ops.schema import READS_MEMORY
@@ -149,4 +149,14 @@ def retarget(gm: torch.fx.GraphModule) -> None:
             _start_at_own_elements(node)
         if target.namespace == "aten":
             node.target = operator_of(key)
+        if key in unwritten.OVERLOADS and unwritten.is_filled():
+            _fill(gm.graph, node)
     gm.recompile()
+
+
+def _fill(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    """Puts into new memory what torch's deterministic algorithms do."""
+    with graph.inserting_after(node):
+        filled = graph.call_function(operator_of("fill.Scalar"), (node, unwritten.value_of(node.meta["val"].dtype)))
+    filled.meta = dict(node.meta)
+    node.replace_all_uses_with(filled, lambda user: user is not filled)

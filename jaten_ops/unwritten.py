@@ -1,0 +1,26 @@
+"""What memory has in it before anything is written: zeros, or what torch's deterministic algorithms call for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+OVERLOADS = frozenset({
+    "empty.memory_format", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
+})  # fmt: skip
+"""The operators whose results nothing is written to."""
+
+
+def value_of(dtype: torch.dtype) -> Any:
+    """NaN or a dtype's largest number under `torch.use_deterministic_algorithms(True)`, as torch has it; 0 without."""
+    if not is_filled():
+        return 0
+    if dtype.is_floating_point or dtype.is_complex:
+        return float("nan")
+    return True if dtype is torch.bool else torch.iinfo(dtype).max
+
+
+def is_filled() -> bool:
+    """Whether new memory is to be filled: the setting of `torch.utils.deterministic` that goes with that mode."""
+    return torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]  # the module is one of torch's own classes
