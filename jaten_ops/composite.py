@@ -16,7 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from . import autograd, registry
-from .errors import MissingKernelError
 from .lazy import operator_of
 from .schema import VARIANTS, OpSpec
 from .tracing import opaque
@@ -77,7 +76,7 @@ def _replacement(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
         return operator_of(overload)
     if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
         return None
-    raise MissingKernelError(func.name().replace("aten::", "jaten::"))
+    raise registry.missing(func.name())
 
 
 def _with_numbers(func: torch._ops.OpOverload, op: torch._ops.OpOverload) -> Callable[..., Any]:

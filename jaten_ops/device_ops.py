@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 from jax._src import xla_bridge  # private: nothing public tells whether JAX has started
+from torch.utils._pytree import tree_leaves
 
 from . import (
     bridge,
@@ -28,6 +29,7 @@ from . import (
 )
 from .aliasing import View, resized, row_major
 from .dispatch import borrowed_copy, functional, is_on_jax, kernel_of, placed, store, to_carrier, variant
+from .errors import UnsupportedInputError
 from .lazy import operator_of
 from .overlap import make_check
 from .schema import VARIANTS
@@ -282,6 +284,18 @@ def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
     return (HANDLERS.get(func) or make_handler(func))(*args, **kwargs)
 
 
+@opaque
+def _no_array(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Any operator on what torch makes on the device without asking: tensors that are not one dense array."""
+    got = next(t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and is_on_jax(t))
+    kind = "nested" if got.is_nested else "quantized" if got.is_quantized else str(got.layout).removeprefix("torch.")
+    expected = "a dense one, as x.to_dense() is before it is moved, or a nested one with layout=torch.jagged"
+    raise UnsupportedInputError(func.name(), f"a {kind} tensor on {got.device}", expected)
+
+
+_NO_ARRAYS = ("SparsePrivateUse1", "SparseCsrPrivateUse1", "NestedTensorPrivateUse1", "QuantizedPrivateUse1")
+
+
 def _factory(overload: str) -> Callable[..., Any]:
     special = _unwritten(overload) if overload in unwritten.OVERLOADS else None
 
@@ -354,6 +368,8 @@ if device.CLAIMED:
             _ATEN.impl(_spec.overload, _factory(_spec.overload), "PrivateUse1")
     # carriers and factories come here; wrappers are caught above, by __torch_dispatch__
     _FALLBACK.fallback(_fallback, "PrivateUse1")
+    for _key in _NO_ARRAYS:
+        _FALLBACK.fallback(_no_array, _key)
     # `torch.tensor` copies, and reads numbers, with __torch_dispatch__ switched off, where the fallback is not reached
     _ATEN.impl("_copy_from", _copy_from, "PrivateUse1")
     _ATEN.impl("_local_scalar_dense", opaque(_local_scalar_dense), "PrivateUse1")

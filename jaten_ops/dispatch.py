@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from . import bridge, carrier, device, foreign, library, registry, variants, view_ops
 from .aliasing import Storage, View, is_dense, row_major
-from .errors import MissingKernelError, UnsupportedInputError
+from .errors import UnsupportedInputError
 from .meta import aten_overload
 from .op_kernel import OpKernel
 from .schema import COMPOSITE, VARIANTS
@@ -84,7 +84,7 @@ def _composite(func: Any) -> Handler:
     for key in (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.CompositeExplicitAutograd):
         if func.has_kernel_for_dispatch_key(key):
             return functools.partial(func._op_dk, key)
-    raise MissingKernelError(func.name().replace("aten::", "jaten::"))
+    raise registry.missing(func.name())
 
 
 @functools.cache

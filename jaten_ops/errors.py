@@ -31,11 +31,14 @@ class DuplicateRegistrationError(JatenError, ValueError):
 class MissingKernelError(JatenError, NotImplementedError):
     """An overload whose schema is known but which has no JAX kernel."""
 
-    def __init__(self, name: str, source: str = "") -> None:
-        super().__init__(
-            f"{name} has no kernel{source}. Register one with `jaten_ops.kernel({name.removeprefix('jaten::')!r})`"
-            " (see 'Adding a kernel' in CONTRIBUTING.md), or keep this part of the program outside jaten."
+    def __init__(self, name: str, source: str = "", reason: str | None = None) -> None:
+        remedy = (
+            f"Register one with `jaten_ops.kernel({name.removeprefix('jaten::')!r})`"
+            " (see 'Adding a kernel' in CONTRIBUTING.md)"
+            if reason is None
+            else f"It is left out ({reason}): write it with plain dense tensors, as by sparse=False or x.to_dense()"
         )
+        super().__init__(f"{name} has no kernel{source}. {remedy}, or keep this part of the program outside jaten.")
 
 
 class MissingGradientError(JatenError, NotImplementedError):

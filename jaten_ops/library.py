@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from . import autograd, batching, bridge, carrier, kernels, lazy, memory, meta, registry, variants
 from .composite import make_composite
-from .errors import MissingGradientError, MissingKernelError
+from .errors import MissingGradientError
 from .execute import Executor, KernelCall, Signature
 from .kernels.vjp import make_vjp
 from .op_kernel import OpKernel, key_of
@@ -137,7 +137,7 @@ def define_vjp(spec: OpSpec) -> None:
     def vjp_kernel(*args: Any, **kwargs: Any) -> Any:
         entry = registry.KERNELS.get(key_of(spec))
         if entry is None:
-            raise MissingKernelError(spec.name)
+            raise registry.missing(spec.name)
         call = KernelCall(spec, entry.fn)
         fn = make_vjp(
             entry.fn,
@@ -264,7 +264,7 @@ def _fake_from_kernel(spec: OpSpec) -> Callable[..., Any]:
     """The fake of a user's op that has none: its kernel, traced for shapes. Symbolic sizes become concrete."""
     entry = registry.KERNELS.get(key_of(spec))
     if entry is None:
-        raise MissingKernelError(spec.name)
+        raise registry.missing(spec.name)
     executor = Executor(spec, entry, None)
     return executor.fake
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import allocator, meta, registry
-from .errors import MissingKernelError
 from .execute import Executor, Signature, freeze
 from .random import draw_seed
 from .schema import OpSpec
@@ -140,7 +139,7 @@ class OpKernel:
         spec = self._spec
         entry = registry.KERNELS.get(key_of(spec))
         if entry is None:
-            raise MissingKernelError(spec.name)
+            raise registry.missing(spec.name)
         allocator.retain()
         # one for all devices: what it has traced and compiled serves tensors of each
         executor = _EXECUTORS.get(key_of(spec)) or Executor(spec, entry, meta.fake_of(spec))

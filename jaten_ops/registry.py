@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from . import foreign
-from .errors import DuplicateRegistrationError, UnknownOpError
-from .schema import FUNCTIONAL, OpSpec
+from .errors import DuplicateRegistrationError, MissingKernelError, UnknownOpError
+from .schema import FUNCTIONAL, VARIANTS, OpSpec
+from .schema.exclusions import reason_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,6 +59,20 @@ def _close(overload: str) -> list[str]:
     packet.sort(key=lambda o: o.partition(".")[2] not in ("", "Tensor"))
     near = difflib.get_close_matches(name, known, n=3)
     return list(dict.fromkeys([*packet, *near]))[:3]
+
+
+def missing(name: str, source: str = "") -> MissingKernelError:
+    """The error of an overload without kernel: with the reason, if it is one that can have none.
+
+    Args:
+        name: as in "aten::add.Tensor" or "jaten::add.Tensor".
+        source: the line of the user's program.
+    """
+    namespace, _, overload = name.rpartition("::")
+    if namespace not in ("aten", "jaten"):
+        return MissingKernelError(name, source)
+    base = VARIANTS[overload].base if overload in VARIANTS else overload
+    return MissingKernelError(f"jaten::{overload}", source, reason_of(base))
 
 
 def add_op(spec: OpSpec, entry: Entry) -> None:

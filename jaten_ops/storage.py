@@ -141,12 +141,13 @@ def typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStora
     return found
 
 
-def reduced(view: View, dtype: torch.dtype, requires_grad: bool, state: dict[str, Any]) -> tuple[Any, ...]:
+def reduced(view: View, dtype: torch.dtype, requires_grad: bool, state: dict[str, Any], cls: type) -> tuple[Any, ...]:
     """How a tensor is pickled: by the functions and in the form that torch has for its own tensors.
 
     Args:
         view, dtype, requires_grad: of the tensor.
         state: its attributes.
+        cls: what it becomes when it is loaded.
     """
     if not isinstance(view.storage, Storage):  # values seen as others
         view = View.whole(view.read())
@@ -156,7 +157,9 @@ def reduced(view: View, dtype: torch.dtype, requires_grad: bool, state: dict[str
     rebuild: Any = torch._utils._rebuild_tensor_v3 if new else torch._utils._rebuild_tensor_v2
     geometry = view.offset, view.shape, view.strides()
     args = (held, *geometry, requires_grad, hooks, *([dtype] if new else []))
-    return (torch._tensor._rebuild_from_type_v2, (rebuild, torch.Tensor, args, state)) if state else (rebuild, args)
+    if not state and cls is torch.Tensor:
+        return rebuild, args
+    return torch._tensor._rebuild_from_type_v2, (rebuild, cls, args, state)
 
 
 def view_in(

@@ -21,6 +21,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from . import bridge, carrier, device
 from .aliasing import View
 from .storage import reduced, storage_of, typed
+from .subclasses import Counterparts
 from .tracing import is_recording, opaque, unrecorded
 from .x64 import Enabled
 
@@ -98,6 +99,10 @@ class Tensor(torch.Tensor):
         # carriers are row-major, what they carry need not be
         return Tensor.of_inner(inner["_carrier"], inner["_carrier"].stride() if stride is None else stride)
 
+    def __coerce_same_metadata_as_tangent__(self, meta: None, cls: Any = None) -> Any:
+        """A gradient as of the class that AOTAutograd has foreseen: of tensors of a subclass it is mostly plain."""
+        return self if cls in (None, type(self)) else self.as_subclass(CLASSES.elsewhere(cls) or torch.Tensor)
+
     def __repr__(self) -> str:  # type: ignore[override]  # torch.Tensor's takes tensor_contents, which only torch uses
         if is_traced(self):
             return f"jaten_ops.Tensor({self._carrier})"
@@ -112,6 +117,7 @@ class Tensor(torch.Tensor):
         if id(self) in memo:
             return memo[id(self)]
         new = from_view(copy.deepcopy(self.view_of_arrays, memo), self.dtype).requires_grad_(self.requires_grad)
+        new.__class__ = type(self)
         memo[id(self)] = new
         for name, value in self.__dict__.items():
             if name not in ("view_of_arrays", "_inner"):
@@ -125,7 +131,8 @@ class Tensor(torch.Tensor):
         torch.utils.hooks.warn_if_has_hooks(self)
         state = {k: v for k, v in self.__dict__.items() if k not in _OF_VALUES}
         if not isinstance(self, torch.nn.Parameter):
-            return reduced(self.view_of_arrays, self.dtype, self.requires_grad, state)
+            cls = CLASSES.elsewhere(type(self))
+            return reduced(self.view_of_arrays, self.dtype, self.requires_grad, state, cls or torch.Tensor)
         hooks: OrderedDict[Any, Any] = OrderedDict()
         parts = from_view(self.view_of_arrays, self.dtype), self.requires_grad, hooks
         if state:
@@ -199,18 +206,21 @@ class Tensor(torch.Tensor):
             _set_data(self, new)
 
     def as_subclass(self, cls: Any) -> Any:
-        """As torch's; but on the device plain tensors, and those that lazy modules have, are of this class."""
-        if cls is torch.Tensor:
+        """As torch's; but on the device plain tensors are of this class, and others of their class and of it."""
+        if cls is torch.Tensor and type(self) is Tensor:
             return self
-        if cls not in LAZY:
-            return super().as_subclass(cls)
-        new = from_view(self.view_of_arrays, self.dtype).requires_grad_(self.requires_grad)
-        new.__class__ = LAZY[cls]
+        with torch._C.DisableTorchFunctionSubclass():
+            new = torch.ops.aten.alias(self)
+            if issubclass(cls, torch.nn.UninitializedParameter | torch.nn.UninitializedBuffer):  # which are leaves
+                new = new.detach().requires_grad_(self.requires_grad)
+        new.__class__ = Tensor if cls is torch.Tensor else CLASSES.on_device(cls)
         return new
 
     @classmethod
     @opaque
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # torch's own annotation is of its disabled default
+        if len(types) > 1 and not all(issubclass(t, _KNOWN) for t in types):
+            return NotImplemented  # a class that runs operators itself, as jagged nested tensors do
         handler = _BY_IDENTITY.get(id(func)) or make_handler(func)
         if is_recording():
             return (RECORDED.get(func) or functools.partial(unrecorded, handler))(*args, **kwargs or {})
@@ -222,8 +232,10 @@ class Tensor(torch.Tensor):
 RECORDED: dict[Any, Handler] = {}
 """What runs operators that `torch.jit.trace` does not record: what ATen makes of them, which it does."""
 
-LAZY: dict[type, type] = {}
-"""The classes that lazy modules' parameters and buffers have, and on the device: see `jaten_ops.uninitialized`."""
+_KNOWN = (Tensor, FakeTensor, FunctionalTensor)
+
+CLASSES = Counterparts(Tensor)
+"""The classes of tensors on the device beside those elsewhere."""
 
 
 def make_handler(func: Any) -> Handler:
@@ -354,8 +366,11 @@ def _refuse(gradients: Any) -> None:
 def _put_together(tensor: torch.Tensor, own: _Parts, other: _Parts) -> None:
     """Gives an object that has got another's tensor of C++ the class to go with it, and its own hooks anew."""
     cls, attributes, hooks, post_hooks = own
-    lazy = [pair for pair in LAZY.items() if issubclass(cls, pair[0])]  # which stay so
-    tensor.__class__ = lazy[0][issubclass(other[0], Tensor)] if lazy else other[0]
+    special = CLASSES.elsewhere(cls)  # lazy ones and those of a user's stay so
+    if special is None:
+        tensor.__class__ = other[0]
+    else:
+        tensor.__class__ = CLASSES.on_device(special) if issubclass(other[0], Tensor) else special
     kept = {k: v for k, v in attributes.items() if k not in _OF_VALUES}
     tensor.__dict__ = kept | {k: v for k, v in other[1].items() if k in _OF_VALUES}
     tensor._backward_hooks, tensor._post_accumulate_grad_hooks = hooks, post_hooks

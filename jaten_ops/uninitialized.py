@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .tensor import LAZY, Tensor
+from .tensor import CLASSES, Tensor
 
 
 class UninitializedParameter(torch.nn.UninitializedParameter, Tensor):
@@ -45,8 +45,7 @@ class UninitializedBuffer(torch.nn.UninitializedBuffer, Tensor):
         return torch.nn.UninitializedBuffer, (self.requires_grad,)
 
 
-LAZY[torch.nn.UninitializedParameter] = UninitializedParameter
-LAZY[torch.nn.UninitializedBuffer] = UninitializedBuffer
+_LAZY = {torch.nn.UninitializedParameter: UninitializedParameter, torch.nn.UninitializedBuffer: UninitializedBuffer}
 
 
 def _made_anywhere(cls: Any) -> Any:
@@ -55,7 +54,7 @@ def _made_anywhere(cls: Any) -> Any:
 
     def new(cls: Any, requires_grad: Any = None, device: Any = None, dtype: Any = None, **options: Any) -> Any:
         given = {} if requires_grad is None else {"requires_grad": requires_grad}
-        empty = torch.empty(0, device=device, dtype=dtype) if cls in LAZY else None
+        empty = torch.empty(0, device=device, dtype=dtype) if cls in _LAZY else None
         if not isinstance(empty, Tensor):
             return make(cls, **given, device=device, dtype=dtype, **options)
         if cls is torch.nn.UninitializedParameter:
@@ -69,5 +68,6 @@ def _made_anywhere(cls: Any) -> Any:
 
 def register() -> None:
     """Lets `nn.LazyLinear(3, device="jax")` and its like be made on the device."""
-    for cls in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
+    for cls, counterpart in _LAZY.items():
+        CLASSES.add(cls, counterpart)
         setattr(cls, "__new__", staticmethod(_made_anywhere(cls)))  # noqa: B010  # mypy allows no method to be assigned

@@ -17,7 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("schema",),
     ("x64", "unwritten", "tracing", "progress", "allocator", "disk", "options", "host", "foreign", "engine"),
-    ("registry", "bridge", "random", "device", "lazy", "aliasing"),
+    ("registry", "bridge", "random", "device", "lazy", "aliasing", "subclasses"),
     ("kernels", "meta", "autograd", "carrier", "overlap", "memory", "batching", "view_ops", "fingerprint"),
     ("variants", "storage", "executables", "ordering", "kernel_cache"),
     ("execute", "composite", "tensor", "autocast"),

@@ -192,6 +192,20 @@ def test_a_number_that_decides_more_compiles_anew(name: str) -> None:
     assert _compiles() == 4
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+def test_the_lengths_of_jagged_nested_tensors_are_handed_back() -> None:
+    layer = nn.Linear(4, 3)
+    compiled = torch.compile(lambda x: torch.relu(layer(x)) * 2, backend="jaten", fullgraph=True)
+    for lengths in ((2, 5, 3), (1, 1, 4, 7), (3, 4, 2)):
+        x = torch.nested.nested_tensor([torch.randn(n, 4) for n in lengths], layout=torch.jagged)
+        result = compiled(x)
+        torch.testing.assert_close(result.values(), torch.relu(layer(x.values())) * 2)
+        assert [len(one) for one in result.unbind()] == list(lengths)
+        layer.zero_grad()
+        result.values().sum().backward()
+        torch.testing.assert_close(layer.bias.grad, 2 * (result.values() > 0).sum(0).float())
+
+
 @pytest.mark.parametrize("name", ["slice", "select", "slice_scatter", "select_scatter"])
 def test_gradients_where_a_number_says(name: str) -> None:
     compiled = torch.compile(NUMBERS[name], backend="jaten", fullgraph=True)

@@ -88,6 +88,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "with tensors": lambda: SPARE_OP(torch.ones(2), torch.ones(2)),
     "with gradients": lambda: SPARE_OP(torch.ones(2, requires_grad=True), torch.ones(2)),
     "without tensors": lambda: torch.ops.jaten.sparse_coo_tensor.size([2, 2], device="cpu"),
+    "a layout on the device": lambda: torch.eye(2, device="jax").to_sparse(),
     "out=": lambda: torch.ops.jaten._test_functorch_fallback.out(torch.ones(2), torch.ones(2), out=torch.ones(2)),
 }
 
@@ -97,7 +98,9 @@ def test_missing_kernel_is_named_with_what_to_do(call: str) -> None:
     with pytest.raises(MissingKernelError, match=r"^jaten::\S+ has no kernel") as raised:
         CALLS[call]()
     name = str(raised.value).split()[0].removeprefix("jaten::")
-    assert f"jaten_ops.kernel({name!r})" in str(raised.value) and "CONTRIBUTING.md" in str(raised.value)
+    reason = registry.reason_of(name.removesuffix(".out"))
+    told = (f"jaten_ops.kernel({name!r})", "CONTRIBUTING.md") if reason is None else (f"It is left out ({reason})",)
+    assert all(text in str(raised.value) for text in told)
 
 
 def test_contributing_has_the_section_that_errors_point_to() -> None:

@@ -17,7 +17,7 @@ import torch
 from jax import lax
 
 from jaten_ops import bridge, registry
-from jaten_ops.errors import MissingKernelError, UnsupportedInputError
+from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.execute import KernelCall, Signature, freeze
 from jaten_ops.kernels import flex_attention
 from jaten_ops.kernels.checks import NONE, Guarded, first_broken
@@ -141,7 +141,7 @@ def _out_dtype(_key: Any, op: Any, dtype: torch.dtype, *args: Any) -> Any:
     """An operator computed in, and with a result of, a dtype that holds more than its operands'."""
     name = overload_of(op) or ""
     if name not in registry.KERNELS:
-        raise MissingKernelError(str(op))
+        raise registry.missing(op.name())
     arrays = [a for a in args if isinstance(a, jax.Array)]
     common = functools.reduce(torch.promote_types, [bridge.TORCH_DTYPES[np.dtype(a.dtype)] for a in arrays], dtype)
     spec, wide = registry.SPECS[name], bridge.to_numpy_dtype(common)

@@ -150,10 +150,13 @@ class Executable:
         self._outputs = [_Output(n, index, seen is None or i < seen) for i, n in enumerate(lowered.outputs)]
         # one array may be two outputs, for the user and for the backward, with different strides
         self._arrays = [o for o in self._outputs if o.is_array]
-        numbers = {index[n] for n in numbers_of(gm.graph)}
-        self._dynamic = any(_is_symbolic(v) for i, v in enumerate(values) if i not in numbers)
+        every = numbers_of(gm.graph)
+        # that nothing is computed with, as the ids of nested tensors' lengths: they are handed back as they came
+        self._passed = passed = {index[n] for n in every if all(user.op == "output" for user in n.users)}
+        numbers = {index[n] for n in every} - passed
+        self._dynamic = any(_is_symbolic(v) for i, v in enumerate(values) if i not in numbers | passed)
         self._tensors = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor) or i in numbers]
-        self._sizes = sorted({*range(len(values))}.difference(self._tensors))
+        self._sizes = sorted({*range(len(values))}.difference(self._tensors, passed))
         self._numbers = [at for at, i in enumerate(self._tensors) if i in numbers]
         self._static = sorted(i for i in static_inputs if i not in numbers and _is_on_cpu(values[i]))
         self._calls: dict[tuple[Any, ...], Callable[[list[Any]], list[Any]]] = {}
@@ -207,7 +210,7 @@ class Executable:
         arrays = [self._statics.keep(i, args[i]) if take is None else take(args[i]) for i, take in operands]
         sizes = {lowered.placeholders[i]: args[i] for i in self._sizes}
         tensors = [lowered.placeholders[i] for i in self._tensors]
-        values = [n.meta.get("val") for n in lowered.placeholders]
+        values = [None if i in self._passed else n.meta.get("val") for i, n in enumerate(lowered.placeholders)]
         symbols = symbols_of(values, args) if self._dynamic else {}
         layouts = [o.layout(symbols) for o in self._arrays]
         wanted = [o.node for o in self._arrays]

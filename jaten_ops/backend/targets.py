@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from jaten_ops import foreign, registry, unwritten
-from jaten_ops.errors import MissingKernelError, UnsupportedInputError
+from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.lazy import operator_of
 from jaten_ops.schema import READS_MEMORY
 
@@ -141,8 +141,7 @@ def retarget(gm: torch.fx.GraphModule) -> None:
         if key is None or _returns_symints(target):
             continue
         if key not in registry.KERNELS:
-            name = target.name().replace("aten::", "jaten::")
-            raise MissingKernelError(name, source_line(node))
+            raise registry.missing(target.name(), source_line(node))
         if foreign.is_foreign(key):
             foreign.require_schema(registry.SPECS[key], target)
         if key in READS_MEMORY:

@@ -14,8 +14,8 @@ from torch._subclasses.fake_impls import op_implementations_dict
 
 from jaten_ops import registry
 from jaten_ops.schema import COMPOSITE, FUNCTIONAL, VARIANTS, OpSpec
+from jaten_ops.schema.exclusions import EXCLUSIONS, reason_of
 
-from .exclusions import EXCLUSIONS, reason_of
 from .rows import ROOT
 
 DOCS = ROOT / "docs"

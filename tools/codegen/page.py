@@ -12,10 +12,10 @@ import torch
 
 from jaten_ops import registry
 from jaten_ops.schema import COMPOSITE
+from jaten_ops.schema.exclusions import EXCLUSIONS
 
 from . import sweeps
 from .coverage import COLUMNS, MISSING, NONE, TITLES, Row, functional_rows, totals
-from .exclusions import EXCLUSIONS
 
 _TEMPLATE = Path(__file__).with_suffix(".html")
 _SIGNS = {"passed": "✓", "failed": "✗", "xfail": "x", "skipped": "·"}

@@ -1,0 +1,73 @@
+"""Subclasses of `torch.Tensor` on the device: tensors there are of such a class and of jaten's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .errors import UnsupportedInputError
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_OF_CLASSES = {"__new__", "__torch_function__", "__dict__", "__weakref__", "__module__", "__doc__"}
+
+
+class Counterparts:
+    """What classes objects have on the device and elsewhere.
+
+    Args:
+        base: the class of plain tensors on the device.
+    """
+
+    def __init__(self, base: type) -> None:
+        self._base = base
+        self._pairs: dict[type, type] = {}
+
+    def add(self, cls: type, counterpart: type) -> None:
+        """Has objects of a class be of another on the device, which no class is made for then."""
+        self._pairs[cls] = counterpart
+
+    def on_device(self, cls: type) -> type:
+        """The class that objects of a class have on the device: a subclass of both it and the base.
+
+        Raises:
+            UnsupportedInputError: the class has a `__torch_dispatch__`, which says itself what operators do.
+        """
+        if issubclass(cls, self._base):
+            return cls
+        found = self._pairs.get(cls)
+        if found is None:
+            if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # type: ignore[attr-defined]  # all have it
+                got = f"a {cls.__name__}, which has a __torch_dispatch__"
+                raise UnsupportedInputError("tensor", got, "the tensors in it, moved and put together again")
+            found = self._pairs[cls] = _combined(cls, self._base, self)
+        return found
+
+    def elsewhere(self, cls: type) -> type | None:
+        """The class elsewhere of objects of a class on the device, or not; None of plain tensors and parameters."""
+        if cls in _PLAIN or cls is self._base:
+            return None
+        return next((one for one, other in self._pairs.items() if other is cls), cls)
+
+
+def _combined(cls: type, base: type, counterparts: Counterparts) -> type:
+    function = cls.__torch_function__  # type: ignore[attr-defined]  # all have it
+
+    def __torch_function__(_: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(func, tuple(counterparts.elsewhere(t) or t for t in types), args, kwargs or {})
+
+    def __tensor_unflatten__(inner: Any, meta: Any, size: Any, stride: Any) -> torch.Tensor:
+        tensor = base.__tensor_unflatten__(inner, meta, size, stride)  # type: ignore[attr-defined]  # it has one
+        tensor.__class__ = combined
+        return tensor
+
+    is_asked = function is not torch._C._disabled_torch_function_impl
+    members: dict[str, Any] = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    members["__torch_function__"] = classmethod(__torch_function__) if is_asked else function
+    if issubclass(cls, torch.nn.Parameter):  # whose copies and texts are of tensors in torch's memory
+        above = cls.__mro__[: cls.__mro__.index(torch.nn.Parameter)]
+        of_torch = vars(torch.nn.Parameter).keys() - _OF_CLASSES - {name for c in above for name in vars(c)}
+        members |= {name: value for name, value in vars(base).items() if name in of_torch}
+    members["__tensor_unflatten__"] = staticmethod(__tensor_unflatten__)
+    combined: type = type(cls)(cls.__name__, (cls, base), members)
+    return combined

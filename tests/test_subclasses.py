@@ -1,0 +1,187 @@
+"""Tensors of a user's subclass of `torch.Tensor` on the device: they stay what they are, as on another device."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils import _pytree
+
+import jaten_ops
+from jaten_ops.errors import UnsupportedInputError
+
+
+class Named(torch.Tensor):
+    """Keeps its class, as torch.Tensor has it for subclasses."""
+
+    name = "nobody"
+
+
+class Logged(torch.Tensor):
+    """Says which functions it went through."""
+
+    calls: list[str] = []  # noqa: RUF012  # of the class
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert cls is Logged and all(issubclass(cls, t) for t in types)
+        cls.calls.append(getattr(func, "__name__", str(func)))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Picture(torch.Tensor):
+    """Only what moves it keeps its class: all else is of plain tensors."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **kwargs or {})
+        if func in (torch.Tensor.to, torch.Tensor.clone, torch.Tensor.detach, torch.Tensor.cpu):
+            return result.as_subclass(cls)
+        return result.as_subclass(torch.Tensor) if isinstance(result, cls) else result
+
+
+class Scaled(nn.Parameter):
+    """A parameter that says more of itself."""
+
+    def described(self) -> str:
+        return f"{tuple(self.shape)} on {self.device.type}"
+
+
+class Wrapper(torch.Tensor):
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError
+
+
+def _made(cls: type, device: str) -> Any:
+    return torch.linspace(-1, 1, 6).view(2, 3).to(device).as_subclass(cls)
+
+
+PROGRAMS = {
+    "sum of two": lambda x: x + x,
+    "view": lambda x: x[1:].t(),
+    "several": lambda x: x.sort(dim=1),
+    "matrix": lambda x: x @ x.T,
+    "clone": lambda x: x.clone(),
+    "in place": lambda x: x.clone().mul_(2),
+    "number": lambda x: x.sum().item(),
+    "list": lambda x: x.tolist(),
+    "function": lambda x: nn.functional.softmax(x, dim=0),
+    "mixed": lambda x: torch.ones(3, device=x.device) * x,
+    "dtype": lambda x: x.to(torch.float64),
+    "text": lambda x: repr(x).split("(")[0],
+    "kind": lambda x: type(x).__name__,
+}
+
+
+@pytest.mark.parametrize("cls", [Named, Logged, Picture])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_keep_the_class_that_they_keep_elsewhere(cls: type, name: str) -> None:
+    run = PROGRAMS[name]
+    expected, got = (_pytree.tree_leaves(run(_made(cls, device))) for device in ("cpu", "jax"))
+    for one, other in zip(got, expected, strict=True):
+        if isinstance(other, torch.Tensor):
+            assert isinstance(one, jaten_ops.Tensor) and isinstance(one, cls) == isinstance(other, cls)
+            assert type(one.cpu()) is type(other.cpu())
+            torch.testing.assert_close(one.cpu(), other)
+        else:
+            assert one == other
+
+
+@pytest.mark.parametrize("cls", [Named, Logged, Picture])
+def test_moves_both_ways(cls: type) -> None:
+    x = _made(cls, "cpu")
+    moved = x.to("jax")
+    assert isinstance(moved, cls) and isinstance(moved, jaten_ops.Tensor) and type(x) is type(moved.cpu()) is cls
+    assert type(moved.to("jax")) is type(moved)
+    torch.testing.assert_close(moved.cpu(), x)
+
+
+def test_a_torch_function_is_asked() -> None:
+    Logged.calls.clear()
+    torch.relu(_made(Logged, "jax"))
+    assert Logged.calls[-1] == "relu"
+
+
+def test_gradients() -> None:
+    x = _made(Named, "jax").requires_grad_()
+    y = (x * x).as_subclass(Named)
+    assert isinstance(y, Named) and y.grad_fn is not None
+    y.sum().backward()
+    torch.testing.assert_close(x.grad.cpu(), 2 * _made(torch.Tensor, "cpu"), check_device=False)
+
+
+def test_attributes_copies_and_files() -> None:
+    x = _made(Named, "jax")
+    x.name = "somebody"
+    file = io.BytesIO()
+    torch.save(x, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    file.seek(0)
+    elsewhere = torch.load(file, weights_only=False, map_location="cpu")
+    for other in (copy.deepcopy(x), pickle.loads(pickle.dumps(x)), loaded):  # its own bytes
+        assert type(other) is type(x) and other.name == "somebody" and other.device == x.device
+        assert torch.equal(other, x)
+    assert type(elsewhere) is Named and elsewhere.name == "somebody"
+
+
+def test_parameters_of_a_subclass_move_with_their_module() -> None:
+    model = nn.Linear(3, 2)
+    model.weight = weight = Scaled(model.weight.data)
+    expected = model(torch.ones(3))
+    for device in ("jax", "cpu", "jax"):
+        model.to(device)
+        assert model.weight is weight and isinstance(weight, Scaled) and isinstance(weight, nn.Parameter)
+        assert weight.described() == f"(2, 3) on {device}" and repr(weight)
+        assert type(weight * 1) is (jaten_ops.Tensor if device == "jax" else torch.Tensor)
+        torch.testing.assert_close(model(torch.ones(3, device=device)).cpu(), expected)
+        model(torch.ones(3, device=device)).sum().backward()
+    other = copy.deepcopy(model)
+    assert isinstance(other.weight, Scaled) and torch.equal(other.weight, weight)
+
+
+def test_a_subclass_that_runs_operators_itself_is_refused() -> None:
+    with pytest.raises(UnsupportedInputError, match="Wrapper, which has a __torch_dispatch__"):
+        _made(Wrapper, "jax")
+
+
+@pytest.mark.parametrize("cls", [Named, Picture])
+def test_compiled_programs(cls: type, fresh_dynamo: None) -> None:
+    program = torch.compile(lambda x: (x * 2).exp() + 1, backend="jaten")
+    expected, got = (program(_made(cls, device).requires_grad_()) for device in ("cpu", "jax"))
+    assert isinstance(got, cls) == isinstance(expected, cls) and isinstance(got, jaten_ops.Tensor)
+    torch.testing.assert_close(got.cpu(), expected)
+    got.sum().backward()
+
+
+JAGGED: dict[str, Any] = {
+    "number": lambda x, layer: x * 2,
+    "linear": lambda x, layer: torch.relu(layer(x)),
+    "a plain tensor first": lambda x, layer: layer.bias * x,
+    "layer_norm": lambda x, layer: nn.functional.layer_norm(x, (4,)),
+    "mean": lambda x, layer: x.mean(1),
+    "padded": lambda x, layer: torch.nested.to_padded_tensor(x, -1.0),
+    "one of them": lambda x, layer: x.unbind()[1],
+    "gradient": lambda x, layer: torch.autograd.grad(layer(x).values().exp().sum(), [layer.weight])[0],
+}
+
+
+@pytest.mark.parametrize("name", JAGGED)
+def test_jagged_nested_tensors(name: str) -> None:
+    results = []
+    for device in ("cpu", "jax"):
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 4).to(device)
+        sequences = [torch.linspace(-1, n, 4 * n).view(n, 4).to(device) for n in (2, 5, 3)]
+        x = torch.nested.nested_tensor(sequences, layout=torch.jagged)
+        result = JAGGED[name](x, layer)
+        assert result.device.type == device
+        results.append((result.values() if result.is_nested else result).detach().cpu())
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
