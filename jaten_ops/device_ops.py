@@ -281,6 +281,10 @@ _FALLBACK = torch.library.Library("_", "IMPL")
 
 @opaque
 def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
+    if not is_traced_now():
+        for value in tree_leaves((args, kwargs)):
+            if type(value) in (torch.Tensor, torch.nn.Parameter) and is_on_jax(value):
+                carrier.view_of(value)  # raises for one that C++ has made
     return (HANDLERS.get(func) or make_handler(func))(*args, **kwargs)
 
 

@@ -1,6 +1,7 @@
-"""TorchScript with tensors of the device `jax`: C++ keeps a module's tensors, reads and writes their storages.
+"""TorchScript and `torch.export` with tensors of the device `jax`.
 
-A storage of the device has no bytes there, so modules are saved as the CPU's and moved when they are loaded.
+In TorchScript, C++ keeps a module's tensors, reads and writes their storages. A storage of the device has no bytes
+there, so modules are saved as the CPU's and moved when they are loaded.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 from torch.jit import RecursiveScriptModule
 from torch.utils._pytree import tree_leaves
 
@@ -76,8 +78,35 @@ def convolve(*args: Any) -> torch.Tensor:
     return torch.ops.aten.convolution.default(*args[: -len(_OF_CUDNN)])
 
 
+_decompose = ExportedProgram.run_decompositions
+
+
+@functools.wraps(_decompose)
+def _decompose_whole(program: ExportedProgram, *args: Any, **kwargs: Any) -> ExportedProgram:
+    _keep_whole()
+    result = _decompose(program, *args, **kwargs)
+    for node in result.graph.nodes:  # in programs all tensors are row-major, which outside they need not be
+        if node.target is torch.ops.aten.view.default and node.meta["val"].device.type == "jax":
+            node.target = torch.ops.aten.reshape.default
+    result.graph_module.recompile()
+    return result
+
+
+@functools.cache
+def _keep_whole() -> None:
+    """Has `torch.export` take no parameters of the device apart, as it does with a subclass's for C++ to run."""
+    from torch._functorch._aot_autograd import subclass_parametrization as parts  # noqa: PLC0415  # takes half a second
+
+    is_made_of_others = parts.is_traceable_wrapper_subclass
+
+    def is_taken_apart(tensor: Any) -> bool:
+        return not isinstance(tensor, Tensor) and is_made_of_others(tensor)
+
+    setattr(parts, "is_traceable_wrapper_subclass", is_taken_apart)  # noqa: B010  # for mypy a function is no attribute
+
+
 def register() -> None:
-    """Lets scripted modules be moved, saved and loaded with the device `jax`."""
+    """Lets scripted and exported modules be moved, saved and loaded with the device `jax`."""
     RECORDED[torch.ops.aten.convolution.default] = _record_convolution
     changed = {
         "_apply": _apply_to_slots,
@@ -86,5 +115,6 @@ def register() -> None:
     }
     for name, function in changed.items():
         setattr(RecursiveScriptModule, name, function)
+    setattr(ExportedProgram, "run_decompositions", _decompose_whole)  # noqa: B010  # mypy allows no method to be assigned
     for namespace in (torch.jit, torch.jit._serialization):
         setattr(namespace, "load", _load_and_move)  # noqa: B010  # for mypy a function is no attribute

@@ -124,3 +124,33 @@ def test_saves_from_the_device_and_loads_onto_it(name: str, where: str, tmp_path
         assert {p.device.type for p in loaded.parameters()} == {device}
         assert all(p.requires_grad and p.is_leaf for p in loaded.parameters())
         torch.testing.assert_close(loaded(x.to(device)).cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["convolutions", "attention", "recurrent"])
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported_programs(name: str, strict: bool) -> None:
+    model, x = made(name)
+    model.eval()
+    expected = model(x)
+    x, model = x.to("jax"), model.to("jax")
+    program = torch.export.export(model, (x,), strict=strict)
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    decomposed = program.run_decompositions()
+    for other in (program, torch.export.load(file), decomposed, decomposed.run_decompositions()):
+        result = other.module()(x)
+        assert result.device.type == "jax"
+        torch.testing.assert_close(result.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dim", [torch.export.Dim.AUTO, torch.export.Dim.DYNAMIC], ids=["auto", "dynamic"])
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported_programs_of_any_batch(dim: Any, strict: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.GELU())
+    x = torch.randn(5, 4)
+    expected = model(x)
+    model.to("jax")
+    sizes = ({0: dim},) if strict else {"input": {0: dim}}
+    program = torch.export.export(model, (torch.randn(2, 4, device="jax"),), dynamic_shapes=sizes, strict=strict)
+    torch.testing.assert_close(program.module()(x.to("jax")).cpu(), expected, rtol=1e-4, atol=1e-5)
