@@ -273,7 +273,33 @@ def test_as_strided_of_a_part_counts_from_its_first_element(offset: int | None) 
     torch.testing.assert_close(torch.compile(program, backend="jaten")(part), program(part))
 
 
-@pytest.mark.parametrize("make", [lambda: torch.arange(20.0)[5:], lambda: torch.arange(20.0).view(4, 5).t()])
+OF_MEMORY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "transposed": lambda x: x.t().as_strided((3, 2), (1, 2)),
+    "permuted": lambda x: x.view(4, 3, 2).permute(1, 2, 0).as_strided((2, 4), (3, 5), 1),
+    "made so": lambda x: (x.t() * 2).as_strided((5,), (3,)),
+    "a part": lambda x: x[1:, ::2].as_strided((4, 2), (2, 1)),
+    "one of several": lambda x: x.split(2)[1].as_strided((2, 2), (6, 3), 0),
+    "expanded": lambda x: x[0].expand(4, 6).as_strided((6, 4), (1, 6)),
+    "windows": lambda x: x.view(2, 12).t().contiguous().t().as_strided((2, 3, 4), (1, 4, 2)),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+@pytest.mark.parametrize("name", OF_MEMORY)
+def test_as_strided_of_what_a_program_makes(name: str, device: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return OF_MEMORY[name](x * 2).sin()
+
+    results = []
+    for where, run in (("cpu", program), (device, torch.compile(program, backend="jaten", fullgraph=True))):
+        x = torch.arange(24.0).view(4, 6).to(where).requires_grad_()
+        result = run(x)
+        result.square().sum().backward()
+        results.append((result.detach().cpu(), x.grad.cpu()))
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("make", [lambda: torch.arange(20.0)[5:], lambda: torch.arange(40.0).view(4, 10)[:, ::2]])
 def test_as_strided_beyond_the_elements_of_a_tensor_is_an_error(make: Callable[[], torch.Tensor]) -> None:
     with pytest.raises(Exception, match="as_strided"):
         torch.compile(lambda x: torch.as_strided(x, (3, 2), (2, 1), 0) * 2, backend="jaten")(make())

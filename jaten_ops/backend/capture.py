@@ -27,7 +27,7 @@ from .higher_order import refuse_unknown
 from .rows import by_rows
 from .runtime import Executable
 from .segments import make_executable
-from .targets import overload_of, retarget
+from .targets import overload_of, read_own_memory, retarget
 
 _log = logging.getLogger(__name__)
 higher_order.teach_dynamo()
@@ -62,7 +62,11 @@ def _donates_nothing() -> None:
 
 
 def _partition(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> tuple[torch.fx.GraphModule, ...]:
-    """The min-cut partitioner, told that a random op drawn again in the backward would draw something else."""
+    """The min-cut partitioner, told that a random op drawn again in the backward would draw something else.
+
+    What reads memory first becomes an operator on the tensor that owns it, of which saved views are no part.
+    """
+    read_own_memory(joint.graph)
     for node in joint.graph.nodes:
         spec = registry.SPECS.get(overload_of(node.target) or "")
         if spec is not None and spec.random:

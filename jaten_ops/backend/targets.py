@@ -10,9 +10,12 @@ from typing import Any
 import torch
 
 from jaten_ops import foreign, registry, unwritten
+from jaten_ops.aliasing import order_of
 from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.lazy import operator_of
+from jaten_ops.meta import aten_overload
 from jaten_ops.schema import READS_MEMORY
+from jaten_ops.view_ops import is_view
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in .+\n(.+)')
 _TORCH = os.path.dirname(torch.__file__)
@@ -94,21 +97,55 @@ def _drop_tokens(graph: torch.fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _start_at_own_elements(node: torch.fx.Node) -> None:
-    """Makes the offset of an `as_strided` count from the operand's first element: its array has no others.
+_STARTS = "jaten: its offset counts from its operand's first element"
+
+
+def read_own_memory(graph: torch.fx.Graph) -> None:
+    """Makes each `as_strided` one of an array that has all the memory, row by row, and its offset count from there.
 
     Raises:
-        UnsupportedInputError: the operand's elements do not lie in memory row by row, as in its array.
+        UnsupportedInputError: the memory has elements that are in no array, or they lie in no order.
     """
-    operand = node.args[0]
-    assert isinstance(operand, torch.fx.Node)
-    value = operand.meta["val"]
-    if not value.is_contiguous():
-        got = f"strides {tuple(value.stride())} in as_strided{source_line(node)}"
-        raise UnsupportedInputError("tensor", got, "a contiguous one; call .contiguous() before")
+    for node in graph.nodes:
+        if overload_of(node.target) in READS_MEMORY and not node.meta.get(_STARTS):
+            node.meta[_STARTS] = True
+            _start_at_own_elements(node)
+
+
+def _start_at_own_elements(node: Any) -> None:
+    owner = _owner_of_memory(node.args[0])
     offset = node.args[3] if len(node.args) > 3 else None
-    if isinstance(offset, int) and isinstance(value.storage_offset(), int):
-        node.args = (*node.args[:3], offset - value.storage_offset())
+    if offset is None:
+        offset = node.args[0].meta["val"].storage_offset()
+    value = owner.meta["val"]
+    with node.graph.inserting_before(node):
+        if not value.is_contiguous():
+            order = _order(value)
+            if order is None:
+                got = f"strides {tuple(value.stride())} in as_strided{source_line(node)}"
+                raise UnsupportedInputError("tensor", got, "a contiguous one; call .contiguous() before")
+            owner = node.graph.call_function(torch.ops.aten.permute.default, (owner, list(order)))
+            value = owner.meta["val"] = value.permute(order)
+        first = value.storage_offset()
+        if isinstance(offset, int):
+            offset = offset - first
+        elif first:
+            offset = node.graph.call_function(operator.sub, (offset, first))
+    node.args = (owner, *node.args[1:3], offset)
+
+
+def _order(value: torch.Tensor) -> tuple[int, ...] | None:
+    """The order in which the dimensions of a dense tensor lie that is not row-major; None of others."""
+    geometry = (*value.shape, *value.stride())
+    return order_of(tuple(value.shape), value.stride()) if all(isinstance(n, int) for n in geometry) else None
+
+
+def _owner_of_memory(operand: Any) -> Any:
+    """The node whose memory a node is a view of; itself if it is of none."""
+    made_by = operand.args[0] if operand.target is operator.getitem else operand
+    overload = overload_of(made_by.target)
+    aten = None if overload is None else aten_overload(overload)
+    return operand if aten is None or not is_view(aten) else _owner_of_memory(made_by.args[0])
 
 
 _DONE = "jaten: its operators are jaten's"
@@ -129,6 +166,7 @@ def retarget(gm: torch.fx.GraphModule) -> None:
     for inner in graphs_in(gm):
         retarget(inner)
     _drop_tokens(gm.graph)
+    read_own_memory(gm.graph)
     for node in gm.graph.nodes:
         if node.op != "call_function":
             continue
@@ -144,8 +182,6 @@ def retarget(gm: torch.fx.GraphModule) -> None:
             raise registry.missing(target.name(), source_line(node))
         if foreign.is_foreign(key):
             foreign.require_schema(registry.SPECS[key], target)
-        if key in READS_MEMORY:
-            _start_at_own_elements(node)
         if target.namespace == "aten":
             node.target = operator_of(key)
         if key in unwritten.OVERLOADS and unwritten.is_filled():
