@@ -19,6 +19,7 @@ from . import (
     device,
     higher_order,
     library,
+    recording,
     recurrent,
     registry,
     scripting,
@@ -389,6 +390,7 @@ if device.CLAIMED:
     setattr(torch.utils, "swap_tensors", exchange)  # noqa: B010  # for mypy a function is no attribute
     keep_out_of_constants("jax")
     storage.register()
+    recording.register()
     scripting.register()
     uninitialized.register()
     higher_order.register()

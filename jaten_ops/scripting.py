@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.jit import RecursiveScriptModule
+from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves
 
 from .tensor import RECORDED, Tensor
@@ -83,7 +84,6 @@ _decompose = ExportedProgram.run_decompositions
 
 @functools.wraps(_decompose)
 def _decompose_whole(program: ExportedProgram, *args: Any, **kwargs: Any) -> ExportedProgram:
-    _keep_whole()
     result = _decompose(program, *args, **kwargs)
     for node in result.graph.nodes:  # in programs all tensors are row-major, which outside they need not be
         if node.target is torch.ops.aten.view.default and node.meta["val"].device.type == "jax":
@@ -92,17 +92,15 @@ def _decompose_whole(program: ExportedProgram, *args: Any, **kwargs: Any) -> Exp
     return result
 
 
-@functools.cache
-def _keep_whole() -> None:
-    """Has `torch.export` take no parameters of the device apart, as it does with a subclass's for C++ to run."""
-    from torch._functorch._aot_autograd import subclass_parametrization as parts  # noqa: PLC0415  # takes half a second
+_parametrize = parametrize.register_parametrization
 
-    is_made_of_others = parts.is_traceable_wrapper_subclass
 
-    def is_taken_apart(tensor: Any) -> bool:
-        return not isinstance(tensor, Tensor) and is_made_of_others(tensor)
-
-    setattr(parts, "is_traceable_wrapper_subclass", is_taken_apart)  # noqa: B010  # for mypy a function is no attribute
+@functools.wraps(_parametrize)
+def _parametrize_others(module: Any, name: str, parametrization: Any, **options: Any) -> Any:
+    """As torch's; but `run_decompositions` leaves the device's parameters whole, of a subclass as they are."""
+    if type(parametrization).__name__ == "UnwrapTensorSubclass" and isinstance(getattr(module, name), Tensor):
+        return module
+    return _parametrize(module, name, parametrization, **options)
 
 
 def register() -> None:
@@ -115,6 +113,7 @@ def register() -> None:
     }
     for name, function in changed.items():
         setattr(RecursiveScriptModule, name, function)
+    setattr(parametrize, "register_parametrization", _parametrize_others)  # noqa: B010  # for mypy it is no attribute
     setattr(ExportedProgram, "run_decompositions", _decompose_whole)  # noqa: B010  # mypy allows no method to be assigned
     for namespace in (torch.jit, torch.jit._serialization):
         setattr(namespace, "load", _load_and_move)  # noqa: B010  # for mypy a function is no attribute

@@ -35,6 +35,11 @@ def is_traced_now() -> bool:
     return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACERS)
 
 
+def is_faked_now() -> bool:
+    """Whether the mode is on in which tensors are fake ones."""
+    return torch._C._get_dispatch_mode(_KEYS.FAKE) is not None
+
+
 def out_of_sight() -> contextlib.AbstractContextManager[Any]:
     """For the length of a block no mode sees what is called. Private: nothing public switches them off."""
     return _disable_current_modes()

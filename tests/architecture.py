@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kernels", "meta", "autograd", "carrier", "overlap", "memory", "batching", "view_ops", "fingerprint"),
     ("variants", "storage", "executables", "ordering", "kernel_cache"),
     ("execute", "composite", "tensor", "autocast"),
-    ("op_kernel", "scripting", "uninitialized"),
+    ("op_kernel", "recording", "scripting", "uninitialized"),
     ("library",),
     ("dispatch", "custom"),
     ("higher_order",),

@@ -1,0 +1,40 @@
+"""`torch.fx.experimental.proxy_tensor.make_fx`, and what is made of it, as `torch.func.linearize`, on the device.
+
+It records operators on tensors of torch's own classes; those on a subclass's it leaves to the subclass, to be recorded
+as what these are made of. The device's, with values, are made of no operators, and are recorded as torch's own are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from .tensor import Tensor, is_traced
+from .tracing import is_faked_now
+
+_dispatch = ProxyTorchDispatchMode.__torch_dispatch__
+
+
+def _record(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    if any(issubclass(t, Tensor) for t in types) and not is_faked_now():
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        if not any(is_traced(t) for t in tensors):
+            _make_known(mode.tracer, [t for t in tensors if isinstance(t, Tensor)])
+    return _dispatch(mode, func, types, args, kwargs or {})
+
+
+def _make_known(tracer: Any, tensors: list[Any]) -> None:
+    """Records tensors that a program has from outside as constants, as tensors of torch's own classes are."""
+    for tensor in tensors:
+        if not proxy_tensor.has_proxy_slot(tensor, tracer):
+            proxy = tracer.proxy(tracer.create_arg(tensor))
+            proxy_tensor.track_tensor(tensor, proxy, constant=None, tracer=tracer)
+
+
+def register() -> None:
+    """Lets `make_fx` record operators on the device. Private: nothing public adds a class to those that it knows."""
+    setattr(ProxyTorchDispatchMode, "__torch_dispatch__", _record)  # noqa: B010  # mypy allows no method to be assigned
