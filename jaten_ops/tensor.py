@@ -106,7 +106,8 @@ class Tensor(torch.Tensor):
     def __repr__(self) -> str:  # type: ignore[override]  # torch.Tensor's takes tensor_contents, which only torch uses
         if is_traced(self):
             return f"jaten_ops.Tensor({self._carrier})"
-        text = repr(self.detach().cpu())
+        kind = "Parameter containing:\n" if isinstance(self, torch.nn.Parameter) else ""
+        text = kind + repr(self.detach().cpu())
         grad = f", grad_fn=<{type(self.grad_fn).__name__}>" if self.grad_fn is not None else ""
         grad = grad or (", requires_grad=True" if self.requires_grad else "")
         return f"{text[:-1]}, device='{self.device}'{grad})"

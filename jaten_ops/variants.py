@@ -19,6 +19,9 @@ _COMPUTED_AS_OUT = frozenset({"cumprod", "cumsum", "mean.dim", "nansum", "prod.d
 # ATen takes expanded tensors for these, whose elements all become the same.
 _FILLING = frozenset({"fill.Scalar", "zero"})
 
+# ATen gives statistics that are not of a channel each yet the sizes of what is written to them.
+_RESIZING = frozenset({"_fused_moving_avg_obs_fq_helper_functional"})
+
 
 def _flat(value: Any) -> list[torch.Tensor]:
     return list(value) if isinstance(value, list | tuple) else [value]
@@ -47,6 +50,11 @@ def _prepare_out(target: torch.Tensor, result: torch.Tensor) -> None:
                 " out.resize_(0).",
                 stacklevel=3,
             )
+        target.resize_(result.shape)
+
+
+def _resize(target: torch.Tensor, result: torch.Tensor) -> None:
+    if target.shape != result.shape:
         target.resize_(result.shape)
 
 
@@ -151,7 +159,7 @@ def make_variant(
     assert told.keys() <= TOLD_BY_OUT, f"{spec.overload} does not tell {told.keys() - TOLD_BY_OUT} of {base.overload}"
     positional = [a.name for a in spec.arguments if not a.kwarg_only]
     defaults = {a.name: a.default for a in spec.arguments if a.has_default}
-    prepare = _prepare_out if spec.kind == "out" else _check_inplace
+    prepare = _resize if spec.base in _RESIZING else _prepare_out if spec.kind == "out" else _check_inplace
     watched = _watched(spec, base, written)
     check_overlap = make_check(spec, base, written)
     check_dtypes = _make_dtype_check(aten, written, bool(told) or spec.base in _COMPUTED_AS_OUT)

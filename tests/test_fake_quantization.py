@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.ao.quantization import FusedMovingAvgObsFakeQuantize
+from torch import nn
+from torch.ao.quantization import FusedMovingAvgObsFakeQuantize, get_default_qat_qconfig, prepare_qat
 
 from .beside import Call, assert_same_gradients, assert_same_outcome
 
@@ -174,3 +175,20 @@ def test_module_compiled() -> None:
     expected, got = eager(y), torch.compile(module, backend="jaten")(y)
     torch.testing.assert_close(got, expected)
     torch.testing.assert_close(dict(module.state_dict()), dict(eager.state_dict()))
+
+
+def test_quantization_aware_training_on_the_device() -> None:
+    """Statistics of each channel are empty before the first step, which gives them their sizes."""
+    trained = []
+    for device in ("cpu", "jax"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)).train()
+        model.qconfig = get_default_qat_qconfig("fbgemm")
+        model = prepare_qat(model).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.linspace(-1, 1, 32, device=device).view(2, 1, 4, 4)).square().sum().backward()
+            optimizer.step()
+        trained.append({name: value.cpu() for name, value in model.state_dict().items()})
+    torch.testing.assert_close(*trained, rtol=1e-4, atol=1e-4)

@@ -102,6 +102,7 @@ def test_scalars_and_text() -> None:
     assert x.sum().item() == 4.0 and bool(x[0] > 1) and x.tolist() == [1.5, 2.5]
     assert repr(x) == "tensor([1.5000, 2.5000], device='jax:0')"
     assert "requires_grad=True" in repr(x.requires_grad_())
+    assert repr(torch.nn.Parameter(x.detach())).startswith("Parameter containing:\ntensor([1.5000")
 
 
 def test_parameters_stay_parameters() -> None:
