@@ -181,7 +181,8 @@ class Lowered:
 
     def _stride(self, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> int:
         """A stride that the graph asks for: an expression in the sizes, since arrays have none."""
-        known = [n for n in self.placeholders if isinstance(n.meta["val"], torch.Tensor) or isinstance(values[n], int)]
+        given = [n for n in self.placeholders if n in values]  # the others are only handed back
+        known = [n for n in given if isinstance(n.meta["val"], torch.Tensor) or isinstance(values[n], int)]
         sizes = symbols_of([n.meta["val"] for n in known], [values[n] for n in known])
         return concretize(node.meta["val"], sizes)
 
