@@ -53,7 +53,15 @@ def _saved_from_cpu(save: Any) -> Any:
     def call(module: RecursiveScriptModule, *args: Any, **kwargs: Any) -> Any:
         if any(isinstance(tensor, Tensor) for tensor in (*module.parameters(), *module.buffers())):
             module = _on_cpu(module)
-        return save(module, *args, **kwargs)
+        try:
+            return save(module, *args, **kwargs)
+        except RuntimeError as error:
+            if "a storage on jax" not in str(error):
+                raise
+            remedy = "freeze it on the CPU, save that, and load it with map_location='jax'"
+            raise RuntimeError(
+                f"the module has constants on the device jax, which cannot be saved: {remedy}"
+            ) from error
 
     return call
 
@@ -111,8 +119,9 @@ def register() -> None:
         "save": _saved_from_cpu(RecursiveScriptModule.save),
         "save_to_buffer": _saved_from_cpu(RecursiveScriptModule.save_to_buffer),
     }
-    for name, function in changed.items():
-        setattr(RecursiveScriptModule, name, function)
+    for cls in (torch.jit.ScriptModule, RecursiveScriptModule):  # to the former torch has copied the latter's methods
+        for name, function in changed.items():
+            setattr(cls, name, function)
     setattr(parametrize, "register_parametrization", _parametrize_others)  # noqa: B010  # for mypy it is no attribute
     setattr(ExportedProgram, "run_decompositions", _decompose_whole)  # noqa: B010  # mypy allows no method to be assigned
     for namespace in (torch.jit, torch.jit._serialization):

@@ -106,6 +106,23 @@ def test_a_module_is_traced_on_the_device(name: str) -> None:
     agree(traced, reference, x)
 
 
+@pytest.mark.parametrize("name", ["slices", "convolutions", "attention"])
+def test_a_traced_module_moves_and_is_saved(name: str, tmp_path: Any) -> None:
+    model, x = made(name)
+    traced = torch.jit.trace(model.eval(), x)
+    expected = model(x)
+    torch.testing.assert_close(traced.to("jax")(x.to("jax")).cpu(), expected, rtol=1e-4, atol=1e-5)
+    traced.save(str(tmp_path / "module.pt"))
+    torch.testing.assert_close(torch.jit.load(tmp_path / "module.pt")(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_constants_on_the_device_cannot_be_saved(tmp_path: Any) -> None:
+    frozen = torch.jit.freeze(torch.jit.script(nn.Linear(3, 2).eval().to("jax")))
+    frozen(torch.ones(1, 3, device="jax"))
+    with pytest.raises(RuntimeError, match=r"constants on the device jax.*freeze it on the CPU"):
+        frozen.save(str(tmp_path / "module.pt"))
+
+
 @pytest.mark.parametrize("name", ["loop", "convolutions"])
 @pytest.mark.parametrize("where", ["file", "buffer"])
 def test_saves_from_the_device_and_loads_onto_it(name: str, where: str, tmp_path: Any) -> None:
