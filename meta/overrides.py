@@ -370,3 +370,38 @@ def fractional_max_pool2d_backward(grad_output, self, kernel_size, output_size, 
     return row_major(
         torch.ops.aten.fractional_max_pool2d_backward(grad_output, self, kernel_size, output_size, indices)
     )
+
+
+# Batches of nothing. ATen's meta functions in Python divide by their size, or give a number where a bool is wanted.
+
+
+def _of_losses(overload: str) -> None:
+    op = aten_overload(overload)
+    assert op is not None
+
+    def run(grad_output: Any, self: torch.Tensor, target: Any, reduction: int, *args: Any) -> torch.Tensor:
+        return row_major(op(grad_output, self, target, reduction if self.numel() else 0, *args))
+
+    fake(overload)(run)
+
+
+for _overload in ("mse", "smooth_l1", "huber", "soft_margin"):
+    _of_losses(f"{_overload}_loss_backward")
+
+
+def _of_batches(overload: str) -> None:
+    op = aten_overload(overload)
+    assert op is not None
+
+    def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if self.dim() == 0 or self.shape[0] != 0:
+            return row_major(op(self, *args, **kwargs))
+        of_one = op(self.new_empty((1, *self.shape[1:])), *args, **kwargs)
+        return of_one.new_empty((0, *of_one.shape[1:]))
+
+    fake(overload)(run)
+
+
+for _n in (1, 2, 3):
+    _of_batches(f"upsample_nearest{_n}d")
+    _of_batches(f"_upsample_nearest_exact{_n}d")

@@ -34,7 +34,7 @@ def _product(a: jax.Array, b: jax.Array, dimension_numbers: Any) -> jax.Array:
 
 def _fold(x: jax.Array, heads: int) -> jax.Array:
     """Query heads of one group one after the other along the length: (B, H, L, E) to (B, heads, H / heads * L, E)."""
-    return x if x.shape[1] == heads else x.reshape(x.shape[0], heads, -1, x.shape[3])
+    return x if x.shape[1] == heads else x.reshape(x.shape[0], heads, x.shape[1] // heads * x.shape[2], x.shape[3])
 
 
 def _scores(query: jax.Array, key: jax.Array, bias: Any, scale: Any, causal: bool) -> jax.Array:

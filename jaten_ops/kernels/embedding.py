@@ -77,7 +77,7 @@ def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=
 @kernel("embedding_dense_backward")
 def embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq):
     indices = indices.reshape(-1)
-    grad = cast(grad_output, compute_type(grad_output.dtype)).reshape(indices.size, -1)
+    grad = cast(grad_output, compute_type(grad_output.dtype)).reshape(indices.size, grad_output.shape[-1])
     if scale_grad_by_freq:
         grad = grad / _frequency(indices, num_weights, grad.dtype)[:, None]
     indices = jnp.where(indices == padding_idx, num_weights, indices)

@@ -78,7 +78,7 @@ def each_score(fn: Callable[..., Any], scores: Sequence[bool], results: Any) -> 
 
 def _groups(x: jax.Array, heads: int) -> jax.Array:
     """(B, H, M, E) as (B, heads, H / heads, M, E)."""
-    return x.reshape(x.shape[0], heads, -1, *x.shape[2:])
+    return x.reshape(x.shape[0], heads, x.shape[1] // heads, *x.shape[2:])
 
 
 def _working(dtype: Any) -> np.dtype:
@@ -135,7 +135,7 @@ def _by_queries(fn: Callable[..., tuple[Any, Any]], inputs: Sequence[jax.Array],
 
     def joined(x: jax.Array) -> jax.Array:
         whole = jnp.moveaxis(x, 0, 2)
-        return whole.reshape(*whole.shape[:2], -1, *whole.shape[4:])[:, :, :length]
+        return whole.reshape(*whole.shape[:2], whole.shape[2] * whole.shape[3], *whole.shape[4:])[:, :, :length]
 
     return jax.tree.map(joined, found), total
 

@@ -5,6 +5,7 @@ Source: aten/src/ATen/native/GridSampler.h.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
@@ -93,7 +94,7 @@ def _sample(input, grid, interpolation_mode, padding_mode, align_corners):
     compute = compute_type(input.dtype)
     image, points = cast(input, compute), cast(grid, compute)
     batch, *shape, n = grid.shape
-    points = points.reshape(batch, -1, n)
+    points = points.reshape(batch, math.prod(shape), n)
     axes = [  # a grid's coordinates come in the opposite order of the image's dimensions
         _neighbours(points[..., n - 1 - i], size, settings) for i, size in enumerate(image.shape[2:])
     ]

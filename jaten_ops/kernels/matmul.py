@@ -5,6 +5,7 @@ float16 and bfloat16 products are accumulated in float32 and rounded once; integ
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -200,11 +201,11 @@ def grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
 @kernel("linear_backward")
 def linear_backward(self, grad_output, weight, output_mask):
     """Gradients of `linear` to its input, weight and bias. ATen has it for nested tensors and MPS only."""
-    rows = grad_output.reshape(-1, grad_output.shape[-1])
+    rows = grad_output.reshape(math.prod(grad_output.shape[:-1]), grad_output.shape[-1])
     want_input, want_weight, want_bias = output_mask
     return (
         jnp.matmul(grad_output, weight) if want_input else None,
-        mm(rows.T, self.reshape(-1, self.shape[-1])) if want_weight else None,
+        mm(rows.T, self.reshape(math.prod(self.shape[:-1]), self.shape[-1])) if want_weight else None,
         cast(rows.sum(0), grad_output.dtype) if want_bias else None,
     )
 

@@ -187,7 +187,9 @@ def _fractional_max_pool(n: int, self, kernel_size, output_size, random_samples)
         shape[d], shape[n + d] = positions.shape[-2:]
         at = at * size + positions.reshape(batch, channels, *shape).astype(at.dtype)
     at = at.reshape(batch, channels, prod(output_size), prod(kernel_size))
-    values = jnp.take_along_axis(x.reshape(batch, channels, -1), at.reshape(batch, channels, -1), -1)
+    values = jnp.take_along_axis(
+        x.reshape(batch, channels, prod(plane)), at.reshape(batch, channels, at.shape[2] * at.shape[3]), -1
+    )
     best, best_at = select_max(values.reshape(at.shape), at, 3)
     shape = (*self.shape[:-n], *output_size)
     return best.reshape(shape), best_at.astype("int64").reshape(shape)
@@ -213,8 +215,9 @@ def _max_unpool(n: int, self, indices, output_size, stride=(), padding=()):
     output_size = expand(output_size, n)
     plane, planes = prod(output_size), prod(self.shape[:-n])
     checks.require((indices >= 0) & (indices < plane), RuntimeError, f"Found an invalid max index: not below {plane}")
-    at = indices.reshape(planes, -1).astype(_index_type(output_size))
-    out = _place(self.reshape(planes, -1), at, jnp.zeros((planes, plane), self.dtype))
+    shape = planes, prod(self.shape[-n:])
+    at = indices.reshape(shape).astype(_index_type(output_size))
+    out = _place(self.reshape(shape), at, jnp.zeros((planes, plane), self.dtype))
     return out.reshape(*self.shape[:-n], *output_size)
 
 

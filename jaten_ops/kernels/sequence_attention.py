@@ -6,6 +6,7 @@ and masked, and the padding is taken off the results; `attention` and its backwa
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -103,7 +104,7 @@ def _flash_mask(query: Rows, key: Rows, causal: bool, left: int | None, right: i
     mask = _visible(query, key, distance, _limit(left), 0 if causal else _limit(right))
     if slopes is None:
         return mask
-    slopes = slopes.reshape(-1, slopes.shape[-1], 1, 1)
+    slopes = slopes.reshape(math.prod(slopes.shape[:-1]), slopes.shape[-1], 1, 1)
     bias = -slopes * cast(jnp.abs(distance), slopes.dtype)
     return bias if mask is None else jnp.where(mask, bias, -np.inf)
 
@@ -111,7 +112,7 @@ def _flash_mask(query: Rows, key: Rows, causal: bool, left: int | None, right: i
 def _pages(x: jax.Array, block_table: jax.Array) -> jax.Array:
     """(pages, rows, heads, size) to (batch, rows of all its pages, heads, size)."""
     found = x.at[block_table].get(mode="clip")
-    return found.reshape(found.shape[0], -1, *found.shape[3:])
+    return found.reshape(found.shape[0], found.shape[1] * found.shape[2], *found.shape[3:])
 
 
 @kernel("_flash_attention_forward", static=("dropout_p",))
