@@ -25,6 +25,14 @@ _DEVICE = "jax"
 _numbers = itertools.count(1)
 
 
+class TracedStorage(torch.UntypedStorage):
+    """The storage of a tensor that is traced: it holds nothing, whatever its size."""
+
+    def resize_(self, size: int) -> TracedStorage:  # type: ignore[override]  # torch's returns nothing for its checker
+        """Leaves it as it is. Dynamo does so with the storage of an empty tensor."""
+        return self
+
+
 class JaxStorage(torch.UntypedStorage):
     """The storage of tensors on the device `jax`.
 

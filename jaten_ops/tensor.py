@@ -20,7 +20,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from . import bridge, carrier, device
 from .aliasing import View
-from .storage import reduced, storage_of, typed
+from .storage import TracedStorage, reduced, storage_of, typed
 from .subclasses import Counterparts
 from .tracing import is_recording, opaque, unrecorded
 from .x64 import Enabled
@@ -151,7 +151,11 @@ class Tensor(torch.Tensor):
 
     def untyped_storage(self) -> torch.UntypedStorage:
         """What stands for the memory: the same object for all tensors that share it. See `jaten_ops.storage`."""
-        return super().untyped_storage() if is_traced(self) else storage_of(self.view_of_arrays)
+        if not is_traced(self):
+            return storage_of(self.view_of_arrays)
+        found = super().untyped_storage()
+        found.__class__ = TracedStorage
+        return found
 
     def _typed_storage(self) -> torch.TypedStorage:
         return super()._typed_storage() if is_traced(self) else typed(self.untyped_storage(), self.dtype)

@@ -33,6 +33,7 @@ SUBJECTS = {
     "import": "what importing jaten_ops leaves alone",
     "modules": "modules and optimizers on the device jax",
     "moving_modules": "module.to, and what torch.nn.utils makes of modules on the device jax",
+    "nothing": "batches, sequences and sets of indices that are empty",
     "ops": "every operator",
     "readme": "the code in README.md",
     "warm_start": "a second process, which finds on the disk what the first has compiled",
