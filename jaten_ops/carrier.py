@@ -5,17 +5,24 @@ Users hold `jaten_ops.Tensor`, which has the same view; compiled graphs and `jat
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import torch
 
-from .aliasing import View
+from .aliasing import View, row_major
 from .bridge import TORCH_DTYPES
 from .errors import UnsupportedInputError
+
+# the kernel that all devices have, without asking which is this one
+_restrided = functools.partial(torch.ops.aten.as_strided.default._op_dk, torch._C.DispatchKey.CPU)
 
 
 def of(view: View) -> torch.Tensor:
     """A new carrier of what a view sees, with row-major strides."""
     tensor = torch._C._acc.create_empty_tensor(view.shape, TORCH_DTYPES[view.storage.array.dtype])
+    if 0 in view.shape:  # of these torch itself has other strides than what has made the tensor
+        tensor = _restrided(tensor, view.shape, row_major(view.shape))
     tensor.view_of_arrays = view  # type: ignore[attr-defined]  # the attribute makes it a carrier
     return tensor
 

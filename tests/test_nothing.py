@@ -72,7 +72,7 @@ FUNCTIONS: dict[str, Call] = {
     "mse_loss": (F.mse_loss, (randn(0, 4), randn(0, 4))),
     "smooth_l1_loss": (F.smooth_l1_loss, (randn(0, 4), randn(0, 4))),
     "huber_loss": (F.huber_loss, (randn(0, 4), randn(0, 4))),
-    "soft_margin_loss": (F.soft_margin_loss, (randn(0, 4), randn(0, 4))),
+    "soft_margin_loss": (lambda x: F.soft_margin_loss(x, torch.ones_like(x)), (randn(0, 4),)),
     "cdist": (torch.cdist, (randn(0, 2, 3), randn(0, 4, 3))),
     "product over nothing": (torch.matmul, (randn(2, 0), randn(0, 3))),
     "gather": (lambda x, i: x.gather(1, i), (randn(3, 4), _index(3, 0))),
