@@ -47,7 +47,9 @@ def _devices(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
 
 def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     platforms = {device.platform for device in _devices(lowered)}
-    return lowered.compile(compiler_options=options.known(platforms.pop()) if len(platforms) == 1 else None)
+    if len(platforms) != 1:
+        return lowered.compile()
+    return lowered.compile(compiler_options=options.of_program(platforms.pop(), lowered.as_text()))
 
 
 def load(key: str, in_tree: Any, out_tree: Any) -> jax.stages.Compiled | None:

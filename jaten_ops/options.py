@@ -2,29 +2,63 @@
 
 JAX's own setting has YNNPACK compute convolutions on a CPU, on one thread however many there are. Eigen, whose turn it
 is then, takes the same time on one and half of it on two.
+
+A program's temporary memory is one buffer, which XLA takes from malloc in a thread of its own. There glibc has nothing
+longer than 64 MiB ready: it has the kernel map and clear all of it at each call, a third of the time of a training step
+of convolutions. So XLA is told to take several shorter buffers. It warns of each array that is longer than those: a
+program that might have one is left as it is.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import os
+import re
 
 import jax
 
-_OF_CPU: dict[str, str | bool] = {
+Options = dict[str, str | bool]
+
+_OF_CPU: Options = {
     "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE",
 }
+_BUFFER: Options = {
+    "xla_multiheap_size_constraint_per_heap": str(60 * 2**20)
+}  # bytes: with malloc's own, one heap of glibc's
+_MOST = 30 * 2**20  # bytes of an array, of which XLA may make one of twice the width: bfloat16 is computed in float32
+
+_TYPE = re.compile(r"tensor<((?:\d+x)*)(complex<)?[a-z]+(\d+)")  # shape, and the bits of an element, in StableHLO
 
 
-def wanted(platform: str) -> dict[str, str | bool]:
+def wanted(platform: str) -> Options:
     """The compiler options for a platform, less those that the user has set in `XLA_FLAGS`."""
     flags = os.environ.get("XLA_FLAGS", "")
     return {name: value for name, value in _OF_CPU.items() if platform == "cpu" and name not in flags}
 
 
-def known(platform: str) -> dict[str, str | bool]:
+def known(platform: str) -> Options:
     """Those of `wanted` that this version of XLA knows."""
-    options = wanted(platform)
+    return _known(wanted(platform))
+
+
+def of_program(platform: str, text: str) -> Options:
+    """Those for a program, by its text in StableHLO."""
+    shorter = platform == "cpu" and not any(name in os.environ.get("XLA_FLAGS", "") for name in _BUFFER)
+    return known(platform) | (_known(_BUFFER) if shorter and largest(text) <= _MOST else {})
+
+
+def largest(text: str) -> int:
+    """Bytes of the longest array of a program, by its text in StableHLO."""
+    types = set(_TYPE.findall(text))
+    return max((_bytes(*found) for found in types), default=0)
+
+
+def _bytes(shape: str, is_complex: str, bits: str) -> int:
+    return math.prod(map(int, shape.split("x")[:-1])) * max(int(bits), 8) // 8 * (2 if is_complex else 1)
+
+
+def _known(options: Options) -> Options:
     return options if options and _are_known(tuple(options.items())) else {}
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import jax
 import jax.numpy as jnp
 import pytest
 import torch
 
-from jaten_ops import executables, kernel_cache, options
+from jaten_ops import allocator, executables, kernel_cache, options
 
+_GLIBC = hasattr(os, "confstr") and "glibc" in (os.confstr("CS_GNU_LIBC_VERSION") or "")
 _OPTION = "xla_cpu_experimental_ynn_fusion_type"
 
 
@@ -51,3 +54,57 @@ def test_kernels_are_compiled_with_them_too(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(kernel_cache, "known", lambda platform: asked.append(platform) or known(platform))
     torch.ones(3, 7, 11, device="jax").sinh()  # a shape that no other test has compiled
     assert set(asked) == {jax.default_backend()}
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("func.func @f() -> tensor<f64>", 8),
+        ("tensor<3x4xf32> tensor<2xi1>", 48),
+        ("tensor<2x1024xbf16>, tensor<5xi8>", 4096),
+        ("tensor<7xcomplex<f32>>", 56),
+        ("tensor<9xi1>", 9),
+        ("tensor<4xf8E4M3FN>", 4),
+        ("tensor<0x1024xf32>", 0),
+        ("", 0),
+    ],
+)
+def test_the_longest_array_of_a_program(text: str, size: int) -> None:
+    assert options.largest(text) == size
+
+
+def test_types_stand_in_a_program_as_expected() -> None:
+    lowered = jax.jit(lambda x: x.astype(jnp.complex64)).lower(jnp.ones((10, 30)))
+    assert options.largest(lowered.as_text()) == 10 * 30 * 8
+
+
+def test_buffers_are_short_unless_an_array_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this fails, XLA has renamed the option: of longer arrays it would warn."""
+    (name,) = options._BUFFER
+    assert name in options.of_program("cpu", "tensor<1024xf32>")
+    assert name not in options.of_program("cpu", "tensor<16777216xf32>")
+    assert options.of_program("cuda", "tensor<1024xf32>") == {}
+    monkeypatch.setenv("XLA_FLAGS", f"--{name}=1000000")
+    assert name not in options.of_program("cpu", "tensor<1024xf32>")
+
+
+def _long_lived(x: jax.Array) -> jax.Array:
+    """Eight arrays of 16 MiB that are all needed twice."""
+    products = [jnp.dot(x * i, x.T) for i in range(1, 9)]
+    total = sum(p @ x for p in products)
+    return sum(p.T @ total for p in products)
+
+
+@pytest.mark.skipif(not _GLIBC, reason="another C library keeps other memory")
+def test_temporary_memory_is_kept_between_calls() -> None:
+    resource = pytest.importorskip("resource")
+    allocator.retain()
+    x = jnp.ones((2048, 4))
+    run, _ = executables.compiled(jax.jit(_long_lived).lower(x))
+    assert run.memory_analysis().temp_size_in_bytes > 64 * 2**20
+    faults = []
+    for _ in range(10):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        run(x).block_until_ready()
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    assert min(faults) * resource.getpagesize() < 2**20
