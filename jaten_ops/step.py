@@ -18,7 +18,7 @@ from .aliasing import Storage
 from .dispatch import borrowed_copy
 from .errors import UnsupportedInputError
 from .execute import collecting, raise_first_broken
-from .ordering import ordered
+from .ordering import flattened, ordered
 from .progress import announced
 from .tensor import Tensor, array_of, from_array
 from .tracing import opaque
@@ -243,7 +243,7 @@ class _Program:
         try:
             with Enabled(), announced("a step"):
                 seed = jax.ShapeDtypeStruct((), np.dtype("int64"))
-                lowered = jax.jit(ordered(traced), donate_argnums=0).lower(
+                lowered = jax.jit(flattened(ordered(traced)), donate_argnums=0).lower(
                     [s.array for s in state.storages], arrays, seed
                 )
                 self._run, _ = executables.compiled(lowered)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
 
 
-def stored(fn: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
-    """`fn(*operands)`, stored before it is used; the last operand has an element.
+def stored(fn: Callable[..., Any], *operands: jax.Array) -> Any:
+    """`fn(*operands)`, arrays in any structure, stored before they are used; the last operand has an element.
 
     XLA fuses so many operations into each of their users, and computes them anew in each, in its order of elements. It
     does not so across a branch; this one is always taken, for a reason that XLA does not see.
@@ -20,7 +21,7 @@ def stored(fn: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
     sign = lax.shift_right_logical(bits, np.array(8 * first.dtype.itemsize - 1, bits.dtype))
     result = jax.eval_shape(fn, *operands)
 
-    def never(*_operands: jax.Array) -> jax.Array:
-        return lax.full(result.shape, 0, result.dtype)
+    def never(*_operands: jax.Array) -> Any:
+        return jax.tree.map(lambda r: lax.full(r.shape, 0, r.dtype), result)
 
     return lax.cond(sign <= np.array(1, bits.dtype), fn, never, *operands)

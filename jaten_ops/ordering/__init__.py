@@ -5,7 +5,8 @@ around each costs time. Here a program is rewritten so that transpositions are n
 everything between convolutions is computed in the order that they leave.
 """
 
+from .flat import flattened
 from .program import ordered
 from .values import Order, row_major
 
-__all__ = ["Order", "ordered", "row_major"]
+__all__ = ["Order", "flattened", "ordered", "row_major"]

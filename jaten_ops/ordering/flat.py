@@ -1,0 +1,277 @@
+"""Computation with small last dimensions, as a program's optimizer does it with the weights of convolutions.
+
+XLA's CPU compiler makes a loop of each dimension, and of the innermost only vectors: with 3x3 weights it divides and
+takes roots of one element at a time, seven times as long as with the same elements in rows. Its passes take the
+reshapes away that would make such rows, but not across a branch (`kernels.stored`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.extend import core
+
+from jaten_ops.kernels.stored import stored
+
+from .rules import ELEMENTWISE
+
+_ELEMENTWISE = frozenset(ELEMENTWISE.split())
+_SLOW = frozenset({"atan2", "cbrt", "div", "exp", "log", "pow", "rsqrt", "sqrt", "tanh"})  # without vectors
+_LEAST_ELEMENTS = 2**16  # of an array, for which a branch pays
+_LEAST_ROW = 32  # elements of a last dimension that makes vectors
+_ROW = 256  # elements of the rows that are made, at least
+_SAME_ELEMENTS = frozenset({"copy", "reshape", "squeeze", "transpose"})
+_STORED = frozenset({"cond", "conv_general_dilated", "dot_general", "jit", "pjit", "scan", "scatter-add", "while"})
+_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr"}  # and where the program is
+
+
+class _Value:
+    """What a program takes or makes."""
+
+    __slots__ = ("aval", "is_used_outside", "maker")
+
+    def __init__(self, aval: Any, maker: _Step | None = None) -> None:
+        self.aval, self.maker = aval, maker
+        self.is_used_outside = False
+
+
+class _Step:
+    """An equation as it is applied once.
+
+    Attributes:
+        shape: of what it makes, if that may be computed in rows; else None.
+        level: how many regions were left on the way to it.
+        region: where it is computed with others of its shape, if it may be.
+    """
+
+    __slots__ = ("equation", "level", "made", "region", "shape", "taken")
+
+    def __init__(self, equation: Any, taken: list[Any]) -> None:
+        self.equation, self.taken = equation, taken
+        self.made = [_Value(v.aval, self) for v in equation.outvars]
+        self.shape = _shape_in_rows(self)
+        self.level = 0
+        self.region: _Region | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.equation.primitive.name)
+
+    def values(self) -> list[_Value]:
+        return [v for v in self.taken if isinstance(v, _Value)]
+
+
+class _Region:
+    """Steps of one shape, element by element, that depend on each other through nothing else."""
+
+    __slots__ = ("shape", "steps")
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self.steps: list[_Step] = []
+
+    def takes(self) -> list[_Value]:
+        """What it takes from outside, each once."""
+        found = {id(v): v for s in self.steps for v in s.values() if v.maker is None or v.maker.region is not self}
+        return list(found.values())
+
+    def makes(self) -> list[_Value]:
+        return [v for s in self.steps for v in s.made if v.is_used_outside]
+
+    def pays(self, operands: set[int], results: set[int]) -> bool:
+        """Whether it is worth a branch: an optimizer's, that makes of a program's operands its results."""
+        arrays = [v for v in self.takes() if v.aval.shape == self.shape]
+        return (
+            any(s.name in _SLOW for s in self.steps)
+            and any(id(v) in operands and np.issubdtype(v.aval.dtype, np.floating) for v in arrays)
+            and any(id(v) in results for v in self.makes())
+            and all(_is_stored(v) for v in arrays)
+        )
+
+
+def _is_stored(value: _Value) -> bool:
+    """Whether XLA has it in memory anyway."""
+    while value.maker is not None and value.maker.name in _SAME_ELEMENTS:
+        value = value.maker.values()[0]
+    return value.maker is None or value.maker.name in _STORED
+
+
+def flattened(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of arrays that computes what `fn` does, for `jax.jit`; another program on a CPU alone."""
+
+    @functools.wraps(fn)
+    def call(*arrays: Any) -> Any:
+        leaves = jax.tree.leaves(arrays)
+        if jax.default_backend() != "cpu" or not any(_has_short_rows(a.shape) for a in leaves):
+            return fn(*arrays)
+        program, shape = jax.make_jaxpr(fn, return_shape=True)(*arrays)
+        return jax.tree.unflatten(jax.tree.structure(shape), _run(program, leaves))
+
+    return call
+
+
+def _run(program: core.ClosedJaxpr, arrays: Sequence[Any]) -> Sequence[Any]:
+    known: dict[int, Any] = {}
+    operands = [_Value(v.aval) for v in program.jaxpr.invars]
+    known.update(zip(map(id, operands), arrays, strict=True))
+    steps: list[_Step] = []
+    constants = [_Value(v.aval) for v in program.jaxpr.constvars]
+    known.update(zip(map(id, constants), program.consts, strict=True))
+    results = _list(program.jaxpr, [*constants, *operands], steps)
+    _divide(steps, results)
+    taken, made = ({id(v) for v in values if isinstance(v, _Value)} for values in (operands, results))
+    regions = {id(s.region): s.region for s in steps if s.region is not None}
+    paying = {key for key, region in regions.items() if region.pays(taken, made)}
+    if not paying:
+        return core.jaxpr_as_fun(program)(*arrays)
+
+    def read(atom: Any) -> Any:
+        return known[id(atom)] if isinstance(atom, _Value) else atom
+
+    # the regions of a level need nothing of each other, and nothing else of it needs them
+    units: dict[int, tuple[int, bool, Any]] = {}
+    for step in steps:
+        if id(step.region) in paying:
+            units.setdefault(id(step.region), (step.level, True, step.region))
+        else:
+            units[id(step)] = (step.level, False, step)
+    for _, is_region, unit in sorted(units.values(), key=lambda u: u[:2]):
+        if is_region:
+            values, found = unit.makes(), _in_rows(unit, read)
+        else:
+            values, found = unit.made, _bind(unit.equation, [read(a) for a in unit.taken])
+        known.update(zip(map(id, values), found, strict=True))
+    return [read(atom) for atom in results]
+
+
+def _list(jaxpr: Any, operands: Sequence[Any], steps: list[_Step]) -> list[Any]:
+    """Adds a program's equations to the steps, those of simple programs in it one by one; its results."""
+    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], operands, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, core.Literal) else known[atom]
+
+    for equation in jaxpr.eqns:
+        taken = [read(a) for a in equation.invars]
+        if _is_simple_call(equation):
+            body = _body(equation)
+            made = _list(body.jaxpr, [*body.consts, *taken], steps)
+        else:
+            step = _Step(equation, taken)
+            steps.append(step)
+            made = list(step.made)
+        known.update(zip(equation.outvars, made, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _body(equation: Any) -> core.ClosedJaxpr:
+    body = equation.params[_CALLS[equation.primitive.name]]
+    return body if hasattr(body, "consts") else core.ClosedJaxpr(body, ())
+
+
+def _is_simple_call(equation: Any) -> bool:
+    return equation.primitive.name in _CALLS and _is_simple(_body(equation).jaxpr)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_simple(jaxpr: Any) -> bool:
+    """Whether it computes element by element."""
+    return all(
+        e.primitive.name in _ELEMENTWISE or e.primitive.name == "broadcast_in_dim" or _is_simple_call(e)
+        for e in jaxpr.eqns
+    )
+
+
+def _divide(steps: Sequence[_Step], results: Sequence[Any]) -> None:
+    """Gives each step its level, and those that may be computed in rows a region."""
+    takers: dict[int, list[_Step | None]] = {id(v): [None] for v in results if isinstance(v, _Value)}
+    for step in steps:
+        for value in step.values():
+            takers.setdefault(id(value), []).append(step)
+            if value.maker is not None:
+                leaves = value.maker.shape is not None and value.maker.shape != step.shape
+                step.level = max(step.level, value.maker.level + leaves)
+    for step in reversed(steps):  # as late as those that take from it
+        users = [user for value in step.made for user in takers.get(id(value), ())]
+        if step.shape is not None and users and all(u is not None and u.shape == step.shape for u in users):
+            step.level = min(u.level for u in users if u is not None)
+    for step in steps:
+        if step.shape is not None:
+            _join(step, step.shape)
+    for step in steps:
+        for value in step.made:
+            users = takers.get(id(value), [])
+            value.is_used_outside = any(u is None or u.region is not step.region for u in users)
+
+
+def _join(step: _Step, shape: tuple[int, ...]) -> None:
+    """Puts a step into the regions of its level that it takes from, which are one from then on."""
+    joined = [v.maker.region for v in step.values() if v.maker is not None and v.maker.level == step.level]
+    found = list({id(r): r for r in joined if r is not None and r.shape == shape}.values())
+    region = max(found, key=lambda r: len(r.steps), default=_Region(shape))
+    for other in found:
+        if other is not region:
+            for moved in other.steps:
+                moved.region = region
+            region.steps += other.steps
+    region.steps.append(step)
+    step.region = region
+
+
+def _shape_in_rows(step: _Step) -> tuple[int, ...] | None:
+    """The shape of what a step makes, if it is computed element by element and has a short last dimension."""
+    first, *more = step.made
+    shape = tuple(first.aval.shape)
+    if more or not _has_short_rows(shape):
+        return None
+    taken = {np.shape(_aval(a)) for a in step.taken}
+    if step.name == "broadcast_in_dim":
+        return shape if taken == {()} else None
+    return shape if step.name in _ELEMENTWISE and taken <= {shape, ()} else None
+
+
+def _has_short_rows(shape: Sequence[int]) -> bool:
+    wide = [d for d in shape if d != 1]  # of the others XLA makes no loops
+    return len(wide) > 1 and wide[-1] < _LEAST_ROW and math.prod(wide) >= _LEAST_ELEMENTS
+
+
+def _aval(atom: Any) -> Any:
+    return atom.aval if isinstance(atom, _Value) else atom
+
+
+def _in_rows(region: _Region, read: Callable[[Any], Any]) -> Sequence[Any]:
+    """What a region makes, computed in rows and as the program has it."""
+    shape, taken = region.shape, region.takes()
+    taken.sort(key=lambda v: v.aval.shape == shape and np.issubdtype(v.aval.dtype, np.floating))
+    rows = _rows(shape)
+    made = region.makes()
+
+    def compute(*arrays: Any) -> list[Any]:
+        known = dict(zip(map(id, taken), arrays, strict=True))
+        for step in region.steps:
+            operands = [known[id(a)] if isinstance(a, _Value) else a for a in step.taken]
+            changed = {"shape": rows} if step.name == "broadcast_in_dim" else {}
+            known[id(step.made[0])] = _bind(step.equation, operands, **changed)[0]
+        return [known[id(v)] for v in made]
+
+    arrays = [lax.reshape(a, rows) if v.aval.shape == shape else a for v, a in ((v, read(v)) for v in taken)]
+    return [lax.reshape(a, shape) for a in stored(compute, *arrays)]
+
+
+def _rows(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Of as many elements, the last dimensions together; the first are what XLA gives to threads."""
+    at = next(i for i in reversed(range(len(shape))) if i == 0 or math.prod(shape[i:]) >= _ROW)
+    return math.prod(shape[:at]), math.prod(shape[at:])
+
+
+def _bind(equation: Any, operands: Sequence[Any], **changed: Any) -> Sequence[Any]:
+    params = equation.primitive.get_bind_params(equation.params | changed)  # of some that hold functions it makes them
+    with equation.ctx.manager:
+        results = equation.primitive.bind(*operands, **params)
+    return results if equation.primitive.multiple_results else [results]
