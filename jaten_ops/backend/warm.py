@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaten_ops import allocator, disk, executables, fingerprint
-from jaten_ops.ordering import Order, ordered
+from jaten_ops.ordering import Order, flattened, ordered
 
 from .plans import Plan
 
@@ -58,7 +58,7 @@ def build(
         free=lambda: [*traced.free, *[False] * bool(errors)],
         left=left,
     )
-    lowered = jax.jit(program).lower(*traced.operands)
+    lowered = jax.jit(flattened(program, platform=platform)).lower(*traced.operands)
     run, name = executables.compiled(lowered)
     if key is not None and plan is not None and name is not None and not executables.calls_out(lowered):
         _remember(key, plan, (name, left, errors))

@@ -102,13 +102,18 @@ def _is_stored(value: _Value) -> bool:
     return value.maker is None or value.maker.name in _STORED
 
 
-def flattened(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of arrays that computes what `fn` does, for `jax.jit`; another program on a CPU alone."""
+def flattened(fn: Callable[..., Any], *, platform: str | None = None) -> Callable[..., Any]:
+    """A function of arrays that computes what `fn` does, for `jax.jit`.
+
+    Args:
+        fn: a JAX function.
+        platform: what it runs on, by default JAX's first choice. Only a CPU's program becomes another one.
+    """
 
     @functools.wraps(fn)
     def call(*arrays: Any) -> Any:
         leaves = jax.tree.leaves(arrays)
-        if jax.default_backend() != "cpu" or not any(_has_short_rows(a.shape) for a in leaves):
+        if (platform or jax.default_backend()) != "cpu" or not any(_has_short_rows(a.shape) for a in leaves):
             return fn(*arrays)
         program, shape = jax.make_jaxpr(fn, return_shape=True)(*arrays)
         return jax.tree.unflatten(jax.tree.structure(shape), _run(program, leaves))
