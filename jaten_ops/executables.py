@@ -30,12 +30,13 @@ def compiled(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, str | No
 
     The key is None for what is not kept: a program for several devices, or one that calls Python.
     """
-    key = _key(lowered) if disk.folder() is not None else None
+    text = lowered.as_text()
+    key = _key(lowered, text) if disk.folder() is not None else None
     if key is None:
-        return _compile(lowered), None
+        return _compile(lowered, text), None
     found = load(key, lowered.in_tree, lowered.out_tree)
     if found is None:
-        found = _compile(lowered)
+        found = _compile(lowered, text)
         if not _keep(found, key):
             return found, None
     return found, key
@@ -45,11 +46,11 @@ def _devices(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
     return tuple(getattr(lowered._lowering, "_device_list", ()))  # private: no options, and nothing kept, without
 
 
-def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+def _compile(lowered: jax.stages.Lowered, text: str) -> jax.stages.Compiled:
     platforms = {device.platform for device in _devices(lowered)}
     if len(platforms) != 1:
         return lowered.compile()
-    return lowered.compile(compiler_options=options.of_program(platforms.pop(), lowered.as_text()))
+    return lowered.compile(compiler_options=options.of_program(platforms.pop(), text))
 
 
 def load(key: str, in_tree: Any, out_tree: Any) -> jax.stages.Compiled | None:
@@ -86,7 +87,7 @@ def _keep(executable: jax.stages.Compiled, key: str) -> bool:
     return True
 
 
-def _key(lowered: jax.stages.Lowered) -> str | None:
+def _key(lowered: jax.stages.Lowered, text: str) -> str | None:
     known = getattr(lowered._lowering, "compile_args", {})
     devices = _devices(lowered)
     if any(name not in known for name in _BESIDE) or any(known.get(name) for name in _ABSENT) or len(devices) != 1:
@@ -95,4 +96,4 @@ def _key(lowered: jax.stages.Lowered) -> str | None:
     if place is None:
         return None
     beside = repr([known[name] for name in _BESIDE]), repr((lowered.args_info, lowered.out_tree))
-    return disk.key_of("executable", place, *beside, lowered.as_text())
+    return disk.key_of("executable", place, *beside, text)

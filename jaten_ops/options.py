@@ -23,9 +23,8 @@ Options = dict[str, str | bool]
 _OF_CPU: Options = {
     "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE",
 }
-_BUFFER: Options = {
-    "xla_multiheap_size_constraint_per_heap": str(60 * 2**20)
-}  # bytes: with malloc's own, one heap of glibc's
+# bytes, that with malloc's own are one heap of glibc's
+_BUFFER: Options = {"xla_multiheap_size_constraint_per_heap": str(60 * 2**20)}
 _MOST = 30 * 2**20  # bytes of an array, of which XLA may make one of twice the width: bfloat16 is computed in float32
 
 _TYPE = re.compile(r"tensor<((?:\d+x)*)(complex<)?[a-z]+(\d+)")  # shape, and the bits of an element, in StableHLO
@@ -33,8 +32,7 @@ _TYPE = re.compile(r"tensor<((?:\d+x)*)(complex<)?[a-z]+(\d+)")  # shape, and th
 
 def wanted(platform: str) -> Options:
     """The compiler options for a platform, less those that the user has set in `XLA_FLAGS`."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    return {name: value for name, value in _OF_CPU.items() if platform == "cpu" and name not in flags}
+    return _not_set(_OF_CPU) if platform == "cpu" else {}
 
 
 def known(platform: str) -> Options:
@@ -44,8 +42,8 @@ def known(platform: str) -> Options:
 
 def of_program(platform: str, text: str) -> Options:
     """Those for a program, by its text in StableHLO."""
-    shorter = platform == "cpu" and not any(name in os.environ.get("XLA_FLAGS", "") for name in _BUFFER)
-    return known(platform) | (_known(_BUFFER) if shorter and largest(text) <= _MOST else {})
+    shorter = platform == "cpu" and largest(text) <= _MOST
+    return known(platform) | (_known(_not_set(_BUFFER)) if shorter else {})
 
 
 def largest(text: str) -> int:
@@ -56,6 +54,11 @@ def largest(text: str) -> int:
 
 def _bytes(shape: str, is_complex: str, bits: str) -> int:
     return math.prod(map(int, shape.split("x")[:-1])) * max(int(bits), 8) // 8 * (2 if is_complex else 1)
+
+
+def _not_set(options: Options) -> Options:
+    flags = os.environ.get("XLA_FLAGS", "")
+    return {name: value for name, value in options.items() if name not in flags}
 
 
 def _known(options: Options) -> Options:

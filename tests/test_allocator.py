@@ -6,7 +6,11 @@ import os
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import pytest
+
+from jaten_ops import allocator, executables
 
 _PROGRAM = """
 import torch, jaten_ops
@@ -32,10 +36,13 @@ def _run(use: str, **environment: str) -> str:
     return done.stdout.split()[0]
 
 
-@pytest.mark.skipif(
+glibc_only = pytest.mark.skipif(
     not hasattr(os, "confstr") or "glibc" not in (os.confstr("CS_GNU_LIBC_VERSION") or ""),
     reason="only glibc has these settings",
 )
+
+
+@glibc_only
 @pytest.mark.parametrize("use", USES)
 def test_it_is_told_at_the_first_use(use: str) -> None:
     assert _run(USES[use]) == str(use != "the import")
@@ -47,3 +54,25 @@ def test_it_is_told_at_the_first_use(use: str) -> None:
 )
 def test_the_user_has_the_last_word(name: str, value: str) -> None:
     assert _run(USES["an operator"], **{name: value}) == "False"
+
+
+def _long_lived(x: jax.Array) -> jax.Array:
+    """Eight arrays of 16 MiB that are all needed twice."""
+    products = [jnp.dot(x * i, x.T) for i in range(1, 9)]
+    total = sum(p @ x for p in products)
+    return sum(p.T @ total for p in products)
+
+
+@glibc_only
+def test_temporary_memory_is_kept_between_calls() -> None:
+    resource = pytest.importorskip("resource")
+    allocator.retain()
+    x = jnp.ones((2048, 4))
+    run, _ = executables.compiled(jax.jit(_long_lived).lower(x))
+    assert run.memory_analysis().temp_size_in_bytes > 64 * 2**20
+    faults = []
+    for _ in range(10):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        run(x).block_until_ready()
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    assert min(faults) * resource.getpagesize() < 2**20

@@ -144,7 +144,7 @@ def test_steps_of_convolutions_are_as_those_of_torch(name: str) -> None:
     for a, b in zip(trained(model, x, **how), trained(moved, x.to("jax")), strict=True):
         torch.testing.assert_close(b.cpu(), a)
     for a, b in zip(model.parameters(), moved.parameters(), strict=True):
-        torch.testing.assert_close(b.cpu(), a, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(b.cpu(), a)
 
 
 @pytest.mark.usefixtures("fresh_dynamo")

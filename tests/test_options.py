@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import jax
 import jax.numpy as jnp
 import pytest
 import torch
 
-from jaten_ops import allocator, executables, kernel_cache, options
+from jaten_ops import executables, kernel_cache, options
 
-_GLIBC = hasattr(os, "confstr") and "glibc" in (os.confstr("CS_GNU_LIBC_VERSION") or "")
 _OPTION = "xla_cpu_experimental_ynn_fusion_type"
 
 
@@ -86,25 +83,3 @@ def test_buffers_are_short_unless_an_array_is_long(monkeypatch: pytest.MonkeyPat
     assert options.of_program("cuda", "tensor<1024xf32>") == {}
     monkeypatch.setenv("XLA_FLAGS", f"--{name}=1000000")
     assert name not in options.of_program("cpu", "tensor<1024xf32>")
-
-
-def _long_lived(x: jax.Array) -> jax.Array:
-    """Eight arrays of 16 MiB that are all needed twice."""
-    products = [jnp.dot(x * i, x.T) for i in range(1, 9)]
-    total = sum(p @ x for p in products)
-    return sum(p.T @ total for p in products)
-
-
-@pytest.mark.skipif(not _GLIBC, reason="another C library keeps other memory")
-def test_temporary_memory_is_kept_between_calls() -> None:
-    resource = pytest.importorskip("resource")
-    allocator.retain()
-    x = jnp.ones((2048, 4))
-    run, _ = executables.compiled(jax.jit(_long_lived).lower(x))
-    assert run.memory_analysis().temp_size_in_bytes > 64 * 2**20
-    faults = []
-    for _ in range(10):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        run(x).block_until_ready()
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-    assert min(faults) * resource.getpagesize() < 2**20

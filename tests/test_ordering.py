@@ -61,7 +61,7 @@ def test_products_of_transposed_matrices(name: str) -> None:
 
 def test_one_row_does_not_copy_the_weight() -> None:
     layer, seen = torch.nn.Linear(64, 96), []
-    options.known("cpu")  # which compiles a program to find out
+    options.of_program("cpu", "")  # which compiles a program to find out
     lower = jax.stages.Lowered.compile
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setattr(jax.stages.Lowered, "compile", lambda *a, **k: (seen.append(lower(*a, **k)), seen[-1])[1])

@@ -2,7 +2,8 @@
 
 torch's images are (batch, channels, height, width). XLA's CPU convolutions take channels last, and a transposition
 around each costs time. Here a program is rewritten so that transpositions are not made but noted, and
-everything between convolutions is computed in the order that they leave.
+everything between convolutions is computed in the order that they leave. What an optimizer computes with small last
+dimensions is computed in rows.
 """
 
 from .flat import flattened

@@ -19,16 +19,17 @@ from jax.extend import core
 
 from jaten_ops.kernels.stored import stored
 
-from .rules import ELEMENTWISE
+from .program import body_of
+from .rules import ELEMENTWISE, bind
 
 _ELEMENTWISE = frozenset(ELEMENTWISE.split())
-_SLOW = frozenset({"atan2", "cbrt", "div", "exp", "log", "pow", "rsqrt", "sqrt", "tanh"})  # without vectors
+_SLOW = frozenset({"atan2", "cbrt", "div", "exp", "log", "pow", "rsqrt", "sqrt", "tanh"})  # one by one
 _LEAST_ELEMENTS = 2**16  # of an array, for which a branch pays
 _LEAST_ROW = 32  # elements of a last dimension that makes vectors
 _ROW = 256  # elements of the rows that are made, at least
 _SAME_ELEMENTS = frozenset({"copy", "reshape", "squeeze", "transpose"})
 _STORED = frozenset({"cond", "conv_general_dilated", "dot_general", "jit", "pjit", "scan", "scatter-add", "while"})
-_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr"}  # and where the program is
+_CALLS = frozenset({"custom_jvp_call", "jit", "pjit"})
 
 
 class _Value:
@@ -150,7 +151,7 @@ def _run(program: core.ClosedJaxpr, arrays: Sequence[Any]) -> Sequence[Any]:
         if is_region:
             values, found = unit.makes(), _in_rows(unit, read)
         else:
-            values, found = unit.made, _bind(unit.equation, [read(a) for a in unit.taken])
+            values, found = unit.made, bind(unit.equation, [read(a) for a in unit.taken])
         known.update(zip(map(id, values), found, strict=True))
     return [read(atom) for atom in results]
 
@@ -165,7 +166,7 @@ def _list(jaxpr: Any, operands: Sequence[Any], steps: list[_Step]) -> list[Any]:
     for equation in jaxpr.eqns:
         taken = [read(a) for a in equation.invars]
         if _is_simple_call(equation):
-            body = _body(equation)
+            body = body_of(equation)
             made = _list(body.jaxpr, [*body.consts, *taken], steps)
         else:
             step = _Step(equation, taken)
@@ -175,13 +176,8 @@ def _list(jaxpr: Any, operands: Sequence[Any], steps: list[_Step]) -> list[Any]:
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _body(equation: Any) -> core.ClosedJaxpr:
-    body = equation.params[_CALLS[equation.primitive.name]]
-    return body if hasattr(body, "consts") else core.ClosedJaxpr(body, ())
-
-
 def _is_simple_call(equation: Any) -> bool:
-    return equation.primitive.name in _CALLS and _is_simple(_body(equation).jaxpr)
+    return equation.primitive.name in _CALLS and _is_simple(body_of(equation).jaxpr)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -262,7 +258,7 @@ def _in_rows(region: _Region, read: Callable[[Any], Any]) -> Sequence[Any]:
         for step in region.steps:
             operands = [known[id(a)] if isinstance(a, _Value) else a for a in step.taken]
             changed = {"shape": rows} if step.name == "broadcast_in_dim" else {}
-            known[id(step.made[0])] = _bind(step.equation, operands, **changed)[0]
+            known[id(step.made[0])] = bind(step.equation, operands, **changed)[0]
         return [known[id(v)] for v in made]
 
     arrays = [lax.reshape(a, rows) if v.aval.shape == shape else a for v, a in ((v, read(v)) for v in taken)]
@@ -273,10 +269,3 @@ def _rows(shape: tuple[int, ...]) -> tuple[int, int]:
     """Of as many elements, the last dimensions together; the first are what XLA gives to threads."""
     at = next(i for i in reversed(range(len(shape))) if i == 0 or math.prod(shape[i:]) >= _ROW)
     return math.prod(shape[:at]), math.prod(shape[at:])
-
-
-def _bind(equation: Any, operands: Sequence[Any], **changed: Any) -> Sequence[Any]:
-    params = equation.primitive.get_bind_params(equation.params | changed)  # of some that hold functions it makes them
-    with equation.ctx.manager:
-        results = equation.primitive.bind(*operands, **params)
-    return results if equation.primitive.multiple_results else [results]

@@ -12,7 +12,7 @@ from jax.extend import core
 
 from jaten_ops.kernels import channels_last, correlation
 
-from .rules import MATRIX_RULES, RULES, Rule, work_of
+from .rules import MATRIX_RULES, RULES, Rule, bind, work_of
 from .values import Order, Ordered, places, row_major
 
 _BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
@@ -100,6 +100,12 @@ def _bodies(equation: Any) -> list[Any]:
     return [getattr(body, "jaxpr", body) for body in found if hasattr(getattr(body, "jaxpr", body), "eqns")]
 
 
+def body_of(equation: Any) -> core.ClosedJaxpr:
+    """The program that an equation calls."""
+    (body,) = [equation.params[name] for name in _BODIES if name in equation.params]
+    return body if hasattr(body, "consts") else core.ClosedJaxpr(body, ())
+
+
 def _run(program: core.ClosedJaxpr, values: Sequence[Ordered], rules: dict[str, Rule]) -> list[Ordered]:
     """The results of a program for some operands."""
     jaxpr = program.jaxpr
@@ -119,14 +125,13 @@ def _run(program: core.ClosedJaxpr, values: Sequence[Ordered], rules: dict[str, 
 
 
 def _apply(equation: Any, operands: list[Ordered], rules: dict[str, Rule]) -> list[Ordered]:
-    name, params = equation.primitive.name, equation.params
+    name = equation.primitive.name
     call = _call_of(equation) if rules is RULES else None
     if call is not None:
         result = _correlated(call, [v.aval for v in equation.invars], operands)
         return _as_it_is(equation, operands) if result is None else [result]
     if name in _CALLS or (name in _JITTED and rules is RULES):
-        (body,) = [params[n] for n in _BODIES if n in params]
-        return _run(body if hasattr(body, "consts") else core.ClosedJaxpr(body, ()), operands, rules)
+        return _run(body_of(equation), operands, rules)
     rule = rules.get(name)
     found = None if rule is None else rule(equation, operands)
     if found is None:
@@ -150,7 +155,4 @@ def _correlated(call: correlation.Call, avals: Sequence[Any], operands: list[Ord
 
 
 def _as_it_is(equation: Any, operands: list[Ordered]) -> list[Ordered]:
-    params = equation.primitive.get_bind_params(equation.params)  # of some that hold functions it makes them
-    with equation.ctx.manager:
-        results = equation.primitive.bind(*[x.array() for x in operands], **params)
-    return [Ordered.of(r) for r in (results if equation.primitive.multiple_results else [results])]
+    return [Ordered.of(r) for r in bind(equation, [x.array() for x in operands])]

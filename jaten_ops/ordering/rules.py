@@ -51,8 +51,11 @@ def _rule(*names: str) -> Callable[[Rule], Rule]:
     return add
 
 
-def _bind(equation: Any, arrays: Sequence[jax.Array], **changed: Any) -> list[jax.Array]:
-    results = equation.primitive.bind(*arrays, **equation.params | changed)
+def bind(equation: Any, arrays: Sequence[Any], **changed: Any) -> Sequence[Any]:
+    """What an equation's primitive makes of other operands, with some of its parameters changed."""
+    params = equation.primitive.get_bind_params(equation.params | changed)  # of some that hold functions it makes them
+    with equation.ctx.manager:
+        results = equation.primitive.bind(*arrays, **params)
     return results if equation.primitive.multiple_results else [results]
 
 
@@ -83,7 +86,7 @@ def _elementwise(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | 
     if order is None:
         return None
     arrays = [x.array(order if x.ndim == ndim else None) for x in operands]  # a number may stand beside
-    return _results(equation, _bind(equation, arrays), order)
+    return _results(equation, bind(equation, arrays), order)
 
 
 _FUSED = dict.fromkeys(ELEMENTWISE.split(), MUCH_WORK) | dict.fromkeys(_SIMPLE.split(), 1)
@@ -192,7 +195,7 @@ def _reduction(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | No
     results = (
         [_sum_in_stretches(array, at, is_simple=operand.work < MUCH_WORK)]
         if is_sum
-        else _bind(equation, [array], axes=at)
+        else bind(equation, [array], axes=at)
     )
     return _results(equation, results, without(order, axes))
 
@@ -204,7 +207,7 @@ def _reduce(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
     if order is None:
         return None
     arrays = [x.array(order) for x in operands[:half]] + [x.array() for x in operands[half:]]
-    results = _bind(equation, arrays, dimensions=tuple(sorted(places(axes, order))))
+    results = bind(equation, arrays, dimensions=tuple(sorted(places(axes, order))))
     return _results(equation, results, without(order, axes))
 
 
@@ -216,7 +219,7 @@ def _along(name: str) -> Rule:
         if order is None:
             return None
         arrays = [x.array(order) for x in operands]
-        return _results(equation, _bind(equation, arrays, **{name: order.index(equation.params[name])}), order)
+        return _results(equation, bind(equation, arrays, **{name: order.index(equation.params[name])}), order)
 
     return rule
 
@@ -236,7 +239,7 @@ def _settings(*names: str) -> Rule:
             name: None if (value := equation.params[name]) is None else tuple(value[d] for d in order) for name in names
         }
         arrays = [x.array(order if x.ndim else None) for x in operands]
-        return _results(equation, _bind(equation, arrays, **moved), order)
+        return _results(equation, bind(equation, arrays, **moved), order)
 
     return rule
 
@@ -255,7 +258,7 @@ def _dynamic_slice(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] 
     if order is None:
         return None
     arrays = [operand.array(order), *[starts[d].array() for d in order]]
-    return _results(equation, _bind(equation, arrays, slice_sizes=tuple(sizes[d] for d in order)), order)
+    return _results(equation, bind(equation, arrays, slice_sizes=tuple(sizes[d] for d in order)), order)
 
 
 @_rule("dynamic_update_slice")
@@ -265,7 +268,7 @@ def _dynamic_update_slice(equation: Any, operands: Sequence[Ordered]) -> list[Or
     if order is None:
         return None
     arrays = [operand.array(order), update.array(order), *[starts[d].array() for d in order]]
-    return _results(equation, _bind(equation, arrays), order)
+    return _results(equation, bind(equation, arrays), order)
 
 
 @_rule("rev")
@@ -275,7 +278,7 @@ def _rev(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
     if order is None:
         return None
     dims = places(equation.params["dimensions"], order)
-    return _results(equation, _bind(equation, [operand.array(order)], dimensions=dims), order)
+    return _results(equation, bind(equation, [operand.array(order)], dimensions=dims), order)
 
 
 # Other dimensions, the same elements
@@ -351,7 +354,7 @@ def _dot_general(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | 
         tuple(places(dims, order) for dims, order in zip(pair, orders, strict=True)) for pair in (contracted, batch)
     )
     arrays = [x.array(order) for x, order in zip(operands, orders, strict=True)]
-    results = _bind(equation, arrays, dimension_numbers=numbers)
+    results = bind(equation, arrays, dimension_numbers=numbers)
     found, start = list(range(len(batch[0]))), len(batch[0])
     for dims, of_batch, order in zip(contracted, batch, orders, strict=True):
         free = without(order, [*dims, *of_batch])
@@ -363,7 +366,7 @@ def _dot_general(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | 
 @_rule("optimization_barrier")
 def _optimization_barrier(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
     orders = [x.order or row_major(x.ndim) for x in operands]
-    results = _bind(equation, [x.array(order) for x, order in zip(operands, orders, strict=True)])
+    results = bind(equation, [x.array(order) for x, order in zip(operands, orders, strict=True)])
     return [Ordered(x.shape, {order: a}) for x, order, a in zip(operands, orders, results, strict=True)]
 
 
