@@ -6,18 +6,19 @@ In this order: what moves or aliases values (`device_ops`), views, in-place and 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 from torch.utils._pytree import tree_leaves
 
-from . import bridge, carrier, device, foreign, library, registry, variants, view_ops
-from .aliasing import Storage, View, is_dense, row_major
+from . import bridge, carrier, device, foreign, in_place, library, registry, variants, view_ops
+from .aliasing import View, is_dense, row_major
 from .errors import UnsupportedInputError
 from .meta import aten_overload
 from .op_kernel import OpKernel
-from .schema import COMPOSITE, VARIANTS
+from .schema import COMPOSITE, VARIANTS, OpSpec
 from .tensor import (
     Handler,
     Tensor,
@@ -229,46 +230,25 @@ def _changes_geometry(func: Any, base: str) -> Handler:
 def variant(overload: str) -> Handler:
     """An in-place or out= overload."""
     spec = VARIANTS[overload]
+    write = _store_counted if _counts(spec) else store
     if spec.base in COMPOSITE:
-        return variants.make_variant(spec, COMPOSITE[spec.base], _aten_op(spec.base), store)
+        return variants.make_variant(spec, COMPOSITE[spec.base], _aten_op(spec.base), write)
     base = registry.SPECS[spec.base]
-    general = variants.make_variant(spec, base, functional(spec.base), store)
-    same = [a.name for a in spec.arguments] == [a.name for a in base.arguments]
-    if spec.kind != "inplace" or not same or base.random or not base.returns == spec.returns == ("Tensor",):
-        return general
-    return _array_to_array(OpKernel(base, array_of, lambda array: array).prepared(), general)
+    general = variants.make_variant(spec, base, functional(spec.base), write)
+    return in_place.shortened(spec, base, general)
 
 
-def _array_to_array(run: Callable[..., Any], general: Handler) -> Handler:
-    """An in-place overload, short where its target is all of a storage that no other operand has a part of.
+def _counts(spec: OpSpec) -> bool:
+    """Whether ATen's kernel counts a write as one itself: autograd does of tensors, but not of lists of them."""
+    written = variants.mutated_arguments(spec)
+    lists = any(a.name in written and a.type == "Tensor[]" for a in spec.arguments)
+    return lists and (spec.kind == "out" or spec.packet.startswith("_foreach_"))
 
-    Args:
-        run: the functional overload's kernel, which returns an array.
-        general: what serves where this does not.
-    """
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        target = args[0] if args else None
-        view = getattr(target, "view_of_arrays", None)
-        if kwargs or view is None or type(view.storage) is not Storage or not view.is_row_major():
-            return general(*args, **kwargs)
-        old = view.storage.array
-        for other in args[1:]:
-            lies = getattr(other, "view_of_arrays", None)
-            if type(other) in (list, tuple) or (lies is not None and lies.storage.root is view.storage):
-                return general(*args)
-        if old.shape != view.shape:
-            return general(*args)
-        try:
-            new = run(*args)
-        except (Traced, ValueError):  # a tracer's operand, or one of another device
-            return general(*args)
-        if new.shape != old.shape or new.dtype != old.dtype:
-            return general(*args)
-        view.write(new)
-        return target
-
-    return call
+def _store_counted(target: torch.Tensor, result: torch.Tensor) -> None:
+    if not is_traced(target):
+        increment_version(target)
+    store(target, result)
 
 
 def store(target: torch.Tensor, result: torch.Tensor) -> None:

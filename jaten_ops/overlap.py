@@ -20,8 +20,8 @@ _ITSELF = "more than one element of the written-to tensor refers to a single mem
 _INPUT = "some elements of the input tensor and the written-to tensor refer to a single memory location"
 _REMEDY = "Please clone() the tensor before performing the operation."
 
-# Tagged pointwise, with a kernel of their own that looks at no overlap.
-_UNCHECKED = frozenset({"threshold", "mvlgamma"})
+# Tagged pointwise, or lists', with a kernel of their own that looks at no overlap.
+_UNCHECKED = frozenset({"threshold", "mvlgamma", "_foreach_zero"})
 
 # Not tagged pointwise, or composed of such, and checked as they are.
 _AS_POINTWISE = frozenset({
@@ -117,7 +117,7 @@ def _check_input(target: torch.Tensor, source: torch.Tensor, apart: bool) -> Non
 
 
 def _rule(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> dict[str, bool] | None:
-    """The arguments that are looked at, and for each whether it must lie apart from the output; None if none is."""
+    """The arguments that are looked at, and for each whether it must lie apart from the output; None if nothing is."""
     inputs = [a.name for a in spec.arguments if a.is_tensor and a.name not in written]
     name = base.overload
     if name in _APART or (name in _APART_IN_PLACE and spec.kind == "inplace"):
@@ -126,6 +126,8 @@ def _rule(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> dict[str, bool]
         return {n: n != "self" for n in inputs}
     if name in _ONE:
         return {_ONE[name]: False} if _ONE[name] in inputs else None
+    if name.startswith("_foreach_") and name not in _UNCHECKED:  # each tensor of a list as the operator of one
+        return {}
     own = torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{spec.overload}", "CPU")
     pointwise = "pointwise" in base.tags and own and name not in _UNCHECKED
     return dict.fromkeys(inputs, False) if pointwise or name in _AS_POINTWISE else None

@@ -60,7 +60,13 @@ def _resize(target: torch.Tensor, result: torch.Tensor) -> None:
 
 def _check_cast(target: torch.Tensor, result: torch.Tensor) -> None:
     if not torch.can_cast(result.dtype, target.dtype):
-        raise RuntimeError(f"result type {result.dtype} can't be cast to the desired output type {target.dtype}")
+        given, wanted = map(_scalar_type, (result, target))
+        raise RuntimeError(f"result type {given} can't be cast to the desired output type {wanted}")
+
+
+def _scalar_type(tensor: torch.Tensor) -> str:
+    """What ATen calls a tensor's dtype in its errors, as "Float"."""
+    return torch.empty(0, dtype=tensor.dtype, device="cpu").type().rpartition(".")[-1].removesuffix("Tensor")
 
 
 def _require_grad(values: Iterable[Any]) -> bool:

@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("variants", "storage", "executables", "ordering", "kernel_cache"),
     ("execute", "composite", "tensor", "autocast"),
     ("op_kernel", "recording", "scripting", "uninitialized"),
-    ("library",),
+    ("library", "in_place"),
     ("dispatch", "custom"),
     ("higher_order",),
     ("recurrent", "backend"),

@@ -1,0 +1,120 @@
+"""In-place overloads on the device `jax`, short where nothing but the targets sees what is written.
+
+The kernel's arrays become the targets' own, with no tensor made for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from torch.autograd.graph import increment_version
+
+# private; the test of this module fails when they go
+from torch.optim.optimizer import _foreach_supported_types as _OF_OPTIMIZERS
+from torch.utils._foreach_utils import _foreach_supported_types as _OF_CLIPPING
+
+from .aliasing import Storage, View
+from .op_kernel import OpKernel
+from .schema import OpSpec
+from .tensor import Handler, Tensor, Traced, array_of
+
+# Optimizers and gradient clipping take lists of the device's tensors at once, as on CUDA. torch adds its DTensor so.
+for _types in (_OF_OPTIMIZERS, _OF_CLIPPING):
+    _types.append(Tensor)  # type: ignore[arg-type]  # lists of a type that is inferred
+
+
+def shortened(spec: OpSpec, base: OpSpec, general: Handler) -> Handler:
+    """An in-place overload, short where it may be.
+
+    Args:
+        spec: the overload.
+        base: the functional overload.
+        general: what serves in any case, and raises what ATen does.
+    """
+    same = [a.name for a in spec.arguments] == [a.name for a in base.arguments]
+    if spec.kind != "inplace" or not same or base.random:
+        return general
+    kinds = base.returns, spec.returns
+    short = (
+        _array_to_array if kinds == (("Tensor",), ("Tensor",))
+        else _arrays_to_arrays if kinds == (("Tensor[]",), ())
+        else None
+    )  # fmt: skip
+    return general if short is None else short(OpKernel(base, array_of, lambda array: array).prepared(), general)
+
+
+def _own(tensor: Any) -> View | None:
+    """Where a tensor's values are, if they are all of a storage; None if not, or there are none."""
+    view = getattr(tensor, "view_of_arrays", None)
+    if view is None or type(view.storage) is not Storage or not view.is_row_major():
+        return None
+    return view if view.storage.array.shape == view.shape else None
+
+
+def _fits(view: View, new: Any) -> bool:
+    array = view.storage.array
+    return array.shape == new.shape and array.dtype == new.dtype
+
+
+def _array_to_array(run: Callable[..., Any], general: Handler) -> Handler:
+    """For one target.
+
+    Args:
+        run: the functional overload's kernel, which returns an array.
+        general: what serves where this does not.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        view = _own(args[0]) if args and not kwargs else None
+        if view is None:
+            return general(*args, **kwargs)
+        for other in args[1:]:
+            lies = getattr(other, "view_of_arrays", None)
+            if type(other) in (list, tuple) or (lies is not None and lies.storage.root is view.storage):
+                return general(*args)
+        try:
+            new = run(*args)
+        except (Traced, ValueError):  # a tracer's operand, or one of another device
+            return general(*args)
+        if not _fits(view, new):
+            return general(*args)
+        view.write(new)
+        return args[0]
+
+    return call
+
+
+def _arrays_to_arrays(run: Callable[..., Any], general: Handler) -> Handler:
+    """For a list of targets; as `_array_to_array`, with a kernel that returns a list."""
+
+    def call(*args: Any, **kwargs: Any) -> None:
+        views = _of_list(args[0], args[1:]) if args else None
+        if views is None:
+            return general(*args, **kwargs)
+        try:
+            arrays = run(*args, **kwargs)
+        except (Traced, ValueError):
+            return general(*args, **kwargs)
+        if not all(map(_fits, views, arrays)):
+            return general(*args, **kwargs)
+        increment_version(args[0])
+        for view, array in zip(views, arrays, strict=True):
+            view.write(array)
+        return None
+
+    return call
+
+
+def _of_list(targets: Sequence[Any], others: Iterable[Any]) -> list[View] | None:
+    """Where some targets lie, if each has a storage of its own and no other operand a part of one."""
+    views = [view for view in map(_own, targets) if view is not None]
+    storages = {id(view.storage) for view in views}
+    if not views or len(storages) < len(targets):
+        return None
+    for other in others:
+        for tensor in other if isinstance(other, list | tuple) else (other,):
+            lies = getattr(tensor, "view_of_arrays", None)
+            if lies is not None and id(lies.storage.root) in storages:
+                return None
+    return views

@@ -1,0 +1,144 @@
+"""In-place overloads on the device: their short way and the general one, by what the targets lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.optim.optimizer import _default_to_fused_or_foreach
+from torch.utils._foreach_utils import _has_foreach_support
+
+import jaten_ops  # noqa: F401  # the device
+
+Tensors = list[torch.Tensor]
+
+
+def _some(device: str, count: int = 3) -> Tensors:
+    return [torch.arange(1.0, 7.0, device=device).reshape(2, 3) + i for i in range(count)]
+
+
+def _seen(tensors: Tensors) -> list[tuple[torch.Tensor, int]]:
+    return [(t.cpu(), t._version) for t in tensors]
+
+
+def _apart(device: str) -> Any:
+    a, b = _some(device), _some(device)
+    torch._foreach_add_(a, b, alpha=0.5)
+    torch._foreach_addcmul_(a, b, b, 2.0)
+    torch._foreach_lerp_(a, b, 0.25)
+    torch._foreach_sqrt_(a)
+    torch._foreach_mul_(a, [1.0, 2.0, 3.0])
+    return _seen(a + b)
+
+
+def _with_themselves(device: str) -> Any:
+    a = _some(device)
+    torch._foreach_mul_(a, a)
+    return _seen(a)
+
+
+def _with_one_another(device: str) -> Any:
+    a = _some(device, 2)
+    kept = [t.clone() for t in a]
+    torch._foreach_add_([a[0]], [a[1]])
+    return _seen(a + kept)
+
+
+def _views(device: str) -> Any:
+    base = torch.arange(12.0, device=device).reshape(3, 4)
+    rows, transposed = list(base.unbind()), torch.arange(6.0, device=device).reshape(2, 3).t()
+    torch._foreach_mul_([*rows, transposed], 3.0)
+    return _seen([base, transposed])
+
+
+def _seen_by_a_view(device: str) -> Any:
+    a = _some(device)
+    columns = [t[:, 1] for t in a]
+    torch._foreach_add_(a, 1.0)
+    return _seen(a + columns)
+
+
+def _of_other_dtypes(device: str) -> Any:
+    a = [torch.ones(3, device=device), torch.ones(3, dtype=torch.float64, device=device)]
+    torch._foreach_add_(a, [torch.ones(3, dtype=torch.float64, device=device)] * 2)
+    return _seen(a)
+
+
+def _one_by_a_number_on_the_cpu(device: str) -> Any:
+    a = _some(device)
+    torch._foreach_mul_(a, torch.tensor(2.0))
+    return _seen(a)
+
+
+def _with_gradients(device: str) -> Any:
+    a = [t.requires_grad_() for t in _some(device)]
+    b = [t * 1 for t in a]
+    torch._foreach_mul_(b, a)
+    sum(t.sum() for t in b).backward()  # type: ignore[union-attr]  # of tensors, which are three
+    return [*((t.grad.cpu(), 0) for t in a), *_seen([t.detach() for t in b])]
+
+
+def _out(device: str) -> Any:
+    out = [torch.ones(2, 3, device=device) for _ in range(2)]
+    torch.ops.aten._foreach_add.Scalar_out(_some(device, 2), 1.0, out=out)
+    return _seen(out)
+
+
+def _out_of_one(device: str) -> Any:
+    out = [torch.ones(3, device=device) for _ in range(2)]
+    torch.ops.aten.unbind_copy.int_out(_some(device, 1)[0], 0, out=out)
+    return _seen(out)
+
+
+LISTS = [
+    *(_apart, _with_themselves, _with_one_another, _views, _seen_by_a_view, _of_other_dtypes),
+    *(_one_by_a_number_on_the_cpu, _with_gradients, _out, _out_of_one),
+]
+
+
+@pytest.mark.parametrize("run", LISTS, ids=lambda f: f.__name__.strip("_"))
+def test_lists(run: Callable[[str], Any]) -> None:
+    for (got, version), (expected, its_version) in zip(run("jax"), run("cpu"), strict=True):
+        torch.testing.assert_close(got, expected)
+        assert version == its_version
+
+
+REFUSED: dict[str, Callable[[str], Any]] = {
+    "no tensor": lambda device: torch._foreach_add_([], 1.0),
+    "too few": lambda device: torch._foreach_add_(_some(device, 3), _some(device, 2)),
+    "another shape": lambda device: torch._foreach_add_(
+        [torch.ones(3, device=device)], [torch.ones(2, 3, device=device)]
+    ),
+    "a cast": lambda device: torch._foreach_add_([torch.ones(3, dtype=torch.int64, device=device)], 1.5),
+    "a leaf": lambda device: torch._foreach_add_([torch.ones(3, device=device, requires_grad=True)], 1.0),
+    "several elements in one place": lambda device: torch._foreach_add_([torch.ones(1, device=device).expand(3)], 1.0),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_torch_refuses_of_lists(name: str) -> None:
+    raised = []
+    for device in ("cpu", "jax"):
+        with pytest.raises(RuntimeError) as caught:
+            REFUSED[name](device)
+        raised.append(str(caught.value))
+    assert raised[0] == raised[1]
+
+
+def test_a_gradient_sees_that_a_list_has_changed() -> None:
+    x = torch.ones(3, device="jax", requires_grad=True)
+    saved = x * 2
+    y = saved.square()
+    torch._foreach_add_([saved.detach()], 1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_optimizers_take_lists_by_themselves() -> None:
+    layer = torch.nn.Linear(2, 2, device="jax")
+    assert _default_to_fused_or_foreach(list(layer.parameters()), differentiable=False) == (False, True)
+    assert _has_foreach_support(list(layer.parameters()), torch.device("jax"))
+    plain = torch.nn.Linear(2, 2)
+    assert _default_to_fused_or_foreach(list(plain.parameters()), differentiable=False) == (False, False)
