@@ -24,6 +24,8 @@ from .tracing import opaque
 _OF_THE_TENSOR = frozenset({"contiguous", "data", "requires_grad_", "pin_memory"})
 # the parts of a composition are batched, not the composition on stand-ins
 _VMAP = torch._C.DispatchKeySet(torch._C.DispatchKey.FuncTorchVmapMode)
+# a transform leaves no snapshot of the dispatch state, without which torch 2.11 runs no mode
+_SNAPSHOT = torch._C.DispatchKeySet(torch._C.DispatchKey.PythonTLSSnapshot)
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -119,6 +121,11 @@ class _Redirect(TorchDispatchMode):
         return tree_map_only(torch.Tensor, _StandIn, results)
 
 
+def _without_vmap() -> Any:
+    excluded = (torch._C._dispatch_tls_local_exclude_set() | _VMAP) - _SNAPSHOT
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
+
+
 def _check_one_hot(self: torch.Tensor, num_classes: int = -1) -> None:
     """What ATen's one_hot asks of the values of a plain tensor, and not of a stand-in."""
     if not self.numel():
@@ -154,7 +161,7 @@ def make_composite(spec: OpSpec, aten: Callable[..., Any]) -> Callable[..., Any]
         if check is not None:
             check(*args, **kwargs)
         args, kwargs = tree_map_only(torch.Tensor, _stand_in, (args, kwargs))
-        with _Redirect(), torch._C._DisableFuncTorch(), torch._C._ExcludeDispatchKeyGuard(_VMAP):
+        with _Redirect(), torch._C._DisableFuncTorch(), _without_vmap():
             results = aten(*args, **kwargs)
         return tree_map_only(torch.Tensor, _behind, results)
 

@@ -38,7 +38,7 @@ def compile_step(step: Callable[..., Any], *holders: Holder) -> Callable[..., An
     tensors of the holders is written; their old arrays are donated, so there is no second copy of them.
 
     A learning rate that changes should be a tensor on the device (`lr=torch.tensor(1e-3, device="jax")`), since a
-    number is part of the program; SGD reads one as a number unless it has `foreach=True`. Optimizers take
+    number is part of the program; SGD reads one as a number if it has `foreach=False`. Optimizers take
     `capturable=True`, which keeps their step count on the device. End the step with `zero_grad()` if the gradients are
     not needed after it: then they never leave the executable.
 
