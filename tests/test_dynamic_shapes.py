@@ -286,6 +286,7 @@ SOUND: dict[str, tuple[Program, Callable[[int], tuple[Any, ...]]]] = {
     "largest of all": (lambda x: (x.amax(0), x / x.abs().max()), lambda n: (_rows(n, 4),)),
     "sorted": (lambda x: x.topk(2)[0] + x.sort(1)[0][:, :2] + x.cumsum(1)[:, :2], lambda n: (_rows(n, 4),)),
     "parts": (lambda x: torch.cat([x, 2 * x, x.new_ones(len(x), 1)], 1).split([3, 6], 1), lambda n: (_rows(n, 4),)),
+    "side by side": (lambda x: torch.stack(torch.stack([x, 2 * x], 1).relu().unbind(2)), lambda n: (_rows(n, 4),)),
     "cache": (_with_cache, lambda n: (_rows(n, 2, 6, 4), _rows(n, 2, 1, 4), torch.tensor([3]))),
     "given back": (lambda x: (x * 2, x.shape[0], x), lambda n: (_rows(n, 4),)),
     "moved": (lambda x: F.pad(x, (1, 1)).flip(1).roll(1, 1), lambda n: (_rows(n, 4),)),

@@ -88,16 +88,23 @@ def _while(step: Step) -> Sequence[State]:
 
 @rule("scan")
 def _scan(step: Step) -> Sequence[State]:
-    constants, carried = step.params["num_consts"], step.params["num_carry"]
-    over = step.operands[constants + carried :]
+    constants, start, over = _parts_of_scan(step)
     if any(s is not None and s.axis == 0 for s in over):
         raise NotProved("goes from row to row")
     ((small, large),) = _programs(step, "jaxpr")
     inside = [s and replace(s, axis=s.axis - 1) for s in over]
-    start = step.operands[constants : constants + carried]
-    results = _settled(step, (small, large), step.operands[:constants], start, inside)
-    held = [_either(pair) for pair in zip(start, results[:carried], strict=True)]
-    return [*held, *(s and replace(s, axis=s.axis + 1) for s in results[carried:])]
+    results = _settled(step, (small, large), constants, start, inside)
+    held = [_either(pair) for pair in zip(start, results[: len(start)], strict=True)]
+    return [*held, *(s and replace(s, axis=s.axis + 1) for s in results[len(start) :])]
+
+
+def _parts_of_scan(step: Step) -> Sequence[Sequence[State]]:
+    """What is the same for each step, what is carried, and what the steps go over."""
+    if "ft_in" in step.params:  # JAX 0.11
+        return [list(part) for part in step.params["ft_in"].update(step.operands).unpack()]
+    first = step.params["num_consts"]
+    second = first + step.params["num_carry"]
+    return step.operands[:first], step.operands[first:second], step.operands[second:]
 
 
 KNOWING.update({"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"})

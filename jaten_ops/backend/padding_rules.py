@@ -10,16 +10,9 @@ from typing import Any
 import numpy as np
 from jax.extend import core
 
-from .padding import KNOWING, Columns, Fact, NotProved, Rows, State, Step, join, plain, rule
+from jaten_ops.ordering.rules import ELEMENTWISE
 
-_ELEMENTWISE = (
-    "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e bitcast_convert_type cbrt "
-    "ceil clamp clz complex conj convert_element_type copy copy_p cos cosh digamma div eq erf erf_inv erfc exp "
-    "exp2 expm1 floor ge gt igamma igammac imag integer_pow is_finite le lgamma log log1p logistic lt max min mul "
-    "ne neg nextafter not or polygamma population_count pow real reduce_precision regularized_incomplete_beta rem "
-    "round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square "
-    "stop_gradient sub tan tanh xor zeta"
-)
+from .padding import KNOWING, Columns, Fact, NotProved, Rows, State, Step, join, plain, rule
 
 _MIXES = "adds up, or compares, rows"
 
@@ -46,7 +39,7 @@ def _without(state: Rows, removed: Sequence[int]) -> Rows:
     return replace(state, axis=state.axis - sum(d < state.axis for d in removed))
 
 
-@rule(*_ELEMENTWISE.split())
+@rule("bitcast_convert_type", *ELEMENTWISE.split())
 def _elementwise(step: Step) -> Sequence[State]:
     for shape in map(step.shape, range(len(step.operands))):  # an operand may be a number, or have size 1
         fits = len(shape) == len(step.out_shape) and all(
@@ -200,6 +193,22 @@ def _split(step: Step) -> Sequence[State]:
     if step.params["axis"] == state.axis:
         raise NotProved("takes single rows out")
     return [state] * len(step.large.outvars)
+
+
+@rule("unstack")
+def _unstack(step: Step) -> Sequence[State]:
+    state, axis = _first(step), step.params["axis"]
+    if axis == state.axis:
+        raise NotProved("takes single rows out")
+    return [_without(state, [axis])] * len(step.large.outvars)
+
+
+@rule("stack")
+def _stack(step: Step) -> Sequence[State]:
+    state = join(step.operands)
+    if state is None or None in step.operands:
+        raise NotProved("puts something beside rows")
+    return [replace(state, axis=state.axis + (step.params["axis"] <= state.axis))]
 
 
 @rule("rev")
