@@ -48,9 +48,10 @@ def _devices(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
 
 def _compile(lowered: jax.stages.Lowered, text: str) -> jax.stages.Compiled:
     platforms = {device.platform for device in _devices(lowered)}
-    if len(platforms) != 1:
-        return lowered.compile()
-    return lowered.compile(compiler_options=options.of_program(platforms.pop(), text))
+    with options.compiling():
+        if len(platforms) != 1:
+            return lowered.compile()
+        return lowered.compile(compiler_options=options.of_program(platforms.pop(), text))
 
 
 def load(key: str, in_tree: Any, out_tree: Any) -> jax.stages.Compiled | None:

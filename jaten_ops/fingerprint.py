@@ -114,5 +114,5 @@ def of_device(device: jax.Device) -> str | None:
     return repr((
         versions, sorted(settings.items()), sorted(flags.items()), _processor(), _threads(),
         client.platform, client.platform_version, device.device_kind, device.id, len(client.devices()),
-        host.is_own(device), options.wanted(client.platform),
+        host.is_own(device), options.described(client.platform),
     ))  # fmt: skip

@@ -11,12 +11,19 @@ program that might have one is left as it is.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
+import logging
 import math
 import os
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import jax
+
+_log = logging.getLogger(__name__)
 
 Options = dict[str, str | bool]
 
@@ -44,6 +51,60 @@ def of_program(platform: str, text: str) -> Options:
     """Those for a program, by its text in StableHLO."""
     shorter = platform == "cpu" and largest(text) <= _MOST
     return known(platform) | (_known(_not_set(_BUFFER)) if shorter else {})
+
+
+def described(platform: str) -> str:
+    """What decides, beside a program, which options it is compiled with."""
+    return repr((wanted(platform), _unrolls(platform)))
+
+
+_of_ours: contextvars.ContextVar[bool] = contextvars.ContextVar("of_ours", default=False)
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """What is compiled in this block is a program of jaten's."""
+    token = _of_ours.set(True)
+    try:
+        yield
+    finally:
+        _of_ours.reset(token)
+
+
+def is_compiling() -> bool:
+    return _of_ours.get()
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of a message of protobuf's."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    return bytes([value & 127 | 128]) + _varint(value >> 7) if value > 127 else bytes([value])
+
+
+_NO_UNROLLING = b"xla_cpu_disable_loop_unrolling"
+# CompileOptionsProto.executable_build_options.debug_options.xla_backend_extra_options, a map from names to values
+_MESSAGE = _field(3, _field(3, _field(500, _field(1, _NO_UNROLLING) + _field(2, b""))))
+
+
+def _unrolls(platform: str) -> bool:
+    return platform != "cpu" or _NO_UNROLLING.decode() in os.environ.get("XLA_FLAGS", "")
+
+
+def without_unrolling(given: Any, platform: str) -> Any:
+    """XLA's compile options, jaxlib's object, with which LLVM unrolls no loop, if they are a CPU's.
+
+    No option of a program's can say it: they are handed over as a message, and that has it.
+    """
+    if _unrolls(platform):
+        return given
+    try:
+        return type(given).ParseFromString(given.SerializeAsString() + _MESSAGE)
+    except Exception as error:  # private: a jaxlib that has changed them compiles as it does by itself
+        _log.info("loops are unrolled: %s", error)
+        return given
 
 
 def largest(text: str) -> int:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
 import torch
+from jaxlib import _jax
 
 from jaten_ops import executables, kernel_cache, options
 
@@ -83,3 +89,41 @@ def test_buffers_are_short_unless_an_array_is_long(monkeypatch: pytest.MonkeyPat
     assert options.of_program("cuda", "tensor<1024xf32>") == {}
     monkeypatch.setenv("XLA_FLAGS", f"--{name}=1000000")
     assert name not in options.of_program("cpu", "tensor<1024xf32>")
+
+
+_PRINT = "from jaxlib import _jax; print(_jax.CompileOptions().SerializeAsString().hex())"
+
+
+def test_no_loop_is_unrolled_as_with_the_flag_of_xla() -> None:
+    """Where this fails, the message has changed, or the flag."""
+    environment = os.environ | {"XLA_FLAGS": f"--xla_backend_extra_options={options._NO_UNROLLING.decode()}"}
+    flagged = subprocess.run(
+        [sys.executable, "-c", _PRINT], env=environment, capture_output=True, check=True, text=True
+    )
+    told = options.without_unrolling(_jax.CompileOptions(), "cpu").SerializeAsString()
+    assert told.hex() == flagged.stdout.strip() != _jax.CompileOptions().SerializeAsString().hex()
+
+
+def test_unrolling_is_left_to_other_platforms_and_to_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = _jax.CompileOptions()
+    assert options.without_unrolling(given, "cuda") is given
+    assert options.without_unrolling("no such options", "cpu") == "no such options"
+    before = options.described("cpu")
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_backend_extra_options={options._NO_UNROLLING.decode()}")
+    assert options.without_unrolling(given, "cpu") is given
+    assert options.described("cpu") != before
+
+
+def test_unrolling_is_left_to_the_programs_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JATEN_CACHE", "0")
+    options.of_program("cpu", "")  # which compiles programs to find out
+    x = torch.ones(3, 7, 13, device="jax")  # a shape that no other test has compiled
+    told: list[Any] = []
+    tell = kernel_cache.without_unrolling
+    monkeypatch.setattr(kernel_cache, "without_unrolling", lambda *given: told.append(given) or tell(*given))
+    jax.jit(lambda x: jnp.sin(x) * 17).lower(jnp.ones(3)).compile()
+    assert not told
+    executables.compiled(jax.jit(lambda x: jnp.sin(x) * 19).lower(jnp.ones(3)))
+    assert len(told) == 1
+    x.sinh()
+    assert len(told) == 2

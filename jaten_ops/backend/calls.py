@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import torch
 
-from jaten_ops import bridge
+from jaten_ops import bridge, x64
 from jaten_ops.execute import raise_first_broken
 from jaten_ops.ordering import Order
 
@@ -50,6 +50,7 @@ class Program:
             or a tuple of one value.
         errors: what the conditions stand for that are the last result; empty if there are none.
         seed: what draws the last operand, if there is a need of one.
+        wide: whether operands are NumPy arrays of 64-bit numbers, so that JAX has to have these types on.
         waits: whether the call is to be over only when the results are there.
     """
 
@@ -58,6 +59,7 @@ class Program:
     outputs: Sequence[Callable[[Any], Any] | int | tuple[Any]]
     errors: Sequence[Exception]
     seed: Callable[[], Any] | None
+    wide: bool
     waits: bool
 
 
@@ -65,7 +67,7 @@ def make_call(program: Program, count: int, statics: Statics) -> Callable[[list[
     """A function of a list of `count` inputs, which it empties, as AOTAutograd's boxed calls do."""
     scope: dict[str, Any] = {"run": program.run, "kept": statics.arrays, "places": statics.places}
     scope |= {"keep": statics.keep, "seed": program.seed, "wait": jax.block_until_ready}
-    scope |= {"check": raise_first_broken, "errors": program.errors}
+    scope |= {"check": raise_first_broken, "errors": program.errors, "enter": x64.enter, "leave": x64.leave}
     lines = [f"{''.join(f'a{i}, ' for i in range(count))} = args", "args.clear()"] if count else []
     operands = []
     for i, convert in program.operands:
@@ -75,7 +77,8 @@ def make_call(program: Program, count: int, statics: Statics) -> Callable[[list[
         else:
             scope[f"convert_{i}"] = convert
             operands.append(f"convert_{i}(a{i})")
-    lines.append(f"results = run({', '.join([*operands, *(['seed()'] if program.seed else [])])})")
+    run = f"results = run({', '.join([*operands, *(['seed()'] if program.seed else [])])})"
+    lines += ["before = enter()", f"try: {run}", "finally: leave(before)"] if program.wide else [run]
     if program.errors:
         lines.append("check(results.pop(), errors)")
     if program.waits:

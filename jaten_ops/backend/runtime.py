@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import weakref
@@ -237,8 +236,9 @@ class Executable:
         each = zip(self._arrays, layouts, left, strict=False)  # the conditions come last
         exports = iter([o.export(layout, order, symbols, keeps=self._on_host) for o, layout, order in each])
         outputs = [next(exports) if o.is_array else o.other(symbols) for o in self._outputs]
-        seed = functools.partial(_seed, self._place) if lowered.random else None
-        program = Program(run, operands, outputs, errors, seed, self._must_wait)
+        seed = _seed if lowered.random else None
+        wide = lowered.random or any(take is not None and bridge.is_wide(args[i]) for i, take in operands)
+        program = Program(run, operands, outputs, errors, seed, wide, self._must_wait)
         return make_call(program, len(args), self._statics)
 
 
@@ -259,8 +259,8 @@ def _described(array: Any, place: Any) -> Any:
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
 
 
-def _seed(place: Any) -> jax.Array:
-    return bridge.borrow(torch.empty((), dtype=torch.int64).random_(), place)
+def _seed() -> np.ndarray:
+    return torch.empty((), dtype=torch.int64).random_().numpy()
 
 
 def _is_symbolic(value: Any) -> bool:
