@@ -48,7 +48,7 @@ def _devices(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
 
 def _compile(lowered: jax.stages.Lowered, text: str) -> jax.stages.Compiled:
     platforms = {device.platform for device in _devices(lowered)}
-    with options.compiling():
+    with options.compiling(text):
         if len(platforms) != 1:
             return lowered.compile()
         return lowered.compile(compiler_options=options.of_program(platforms.pop(), text))

@@ -1,7 +1,7 @@
 """The executables of single kernels: compiled with jaten's options, and kept for the next process.
 
 `jax.jit` compiles them when they are called, so this is done where JAX calls XLA: for programs that have the name of
-one of jaten's kernels. What no option of a program can say is told XLA here of whole graphs, too, and of nothing else.
+one of jaten's kernels. What no option of a program can say XLA is told here of whole graphs, too, and of nothing else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import disk, fingerprint
-from .options import is_compiling, known, without_unrolling
+from .options import keeps_loops, known, without_unrolling
 
 compilation_cache: Any
 compiler: Any
@@ -35,7 +35,7 @@ def _watched(compile_program: Callable[..., Any], key_of: Callable[..., str]) ->
 
     @functools.wraps(compile_program)
     def compile_or_load(backend: Any, module: Any, devices: Any, options: Any, callbacks: Any) -> Any:
-        if is_compiling() or _is_ours(module):
+        if keeps_loops():
             options = without_unrolling(options, backend.platform)
         if _is_ours(module):
             options.env_option_overrides = [*options.env_option_overrides, *known(backend.platform).items()]

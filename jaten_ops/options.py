@@ -7,6 +7,10 @@ A program's temporary memory is one buffer, which XLA takes from malloc in a thr
 longer than 64 MiB ready: it has the kernel map and clear all of it at each call, a third of the time of a training step
 of convolutions. So XLA is told to take several shorter buffers. It warns of each array that is longer than those: a
 program that might have one is left as it is.
+
+LLVM unrolls a loop of few steps before it looks for vectors, and finds none then: gathering rows of 64 elements takes
+twice as long. Unrolling pays for shorter rows, and where a loop asks whether it is within some padding. So a program of
+such rows in which nothing is padded is compiled without.
 """
 
 from __future__ import annotations
@@ -34,6 +38,10 @@ _OF_CPU: Options = {
 _BUFFER: Options = {"xla_multiheap_size_constraint_per_heap": str(60 * 2**20)}
 _MOST = 30 * 2**20  # bytes of an array, of which XLA may make one of twice the width: bfloat16 is computed in float32
 
+_PADS = re.compile("stablehlo.(convolution|pad|reduce_window)")
+_MIDDLE = 13, 72  # elements of a row: fewer are unrolled well, more are not unrolled
+_LEAST_ELEMENTS = 2**12  # of an array that counts
+
 _TYPE = re.compile(r"tensor<((?:\d+x)*)(complex<)?[a-z]+(\d+)")  # shape, and the bits of an element, in StableHLO
 
 
@@ -58,21 +66,35 @@ def described(platform: str) -> str:
     return repr((wanted(platform), _unrolls(platform)))
 
 
-_of_ours: contextvars.ContextVar[bool] = contextvars.ContextVar("of_ours", default=False)
+_keeps_loops: contextvars.ContextVar[bool] = contextvars.ContextVar("keeps_loops", default=False)
 
 
 @contextlib.contextmanager
-def compiling() -> Iterator[None]:
-    """What is compiled in this block is a program of jaten's."""
-    token = _of_ours.set(True)
+def compiling(text: str) -> Iterator[None]:
+    """In this block a program is compiled, by its text in StableHLO."""
+    token = _keeps_loops.set(vectors_by_rows(text))
     try:
         yield
     finally:
-        _of_ours.reset(token)
+        _keeps_loops.reset(token)
 
 
-def is_compiling() -> bool:
-    return _of_ours.get()
+def keeps_loops() -> bool:
+    """Whether LLVM is to unroll no loop of what this thread compiles."""
+    return _keeps_loops.get()
+
+
+def vectors_by_rows(text: str) -> bool:
+    """Whether the rows of a program are too short for LLVM to find vectors in their loops, and too long for none."""
+    if _PADS.search(text):
+        return False
+    middle = short = 0
+    for shape, _, _ in _types(text):
+        sizes = [int(size) for size in shape.split("x")[:-1]]
+        if sizes and math.prod(sizes) >= _LEAST_ELEMENTS:
+            middle += math.prod(sizes) * (_MIDDLE[0] <= sizes[-1] <= _MIDDLE[1])
+            short += math.prod(sizes) * (1 < sizes[-1] < _MIDDLE[0])
+    return middle > 4 * short
 
 
 def _field(number: int, content: bytes) -> bytes:
@@ -109,8 +131,12 @@ def without_unrolling(given: Any, platform: str) -> Any:
 
 def largest(text: str) -> int:
     """Bytes of the longest array of a program, by its text in StableHLO."""
-    types = set(_TYPE.findall(text))
-    return max((_bytes(*found) for found in types), default=0)
+    return max((_bytes(*found) for found in _types(text)), default=0)
+
+
+@functools.lru_cache(maxsize=1)
+def _types(text: str) -> frozenset[tuple[str, str, str]]:
+    return frozenset(_TYPE.findall(text))
 
 
 def _bytes(shape: str, is_complex: str, bits: str) -> int:

@@ -117,13 +117,39 @@ def test_unrolling_is_left_to_other_platforms_and_to_the_user(monkeypatch: pytes
 def test_unrolling_is_left_to_the_programs_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JATEN_CACHE", "0")
     options.of_program("cpu", "")  # which compiles programs to find out
-    x = torch.ones(3, 7, 13, device="jax")  # a shape that no other test has compiled
     told: list[Any] = []
     tell = kernel_cache.without_unrolling
     monkeypatch.setattr(kernel_cache, "without_unrolling", lambda *given: told.append(given) or tell(*given))
-    jax.jit(lambda x: jnp.sin(x) * 17).lower(jnp.ones(3)).compile()
+    rows = jax.jit(lambda x, i: x[i]).lower(jnp.ones((512, 64)), jnp.zeros(512, int))
+    rows.compile()
     assert not told
-    executables.compiled(jax.jit(lambda x: jnp.sin(x) * 19).lower(jnp.ones(3)))
+    executables.compiled(rows)
     assert len(told) == 1
-    x.sinh()
-    assert len(told) == 2
+    executables.compiled(jax.jit(jnp.sin).lower(jnp.ones(3)))
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("tensor<1024x64xf32>", True),
+        ("tensor<1024x16xf32>, tensor<1024x1xf32>", True),
+        ("tensor<1024x8xf32>", False),
+        ("tensor<1024x128xf32>", False),
+        ("tensor<1024x64xf32>, tensor<4096x3xf32>", True),
+        ("tensor<1024x64xf32>, tensor<4096x8xf32>", False),
+        ("tensor<4x64xf32>", False),
+        ("tensor<1024x64xf32>, stablehlo.pad", False),
+        ("tensor<1024x64xf32>, stablehlo.convolution", False),
+        ("", False),
+    ],
+)
+def test_programs_whose_loops_are_kept(text: str, expected: bool) -> None:
+    assert options.vectors_by_rows(text) == expected
+
+
+def test_operations_stand_in_a_program_as_expected() -> None:
+    padded = jax.jit(lambda x: jnp.pad(x, 1)).lower(jnp.ones((512, 64))).as_text()
+    summed = jax.jit(lambda x: jax.lax.cumsum(x, 1)).lower(jnp.ones((512, 64))).as_text()
+    convolved = jax.jit(_convolved).lower(jnp.ones((4, 32, 32, 16)), jnp.ones((3, 3, 16, 32))).as_text()
+    assert not any(map(options.vectors_by_rows, (padded, summed, convolved)))
