@@ -48,10 +48,11 @@ def _devices(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
 
 def _compile(lowered: jax.stages.Lowered, text: str) -> jax.stages.Compiled:
     platforms = {device.platform for device in _devices(lowered)}
-    with options.compiling(text):
-        if len(platforms) != 1:
-            return lowered.compile()
-        return lowered.compile(compiler_options=options.of_program(platforms.pop(), text))
+    if len(platforms) != 1:
+        return lowered.compile()
+    told = options.of_program(platforms.pop(), text)
+    with options.compiling(told):
+        return lowered.compile(compiler_options=told.options)
 
 
 def load(key: str, in_tree: Any, out_tree: Any) -> jax.stages.Compiled | None:

@@ -22,8 +22,8 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
 
 import jax
 
@@ -42,6 +42,7 @@ _PADS = re.compile("stablehlo.(convolution|pad|reduce_window)")
 _MIDDLE = 13, 72  # elements of a row: fewer are unrolled well, more are not unrolled
 _LEAST_ELEMENTS = 2**12  # of an array that counts
 
+_Type = tuple[str, str, str]
 _TYPE = re.compile(r"tensor<((?:\d+x)*)(complex<)?[a-z]+(\d+)")  # shape, and the bits of an element, in StableHLO
 
 
@@ -55,10 +56,25 @@ def known(platform: str) -> Options:
     return _known(wanted(platform))
 
 
-def of_program(platform: str, text: str) -> Options:
-    """Those for a program, by its text in StableHLO."""
-    shorter = platform == "cpu" and largest(text) <= _MOST
-    return known(platform) | (_known(_not_set(_BUFFER)) if shorter else {})
+class Told(NamedTuple):
+    """What a program is compiled with.
+
+    Attributes:
+        options: as JAX takes them.
+        keeps_loops: whether LLVM unrolls none, which is no option of JAX's.
+    """
+
+    options: Options
+    keeps_loops: bool
+
+
+def of_program(platform: str, text: str) -> Told:
+    """For a program, by its text in StableHLO."""
+    if platform != "cpu":
+        return Told(known(platform), keeps_loops=False)
+    types = set(_TYPE.findall(text))
+    shorter = _known(_not_set(_BUFFER)) if _largest(types) <= _MOST else {}
+    return Told(known(platform) | shorter, keeps_loops=not _PADS.search(text) and _are_middle(types))
 
 
 def described(platform: str) -> str:
@@ -70,9 +86,9 @@ _keeps_loops: contextvars.ContextVar[bool] = contextvars.ContextVar("keeps_loops
 
 
 @contextlib.contextmanager
-def compiling(text: str) -> Iterator[None]:
-    """In this block a program is compiled, by its text in StableHLO."""
-    token = _keeps_loops.set(vectors_by_rows(text))
+def compiling(told: Told) -> Iterator[None]:
+    """In this block such a program is compiled."""
+    token = _keeps_loops.set(told.keeps_loops)
     try:
         yield
     finally:
@@ -84,12 +100,10 @@ def keeps_loops() -> bool:
     return _keeps_loops.get()
 
 
-def vectors_by_rows(text: str) -> bool:
-    """Whether the rows of a program are too short for LLVM to find vectors in their loops, and too long for none."""
-    if _PADS.search(text):
-        return False
+def _are_middle(types: Collection[_Type]) -> bool:
+    """Whether most rows are too short for LLVM to find vectors in their loops, and too long for there to be none."""
     middle = short = 0
-    for shape, _, _ in _types(text):
+    for shape, _, _ in types:
         sizes = [int(size) for size in shape.split("x")[:-1]]
         if sizes and math.prod(sizes) >= _LEAST_ELEMENTS:
             middle += math.prod(sizes) * (_MIDDLE[0] <= sizes[-1] <= _MIDDLE[1])
@@ -129,14 +143,9 @@ def without_unrolling(given: Any, platform: str) -> Any:
         return given
 
 
-def largest(text: str) -> int:
-    """Bytes of the longest array of a program, by its text in StableHLO."""
-    return max((_bytes(*found) for found in _types(text)), default=0)
-
-
-@functools.lru_cache(maxsize=1)
-def _types(text: str) -> frozenset[tuple[str, str, str]]:
-    return frozenset(_TYPE.findall(text))
+def _largest(types: Collection[_Type]) -> int:
+    """Bytes of the longest array."""
+    return max((_bytes(*found) for found in types), default=0)
 
 
 def _bytes(shape: str, is_complex: str, bits: str) -> int:

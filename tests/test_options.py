@@ -73,22 +73,22 @@ def test_kernels_are_compiled_with_them_too(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_the_longest_array_of_a_program(text: str, size: int) -> None:
-    assert options.largest(text) == size
+    assert options._largest(set(options._TYPE.findall(text))) == size
 
 
 def test_types_stand_in_a_program_as_expected() -> None:
     lowered = jax.jit(lambda x: x.astype(jnp.complex64)).lower(jnp.ones((10, 30)))
-    assert options.largest(lowered.as_text()) == 10 * 30 * 8
+    assert options._largest(set(options._TYPE.findall(lowered.as_text()))) == 10 * 30 * 8
 
 
 def test_buffers_are_short_unless_an_array_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where this fails, XLA has renamed the option: of longer arrays it would warn."""
     (name,) = options._BUFFER
-    assert name in options.of_program("cpu", "tensor<1024xf32>")
-    assert name not in options.of_program("cpu", "tensor<16777216xf32>")
-    assert options.of_program("cuda", "tensor<1024xf32>") == {}
+    assert name in options.of_program("cpu", "tensor<1024xf32>").options
+    assert name not in options.of_program("cpu", "tensor<16777216xf32>").options
+    assert options.of_program("cuda", "tensor<1024x64xf32>") == ({}, False)
     monkeypatch.setenv("XLA_FLAGS", f"--{name}=1000000")
-    assert name not in options.of_program("cpu", "tensor<1024xf32>")
+    assert name not in options.of_program("cpu", "tensor<1024xf32>").options
 
 
 _PRINT = "from jaxlib import _jax; print(_jax.CompileOptions().SerializeAsString().hex())"
@@ -145,11 +145,11 @@ def test_unrolling_is_left_to_the_programs_of_others(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_programs_whose_loops_are_kept(text: str, expected: bool) -> None:
-    assert options.vectors_by_rows(text) == expected
+    assert options.of_program("cpu", text).keeps_loops == expected
 
 
 def test_operations_stand_in_a_program_as_expected() -> None:
     padded = jax.jit(lambda x: jnp.pad(x, 1)).lower(jnp.ones((512, 64))).as_text()
     summed = jax.jit(lambda x: jax.lax.cumsum(x, 1)).lower(jnp.ones((512, 64))).as_text()
     convolved = jax.jit(_convolved).lower(jnp.ones((4, 32, 32, 16)), jnp.ones((3, 3, 16, 32))).as_text()
-    assert not any(map(options.vectors_by_rows, (padded, summed, convolved)))
+    assert not any(options.of_program("cpu", text).keeps_loops for text in (padded, summed, convolved))
