@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import pytest
 import torch
 import torch._dynamo
@@ -85,6 +86,15 @@ def test_zero_copy_in_and_out() -> None:
     assert array.unsafe_buffer_pointer() == x.data_ptr()
     out = bridge.export(array)
     assert out.data_ptr() == x.data_ptr()
+
+
+def test_64_bit_inputs_are_not_narrowed() -> None:
+    fn = torch.compile(lambda i, x: (i + 1, x * 2), backend="jaten")
+    for i, x in ((2**62 + 3, 1e300), (-(2**40), 2.0**-1000)):
+        integers, floats = torch.tensor([i, 1]), torch.tensor([x, 1.0], dtype=torch.float64)
+        for got, expected in zip(fn(integers, floats), (integers + 1, floats * 2), strict=True):
+            assert torch.equal(got, expected) and got.dtype == expected.dtype
+    assert not jax.config.jax_enable_x64 and jax.numpy.arange(3).dtype == "int32"
 
 
 def test_parameters_are_not_converted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
