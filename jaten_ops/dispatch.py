@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.autograd.graph import increment_version
 from torch.utils._pytree import tree_leaves
 
 from . import bridge, carrier, device, foreign, in_place, library, registry, variants, view_ops
@@ -247,7 +246,7 @@ def _counts(spec: OpSpec) -> bool:
 
 def _store_counted(target: torch.Tensor, result: torch.Tensor) -> None:
     if not is_traced(target):
-        increment_version(target)
+        in_place.count_writes([target])
     store(target, result)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
 from torch.autograd.graph import increment_version
 
 # private; the test of this module fails when they go
@@ -42,6 +43,16 @@ def shortened(spec: OpSpec, base: OpSpec, general: Handler) -> Handler:
         else None
     )  # fmt: skip
     return general if short is None else short(OpKernel(base, array_of, lambda array: array).prepared(), general)
+
+
+def count_writes(targets: Sequence[torch.Tensor]) -> None:
+    """Tells autograd that tensors are about to be written to; raises RuntimeError where torch allows no such write."""
+    if not torch.is_inference_mode_enabled() and any(t.is_inference() for t in targets):
+        raise RuntimeError(
+            "Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a"
+            " normal tensor before doing inplace update."
+        )
+    increment_version(targets)
 
 
 def _own(tensor: Any) -> View | None:
@@ -98,7 +109,7 @@ def _arrays_to_arrays(run: Callable[..., Any], general: Handler) -> Handler:
             return general(*args, **kwargs)
         if not all(map(_fits, views, arrays)):
             return general(*args, **kwargs)
-        increment_version(args[0])
+        count_writes(args[0])
         for view, array in zip(views, arrays, strict=True):
             view.write(array)
         return None

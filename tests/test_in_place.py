@@ -136,6 +136,19 @@ def test_a_gradient_sees_that_a_list_has_changed() -> None:
         y.sum().backward()
 
 
+def test_inference_tensors_are_written_to_in_that_mode_alone() -> None:
+    for device in ("cpu", "jax"):
+        with torch.inference_mode():
+            made = _some(device)
+            torch._foreach_add_(made, 1.0)
+        for write in (
+            lambda a: torch._foreach_add_(a, 1.0),
+            lambda a: torch.ops.aten._foreach_add.Scalar_out(a, 1.0, out=a),
+        ):
+            with pytest.raises(RuntimeError, match="Inplace update to inference tensor outside InferenceMode"):
+                write(made)
+
+
 def test_optimizers_take_lists_by_themselves() -> None:
     layer = torch.nn.Linear(2, 2, device="jax")
     assert _default_to_fused_or_foreach(list(layer.parameters()), differentiable=False) == (False, True)
