@@ -98,7 +98,8 @@ class Checked:
 def raise_first_broken(holds: jax.Array, errors: Sequence[Exception]) -> None:
     """Raises the error of the first condition that does not hold; waits for the computation."""
     try:
-        values: Any = memoryview(holds)  # type: ignore[arg-type]  # half the cost of NumPy's array, which only waits, too
+        # waits as NumPy's array does, at half the cost
+        values: Any = memoryview(holds)  # type: ignore[arg-type]  # JAX's stubs do not tell of its buffer protocol
     except (BufferError, TypeError):  # it is not in the host's memory
         values = np.asarray(holds)
     if 0 in values:

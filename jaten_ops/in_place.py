@@ -22,7 +22,7 @@ from .tensor import Handler, Tensor, Traced, array_of
 
 # Optimizers and gradient clipping take lists of the device's tensors at once, as on CUDA. torch adds its DTensor so.
 for _types in (_OF_OPTIMIZERS, _OF_CLIPPING):
-    _types.append(Tensor)  # type: ignore[arg-type]  # lists of a type that is inferred
+    _types.append(Tensor)  # type: ignore[arg-type]  # torch's lists have no annotation but what is in them
 
 
 def shortened(spec: OpSpec, base: OpSpec, general: Handler) -> Handler:

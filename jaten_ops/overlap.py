@@ -126,11 +126,23 @@ def _rule(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> dict[str, bool]
         return {n: n != "self" for n in inputs}
     if name in _ONE:
         return {_ONE[name]: False} if _ONE[name] in inputs else None
-    if name.startswith("_foreach_") and name not in _UNCHECKED:  # each tensor of a list as the operator of one
-        return {}
+    if name.startswith("_foreach_"):  # its out= overload copies what it has computed
+        checked = inputs if spec.kind == "inplace" else []
+        return None if name in _UNCHECKED else dict.fromkeys(checked, False)
     own = torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{spec.overload}", "CPU")
     pointwise = "pointwise" in base.tags and own and name not in _UNCHECKED
     return dict.fromkeys(inputs, False) if pointwise or name in _AS_POINTWISE else None
+
+
+def _whole(bound: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield bound
+
+
+def _each(bound: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The arguments of an operator on lists for each of their places, as those of the operator on one tensor."""
+    lists = {name: value for name, value in bound.items() if isinstance(value, list | tuple)}
+    for values in zip(*lists.values(), strict=False):  # that they are as long as each other is not asked here
+        yield bound | dict(zip(lists, values, strict=True))
 
 
 def make_check(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> Callable[[dict[str, Any]], None] | None:
@@ -145,18 +157,20 @@ def make_check(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> Callable[[
     if rule is None:
         return None
     when = _WHEN.get(base.overload)
+    calls = _each if base.overload.startswith("_foreach_") else _whole
 
     def check(bound: dict[str, Any]) -> None:
         if torch._C._are_functorch_transforms_active():
             return  # what is batched shares memory as it pleases
         if when is not None and not when(bound):
             return
-        for target in _tensors(bound, written):
-            if _overlaps_itself(target) == 1:
-                raise RuntimeError(f"unsupported operation: {_ITSELF}. {_REMEDY}")
-            for name, apart in rule.items():
-                for source in _tensors(bound, (name,)):
-                    _check_input(target, source, apart)
+        for own in calls(bound):
+            for target in _tensors(own, written):
+                if _overlaps_itself(target) == 1:
+                    raise RuntimeError(f"unsupported operation: {_ITSELF}. {_REMEDY}")
+                for name, apart in rule.items():
+                    for source in _tensors(own, (name,)):
+                        _check_input(target, source, apart)
 
     return check
 

@@ -10,7 +10,7 @@ import torch
 from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils._foreach_utils import _has_foreach_support
 
-import jaten_ops  # noqa: F401  # the device
+import jaten_ops  # noqa: F401  # makes the device
 
 Tensors = list[torch.Tensor]
 
@@ -46,6 +46,13 @@ def _with_one_another(device: str) -> Any:
     return _seen(a + kept)
 
 
+def _before_it_is_written(device: str) -> Any:
+    """One operand is part of another place's target."""
+    base, other = torch.arange(5.0, device=device), torch.ones(4, device=device)
+    torch._foreach_add_([other, base[1:]], [base[:-1], other.clone()])
+    return _seen([base, other])
+
+
 def _views(device: str) -> Any:
     base = torch.arange(12.0, device=device).reshape(3, 4)
     rows, transposed = list(base.unbind()), torch.arange(6.0, device=device).reshape(2, 3).t()
@@ -76,7 +83,7 @@ def _with_gradients(device: str) -> Any:
     a = [t.requires_grad_() for t in _some(device)]
     b = [t * 1 for t in a]
     torch._foreach_mul_(b, a)
-    sum(t.sum() for t in b).backward()  # type: ignore[union-attr]  # of tensors, which are three
+    sum(t.sum() for t in b).backward()  # type: ignore[union-attr]  # of no tensor it would be 0
     return [*((t.grad.cpu(), 0) for t in a), *_seen([t.detach() for t in b])]
 
 
@@ -93,7 +100,7 @@ def _out_of_one(device: str) -> Any:
 
 
 LISTS = [
-    *(_apart, _with_themselves, _with_one_another, _views, _seen_by_a_view, _of_other_dtypes),
+    *(_apart, _with_themselves, _with_one_another, _before_it_is_written, _views, _seen_by_a_view, _of_other_dtypes),
     *(_one_by_a_number_on_the_cpu, _with_gradients, _out, _out_of_one),
 ]
 
@@ -105,6 +112,10 @@ def test_lists(run: Callable[[str], Any]) -> None:
         assert version == its_version
 
 
+def _shifted(base: torch.Tensor) -> None:
+    torch._foreach_add_([base.clone(), base[1:]], [base.clone(), base[:-1]])
+
+
 REFUSED: dict[str, Callable[[str], Any]] = {
     "no tensor": lambda device: torch._foreach_add_([], 1.0),
     "too few": lambda device: torch._foreach_add_(_some(device, 3), _some(device, 2)),
@@ -113,6 +124,7 @@ REFUSED: dict[str, Callable[[str], Any]] = {
     ),
     "a cast": lambda device: torch._foreach_add_([torch.ones(3, dtype=torch.int64, device=device)], 1.5),
     "a leaf": lambda device: torch._foreach_add_([torch.ones(3, device=device, requires_grad=True)], 1.0),
+    "what is partly written": lambda device: _shifted(torch.arange(5.0, device=device)),
     "several elements in one place": lambda device: torch._foreach_add_([torch.ones(1, device=device).expand(3)], 1.0),
 }
 
