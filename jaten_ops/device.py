@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,10 +16,10 @@ from . import engine
 from .errors import DeviceSlotError
 
 _UNCLAIMED = "privateuseone"
-# modules for which there is no accelerator; private to torch, a test of each fails where it has another name
+# functions for which there is no accelerator; private to torch, a test of each fails where it has another name
 _DENIED = frozenset({
-    "torch._dynamo.variables.streams",  # each call of a compiled program would look up the current stream
-    "torch._utils",  # nn.DataParallel would move any model to the device
+    ("torch._dynamo.variables.streams", "__init__"),  # each compiled call would look up the current stream
+    ("torch._utils", "_get_available_device_type"),  # nn.DataParallel would move any model to the device
 })  # fmt: skip
 _Device = torch.device | str | int | None
 
@@ -29,6 +30,10 @@ def index_of(device: _Device) -> int:
     if not 0 <= found < len(jax.devices()):
         raise RuntimeError(f"jax:{found}: no such device; JAX has {len(jax.devices())} ({jax.default_backend()})")
     return found
+
+
+def _is_denied(frame: types.FrameType | None) -> bool:
+    return frame is not None and (frame.f_globals.get("__name__"), frame.f_code.co_name) in _DENIED
 
 
 class _Chosen:
@@ -64,10 +69,7 @@ class JaxModule:
         `nn.DataParallel` copies to the devices of CUDA: it is the module itself now, as where there is no device.
         """
         caller = sys._getframe(1)
-        if caller.f_globals.get("__name__") in _DENIED:
-            return False
-        behind = caller.f_back  # torch.accelerator.is_available
-        return behind is None or behind.f_globals.get("__name__") not in _DENIED
+        return not (_is_denied(caller) or _is_denied(caller.f_back))  # the latter by torch.accelerator.is_available
 
     def is_initialized(self) -> bool:
         return True

@@ -49,7 +49,7 @@ from .tensor import (
     view_like,
 )
 from .tracing import is_traced_now, keep_out_of_constants, opaque, out_of_sight
-from .view_ops import strides_in
+from .view_ops import strides_in, strides_resized
 
 _aten = torch.ops.aten
 
@@ -166,8 +166,17 @@ def _to_copy(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     kept = {k: v for k, v in kwargs.items() if k not in ("non_blocking", "layout", "pin_memory")}
     if is_traced(tensor):
         return torch.ops.aten._to_copy(to_carrier(tensor), **kept)
-    # a copy: what torch may write to is never a jax.Array's own memory
-    return torch.ops.aten._to_copy(bridge.export(array_of(tensor)), **(kept | {"device": wanted})).clone()
+    # which copies: what torch may write to is never a jax.Array's own memory
+    return torch.ops.aten._to_copy(_in_its_strides(tensor), **(kept | {"device": wanted}))
+
+
+def _in_its_strides(tensor: torch.Tensor) -> torch.Tensor:
+    """The values as a tensor on the CPU that lies as `clone` of the tensor does."""
+    exported, view = bridge.export(array_of(tensor)), carrier.view_of(tensor)
+    if view.is_row_major():
+        return exported
+    like = torch.empty_strided(view.shape, view.strides(), dtype=exported.dtype, device="meta")
+    return torch.empty_like(like, device="cpu").copy_(exported)
 
 
 def _lift_fresh(tensor: torch.Tensor) -> torch.Tensor:
@@ -202,15 +211,21 @@ def _native_batch_norm(*args: Any, **kwargs: Any) -> Any:
     return tuple(results)
 
 
-def _resize_(tensor: torch.Tensor, size: Sequence[int], *, memory_format: Any = None) -> torch.Tensor:
+def _resize_(
+    tensor: torch.Tensor, size: Sequence[int], *, like: torch.Tensor | None = None, memory_format: Any = None
+) -> torch.Tensor:
     if is_traced(tensor):
         to_carrier(tensor).resize_(size, memory_format=memory_format)
         return tensor
-    stride = strides_in(memory_format or torch.contiguous_format, size)
-    if tuple(size) != tuple(tensor.shape):
-        value = unwritten.value_of(tensor.dtype)
-        become(tensor, resized(carrier.view_of(tensor), tuple(size), stride, value), tensor.dtype)
+    view = carrier.view_of(tensor)
+    stride = strides_resized(view, size, None if like is None else carrier.view_of(like), memory_format)
+    if (tuple(size), stride) != (view.shape, view.strides()):
+        become(tensor, resized(view, tuple(size), stride, unwritten.value_of(tensor.dtype)), tensor.dtype)
     return tensor
+
+
+def _resize_as_(tensor: torch.Tensor, like: torch.Tensor, *, memory_format: Any = None) -> torch.Tensor:
+    return _resize_(tensor, like.shape, like=like, memory_format=memory_format)
 
 
 def _set_(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
@@ -260,7 +275,7 @@ HANDLERS.update(
         _aten.native_batch_norm.default: _native_batch_norm,
         _aten._local_scalar_dense.default: _local_scalar_dense,
         _aten.resize_.default: _resize_,
-        _aten.resize_as_.default: lambda tensor, like, **kwargs: _resize_(tensor, like.shape, **kwargs),
+        _aten.resize_as_.default: _resize_as_,
         _aten._convolution.default: scripting.convolve,
         _aten.set_.source_Tensor: _set_,
         _aten.set_.source_Tensor_storage_offset: _set_part_,
@@ -292,7 +307,9 @@ def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
 @opaque
 def _no_array(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Any operator on what torch makes on the device without asking: tensors that are not one dense array."""
-    got = next(t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and is_on_jax(t))
+    got = next((t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and is_on_jax(t)), None)
+    if got is None:  # a factory
+        raise UnsupportedInputError(func.name(), "the device jax", "another one: there are dense tensors on jax alone")
     kind = "nested" if got.is_nested else "quantized" if got.is_quantized else str(got.layout).removeprefix("torch.")
     expected = "a dense one, as x.to_dense() is before it is moved, or a nested one with layout=torch.jagged"
     raise UnsupportedInputError(func.name(), f"a {kind} tensor on {got.device}", expected)

@@ -144,7 +144,10 @@ def placed(result: torch.Tensor, wanted: Any) -> torch.Tensor:
     where = torch.device(wanted)
     if where.type != "jax":
         return result.to(where)
-    return result if where.index is None else from_array(device.put(array_of(result), where))
+    if where.index is None or where == result.device:
+        return result
+    view, array = carrier.view_of(result), device.put(array_of(result), where)
+    return from_array(array) if view.is_row_major() else from_view(View.laid_out(array, view.strides()), result.dtype)
 
 
 def _moved(value: Any) -> Any:

@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal import common_device_type
 
 import jaten_ops  # noqa: F401  # claims the device
 
@@ -56,6 +57,12 @@ def test_data_parallel_is_the_module(device: str) -> None:
     module, x = nn.Linear(3, 2).to(device), torch.ones(4, 3, device=device)
     parallel = nn.DataParallel(module)
     assert torch.equal(parallel(x), module(x)) and module.weight.device.type == device
+
+
+def test_torchs_device_generic_tests_are_made_for_it() -> None:
+    """PyTorch's own test files, and whoever tests a library by its means, find the device."""
+    bases = common_device_type.get_device_type_test_bases()
+    assert common_device_type.PrivateUse1TestBase in bases
 
 
 def test_module_answers() -> None:
