@@ -117,7 +117,8 @@ def _unwritten(overload: str) -> Callable[..., torch.Tensor]:
     def call(*args: Any, **kwargs: Any) -> torch.Tensor:
         result = (_MADE.get(overload) or functional(overload))(*args, **kwargs)
         if unwritten.is_filled() and not is_traced(result):
-            result.fill_(unwritten.value_of(result.dtype))
+            # not by the dispatcher, out of whose sight torch.tensor makes its result
+            variant("fill_.Scalar")(result, unwritten.value_of(result.dtype))
         return result
 
     return call
@@ -218,7 +219,7 @@ def _resize_(
         to_carrier(tensor).resize_(size, memory_format=memory_format)
         return tensor
     view = carrier.view_of(tensor)
-    stride = strides_resized(view, size, None if like is None else carrier.view_of(like), memory_format)
+    stride = strides_resized(view, size, like, memory_format)
     if (tuple(size), stride) != (view.shape, view.strides()):
         become(tensor, resized(view, tuple(size), stride, unwritten.value_of(tensor.dtype)), tensor.dtype)
     return tensor
@@ -285,6 +286,7 @@ HANDLERS.update(
         _aten._pack_padded_sequence.default: _pack_padded_sequence,
         **{operator_of(overload, "aten"): _unwritten(overload) for overload in unwritten.OVERLOADS},
         _aten.is_set_to.default: _is_set_to,
+        _aten.is_same_size.default: lambda tensor, other: tensor.shape == other.shape,  # of tensors anywhere
         _aten._pin_memory.default: lambda tensor, device=None: _pin_memory(tensor),
         # whether torch may make a nested tensor, which is not one array: nn.TransformerEncoder takes the mask then
         _aten._nested_tensor_from_mask_left_aligned.default: lambda tensor, mask: False,

@@ -232,11 +232,11 @@ def _changes_geometry(func: Any, base: str) -> Handler:
 def variant(overload: str) -> Handler:
     """An in-place or out= overload."""
     spec = VARIANTS[overload]
-    write = _store_counted if _counts(spec) else store
+    write, aten = _store_counted if _counts(spec) else store, aten_overload(overload)
     if spec.base in COMPOSITE:
-        return variants.make_variant(spec, COMPOSITE[spec.base], _aten_op(spec.base), write)
+        return variants.make_variant(spec, COMPOSITE[spec.base], _aten_op(spec.base), write, aten)
     base = registry.SPECS[spec.base]
-    general = variants.make_variant(spec, base, functional(spec.base), write)
+    general = variants.make_variant(spec, base, functional(spec.base), write, aten)
     return in_place.shortened(spec, base, general)
 
 

@@ -70,13 +70,18 @@ def _tensors(bound: dict[str, Any], names: Sequence[str]) -> Iterator[torch.Tens
     for name in names:
         value = bound[name]
         for tensor in value if isinstance(value, list | tuple) else (value,):
-            if tensor is not None and (has_memory(tensor) or hasattr(tensor, "view_of_arrays")):
+            if tensor is not None and (has_memory(tensor) or has_arrays(tensor)):
                 yield tensor
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
     """Whether it is an ordinary tensor: a traced one lies nowhere, one of the device `jax` not in torch's memory."""
     return type(tensor) in _KNOWN and (tensor.is_cpu or tensor.is_cuda)
+
+
+def has_arrays(tensor: torch.Tensor) -> bool:
+    """Whether it is a tensor of the device `jax` with values."""
+    return getattr(tensor, "view_of_arrays", None) is not None
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, int]:

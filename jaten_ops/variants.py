@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from .overlap import distinct, has_memory, make_check
+from .overlap import distinct, has_arrays, has_memory, make_check
 from .schema import TOLD_BY_OUT, OpSpec
 
 # Without a dtype, ATen computes these in that of the out= tensor.
@@ -101,17 +101,19 @@ def _make_dtype_check(aten: Callable[..., Any] | None, written: Sequence[str], t
 
     If it is `told` the results' dtype by the tensors, as a factory is, they do not differ, and yet it may refuse.
 
-    ATen is asked, once for each combination of dtypes and options, with tensors of its own to write to.
+    ATen is asked, once for each combination of dtypes and options, with tensors of its own to write to, and with copies
+    on the CPU of those of the device `jax`.
     """
     refused: dict[Any, tuple[type[Exception], tuple[Any, ...]] | None] = {}
 
     def ask(bound: dict[str, Any]) -> tuple[type[Exception], tuple[Any, ...]] | None:
-        own = {n: tree_map_only(torch.Tensor, lambda t: t.new_empty(t.shape), bound[n]) for n in written}
         try:
             with torch.no_grad(), warnings.catch_warnings(), torch.random.fork_rng(devices=()):
                 warnings.simplefilter("ignore")
+                there = {n: tree_map_only((torch.Tensor, torch.Generator), _in_memory, v) for n, v in bound.items()}
+                own = {n: tree_map_only(torch.Tensor, lambda t: t.new_empty(t.shape), there[n]) for n in written}
                 assert aten is not None
-                aten(**bound | own)
+                aten(**there | own)
         except Exception as error:
             return type(error), error.args
         return None
@@ -120,7 +122,7 @@ def _make_dtype_check(aten: Callable[..., Any] | None, written: Sequence[str], t
         if not told and all(t.dtype == r.dtype for t, r in zip(targets, results, strict=True)):
             return
         values = [v for value in bound.values() for v in _flat(value)]
-        known = all(map(has_memory, [v for v in values if isinstance(v, torch.Tensor)]))
+        known = all(has_memory(v) or has_arrays(v) for v in values if isinstance(v, torch.Tensor))
         if aten is None or not known or torch._C._are_functorch_transforms_active():
             for target, result in zip(targets, results, strict=True):
                 _check_cast(target, result)
@@ -132,6 +134,13 @@ def _make_dtype_check(aten: Callable[..., Any] | None, written: Sequence[str], t
             raise error[0](*error[1])
 
     return check
+
+
+def _in_memory(value: torch.Tensor | torch.Generator) -> Any:
+    """A tensor as it is in torch's memory; no generator but the CPU's, which is put back."""
+    if isinstance(value, torch.Generator):
+        return value if value.device.type == "cpu" else None
+    return value if has_memory(value) else value.detach().cpu()
 
 
 def _kind(value: Any) -> Any:

@@ -25,15 +25,14 @@ def strides_in(memory_format: torch.memory_format, shape: Sequence[int]) -> tupl
         return torch.empty(shape, device="meta", memory_format=memory_format).stride()
 
 
-def strides_resized(view: View, size: Sequence[int], like: View | None, memory_format: Any) -> tuple[int, ...]:
-    """The strides that `resize_` leaves, or `resize_as_` another tensor; RuntimeError for a format that ATen refuses."""
+def strides_resized(view: View, size: Sequence[int], like: torch.Tensor | None, memory_format: Any) -> tuple[int, ...]:
+    """The strides that `resize_` leaves, or `resize_as_` another tensor; RuntimeError for formats that ATen refuses."""
     with out_of_sight():
-        target, *others = [
-            torch.empty_strided(v.shape, v.strides(), device="meta") for v in (view, like) if v is not None
-        ]
-        if others:
-            return target.resize_as_(others[0], memory_format=memory_format).stride()
-        return target.resize_(size, memory_format=memory_format).stride()
+        target = torch.empty_strided(view.shape, view.strides(), device="meta")
+        if like is None:
+            return target.resize_(size, memory_format=memory_format).stride()
+        other = torch.empty_strided(like.shape, like.stride(), device="meta")
+        return target.resize_as_(other, memory_format=memory_format).stride()
 
 
 def is_view(func: torch._ops.OpOverload) -> bool:

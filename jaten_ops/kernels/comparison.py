@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaten_ops.registry import kernel
@@ -92,6 +94,12 @@ kernel("clamp_max", "clamp_max.Tensor")(_promoted(_at_most))
 
 @kernel("where.self")
 def where(condition, self, other):
+    if condition.dtype == np.uint8:  # ATen warns once, too
+        warnings.warn(
+            "where received a uint8 condition tensor. This behavior is deprecated and will be removed in a future"
+            " version of PyTorch. Use a boolean condition instead.",
+            stacklevel=2,
+        )
     return jnp.where(cast(condition, bool), *promote(self, other))
 
 

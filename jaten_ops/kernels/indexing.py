@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,13 @@ IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 def is_mask(index: jax.Array | None) -> bool:
     """Whether an index is a mask: bool, or uint8 as in old programs."""
     return index is not None and index.dtype in (np.bool_, np.uint8)
+
+
+def warn_of_bytes(mask: jax.Array) -> None:
+    if mask.dtype != bool:
+        warnings.warn(
+            "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.", stacklevel=2
+        )
 
 
 def in_range(index: jax.Array, size: int, error: type[Exception], message: str) -> jax.Array:
@@ -64,10 +72,11 @@ class Places:
         self.dims = [d for d, index in enumerate(indices) if index is not None]
         arrays = []
         for d in self.dims:
-            message = f"index is out of bounds for dimension {d} with size {shape[d]}"
+            which = f"{d} " if shape[d] else ""
+            message = f"index is out of bounds for dimension {which}with size {shape[d]}"
             arrays.append(wrapped(jnp.asarray(indices[d]), shape[d], message, check))
         dtype = np.result_type(*(a.dtype for a in arrays))
-        batch = np.broadcast_shapes(*(a.shape for a in arrays))
+        batch = _broadcast([a.shape for a in arrays])
         columns = [lax.convert_element_type(broadcast_to(a, batch), dtype) for a in arrays]
         last = len(batch)
         self.index = lax.concatenate([lax.expand_dims(c, (last,)) for c in columns], last)
@@ -76,6 +85,16 @@ class Places:
         rest = [n for d, n in enumerate(shape) if d not in self.dims]
         self.shape = (*rest[:lead], *batch, *rest[lead:])
         self.window = [*range(lead), *range(lead + last, len(self.shape))]
+
+
+def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise IndexError(
+            "shape mismatch: indexing tensors could not be broadcast together with shapes "
+            + ", ".join(str(list(s)) for s in shapes)
+        ) from None
 
 
 @kernel("index.Tensor", eager=lambda self, indices: any(map(is_mask, indices)))
@@ -115,6 +134,7 @@ def expand_masks(shape: Sequence[int], indices: Sequence[jax.Array | None], coun
         if not is_mask(index):
             expanded.append(index)
             continue
+        warn_of_bytes(index)
         at = len(expanded)
         if index.shape != tuple(shape[at : at + index.ndim]):
             raise IndexError(

@@ -15,7 +15,7 @@ from jaten_ops.registry import kernel
 
 from .checks import require
 from .conversion import scalar
-from .indexing import IN_BOUNDS, Places, clamped, cut, expand_masks, in_range, is_mask, where, wrapped
+from .indexing import IN_BOUNDS, Places, clamped, cut, expand_masks, in_range, is_mask, warn_of_bytes, where, wrapped
 from .promotion import cast, is_complex, is_float, is_integral
 from .views import at_least_1d, wrap_dim
 
@@ -88,8 +88,10 @@ def _same_dtype(self: jax.Array, source: jax.Array, what: str) -> None:
 
 
 def _needs_values(self, indices, *ignored):
-    # one mask alone becomes a select; beside other indices the number of its true elements must be known
-    return any(map(is_mask, indices)) and sum(i is not None for i in indices) > 1
+    # One mask alone becomes a select; beside other indices the number of its true elements must be known.
+    # Of bytes there is a warning at each call.
+    masks = [i for i in indices if is_mask(i)]
+    return bool(masks) and (sum(i is not None for i in indices) > 1 or masks[0].dtype != bool)
 
 
 @kernel("index_put", "_index_put_impl", eager=_needs_values)
@@ -105,7 +107,6 @@ def unsafe_index_put(self, indices, values, accumulate=False):
 def _index_put(
     self: jax.Array, indices: Sequence[jax.Array | None], values: jax.Array, accumulate: bool, check: bool
 ) -> jax.Array:
-    _same_dtype(self, values, "Index put")
     given = [d for d, i in enumerate(indices) if i is not None]
     if len(given) == 1 and is_mask(indices[given[0]]):
         return _masked_put(self, indices[given[0]], given[0], values, accumulate)
@@ -115,6 +116,7 @@ def _index_put(
     else:
         indices, drops = expand_masks(self.shape, indices), False
     if not given:
+        _same_dtype(self, values, "Index put")
         return self + values if accumulate else jnp.broadcast_to(values, self.shape)
     places = Places(self.shape, indices, check)
     if 0 in places.shape:
@@ -125,6 +127,7 @@ def _index_put(
         scatter_dims_to_operand_dims=tuple(places.dims),
     )
     values = _spread(values, places.shape)
+    _same_dtype(self, values, "Index put")
     return _scatter("add" if accumulate else "set", self, places.index, values, numbers, drops)
 
 
@@ -156,8 +159,11 @@ def _masked_put(self: jax.Array, mask: jax.Array, dim: int, values: jax.Array, a
             f"The shape of the mask {list(mask.shape)} at index {dim} does not match the shape of the indexed tensor"
             f" {list(self.shape)} at index {dim}"
         )
+    warn_of_bytes(mask)
     after = self.ndim - dim - mask.ndim
     mask = cast(mask, bool)
+    if values.size == 1 and not accumulate and (is_complex(self.dtype) or not is_complex(values.dtype)):
+        values = cast(values, self.dtype)  # a number to fill with
     at = values.ndim - after - 1  # the dimension of values that runs over the true elements
     if at < 0 or values.shape[at] == 1:
         shape = (*values.shape[: max(at, 0)], *(1,) * mask.ndim, *values.shape[max(at + 1, 0) :])
@@ -170,6 +176,7 @@ def _masked_put(self: jax.Array, mask: jax.Array, dim: int, values: jax.Array, a
         values = jnp.take(values, _ranks(mask, count), axis=at, mode="clip")
     written = lax.broadcast_in_dim(mask, self.shape, range(dim, dim + mask.ndim))
     values = _spread(values, self.shape)
+    _same_dtype(self, values, "Index put")
     return where(written, self + values if accumulate else values, self)
 
 
