@@ -83,6 +83,8 @@ def _empty_strided(size: Sequence[int], stride: Sequence[int], **options: Any) -
         return functional("empty_strided")(size, stride, **options)
     if not is_on_jax(empty):  # the call named another device
         return _aten.empty_strided(size, stride, **options)
+    with out_of_sight():
+        torch.empty_strided(size, stride, device="meta")  # which raises for sizes and strides that are none
     return from_view(resized(carrier.view_of(empty), tuple(size), tuple(stride)), empty.dtype)
 
 

@@ -47,6 +47,9 @@ _WHEN: dict[str, Callable[[dict[str, Any]], bool]] = {
     "linalg_lu_solve": lambda bound: not bound["left"],
 }
 
+# Made of no tensor; the places of the output must not be one.
+_FACTORIES = frozenset({"arange", "linspace", "logspace", "range", "rand", "randint", "randn"})
+
 # Refuse any input that shares memory with the output, or is the output.
 _APART = frozenset({
     "cat", "stack", "gather", "index.Tensor", "index_select", "kthvalue", "linalg_cross", "masked_select", "take",
@@ -125,6 +128,8 @@ def _rule(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> dict[str, bool]
     """The arguments that are looked at, and for each whether it must lie apart from the output; None if nothing is."""
     inputs = [a.name for a in spec.arguments if a.is_tensor and a.name not in written]
     name = base.overload
+    if base.packet in _FACTORIES:
+        return {}
     if name in _APART or (name in _APART_IN_PLACE and spec.kind == "inplace"):
         return dict.fromkeys(inputs, True)
     if name in _APART_FROM_SELF:

@@ -23,6 +23,10 @@ _FILLING = frozenset({"fill.Scalar", "zero"})
 _RESIZING = frozenset({"_fused_moving_avg_obs_fq_helper_functional"})
 
 
+# ATen fills any tensor of as many elements, in their order.
+_IN_ORDER = frozenset({"arange", "linspace", "logspace", "range"})
+
+
 def _flat(value: Any) -> list[torch.Tensor]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
@@ -213,6 +217,8 @@ def make_variant(
         values = [t for r in flat[own_results : own_results + len(written)] for t in _flat(r)]
         if spec.kind == "out" and not told:
             check_dtypes(given, targets, values)
+        if base.packet in _IN_ORDER and targets[0].numel() == values[0].numel():
+            values = [values[0].view(targets[0].shape)]
         for target, result in zip(targets, values, strict=True):
             prepare(target, result)
             if spec.base in _FILLING and has_memory(target):  # may write an element more than once

@@ -72,8 +72,10 @@ def refuse(spec: OpSpec, args: Any, kwargs: Any) -> None:
         if "correction" in kwargs:  # of sizes of 1 nothing would be left, and ATen warns of that
             kwargs = kwargs | {"correction": 0}
         _ask(spec, tree_map(_cut, (args, kwargs)))
-    elif spec.overload in _TAKEN and _kind(args[0].dtype) not in _TAKEN[spec.overload]:
-        raise NotImplementedError(f"{spec.name} is not implemented for {args[0].dtype}, as on the CPU in ATen")
+    elif spec.overload in _TAKEN:
+        dtype = kwargs.get("dtype") or args[0].dtype
+        if _kind(dtype) not in _TAKEN[spec.overload]:
+            raise NotImplementedError(f"{spec.name} is not implemented for {dtype}, as on the CPU in ATen")
 
 
 def _kind(dtype: torch.dtype) -> str:

@@ -8,12 +8,20 @@ from typing import Any
 import torch
 
 from jaten_ops import registry
+from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.schema import OpSpec
 
 
 def row_major(result: Any) -> Any:
-    """A new row-major tensor like each tensor of `result`: what a kernel returns, also for a view op."""
+    """A new row-major tensor like each tensor of `result`: what a kernel returns, also for a view op.
+
+    Raises:
+        UnsupportedInputError: one of them is sparse.
+    """
     if isinstance(result, torch.Tensor):
+        if result.layout is not torch.strided:
+            kind = str(result.layout).removeprefix("torch.")
+            raise UnsupportedInputError("a result", f"a {kind} one", "a dense one, as with sparse=False")
         return torch.empty_like(result, memory_format=torch.contiguous_format)
     if isinstance(result, tuple | list):
         return [row_major(r) for r in result] if isinstance(result, list) else tuple(row_major(r) for r in result)

@@ -71,6 +71,10 @@ def repeat(self, repeats):
 @kernel("repeat_interleave.Tensor", eager=lambda repeats, output_size=None: output_size is None)
 def repeat_interleave(repeats, *, output_size=None):
     """i repeated repeats[i] times."""
+    if repeats.ndim != 1:
+        raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
+    if repeats.dtype not in (np.int32, np.int64):
+        raise NotImplementedError(f'"repeat_interleave" not implemented for {repeats.dtype}')
     require(repeats >= 0, RuntimeError, "repeats can not be negative")
     ends = jnp.cumsum(repeats, dtype=repeats.dtype)
     if output_size is None:
