@@ -37,6 +37,7 @@ SUBJECTS = {
     "ops": "every operator",
     "readme": "the code in README.md",
     "warm_start": "a second process, which finds on the disk what the first has compiled",
+    "same_as_cpu": "single calls on the device jax beside the CPU",
     "training_scripts": "tests/scripts.py and models of transformers, trained eagerly on the device jax",
     "workers": "other processes than the one that has the device jax",
 }

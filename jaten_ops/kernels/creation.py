@@ -218,6 +218,8 @@ def _window(
 ) -> jax.Array:
     """`formula` of 0, 1, ..., the number of intervals, and the rounding; a periodic window has one interval more."""
     dtype = dtype or get_default_float()
+    if not is_float(dtype):
+        raise RuntimeError(f"a window function expects floating point dtypes, got: {dtype}")
     if length <= 1:
         return lax.full((length,), 1, dtype)
     intervals = length if periodic else length - 1

@@ -1,0 +1,150 @@
+"""What PyTorch's own tests of devices found to differ: each call on the device `jax` beside the same on the CPU."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.utils._pytree import tree_map_only
+
+import jaten_ops  # noqa: F401  # the device jax
+
+nan = float("nan")
+Call = Callable[[str], Any]
+
+
+def _mask(device: str, *values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.uint8, device=device)
+
+
+def _written(target: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
+    target[index] = value
+    return target
+
+
+def _out(make: Callable[..., Any]) -> Call:
+    """A factory that writes to part of a tensor of as many elements, or other sizes."""
+
+    def call(device: str) -> torch.Tensor:
+        x = torch.zeros(2, 3, device=device)
+        make(out=x.narrow(1, 1, 2))
+        return x
+
+    return call
+
+
+def _dual_copied(device: str) -> Any:
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(torch.ones(2, device=device), torch.full((2,), 3.0, device=device))
+        target = torch.zeros(2)
+        return target.copy_(dual).clone(), forward_ad.unpack_dual(target).tangent.cpu()
+
+
+def _filled(device: str) -> torch.Tensor:
+    torch.use_deterministic_algorithms(True)
+    try:
+        return torch.tensor((), device=device, dtype=torch.long)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "to": lambda x: x.to(memory_format=torch.channels_last),
+    "to a dtype": lambda x: x.to(torch.float64, memory_format=torch.channels_last),
+    "to its device": lambda x: x.to(x.device, torch.float64, memory_format=torch.channels_last),
+    "to the CPU": lambda x: x.to(memory_format=torch.channels_last).cpu(),
+    "part to the CPU": lambda x: x.to(memory_format=torch.channels_last)[:, ::2].to("cpu", copy=True),
+    "expanded to the CPU": lambda x: x[:1].expand(3, 3, 4, 5).to("cpu", copy=True),
+    "resize_as_": lambda x: torch.zeros(120, device=x.device).resize_as_(
+        x.to(memory_format=torch.channels_last), memory_format=torch.preserve_format
+    ),
+    "resize_ to its sizes": lambda x: x.clone().resize_(2, 3, 4, 5, memory_format=torch.channels_last),
+    "resize_ keeps strides": lambda x: x.clone().transpose(0, 1).resize_(3, 2, 4, 5),
+}
+
+CALLS: dict[str, Call] = {
+    "a number into a mask": lambda d: _written(
+        torch.arange(5, device=d), torch.arange(5, device=d) > 2, torch.tensor(7.0, device=d)
+    ),
+    "where of bytes": lambda d: torch.where(_mask(d, 1, 0), torch.ones(2, device=d), torch.zeros(2, device=d)),
+    "a mask of bytes": lambda d: torch.arange(4, device=d)[_mask(d, 1, 0, 1, 0)],
+    "randn_like of integers": lambda d: torch.randn_like(torch.arange(3, device=d), dtype=torch.float32).dtype,
+    "copy of a dual": _dual_copied,
+    "a tensor of nothing, filled": _filled,
+    "same sizes": lambda d: torch.ops.aten.is_same_size(torch.ones(2, device=d), torch.ones(2)),
+    "arange": _out(lambda out: torch.arange(0, 4, out=out)),
+    "linspace": _out(lambda out: torch.linspace(0, 3, 4, out=out)),
+    "logspace": _out(lambda out: torch.logspace(0, 3, 4, out=out)),
+}
+
+REFUSED: dict[str, Call] = {
+    "nonzero": lambda d: torch.nonzero(torch.ones(3, device=d), out=torch.zeros(3, device=d)),
+    "argmax": lambda d: torch.argmax(torch.ones(3, device=d), out=torch.zeros(3, dtype=torch.int32, device=d)),
+    "max": lambda d: torch.max(torch.ones(2, 3, device=d), 0, out=(torch.zeros(3, device=d), torch.zeros(3, device=d))),
+    "index_select": lambda d: torch.index_select(
+        torch.ones(2, device=d), 0, torch.zeros(1, dtype=torch.int64, device=d), out=torch.zeros(1, device=d).long()
+    ),
+    "cat": lambda d: torch.cat([torch.ones(2, device=d)], out=torch.zeros(2, dtype=torch.int64, device=d)),
+    "linspace to one place": lambda d: torch.linspace(0, 3, 4, out=torch.zeros(1, device=d).expand(4)),
+    "randn to one place": lambda d: torch.randn(4, out=torch.zeros(1, device=d).expand(4)),
+    "uniform_ to one place": lambda d: torch.zeros(1, device=d).expand(4).uniform_(),
+    "random_ to one place": lambda d: torch.zeros(1, device=d).expand(4).random_(),
+    "indices that do not broadcast": lambda d: _written(
+        torch.zeros(4, 5, device=d), (torch.tensor([0, 1], device=d), torch.tensor([0, 1, 2], device=d)), 1.0
+    ),
+    "values of another number": lambda d: _written(
+        torch.arange(5, device=d), torch.arange(5, device=d) > 2, torch.zeros(0, device=d)
+    ),
+    "an index into nothing": lambda d: torch.zeros(10, 0, device=d)[:, torch.tensor([0], device=d)],
+    "repeats of two dimensions": lambda d: torch.repeat_interleave(torch.ones(2, 2, dtype=torch.int64, device=d)),
+    "repeats of floats": lambda d: torch.repeat_interleave(torch.ones(2, device=d)),
+    "strides of another number": lambda d: torch.empty_strided((2,), (), device=d),
+    "a window of integers": lambda d: torch.hann_window(4, dtype=torch.int64, device=d),
+    "resize_ to preserve": lambda d: torch.ones(2, device=d).resize_(3, memory_format=torch.preserve_format),
+}
+
+
+def _seen(call: Callable[[], Any]) -> Any:
+    """What a call returns, and the first words of what it warns of."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        result = tree_map_only(torch.Tensor, lambda t: t.cpu(), call())
+    return result, sorted({str(w.message)[:40] for w in warned if "uint8" in str(w.message)})
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls(name: str) -> None:
+    expected, got = (_seen(lambda d=d: CALLS[name](d)) for d in ("cpu", "jax"))
+    if isinstance(expected[0], torch.dtype | bool):
+        assert got == expected
+    else:
+        torch.testing.assert_close(got[0], expected[0])
+        assert got[1] == expected[1]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts(name: str) -> None:
+    x = torch.arange(120.0).reshape(2, 3, 4, 5)
+    expected, got = (LAYOUTS[name](x.to(d)) for d in ("cpu", "jax"))
+    assert got.stride() == expected.stride()
+    if "resize" not in name:
+        assert torch.equal(got.cpu(), expected)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name: str) -> None:
+    with pytest.raises(Exception) as expected:  # whatever ATen raises
+        REFUSED[name]("cpu")
+    with pytest.raises(expected.type):
+        REFUSED[name]("jax")
+
+
+def test_views_name_their_bases() -> None:
+    x = torch.ones(3, 4, device="jax")
+    for view in (x.t(), x[1:], x.view(12), x.unbind()[0], x.expand(2, 3, 4)):
+        assert view._is_view() and view._base is x
+    assert not x._is_view() and not x.clone()._is_view()
