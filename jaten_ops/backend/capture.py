@@ -22,6 +22,7 @@ from jaten_ops import higher_order, registry
 from jaten_ops.errors import JatenError, UnsupportedInputError
 
 from . import early, graph_cache, shared
+from .aliases import placed
 from .buckets import Buckets, bucketed
 from .higher_order import refuse_unknown
 from .rows import by_rows
@@ -120,6 +121,8 @@ def _compile(
     executable, _, seen = _made(gm, backward=backward)
     if buckets is not None:
         executable = bucketed(gm, executable, buckets, seen)
+    if not backward:
+        executable = placed(gm, executable)
 
     def run(args: list[Any]) -> list[Any]:  # a function, since Dynamo's wrappers copy the mark below from no object
         return executable(args)

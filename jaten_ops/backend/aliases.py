@@ -1,0 +1,98 @@
+"""Outputs that lie in the memory of an input or of another output, where sizes change from call to call.
+
+AOTAutograd makes such an output again from the tensor that owns the memory. With fixed sizes it calls the views again;
+with sizes that change it asks the output where it lies, its offset included, of which an executable's own results know
+nothing: they start at their memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._functorch._aot_autograd.schemas import OutputType  # private to torch; a test fails without it
+from torch._guards import TracingContext
+
+from .layout import concretize
+
+_MADE_AGAIN = (
+    OutputType.alias_of_input,
+    OutputType.alias_of_intermediate,
+    OutputType.alias_of_intermediate_save_as_output,
+    OutputType.alias_of_intermediate_base_is_user_output,
+)
+Run = Callable[[list[Any]], list[Any]]
+
+
+def placed(gm: torch.fx.GraphModule, run: Run) -> Run:
+    """The function of a forward graph's inputs whose outputs tell where they lie, if AOTAutograd is to ask that."""
+    values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    outputs: Any = gm.graph.output_node().args[0]
+    offsets = _offsets(outputs, values)
+    if not offsets:
+        return run
+    found: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+
+    def call(args: list[Any]) -> list[Any]:
+        key = tuple([_geometry(a) for a in args])
+        at = found.get(key)
+        if at is None:
+            symbols = _symbols(values, key)
+            at = found[key] = [(n, concretize(offset, symbols)) for n, offset in offsets.items()]
+        results = run(args)
+        for n, offset in at:
+            results[n] = _at(results[n], offset)
+        return results
+
+    return call
+
+
+def _offsets(outputs: Sequence[Any], inputs: Sequence[Any]) -> dict[int, Any]:
+    """The offsets, by the number of the output, that are not 0 and depend on nothing but the inputs' geometry."""
+    context = TracingContext.try_get()
+    info = None if context is None else context.fw_metadata
+    if info is None:
+        return {}
+    known = {s for value in inputs for s in _expressions(_geometry(value)) if s.is_symbol}
+    found = {}
+    for n, output in enumerate(info.output_info, info.num_mutated_inp_runtime_indices):
+        value = outputs[n].meta.get("val") if isinstance(outputs[n], torch.fx.Node) else None
+        if output.output_type not in _MADE_AGAIN or not isinstance(value, torch.Tensor) or value.device.type == "jax":
+            continue
+        offset = value.storage_offset()
+        symbols = {s for e in _expressions(offset) for s in e.free_symbols}
+        if (symbols or offset) and symbols <= known:  # one that depends on a value is a view in memory: see segments
+            found[n] = offset
+    return found
+
+
+def _geometry(value: Any) -> Any:
+    """Sizes, strides and offset of a tensor; a number as it is."""
+    if isinstance(value, torch.Tensor):
+        return (*value.shape, *value.stride(), value.storage_offset())
+    return value
+
+
+def _expressions(geometry: Any) -> list[Any]:
+    numbers = geometry if isinstance(geometry, tuple) else (geometry,)
+    return [n.node.expr for n in numbers if isinstance(n, torch.SymInt)]
+
+
+def _symbols(values: Sequence[Any], geometries: Sequence[Any]) -> dict[Any, int]:
+    """The value of each symbol that is an input, or a size, a stride or the offset of one, in a call."""
+    symbols: dict[Any, int] = {}
+    for value, given in zip(values, geometries, strict=True):
+        one, other = _geometry(value), given
+        pairs = zip(one, other, strict=True) if isinstance(one, tuple) else [(one, other)]
+        symbols.update((s.node.expr, n) for s, n in pairs if isinstance(s, torch.SymInt) and s.node.expr.is_symbol)
+    return symbols
+
+
+def _at(tensor: torch.Tensor, offset: int) -> torch.Tensor:
+    """What has a tensor's dtype, sizes and strides, and an offset: only these are looked at."""
+    size, stride = tensor.shape, tensor.stride()
+    extent = offset + (sum((n - 1) * s for n, s in zip(size, stride, strict=True)) + 1 if tensor.numel() else 0)
+    with torch.no_grad():
+        whole = torch.empty(extent, dtype=tensor.dtype, device="meta")
+        return whole.set_(whole.untyped_storage(), offset, size, stride)  # type: ignore[call-overload]  # it takes these
