@@ -9,9 +9,13 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from . import disk, fingerprint
@@ -35,6 +39,7 @@ def _watched(compile_program: Callable[..., Any], key_of: Callable[..., str]) ->
 
     @functools.wraps(compile_program)
     def compile_or_load(backend: Any, module: Any, devices: Any, options: Any, callbacks: Any) -> Any:
+        _make_room()
         if keeps_loops():
             options = without_unrolling(options, backend.platform)
         if _is_ours(module):
@@ -48,6 +53,35 @@ def _watched(compile_program: Callable[..., Any], key_of: Callable[..., str]) ->
         return found
 
     return compile_or_load
+
+
+def _most() -> int:
+    """How many executables may be in memory at once: a quarter of it, and of the regions that a process may have."""
+    regions = Path("/proc/sys/vm/max_map_count")
+    if not regions.exists():  # not Linux, and not known
+        return sys.maxsize
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(memory // 4 // _BYTES, int(regions.read_text()) // 4 // _REGIONS)
+
+
+# What an executable of XLA's CPU takes, however small it is: 1.3 to 1.5 MB and 2.7 regions with JAX 0.10.
+_BYTES, _REGIONS = 1536 * 1024, 3
+_MOST = _most()
+_made = 0
+
+
+def _make_room() -> None:
+    """Has JAX forget all executables once there are too many.
+
+    Shapes that change all the time compile kernel after kernel, and JAX keeps each: in the end the process would die.
+    Those that are in use are found on the disk again, and whoever holds one, as a compiled graph does, keeps it.
+    """
+    global _made
+    _made += 1
+    if _made > _MOST:
+        _made = 0
+        _log.info("%d executables are in memory: they are dropped, and found on the disk if need be", _MOST)
+        jax.clear_caches()
 
 
 def _is_ours(module: Any) -> bool:
