@@ -192,7 +192,8 @@ class Tensor(torch.Tensor):
         """
         if is_traced(self):
             return super()._is_view()
-        return not sys._getframe(1).f_globals["__name__"].startswith(_COMPILER) and super()._is_view()
+        asking = sys._getframe(1).f_globals.get("__name__", _COMPILER[0])  # code that a compiler has written has none
+        return not asking.startswith(_COMPILER) and super()._is_view()
 
     def set_(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """As torch's; but a traced tensor keeps the storage it has, which holds nothing and is shared with none."""

@@ -104,6 +104,9 @@ REFUSED: dict[str, Call] = {
     "repeats of floats": lambda d: torch.repeat_interleave(torch.ones(2, device=d)),
     "strides of another number": lambda d: torch.empty_strided((2,), (), device=d),
     "a window of integers": lambda d: torch.hann_window(4, dtype=torch.int64, device=d),
+    "samples of another batch": lambda d: torch.nn.FractionalMaxPool3d(
+        2, output_size=1, _random_samples=torch.rand(0, 4, 3, device=d)
+    )(torch.ones(1, 4, 5, 5, 5, device=d)),
     "resize_ to preserve": lambda d: torch.ones(2, device=d).resize_(3, memory_format=torch.preserve_format),
 }
 

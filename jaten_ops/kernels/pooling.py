@@ -177,6 +177,10 @@ def _fractional_max_pool(n: int, self, kernel_size, output_size, random_samples)
     kernel_size, output_size = expand(kernel_size, n), expand(output_size, n)
     x = self if self.ndim == n + 2 else self[None]
     batch, channels, *plane = x.shape
+    if random_samples.ndim != 3 or random_samples.shape[0] < batch or random_samples.shape[1:] != (channels, n):
+        raise RuntimeError(
+            f"Expect _random_samples of sizes ({batch}, {channels}, {n}), got {list(random_samples.shape)}"
+        )
     # the samples of ATen's 2d kernel are (width, height), those of its 3d kernel (depth, height, width)
     samples = random_samples[:batch, :, ::-1] if n == 2 else random_samples[:batch]
     at = jnp.zeros((batch, channels, *[1] * 2 * n), _index_type(plane))
