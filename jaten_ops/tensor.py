@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from . import bridge, carrier, device
-from .aliasing import View
+from .aliasing import View, row_major
 from .storage import TracedStorage, reduced, storage_of, typed
 from .subclasses import Counterparts
 from .tracing import is_recording, opaque, unrecorded
@@ -100,6 +100,12 @@ class Tensor(torch.Tensor):
     def __tensor_unflatten__(inner: dict[str, torch.Tensor], meta: None, size: Any, stride: Any) -> Tensor:
         # carriers are row-major, what they carry need not be
         return Tensor.of_inner(inner["_carrier"], inner["_carrier"].stride() if stride is None else stride)
+
+    def __coerce_tangent_metadata__(self) -> Tensor:
+        """The gradient that AOTAutograd foresees has a row-major carrier, also one of one element, as real ones have."""
+        if self._carrier.stride() == row_major(tuple(self.shape)):
+            return self
+        return Tensor.of_inner(self._carrier.clone(memory_format=torch.contiguous_format), self.stride())
 
     def __coerce_same_metadata_as_tangent__(self, meta: None, cls: Any = None) -> Any:
         """A gradient as of the class that AOTAutograd has foreseen: of tensors of a subclass it is mostly plain."""

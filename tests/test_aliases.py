@@ -1,4 +1,4 @@
-"""Outputs of compiled programs that lie in the memory of an input or another output, where sizes change."""
+"""Outputs of compiled programs that lie in the memory of an input or another output."""
 
 from __future__ import annotations
 
@@ -61,10 +61,39 @@ def test_views_of_inputs(name: str, options: dict[str, str] | None) -> None:
         assert torch.equal(*inputs)  # a write to the view is one to the input
 
 
+# On the device, programs see tensors row-major, and what is written to an input is stored there after the program.
+COPIES = ("as_strided", "after a write")
+
+
 @pytest.mark.usefixtures("fresh_dynamo")
-def test_position_given_as_a_number() -> None:
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", [n for n in VIEWS if n not in COPIES])
+def test_views_of_inputs_on_the_device(name: str, dynamic: bool) -> None:
+    view, make = VIEWS[name]
+    compiled = torch.compile(view, backend="jaten", fullgraph=True, dynamic=dynamic)
+    for size in (2, 3, 4) if dynamic else (3,):
+        inputs = make(size).to("jax"), make(size).to("jax")
+        expected, got = _flat(view(inputs[0])), _flat(compiled(inputs[1]))
+        for one, other in zip(got, expected, strict=True):
+            assert torch.equal(one, other) and one.stride() == other.stride()
+        for results in (expected, got):
+            results[-1].add_(1)
+        assert torch.equal(*inputs)
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_gradient_of_one_element_of_many() -> None:
+    x = torch.arange(4.0, device="jax", requires_grad=True)
+    y = torch.compile(lambda x: x[2::2], backend="jaten")(x)
+    (y * 2).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [0, 0, 2, 0]
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_position_given_as_a_number(device: str) -> None:
     compiled = torch.compile(lambda cache, at: cache.narrow(1, at, 2), backend="jaten", fullgraph=True)
-    cache = torch.arange(40.0).view(4, 10)
+    cache = torch.arange(40.0, device=device).view(4, 10)
     for at in (2, 3, 5, 7):
         assert torch.equal(compiled(cache, at), cache.narrow(1, at, 2))
 

@@ -1,20 +1,28 @@
-"""Outputs that lie in the memory of an input or of another output, where sizes change from call to call.
+"""Outputs that lie in the memory of an input or of another output.
 
-AOTAutograd makes such an output again from the tensor that owns the memory. With fixed sizes it calls the views again;
-with sizes that change it asks the output where it lies, its offset included, of which an executable's own results know
-nothing: they start at their memory.
+On the device `jax` they are what the views make of the input, and no results of the executable. Elsewhere AOTAutograd
+makes them again from the tensor that owns the memory. With fixed sizes it calls the views again; with sizes that change
+it asks the output where it lies, its offset included, of which an executable's own results know nothing: they start at
+their memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._functorch._aot_autograd.schemas import OutputType  # private to torch; a test fails without it
 from torch._guards import TracingContext
 
+from jaten_ops import carrier
+from jaten_ops.meta import aten_overload
+from jaten_ops.view_ops import is_view, views
+
 from .layout import concretize
+from .targets import overload_of
 
 _MADE_AGAIN = (
     OutputType.alias_of_input,
@@ -23,6 +31,56 @@ _MADE_AGAIN = (
     OutputType.alias_of_intermediate_base_is_user_output,
 )
 Run = Callable[[list[Any]], list[Any]]
+_Step = tuple[torch._ops.OpOverload, Any, Any, int | None]
+
+
+@dataclass(frozen=True)
+class Path:
+    """How an output lies in an input.
+
+    Attributes:
+        input: the number of the input.
+        steps: the view operators from there on, with their other arguments, and which of their results is meant.
+    """
+
+    input: int
+    steps: tuple[_Step, ...]
+
+    def follow(self, symbols: dict[Any, int]) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What makes the output, a carrier, of the input's, for given values of the graph's symbols."""
+        steps = [
+            (func, *torch.fx.node.map_arg((args, kwargs), lambda n: concretize(n.meta["val"], symbols)), item)
+            for func, args, kwargs, item in self.steps
+        ]
+
+        def view(tensor: torch.Tensor) -> torch.Tensor:
+            found, dtype = carrier.view_of(tensor), tensor.dtype
+            for func, args, kwargs, item in steps:
+                result = views(func, found, dtype, args, kwargs)
+                found, dtype = result if item is None else result[item]
+            return carrier.of(found)
+
+        return view
+
+
+def path_of(node: Any, inputs: dict[torch.fx.Node, int], numbers: Collection[torch.fx.Node]) -> Path | None:
+    """How an output lies in an input; None if it does not, or where one of these numbers says, which are operands."""
+    steps: list[_Step] = []
+    free = {s for n in numbers for s in _expressions(n.meta["val"])}
+    while node not in inputs:
+        item = None
+        if getattr(node, "target", None) is operator.getitem:
+            node, item = node.args
+        overload = overload_of(node.target) if isinstance(node, torch.fx.Node) else None
+        func = None if overload is None else aten_overload(overload)
+        # of memory that a graph sees row-major, as_strided reads other elements
+        if func is None or not is_view(func) or func is torch.ops.aten.as_strided.default:
+            return None
+        if any(free & e.free_symbols for n in node.all_input_nodes[1:] for e in _expressions(n.meta["val"])):
+            return None
+        steps.append((func, node.args[1:], node.kwargs, item))
+        node = node.args[0]
+    return Path(inputs[node], tuple(reversed(steps)))
 
 
 def placed(gm: torch.fx.GraphModule, run: Run) -> Run:

@@ -39,6 +39,17 @@ class Statics:
         return array
 
 
+@dataclass(frozen=True)
+class Alias:
+    """An output that is made of an input: its number, and what makes the output."""
+
+    input: int
+    view: Callable[[torch.Tensor], torch.Tensor]
+
+
+_Made = Callable[[Any], Any] | int | Alias | tuple[Any]
+
+
 @dataclass
 class Program:
     """An executable and how it is called.
@@ -47,7 +58,7 @@ class Program:
         run: takes arrays, returns a list of them.
         operands: for each operand the number of the input and what converts it; None for a static one.
         outputs: what makes a tensor of a result of `run`, in their order; the number of an input that is handed back;
-            or a tuple of one value.
+            an alias of one; or a tuple of one value.
         errors: what the conditions stand for that are the last result; empty if there are none.
         seed: what draws the last operand, if there is a need of one.
         wide: whether operands are NumPy arrays of 64-bit numbers, so that JAX has to have these types on.
@@ -56,7 +67,7 @@ class Program:
 
     run: Callable[..., list[Any]]
     operands: Sequence[tuple[int, Callable[[Any], Any] | None]]
-    outputs: Sequence[Callable[[Any], Any] | int | tuple[Any]]
+    outputs: Sequence[_Made]
     errors: Sequence[Exception]
     seed: Callable[[], Any] | None
     wide: bool
@@ -88,12 +99,15 @@ def make_call(program: Program, count: int, statics: Statics) -> Callable[[list[
     return scope["call"]
 
 
-def _outputs(outputs: Sequence[Callable[[Any], Any] | int | tuple[Any]], scope: dict[str, Any]) -> list[str]:
+def _outputs(outputs: Sequence[_Made], scope: dict[str, Any]) -> list[str]:
     """The outputs as source; what its names stand for goes into the scope."""
     found, result = [], 0
     for n, output in enumerate(outputs):
         if isinstance(output, int):
             found.append(f"a{output}")
+        elif isinstance(output, Alias):
+            scope[f"view_{n}"] = output.view
+            found.append(f"view_{n}(a{output.input})")
         elif isinstance(output, tuple):
             scope[f"value_{n}"] = output[0]
             found.append(f"value_{n}")

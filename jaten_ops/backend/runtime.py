@@ -18,7 +18,8 @@ from jaten_ops.ordering import Order
 from jaten_ops.progress import announced
 from jaten_ops.x64 import Enabled
 
-from .calls import Program, Statics, make_call
+from .aliases import Path, path_of
+from .calls import Alias, Program, Statics, make_call
 from .layout import Layout, concretize, layout_of, symbols_of
 from .lower import Lowered
 from .plans import plan_of
@@ -28,15 +29,24 @@ from .warm import Traced, build
 
 
 class _Output:
-    """How one output of the graph becomes a value: a tensor made of an array, an input handed back, a size, None."""
+    """How one output of the graph becomes a value: a tensor made of an array, an input handed back, a size, None.
 
-    def __init__(self, node: Any, inputs: dict[torch.fx.Node, int], seen: bool) -> None:
+    Args:
+        node: the output.
+        inputs: the numbers of the inputs.
+        seen: whether the user may see it.
+        path: how it lies in an input, if it is not to be made of an array then.
+    """
+
+    def __init__(self, node: Any, inputs: dict[torch.fx.Node, int], *, seen: bool, path: Path | None) -> None:
         self.node = node
         is_node = isinstance(node, torch.fx.Node)
         self.input = inputs.get(node) if is_node else None
         self.value = node.meta.get("val") if is_node else node
-        self.is_array = self.input is None and isinstance(self.value, torch.Tensor)
-        self.on_jax = self.is_array and self.value.device.type == "jax"
+        is_tensor = self.input is None and isinstance(self.value, torch.Tensor)
+        self.on_jax = is_tensor and self.value.device.type == "jax"
+        self._path = path if self.on_jax else None
+        self.is_array = is_tensor and self._path is None
         self._seen = seen
 
     def layout(self, symbols: dict[Any, int]) -> Layout | None:
@@ -76,6 +86,8 @@ class _Output:
         """What stands for an output that is not made of an array, as `Program.outputs` has it."""
         if self.input is not None:
             return self.input
+        if self._path is not None:
+            return Alias(self._path.input, self._path.follow(symbols))
         return (concretize(self.value, symbols) if isinstance(self.value, torch.SymInt) else self.value,)
 
 
@@ -146,10 +158,13 @@ class Executable:
         self._lowered = lowered = Lowered(gm, torch.get_default_dtype())
         values: list[Any] = [n.meta.get("val") for n in lowered.placeholders]
         index = {n: i for i, n in enumerate(lowered.placeholders)}
-        self._outputs = [_Output(n, index, seen is None or i < seen) for i, n in enumerate(lowered.outputs)]
+        every = numbers_of(gm.graph)
+        self._outputs = [
+            _Output(n, index, seen=seen is None or i < seen, path=path_of(n, index, every) if i < (seen or 0) else None)
+            for i, n in enumerate(lowered.outputs)
+        ]
         # one array may be two outputs, for the user and for the backward, with different strides
         self._arrays = [o for o in self._outputs if o.is_array]
-        every = numbers_of(gm.graph)
         # that nothing is computed with, as the ids of nested tensors' lengths: they are handed back as they came
         self._passed = passed = {index[n] for n in every if all(user.op == "output" for user in n.users)}
         numbers = {index[n] for n in every} - passed
