@@ -49,7 +49,7 @@ from .tensor import (
     view_like,
 )
 from .tracing import is_traced_now, keep_out_of_constants, opaque, out_of_sight
-from .view_ops import strides_in, strides_resized
+from .view_ops import strides_in, strides_kept, strides_resized
 
 _aten = torch.ops.aten
 
@@ -178,8 +178,7 @@ def _in_its_strides(tensor: torch.Tensor) -> torch.Tensor:
     exported, view = bridge.export(array_of(tensor)), carrier.view_of(tensor)
     if view.is_row_major():
         return exported
-    like = torch.empty_strided(view.shape, view.strides(), dtype=exported.dtype, device="meta")
-    return torch.empty_like(like, device="cpu").copy_(exported)
+    return torch.empty_strided(view.shape, strides_kept(view), dtype=exported.dtype).copy_(exported)
 
 
 def _lift_fresh(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from . import bridge, carrier, device, foreign, in_place, library, registry, variants, view_ops
-from .aliasing import View, is_dense, row_major
+from .aliasing import View
 from .errors import UnsupportedInputError
 from .meta import aten_overload
 from .op_kernel import OpKernel
@@ -167,7 +167,7 @@ def _laid_out(result: torch.Tensor, like: torch.Tensor, memory_format: torch.mem
         view = carrier.view_of(like) if is_on_jax(like) else None
         if view is None or view.is_row_major() or result.shape != like.shape:
             return result
-        stride = view.strides() if is_dense(view.shape, view.strides()) else row_major(view.shape)
+        stride = view_ops.strides_kept(view)
     elif memory_format is torch.contiguous_format:
         return result
     else:

@@ -102,7 +102,7 @@ class Tensor(torch.Tensor):
         return Tensor.of_inner(inner["_carrier"], inner["_carrier"].stride() if stride is None else stride)
 
     def __coerce_tangent_metadata__(self) -> Tensor:
-        """The gradient that AOTAutograd foresees has a row-major carrier, also one of one element, as real ones have."""
+        """The gradient that AOTAutograd foresees has a row-major carrier, as real ones have, also of one element."""
         if self._carrier.stride() == row_major(tuple(self.shape)):
             return self
         return Tensor.of_inner(self._carrier.clone(memory_format=torch.contiguous_format), self.stride())

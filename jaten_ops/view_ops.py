@@ -25,6 +25,12 @@ def strides_in(memory_format: torch.memory_format, shape: Sequence[int]) -> tupl
         return torch.empty(shape, device="meta", memory_format=memory_format).stride()
 
 
+def strides_kept(view: View) -> tuple[int, ...]:
+    """The strides of a new tensor like one, in the order of its dimensions and without its gaps."""
+    with out_of_sight():
+        return torch.empty_like(torch.empty_strided(view.shape, view.strides(), device="meta")).stride()
+
+
 def strides_resized(view: View, size: Sequence[int], like: torch.Tensor | None, memory_format: Any) -> tuple[int, ...]:
     """The strides that `resize_` leaves, or `resize_as_` another tensor; RuntimeError for formats that ATen refuses."""
     with out_of_sight():

@@ -58,6 +58,9 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "to its device": lambda x: x.to(x.device, torch.float64, memory_format=torch.channels_last),
     "to the CPU": lambda x: x.to(memory_format=torch.channels_last).cpu(),
     "part to the CPU": lambda x: x.to(memory_format=torch.channels_last)[:, ::2].to("cpu", copy=True),
+    "clone of a part": lambda x: x.to(memory_format=torch.channels_last)[:, :, ::2].clone(),
+    "a part to a dtype": lambda x: x.to(memory_format=torch.channels_last)[..., ::2].to(torch.float64),
+    "clone of what is expanded": lambda x: x[:1].expand(3, 3, 4, 5).clone(),
     "expanded to the CPU": lambda x: x[:1].expand(3, 3, 4, 5).to("cpu", copy=True),
     "resize_as_": lambda x: torch.zeros(120, device=x.device).resize_as_(
         x.to(memory_format=torch.channels_last), memory_format=torch.preserve_format
