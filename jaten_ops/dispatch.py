@@ -167,7 +167,7 @@ def _laid_out(result: torch.Tensor, like: torch.Tensor, memory_format: torch.mem
         view = carrier.view_of(like) if is_on_jax(like) else None
         if view is None or view.is_row_major() or result.shape != like.shape:
             return result
-        stride = view_ops.strides_kept(view)
+        stride = view_ops.strides_kept(view.shape, view.strides())
     elif memory_format is torch.contiguous_format:
         return result
     else:

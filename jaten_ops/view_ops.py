@@ -25,10 +25,11 @@ def strides_in(memory_format: torch.memory_format, shape: Sequence[int]) -> tupl
         return torch.empty(shape, device="meta", memory_format=memory_format).stride()
 
 
-def strides_kept(view: View) -> tuple[int, ...]:
-    """The strides of a new tensor like one, in the order of its dimensions and without its gaps."""
+@functools.lru_cache(maxsize=4096)
+def strides_kept(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a new tensor like one of these, in the order of its dimensions and without its gaps."""
     with out_of_sight():
-        return torch.empty_like(torch.empty_strided(view.shape, view.strides(), device="meta")).stride()
+        return torch.empty_like(torch.empty_strided(shape, strides, device="meta")).stride()
 
 
 def strides_resized(view: View, size: Sequence[int], like: torch.Tensor | None, memory_format: Any) -> tuple[int, ...]:
