@@ -143,7 +143,9 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return a.storage is b.storage and (a.offset, a.shape, a.strides()) == (b.offset, b.shape, b.strides())
 
 
-def _copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+def _copy_(target: torch.Tensor, source: torch.Tensor | complex, non_blocking: bool = False) -> torch.Tensor:
+    if not isinstance(source, torch.Tensor):  # a number, as ATen takes one here
+        return target.fill_(source)
     if not is_on_jax(target):  # out of the device: torch's memory is written
         return target.copy_(bridge.export(array_of(source)))
     if is_traced(target):

@@ -73,6 +73,7 @@ CALLS: dict[str, Call] = {
     "a number into a mask": lambda d: _written(
         torch.arange(5, device=d), torch.arange(5, device=d) > 2, torch.tensor(7.0, device=d)
     ),
+    "copy_ of a number": lambda d: torch.zeros(2, dtype=torch.int64, device=d).copy_(2.5),  # type: ignore[arg-type]  # torch's stub has tensors alone
     "where of bytes": lambda d: torch.where(_mask(d, 1, 0), torch.ones(2, device=d), torch.zeros(2, device=d)),
     "a mask of bytes": lambda d: torch.arange(4, device=d)[_mask(d, 1, 0, 1, 0)],
     "randn_like of integers": lambda d: torch.randn_like(torch.arange(3, device=d), dtype=torch.float32).dtype,
