@@ -45,7 +45,7 @@ def thnn_fused_lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_
 def where(condition, self, other):
     op = aten_overload("where.self")
     assert op is not None
-    return op(condition.bool() if condition.dtype == torch.uint8 else condition, self, other)
+    return row_major(op(condition.bool() if condition.dtype == torch.uint8 else condition, self, other))
 
 
 # Extrema of nothing. ATen's meta functions let them pass, or raise another class of error than its CPU kernels.
