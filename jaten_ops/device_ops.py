@@ -180,9 +180,8 @@ def _in_its_strides(tensor: torch.Tensor) -> torch.Tensor:
     exported, view = bridge.export(array_of(tensor)), carrier.view_of(tensor)
     if view.is_row_major():
         return exported
-    return torch.empty_strided(view.shape, strides_kept(view.shape, view.strides()), dtype=exported.dtype).copy_(
-        exported
-    )
+    stride = strides_kept(view.shape, view.strides())
+    return torch.empty_strided(view.shape, stride, dtype=exported.dtype).copy_(exported)
 
 
 def _lift_fresh(tensor: torch.Tensor) -> torch.Tensor:

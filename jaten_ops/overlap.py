@@ -48,7 +48,7 @@ _WHEN: dict[str, Callable[[dict[str, Any]], bool]] = {
 }
 
 # Made of no tensor, or drawn in place: no input is looked at.
-_FACTORIES = frozenset({"arange", "linspace", "logspace", "range"})
+RANGES = frozenset({"arange", "linspace", "logspace", "range"})
 _DRAWN_IN_PLACE = frozenset({
     "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal_functional", "random", "uniform",
 })  # fmt: skip
@@ -131,7 +131,7 @@ def _rule(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> dict[str, bool]
     """The arguments that are looked at, and for each whether it must lie apart from the output; None if nothing is."""
     inputs = [a.name for a in spec.arguments if a.is_tensor and a.name not in written]
     name = base.overload
-    if base.packet in _FACTORIES or (spec.kind == "inplace" and base.packet in _DRAWN_IN_PLACE):
+    if base.packet in RANGES or (spec.kind == "inplace" and base.packet in _DRAWN_IN_PLACE):
         return {}
     if name in _APART or (name in _APART_IN_PLACE and spec.kind == "inplace"):
         return dict.fromkeys(inputs, True)

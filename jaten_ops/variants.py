@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from .overlap import distinct, has_arrays, has_memory, make_check
+from .overlap import RANGES, distinct, has_arrays, has_memory, make_check
 from .schema import TOLD_BY_OUT, OpSpec
 
 # Without a dtype, ATen computes these in that of the out= tensor.
@@ -21,10 +21,6 @@ _FILLING = frozenset({"fill.Scalar", "zero"})
 
 # ATen gives statistics that are not of a channel each yet the sizes of what is written to them.
 _RESIZING = frozenset({"_fused_moving_avg_obs_fq_helper_functional"})
-
-
-# ATen fills any tensor of as many elements, in their order.
-_IN_ORDER = frozenset({"arange", "linspace", "logspace", "range"})
 
 
 def _flat(value: Any) -> list[torch.Tensor]:
@@ -217,7 +213,7 @@ def make_variant(
         values = [t for r in flat[own_results : own_results + len(written)] for t in _flat(r)]
         if spec.kind == "out" and not told:
             check_dtypes(given, targets, values)
-        if base.packet in _IN_ORDER and targets[0].numel() == values[0].numel():
+        if base.packet in RANGES and targets[0].numel() == values[0].numel():  # any tensor of as many is filled
             values = [values[0].view(targets[0].shape)]
         for target, result in zip(targets, values, strict=True):
             prepare(target, result)

@@ -9,8 +9,9 @@ their memory.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from jaten_ops import carrier
 from jaten_ops.meta import aten_overload
 from jaten_ops.view_ops import is_view, views
 
-from .layout import concretize
+from .layout import concretize, symbols_of
 from .targets import overload_of
 
 _MADE_AGAIN = (
@@ -66,7 +67,7 @@ class Path:
 def path_of(node: Any, inputs: dict[torch.fx.Node, int], numbers: Collection[torch.fx.Node]) -> Path | None:
     """How an output lies in an input; None if it does not, or where one of these numbers says, which are operands."""
     steps: list[_Step] = []
-    free = {s for n in numbers for s in _expressions(n.meta["val"])}
+    free = set(_expressions(n.meta["val"] for n in numbers))
     while node not in inputs:
         item = None
         if getattr(node, "target", None) is operator.getitem:
@@ -76,7 +77,7 @@ def path_of(node: Any, inputs: dict[torch.fx.Node, int], numbers: Collection[tor
         # of memory that a graph sees row-major, as_strided reads other elements
         if func is None or not is_view(func) or func is torch.ops.aten.as_strided.default:
             return None
-        if any(free & e.free_symbols for n in node.all_input_nodes[1:] for e in _expressions(n.meta["val"])):
+        if any(free & e.free_symbols for e in _expressions(n.meta["val"] for n in node.all_input_nodes[1:])):
             return None
         steps.append((func, node.args[1:], node.kwargs, item))
         node = node.args[0]
@@ -93,10 +94,10 @@ def placed(gm: torch.fx.GraphModule, run: Run) -> Run:
     found: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
 
     def call(args: list[Any]) -> list[Any]:
-        key = tuple([_geometry(a) for a in args])
+        key = tuple([n for a in args for n in _geometry(a)])
         at = found.get(key)
         if at is None:
-            symbols = _symbols(values, key)
+            symbols = symbols_of([n for v in values for n in _geometry(v)], key)
             at = found[key] = [(n, concretize(offset, symbols)) for n, offset in offsets.items()]
         results = run(args)
         for n, offset in at:
@@ -112,39 +113,28 @@ def _offsets(outputs: Sequence[Any], inputs: Sequence[Any]) -> dict[int, Any]:
     info = None if context is None else context.fw_metadata
     if info is None:
         return {}
-    known = {s for value in inputs for s in _expressions(_geometry(value)) if s.is_symbol}
+    known = {s for s in _expressions(chain.from_iterable(map(_geometry, inputs))) if s.is_symbol}
     found = {}
     for n, output in enumerate(info.output_info, info.num_mutated_inp_runtime_indices):
         value = outputs[n].meta.get("val") if isinstance(outputs[n], torch.fx.Node) else None
         if output.output_type not in _MADE_AGAIN or not isinstance(value, torch.Tensor) or value.device.type == "jax":
             continue
         offset = value.storage_offset()
-        symbols = {s for e in _expressions(offset) for s in e.free_symbols}
+        symbols = {s for e in _expressions([offset]) for s in e.free_symbols}
         if (symbols or offset) and symbols <= known:  # one that depends on a value is a view in memory: see segments
             found[n] = offset
     return found
 
 
-def _geometry(value: Any) -> Any:
-    """Sizes, strides and offset of a tensor; a number as it is."""
+def _geometry(value: Any) -> tuple[Any, ...]:
+    """Sizes, strides and offset of a tensor; a number alone."""
     if isinstance(value, torch.Tensor):
         return (*value.shape, *value.stride(), value.storage_offset())
-    return value
+    return (value,)
 
 
-def _expressions(geometry: Any) -> list[Any]:
-    numbers = geometry if isinstance(geometry, tuple) else (geometry,)
+def _expressions(numbers: Iterable[Any]) -> list[Any]:
     return [n.node.expr for n in numbers if isinstance(n, torch.SymInt)]
-
-
-def _symbols(values: Sequence[Any], geometries: Sequence[Any]) -> dict[Any, int]:
-    """The value of each symbol that is an input, or a size, a stride or the offset of one, in a call."""
-    symbols: dict[Any, int] = {}
-    for value, given in zip(values, geometries, strict=True):
-        one, other = _geometry(value), given
-        pairs = zip(one, other, strict=True) if isinstance(one, tuple) else [(one, other)]
-        symbols.update((s.node.expr, n) for s, n in pairs if isinstance(s, torch.SymInt) and s.node.expr.is_symbol)
-    return symbols
 
 
 def _at(tensor: torch.Tensor, offset: int) -> torch.Tensor:
