@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 from jax._src import xla_bridge  # private: nothing public tells whether JAX has started
+from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 from torch.utils._pytree import tree_leaves
 
 from . import (
@@ -234,6 +235,9 @@ def _resize_as_(tensor: torch.Tensor, like: torch.Tensor, *, memory_format: Any 
 
 
 def _set_(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    if is_traced(tensor):
+        # torch captures no such change of a subclass's tensor; at this error Dynamo breaks the graph
+        raise UnsupportedFakeTensorException("set_, or x.data = y, on the device jax: write x.copy_(y) in its place")
     become(tensor, _same(carrier.view_of(source)), source.dtype)
     return tensor
 
@@ -291,6 +295,10 @@ HANDLERS.update(
         **{operator_of(overload, "aten"): _unwritten(overload) for overload in unwritten.OVERLOADS},
         _aten.is_set_to.default: _is_set_to,
         _aten.is_same_size.default: lambda tensor, other: tensor.shape == other.shape,  # of tensors anywhere
+        # what C++ code asks that takes no symbols: they become numbers, as for torch's own fake tensors
+        _aten.size.default: lambda tensor: tuple(map(int, tensor.shape)),
+        _aten.stride.default: lambda tensor: tuple(map(int, tensor.stride())),
+        _aten.storage_offset.default: lambda tensor: int(tensor.storage_offset()),
         _aten._pin_memory.default: lambda tensor, device=None: _pin_memory(tensor),
         # whether torch may make a nested tensor, which is not one array: nn.TransformerEncoder takes the mask then
         _aten._nested_tensor_from_mask_left_aligned.default: lambda tensor, mask: False,

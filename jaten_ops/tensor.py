@@ -212,6 +212,7 @@ class Tensor(torch.Tensor):
         return _get_data(self)
 
     @data.setter
+    @opaque
     def data(self, new: torch.Tensor) -> None:
         if is_traced(new) or is_traced(self):
             _set_data(self, new)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from jaten_ops.registry import fake
 
@@ -59,11 +60,11 @@ def _extremum(overload: str, default_dim: Any, whole_error: type[Exception]) -> 
     def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         dim = args[0] if args else kwargs.get("dim", default_dim)
         if dim is None or dim == []:
-            if self.numel() == 0:
+            if guard_or_false(self.numel() == 0):
                 raise whole_error(f"{name}(): Expected reduction dim to be specified for input.numel() == 0.")
         elif self.dim():
             for d in [dim] if isinstance(dim, int) else dim:
-                if -self.dim() <= d < self.dim() and self.size(d) == 0:
+                if -self.dim() <= d < self.dim() and guard_or_false(self.size(d) == 0):
                     raise IndexError(f"{name}(): Expected reduction dim {d} to have non-zero size.")
         return row_major(op(self, *args, **kwargs))
 
@@ -387,7 +388,7 @@ def _of_losses(overload: str) -> None:
     assert op is not None
 
     def run(grad_output: Any, self: torch.Tensor, target: Any, reduction: int, *args: Any) -> torch.Tensor:
-        return row_major(op(grad_output, self, target, reduction if self.numel() else 0, *args))
+        return row_major(op(grad_output, self, target, 0 if guard_or_false(self.numel() == 0) else reduction, *args))
 
     fake(overload)(run)
 

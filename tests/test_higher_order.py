@@ -286,6 +286,19 @@ def test_sizes_that_change(name: str) -> None:
         torch.testing.assert_close(run(compiled, args, trains), run(fn, args, trains), **CLOSE)
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_a_number_chooses_the_branch_backward_too(path: str) -> None:
+    def chosen(x: torch.Tensor, number: int) -> torch.Tensor:
+        return torch.cond(number < 20 and number >= 0, lambda x: x.sin(), lambda x: x * number, (x,))
+
+    compiles, device = PATHS[path]
+    compiled = compile_whole(chosen) if compiles else chosen
+    for number in (1, 30, 7, 21):
+        args = (randn(3, 4),)
+        one, two = (functools.partial(fn, number=number) for fn in (compiled, chosen))
+        torch.testing.assert_close(run(one, args, True, device), run(two, args, True), **CLOSE)
+
+
 def test_sizes_are_not_rounded_where_a_loop_counts_them() -> None:
     fn = torch.compile(_scanned, backend="jaten", dynamic=True, options={"buckets": "powers of two"})
     w = randn(4, 4)

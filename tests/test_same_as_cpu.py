@@ -111,6 +111,12 @@ REFUSED: dict[str, Call] = {
     "samples of another batch": lambda d: torch.nn.FractionalMaxPool3d(
         2, output_size=1, _random_samples=torch.rand(0, 4, 3, device=d)
     )(torch.ones(1, 4, 5, 5, 5, device=d)),
+    "output padding as wide as the stride": lambda d: torch.nn.functional.conv_transpose1d(
+        torch.ones(1, 2, 5, device=d), torch.ones(2, 2, 3, device=d), stride=2, dilation=2, output_padding=2
+    ),
+    "negative output padding": lambda d: torch.nn.functional.conv_transpose2d(
+        torch.ones(1, 2, 5, 5, device=d), torch.ones(2, 2, 3, 3, device=d), output_padding=-1
+    ),
     "resize_ to preserve": lambda d: torch.ones(2, device=d).resize_(3, memory_format=torch.preserve_format),
 }
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
+from torch._higher_order_ops import scan, while_loop
+from torch.utils._pytree import tree_map_only
 
 import jaten_ops  # noqa: F401  # the device jax
 
@@ -18,6 +20,21 @@ def _arange(x: torch.Tensor) -> torch.Tensor:
     return torch.arange(n) * 2
 
 
+def _in_a_branch(x: torch.Tensor) -> Any:
+    return torch.cond(x.sum() > 0, lambda x: x[x > 0].sum() * 2, lambda x: x[x < 0].prod() + x.nonzero().sum(), (x,))
+
+
+def _in_a_loop(x: torch.Tensor) -> Any:
+    def step(i: torch.Tensor, y: torch.Tensor) -> Any:
+        return i - 1, torch.cond(y[0] > 4, lambda y: y - 1, lambda y: y + torch.masked_select(x, x > y).sum(), (y,))
+
+    return while_loop(lambda i, y: i > 0, step, (torch.full((), 3, device=x.device), x * 1))[1] + x.abs()
+
+
+def _in_a_scan(x: torch.Tensor) -> Any:
+    return scan(lambda c, y: (c + y, x[x > y].sum() + c), torch.zeros((), device=x.device), x)[1] * 2
+
+
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "number": lambda x: x * x.sum().item(),
     "size": lambda x: torch.zeros(int(x.abs().sum().item())).shape[0] + x,
@@ -26,7 +43,12 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "nonzero": lambda x: x.nonzero().sum(1),
     "where": lambda x: torch.where(x > 0)[0] + 1,
     "two symbols": lambda x: (x[x > 0].sum(), x[x < 0] * 2),
+    "largest": lambda x: (x[x > -9].max(), x[x > -9].amax(0), x[x > -9].argmin()),
+    "interpolated": lambda x: torch.nn.functional.interpolate(x[x > 0].reshape(1, 1, -1), scale_factor=2.0),
     "written": lambda x: x.clone().masked_fill_(x > 0, 1.0) + x[x > 100].sum(),
+    "branch": _in_a_branch,
+    "loop": _in_a_loop,
+    "scan": _in_a_scan,
     "ordered effect": lambda x: torch.linalg.cholesky(torch.eye(2) * x[x > 0].sum()),
 }
 
@@ -69,10 +91,13 @@ def test_gradients(name: str) -> None:
         torch.testing.assert_close(*grads)
 
 
-@pytest.mark.parametrize("name", ["mask", "masked_select"])
+@pytest.mark.parametrize("name", ["mask", "masked_select", "branch", "loop", "scan", "largest", "interpolated"])
 def test_on_the_device_jax(name: str) -> None:
-    compiled = torch.compile(DIFFERENTIABLE[name], backend="jaten", fullgraph=True)
-    torch.testing.assert_close(compiled(_input().to("jax")).cpu(), DIFFERENTIABLE[name](_input()))
+    program = (DIFFERENTIABLE | PROGRAMS)[name]
+    compiled = torch.compile(program, backend="jaten", fullgraph=True)
+    for shift in (0.0, 2.5):
+        got = tree_map_only(torch.Tensor, torch.Tensor.cpu, compiled(_input(shift).to("jax")))
+        torch.testing.assert_close(got, program(_input(shift)))
 
 
 def test_a_size_out_of_range_is_an_error_and_the_next_call_works() -> None:

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from jaten_ops import higher_order, registry
 from jaten_ops.errors import JatenError, UnsupportedInputError
 
-from . import early, graph_cache, shared
+from . import early, graph_cache, shared, writes
 from .aliases import placed
 from .buckets import Buckets, bucketed
 from .higher_order import refuse_unknown
@@ -118,9 +118,11 @@ def _compile(
 ) -> Callable[..., Any]:
     if not backward:
         shared.tell(_written_inputs(inputs))
-    executable, _, seen = _made(gm, backward=backward)
+    written = writes.taken_out(gm.graph)
+    executable, _, seen = _made(gm, len(written), backward=backward)
     if buckets is not None:
         executable = bucketed(gm, executable, buckets, seen)
+    executable = writes.with_writes(executable, written)
     if not backward:
         executable = placed(gm, executable)
 
@@ -149,14 +151,21 @@ def _raise(error: Exception, _args: list[Any]) -> NoReturn:
 
 
 def _made(
-    gm: torch.fx.GraphModule, *, backward: bool
+    gm: torch.fx.GraphModule, written: int = 0, *, backward: bool
 ) -> tuple[Callable[[list[Any]], list[Any]], frozenset[int], int | None]:
-    """The graph as a function of a list of inputs; which of those are static, and how many outputs are seen."""
+    """The graph as a function of a list of inputs; which of those are static, and how many outputs are seen.
+
+    Args:
+        gm: the graph.
+        written: how many results come before its own, for inputs to be written to.
+        backward: whether it is a backward graph.
+    """
     _donates_nothing()
     refuse_unknown(gm)
     retarget(gm)
     by_rows(gm, backward=backward)
     static, seen = _static_inputs(gm.graph, backward=backward), _seen_outputs(backward=backward)
+    seen = None if seen is None else seen + written
     run = make_executable(gm, static, seen)
     if isinstance(run, Executable) and backward:
         run.log.kind = "backward graph"
@@ -192,7 +201,7 @@ def jaten(
         UnsupportedInputError: an option that is not known.
     """
     buckets = _buckets(options)
-    prefix = graph_cache.prefix_of(gm, example_inputs)
+    prefix = None if writes.replaces_memory(gm) else graph_cache.prefix_of(gm, example_inputs)
     if prefix is not None:
         try:
             with graph_cache.used(prefix):
@@ -225,12 +234,13 @@ def _capture(compiler: Callable[..., Any], compile_graph: Callable[..., Any]) ->
 
     @shared.guarded
     def run(gm: torch.fx.GraphModule, inputs: Sequence[Any], **others: Any) -> Callable[..., Any]:
-        with functorch_config.patch(_SETTINGS), early.whole(inputs):
+        given = options | {"keep_inference_input_mutations": writes.replaces_memory(gm)}
+        with functorch_config.patch(_SETTINGS), early.whole(gm, inputs):
             if others or os.environ.get("TORCH_COMPILE_DEBUG") == "1" or not all(map(_is_flat, inputs)):
-                return aot_autograd(bw_compiler=compiler(backward), **options)(gm, inputs, **others)
+                return aot_autograd(bw_compiler=compiler(backward), **given)(gm, inputs, **others)
             # what that does, too, but after it has imported Inductor's scheduler
             undisturbed = functools.partial(_undisturbed, backward)
-            captured = aot_module_simplified(gm, inputs, bw_compiler=compiler(undisturbed), **options)
+            captured = aot_module_simplified(gm, inputs, bw_compiler=compiler(undisturbed), **given)
             return torch._dynamo.disable(captured, reason="it is compiled")
 
     return run

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from jaten_ops import registry
 
@@ -38,10 +39,17 @@ def _is_symbolic(value: object) -> bool:
     return any(isinstance(size, torch.SymInt) for size in sizes)
 
 
+def _values_in(gm: torch.fx.GraphModule) -> Iterator[object]:
+    """What Dynamo notes of the values in a graph and in those inside it."""
+    for graph in gm.modules():
+        if isinstance(graph, torch.fx.GraphModule):
+            yield from tree_leaves([node.meta.get("example_value") for node in graph.graph.nodes])
+
+
 @contextlib.contextmanager
-def whole(inputs: Sequence[object]) -> Iterator[None]:
+def whole(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Iterator[None]:
     """For the length of a block torch traces them whole, if all sizes are known: in C++ they take no others."""
-    if any(map(_is_symbolic, inputs)):
+    if any(map(_is_symbolic, (*inputs, *_values_in(gm)))):
         yield
         return
     taken = [(op, key, op.py_kernels.pop(key)) for op in operators() for key in _KEYS if key in op.py_kernels]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,11 +67,13 @@ def _row_major(sizes: Sequence[int]) -> list[int]:
     return strides[::-1]
 
 
-def concretize(value: int | torch.SymInt, symbols: dict[Any, int]) -> int:
-    """A size of the graph, which may be an expression in its symbols, for given values of the symbols."""
-    if isinstance(value, int):
-        return value
-    return int(value.node.expr.subs(symbols))
+def concretize(value: Any, symbols: dict[Any, int]) -> Any:
+    """A size of the graph, or another number, for given values of the symbols of which it may be an expression."""
+    kind = _NUMBERS.get(type(value))
+    return value if kind is None else kind(value.node.expr.subs(symbols))
+
+
+_NUMBERS: dict[type, Callable[[Any], Any]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 
 def symbols_of(values: Sequence[Any], taken: Sequence[Any]) -> dict[Any, int]:

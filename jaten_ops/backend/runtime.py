@@ -88,7 +88,7 @@ class _Output:
             return self.input
         if self._path is not None:
             return Alias(self._path.input, self._path.follow(symbols))
-        return (concretize(self.value, symbols) if isinstance(self.value, torch.SymInt) else self.value,)
+        return (concretize(self.value, symbols),)
 
 
 def _with_array(tensor: torch.Tensor, array: jax.Array) -> torch.Tensor:

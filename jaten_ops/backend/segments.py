@@ -1,7 +1,8 @@
 """Graphs in which a size or a number depends on values, as `nonzero` or `item()` do: several executables in turn.
 
 XLA's shapes are fixed when it compiles, so such a graph is cut at the calls that bind new symbols. They run by
-themselves, and the stretches between them are compiled for the sizes that come out.
+themselves, and the stretches between them are compiled for the sizes that come out. A branch or a loop that has such a
+call in one of its graphs runs by itself, too, and these graphs are cut in their turn.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import free_symbols
+from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
 from torch.fx.passes.split_module import split_module
+from torch.utils._pytree import tree_leaves
 
 from jaten_ops import registry
 from jaten_ops.meta import aten_overload
 
 from .higher_order import RULES
 from .runtime import Executable
-from .targets import attribute_of, overload_of
+from .targets import attribute_of, is_higher_order, overload_of
 
 
 def _binds(node: torch.fx.Node) -> bool:
@@ -30,7 +32,30 @@ def _binds(node: torch.fx.Node) -> bool:
     reads = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.data_dependent_output in node.target.tags
     # an array has no place in memory; what a view has, torch tells
     reads = reads or node.target is torch.ops.aten.sym_storage_offset.default
-    return bool(node.meta.get("unbacked_bindings")) or (is_number and reads)
+    return bool(node.meta.get("unbacked_bindings")) or (is_number and reads) or _has_new_symbols(node)
+
+
+def _has_new_symbols(node: torch.fx.Node) -> bool:
+    """Whether the sizes of a node's result have symbols that its operands have not: in a branch torch notes no more."""
+    return not _unbacked(node.meta.get("val")) <= _unbacked([n.meta.get("val") for n in node.all_input_nodes])
+
+
+def _unbacked(values: Any) -> set[Any]:
+    kinds = torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool
+    known = [v for v in tree_leaves(values) if isinstance(v, kinds)]
+    return set(free_unbacked_symbols(known)) if known else set()
+
+
+def _runs_by_itself(gm: torch.fx.GraphModule, node: torch.fx.Node) -> bool:
+    """Whether a node binds a symbol, or a graph that is its operand has such a node."""
+    if _binds(node):
+        return True
+    graphs = [attribute_of(gm, n) for n in node.all_input_nodes if n.op == "get_attr"] if is_higher_order(node) else []
+    return any(_is_cut(graph) for graph in graphs if isinstance(graph, torch.fx.GraphModule))
+
+
+def _is_cut(gm: torch.fx.GraphModule) -> bool:
+    return any(_runs_by_itself(gm, node) for node in gm.graph.nodes)
 
 
 def _view_in_memory(node: torch.fx.Node) -> None:
@@ -74,7 +99,7 @@ def _read(graph: torch.fx.Graph, item: torch.fx.Node, like: Any) -> None:
 
 
 def _with_executables(part: torch.fx.GraphModule) -> None:
-    """Has a loop that runs by itself, as its results have as many rows as it takes steps, call compiled graphs."""
+    """Has a branch or a loop that runs by itself call compiled graphs."""
     for node in part.graph.find_nodes(op="get_attr"):
         graph = attribute_of(part, node)
         if isinstance(graph, torch.fx.GraphModule):
@@ -105,7 +130,7 @@ def make_executable(
 ) -> Callable[[list[Any]], list[Any]]:
     """The graph as a function of a list of inputs, which it empties: see `Executable`."""
     _numbers_as_tensors(gm)
-    if not any(map(_binds, gm.graph.nodes)):
+    if not _is_cut(gm):
         return Executable(gm, static_inputs=static_inputs, seen=seen)
     for node in filter(_binds, gm.graph.nodes):
         _view_in_memory(node)
@@ -115,7 +140,7 @@ def make_executable(
     split = split_module(gm, None, lambda node: parts[node], keep_original_order=True)  # type: ignore[arg-type]  # it takes None for the root's owner
     for name, part in list(split.named_children()):
         assert isinstance(part, torch.fx.GraphModule)
-        if not any(map(_binds, part.graph.nodes)):
+        if not _is_cut(part):
             setattr(split, name, _Segment(part, static_names))
         else:
             _with_executables(part)
@@ -130,11 +155,11 @@ def make_executable(
 
 
 def _parts(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, int]:
-    """The number of the part that each node belongs to, with its results; a call that binds symbols is one."""
+    """The number of the part that each node belongs to, with its results; a call that runs by itself is one."""
     parts: dict[torch.fx.Node, int] = {}
     part = 0
     for node in gm.graph.nodes:
-        if _binds(node):
+        if _runs_by_itself(gm, node):
             parts[node] = part + 1
             part += 2
         elif node.target is operator.getitem and isinstance(node.args[0], torch.fx.Node):

@@ -32,11 +32,16 @@ def _windows(weight: jax.Array, stride: Ints, padding: Ints, dilation: Ints, gro
 
 def _transposed_shape(x: jax.Array, weight: jax.Array, windows: Windows, output_padding: Ints) -> tuple[int, ...]:
     """Of the result of a transposed convolution by a weight (C, O / groups, ...)."""
-    settings = zip(
-        *(x.shape[2:], windows.stride, windows.padding, windows.reach()),
-        _expand(output_padding, len(windows.kernel)),
-        strict=True,
-    )
+    extras = _expand(output_padding, len(windows.kernel))
+    for extra, stride, dilation in zip(extras, windows.stride, windows.dilation, strict=True):
+        if extra < 0:
+            raise RuntimeError("negative output_padding is not supported")
+        if extra >= stride and extra >= dilation:
+            raise RuntimeError(
+                "output padding must be smaller than either stride or dilation,"
+                f" but got {extra}, {stride} and {dilation}"
+            )
+    settings = zip(x.shape[2:], windows.stride, windows.padding, windows.reach(), extras, strict=True)
     sizes = [(size - 1) * s - 2 * p + reach + extra + 1 for size, s, p, reach, extra in settings]
     return (x.shape[0], weight.shape[1] * windows.groups, *sizes)
 

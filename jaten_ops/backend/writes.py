@@ -1,0 +1,69 @@
+"""Writes to inputs that AOTAutograd leaves in a graph, as it must where a program gives one other memory.
+
+`x.data = y` does that. The graph computes what is written, as outputs before its own, and the tensors get it after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .targets import overload_of
+
+_WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "copy_": torch.Tensor.copy_,
+    "set_.source_Tensor": lambda tensor, source: tensor.set_(source),
+}
+_SAME = ("detach", "alias")
+
+Write = tuple[int, Callable[[torch.Tensor, torch.Tensor], Any]]
+
+
+def replaces_memory(gm: torch.fx.GraphModule) -> bool:
+    """Whether Dynamo's graph gives a tensor other memory: AOTAutograd is to leave the writes in its graph then."""
+    return any(
+        node.op == "call_function" and getattr(node.target, "__name__", None) == "set_" for node in gm.graph.nodes
+    )
+
+
+def taken_out(graph: torch.fx.Graph) -> list[Write]:
+    """Takes the writes to inputs out of a graph, and has it return what is written, before its own results.
+
+    Returns:
+        For each the number of the input, and what writes to it.
+    """
+    numbers = {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
+    calls = [n for n in graph.nodes if overload_of(n.target) in _WRITES and n.args[0] in numbers and not n.users]
+    (output,) = graph.find_nodes(op="output")
+    written = [_source(node.args[1]) for node in calls]
+    found = [(numbers[node.args[0]], _WRITES[str(overload_of(node.target))]) for node in calls]
+    for node in calls:
+        graph.erase_node(node)
+    if calls:
+        output.args = ((*written, *output.args[0]),)
+    return found
+
+
+def _source(value: Any) -> Any:
+    """What a tensor is another name of: memory that is given to two tensors is of both."""
+    while isinstance(value, torch.fx.Node) and overload_of(value.target) in _SAME:
+        value = value.args[0]
+    return value
+
+
+def with_writes(run: Callable[[list[Any]], list[Any]], writes: Sequence[Write]) -> Callable[[list[Any]], list[Any]]:
+    """A graph whose first results are written to inputs."""
+    if not writes:
+        return run
+
+    def call(args: list[Any]) -> list[Any]:
+        targets = [args[i] for i, _ in writes]
+        results = run(args)
+        with torch.no_grad():
+            for target, (_, write), value in zip(targets, writes, results, strict=False):
+                write(target, value)
+        return results[len(writes) :]
+
+    return call
