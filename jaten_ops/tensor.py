@@ -334,6 +334,17 @@ def _leave(tensor: Tensor, new: torch.Tensor) -> None:
         tensor.grad = grad.to(tensor.device, tensor.dtype)
 
 
+_to_dlpack = torch.utils.dlpack.to_dlpack
+
+
+def capsule_of(tensor: torch.Tensor) -> Any:
+    """`torch.utils.dlpack.to_dlpack`, which in C++ would find no memory."""
+    return tensor.__dlpack__() if isinstance(tensor, Tensor) else _to_dlpack(tensor)
+
+
+for _module in (torch, torch.utils.dlpack):
+    setattr(_module, "to_dlpack", capsule_of)  # noqa: B010  # for mypy a function is no attribute
+
 _swap_tensors = torch.utils.swap_tensors
 
 

@@ -163,6 +163,9 @@ def test_values_leave_by_the_usual_ways() -> None:
     with pytest.raises(TypeError, match="can't convert jax:0 device type tensor to numpy"):
         np.asarray(x)
     assert np.array_equal(np.from_dlpack(x), [0, 1, 2]) and torch.from_dlpack(x).tolist() == [0, 1, 2]
+    for capsule in (torch.utils.dlpack.to_dlpack, torch.to_dlpack):
+        assert torch.utils.dlpack.from_dlpack(capsule(x)).tolist() == [0, 1, 2]
+        assert torch.utils.dlpack.from_dlpack(capsule(torch.ones(2))).tolist() == [1, 1]
 
 
 def test_storages_are_made_on_the_device() -> None:

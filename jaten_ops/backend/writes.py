@@ -13,8 +13,8 @@ import torch
 from .targets import overload_of
 
 _WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
-    "copy_": torch.Tensor.copy_,
-    "set_.source_Tensor": lambda tensor, source: tensor.set_(source),
+    "copy_": torch.ops.aten.copy_.default,
+    "set_.source_Tensor": torch.ops.aten.set_.source_Tensor,
 }
 _SAME = ("detach", "alias")
 
