@@ -125,6 +125,10 @@ class Tensor(torch.Tensor):
             return super().__deepcopy__(memo)
         if id(self) in memo:
             return memo[id(self)]
+        if isinstance(self, torch.nn.Parameter):  # as torch has it: of the values alone, and of memory of its own
+            memo[id(self)] = parameter = torch.nn.Parameter(self.detach().clone(), self.requires_grad)
+            parameter.__class__ = type(self)
+            return parameter
         new = from_view(copy.deepcopy(self.view_of_arrays, memo), self.dtype).requires_grad_(self.requires_grad)
         new.__class__ = type(self)
         memo[id(self)] = new

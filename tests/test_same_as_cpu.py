@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -52,6 +53,19 @@ def _filled(device: str) -> torch.Tensor:
         torch.use_deterministic_algorithms(False)
 
 
+def _copies(device: str) -> Any:
+    """What deepcopy keeps of a leaf, and of a parameter."""
+    x = torch.arange(6.0, device=device).reshape(2, 3).t()
+    leaves = x.clone().requires_grad_(), torch.nn.Parameter(x)
+    for leaf in leaves:
+        leaf.sum().backward()
+        leaf.tag = 1
+    copied = copy.deepcopy(leaves)
+    return [
+        (leaf.detach(), leaf.grad is None, hasattr(leaf, "tag"), leaf.requires_grad, leaf.stride()) for leaf in copied
+    ]
+
+
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "to": lambda x: x.to(memory_format=torch.channels_last),
     "to a dtype": lambda x: x.to(torch.float64, memory_format=torch.channels_last),
@@ -78,6 +92,7 @@ CALLS: dict[str, Call] = {
     "a mask of bytes": lambda d: torch.arange(4, device=d)[_mask(d, 1, 0, 1, 0)],
     "randn_like of integers": lambda d: torch.randn_like(torch.arange(3, device=d), dtype=torch.float32).dtype,
     "copy of a dual": _dual_copied,
+    "deepcopy": _copies,
     "a tensor of nothing, filled": _filled,
     "same sizes": lambda d: torch.ops.aten.is_same_size(torch.ones(2, device=d), torch.ones(2)),
     "arange": _out(lambda out: torch.arange(0, 4, out=out)),
