@@ -120,3 +120,10 @@ def test_errors(wrong: str) -> None:
             x = x.float()
         with pytest.raises(RuntimeError):
             torch.gru(x, hx, weights, True, 1, 0.0, False, False, False)
+
+
+def test_a_cell_whose_results_have_no_gradients() -> None:
+    """Autograd asks so, as `gradcheck` does; ATen returns nothing then."""
+    state, gates = torch.ones(1, 2, device="jax"), torch.ones(1, 8, device="jax")
+    backward = torch.ops.aten._thnn_fused_lstm_cell_backward_impl
+    assert backward(None, None, state, state, gates, True) == (None, None, None)

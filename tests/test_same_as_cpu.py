@@ -66,6 +66,18 @@ def _copies(device: str) -> Any:
     ]
 
 
+def _printed_inside(device: str) -> str:
+    """How a tensor looks that a function under a transform has captured."""
+    x, seen = torch.ones(3, device=device), []
+
+    def program(y: torch.Tensor) -> torch.Tensor:
+        seen.append(repr(x))
+        return (x * y).sum()
+
+    torch.func.grad(program)(x)
+    return seen[0].replace(", device='jax:0'", "")
+
+
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "to": lambda x: x.to(memory_format=torch.channels_last),
     "to a dtype": lambda x: x.to(torch.float64, memory_format=torch.channels_last),
@@ -93,6 +105,7 @@ CALLS: dict[str, Call] = {
     "randn_like of integers": lambda d: torch.randn_like(torch.arange(3, device=d), dtype=torch.float32).dtype,
     "copy of a dual": _dual_copied,
     "deepcopy": _copies,
+    "repr inside a transform": _printed_inside,
     "a tensor of nothing, filled": _filled,
     "same sizes": lambda d: torch.ops.aten.is_same_size(torch.ones(2, device=d), torch.ones(2)),
     "arange": _out(lambda out: torch.arange(0, 4, out=out)),
@@ -132,6 +145,12 @@ REFUSED: dict[str, Call] = {
     "negative output padding": lambda d: torch.nn.functional.conv_transpose2d(
         torch.ones(1, 2, 5, 5, device=d), torch.ones(2, 2, 3, 3, device=d), output_padding=-1
     ),
+    "class weights of another dtype": lambda d: torch.nn.functional.cross_entropy(
+        torch.ones(2, 3, device=d), torch.tensor([0, 1], device=d), torch.ones(3, dtype=torch.float64, device=d)
+    ),
+    "margins' weights of another dtype": lambda d: torch.nn.functional.multi_margin_loss(
+        torch.ones(2, 3, device=d), torch.tensor([0, 1], device=d), weight=torch.ones(3, dtype=torch.float64, device=d)
+    ),
     "resize_ to preserve": lambda d: torch.ones(2, device=d).resize_(3, memory_format=torch.preserve_format),
 }
 
@@ -147,7 +166,7 @@ def _seen(call: Callable[[], Any]) -> Any:
 @pytest.mark.parametrize("name", CALLS)
 def test_calls(name: str) -> None:
     expected, got = (_seen(lambda d=d: CALLS[name](d)) for d in ("cpu", "jax"))
-    if isinstance(expected[0], torch.dtype | bool):
+    if isinstance(expected[0], torch.dtype | bool | str):
         assert got == expected
     else:
         torch.testing.assert_close(got[0], expected[0])

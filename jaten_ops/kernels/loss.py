@@ -183,6 +183,11 @@ def binary_cross_entropy_with_logits(self, target, weight=None, pos_weight=None,
 # vector; ignore_index counts as no class.
 
 
+def _check_weight(self: jax.Array, weight: jax.Array | None) -> None:
+    if weight is not None and weight.dtype != self.dtype:
+        raise RuntimeError(f"expected scalar type {self.dtype} but found {weight.dtype}")
+
+
 def _class_weights(x: jax.Array, target: jax.Array, weight: jax.Array | None, ignore_index: int):
     """The weight of each target, 0 for ignored ones, and the target with a dimension for the classes."""
     if target.dtype not in (np.int64, np.uint8):
@@ -200,6 +205,7 @@ def _class_weights(x: jax.Array, target: jax.Array, weight: jax.Array | None, ig
 
 @kernel("nll_loss_forward", "nll_loss2d_forward")
 def nll_loss_forward(self, target, weight, reduction, ignore_index):
+    _check_weight(self, weight)
     x, dtype = cast(self, compute_type(self.dtype)), self.dtype
     weights, target, axis = _class_weights(x, target, weight, ignore_index)
     fixed = lax.stop_gradient(x)
@@ -253,6 +259,7 @@ def multi_margin_loss(self, target, p=1, margin=1, weight=None, reduction=MEAN):
     if p not in (1, 2):
         raise RuntimeError("only p == 1 and p == 2 supported")
     _check_margin_operands(self, target)
+    _check_weight(self, weight)
     samples, classes = _as_rows(self).shape
     if target.ndim > 1 or target.size != samples:
         raise RuntimeError(f"inconsistent target size, expected {samples} but got {list(target.shape)}")
