@@ -24,7 +24,7 @@ from jaten_ops.errors import JatenError, UnsupportedInputError
 from jaten_ops.x64 import Enabled
 
 from . import padding_programs, padding_rules  # noqa: F401  # register the rules
-from .layout import concretize, symbols_of
+from .layout import concretize, has_symbolic_size, symbols_of
 from .lower import Lowered
 from .padding import NotProved, Rows, State, Walk, plain
 from .positions import SPEC, from_operand, numbers_of
@@ -100,7 +100,7 @@ class Bucketed:
         self._varying = [
             i
             for i, (n, v) in enumerate(zip(lowered.placeholders, self._values, strict=True))
-            if n not in self._numbers and _is_symbolic(v)
+            if n not in self._numbers and has_symbolic_size(v)
         ]
         self._sizes = self._chosen(buckets)
         self._refused: set[Any] = set()
@@ -261,15 +261,10 @@ def bucketed(
     if not isinstance(run, Executable):
         GraphLog(gm).refused("size", "some depend on values")
         return run
-    if not any(_is_symbolic(n.meta.get("val")) for n in gm.graph.nodes if n.op == "placeholder"):
+    if not any(has_symbolic_size(n.meta.get("val")) for n in gm.graph.nodes if n.op == "placeholder"):
         return run
     run.log.advises = False
     return Bucketed(gm, run, buckets, seen)
-
-
-def _is_symbolic(value: Any) -> bool:
-    sizes = value.shape if isinstance(value, torch.Tensor) else [value]
-    return any(isinstance(s, torch.SymInt) for s in sizes)
 
 
 def _spec(value: torch.Tensor, sizes: dict[Any, int]) -> jax.ShapeDtypeStruct:

@@ -15,6 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from jaten_ops import registry
 
+from .layout import has_symbolic_size
+
 _KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
 # their parts are what the running statistics are updated by
 _LEFT = frozenset({"native_batch_norm", "cudnn_batch_norm"})
@@ -34,11 +36,6 @@ def operators() -> tuple[torch._ops.OpOverload, ...]:
     return tuple(found)
 
 
-def _is_symbolic(value: object) -> bool:
-    sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
-    return any(isinstance(size, torch.SymInt) for size in sizes)
-
-
 def _values_in(gm: torch.fx.GraphModule) -> Iterator[object]:
     """What Dynamo notes of the values in a graph and in those inside it."""
     for graph in gm.modules():
@@ -49,7 +46,7 @@ def _values_in(gm: torch.fx.GraphModule) -> Iterator[object]:
 @contextlib.contextmanager
 def whole(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Iterator[None]:
     """For the length of a block torch traces them whole, if all sizes are known: in C++ they take no others."""
-    if any(map(_is_symbolic, (*inputs, *_values_in(gm)))):
+    if any(map(has_symbolic_size, (*inputs, *_values_in(gm)))):
         yield
         return
     taken = [(op, key, op.py_kernels.pop(key)) for op in operators() for key in _KEYS if key in op.py_kernels]

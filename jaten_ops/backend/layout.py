@@ -76,6 +76,17 @@ def concretize(value: Any, symbols: dict[Any, int]) -> Any:
 _NUMBERS: dict[type, Callable[[Any], Any]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 
+def has_symbolic_size(value: Any) -> bool:
+    """Whether a value is a size that may change, or a tensor with one."""
+    sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+    return any(isinstance(size, torch.SymInt) for size in sizes)
+
+
+def is_symbolic(value: Any) -> bool:
+    """As `has_symbolic_size`, of other numbers, too."""
+    return has_symbolic_size(value) or isinstance(value, torch.SymFloat | torch.SymBool)
+
+
 def symbols_of(values: Sequence[Any], taken: Sequence[Any]) -> dict[Any, int]:
     """The value of each symbol that is an input by itself or the size of one.
 

@@ -20,7 +20,7 @@ from jaten_ops.x64 import Enabled
 
 from .aliases import Path, path_of
 from .calls import Alias, Program, Statics, make_call
-from .layout import Layout, concretize, layout_of, symbols_of
+from .layout import Layout, concretize, is_symbolic, layout_of, symbols_of
 from .lower import Lowered
 from .plans import plan_of
 from .positions import SPEC, from_operand, numbers_of, to_operand
@@ -168,7 +168,7 @@ class Executable:
         # that nothing is computed with, as the ids of nested tensors' lengths: they are handed back as they came
         self._passed = passed = {index[n] for n in every if all(user.op == "output" for user in n.users)}
         numbers = {index[n] for n in every} - passed
-        self._dynamic = any(_is_symbolic(v) for i, v in enumerate(values) if i not in numbers | passed)
+        self._dynamic = any(is_symbolic(v) for i, v in enumerate(values) if i not in numbers | passed)
         self._tensors = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor) or i in numbers]
         self._sizes = sorted({*range(len(values))}.difference(self._tensors, passed))
         self._numbers = [at for at, i in enumerate(self._tensors) if i in numbers]
@@ -276,9 +276,3 @@ def _described(array: Any, place: Any) -> Any:
 
 def _seed() -> np.ndarray:
     return torch.empty((), dtype=torch.int64).random_().numpy()
-
-
-def _is_symbolic(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return any(isinstance(s, torch.SymInt) for s in value.shape)
-    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)

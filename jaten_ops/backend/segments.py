@@ -20,6 +20,7 @@ from jaten_ops import registry
 from jaten_ops.meta import aten_overload
 
 from .higher_order import RULES
+from .layout import is_symbolic
 from .runtime import Executable
 from .targets import attribute_of, is_higher_order, overload_of
 
@@ -36,14 +37,19 @@ def _binds(node: torch.fx.Node) -> bool:
 
 
 def _has_new_symbols(node: torch.fx.Node) -> bool:
-    """Whether the sizes of a node's result have symbols that its operands have not: in a branch torch notes no more."""
-    return not _unbacked(node.meta.get("val")) <= _unbacked([n.meta.get("val") for n in node.all_input_nodes])
+    """Whether the sizes of an operator's result have symbols that its operands have not.
+
+    In a branch or a loop torch notes nothing else of it.
+    """
+    if is_higher_order(node):
+        return False
+    found = _unbacked(node.meta.get("val"))
+    return bool(found) and not found <= _unbacked([n.meta.get("val") for n in node.all_input_nodes])
 
 
 def _unbacked(values: Any) -> set[Any]:
-    kinds = torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool
-    known = [v for v in tree_leaves(values) if isinstance(v, kinds)]
-    return set(free_unbacked_symbols(known)) if known else set()
+    symbolic = [v for v in tree_leaves(values) if is_symbolic(v)]
+    return set(free_unbacked_symbols(symbolic)) if symbolic else set()
 
 
 def _runs_by_itself(gm: torch.fx.GraphModule, node: torch.fx.Node) -> bool:
