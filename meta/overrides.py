@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from jaten_ops.registry import fake
 
-from .reuse import aten_overload, row_major
+from .reuse import aten_overload, known_true, row_major
 
 # Matrix products. ATen's meta functions check strides, which kernels do not see, and what CUDA's kernels can do.
 
@@ -60,11 +59,11 @@ def _extremum(overload: str, default_dim: Any, whole_error: type[Exception]) -> 
     def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         dim = args[0] if args else kwargs.get("dim", default_dim)
         if dim is None or dim == []:
-            if guard_or_false(self.numel() == 0):
+            if known_true(self.numel() == 0):
                 raise whole_error(f"{name}(): Expected reduction dim to be specified for input.numel() == 0.")
         elif self.dim():
             for d in [dim] if isinstance(dim, int) else dim:
-                if -self.dim() <= d < self.dim() and guard_or_false(self.size(d) == 0):
+                if -self.dim() <= d < self.dim() and known_true(self.size(d) == 0):
                     raise IndexError(f"{name}(): Expected reduction dim {d} to have non-zero size.")
         return row_major(op(self, *args, **kwargs))
 
@@ -388,7 +387,7 @@ def _of_losses(overload: str) -> None:
     assert op is not None
 
     def run(grad_output: Any, self: torch.Tensor, target: Any, reduction: int, *args: Any) -> torch.Tensor:
-        return row_major(op(grad_output, self, target, 0 if guard_or_false(self.numel() == 0) else reduction, *args))
+        return row_major(op(grad_output, self, target, 0 if known_true(self.numel() == 0) else reduction, *args))
 
     fake(overload)(run)
 

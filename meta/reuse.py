@@ -33,6 +33,14 @@ def masked(mask: Sequence[bool], *gradients: Any) -> tuple[Any, ...]:
     return tuple(g if on else None for g, on in zip(gradients, mask, strict=True))
 
 
+def known_true(condition: bool | torch.SymBool) -> bool:
+    """Whether a condition on sizes holds; no where one depends on values (a guard is noted for those that do not).
+
+    Source: `torch.fx.experimental.symbolic_shapes.guard_or_false`, whose module loads sympy, asked where it is loaded.
+    """
+    return condition.node.guard_or_false("", 0) if isinstance(condition, torch.SymBool) else condition
+
+
 def aten_overload(overload: str) -> torch._ops.OpOverload | None:
     """The ATen operator of this name, if the installed torch has it."""
     packet, _, suffix = overload.partition(".")
