@@ -341,6 +341,10 @@ def _factory(overload: str) -> Callable[..., Any]:
     return opaque(make)
 
 
+# With tensors of a subclass, ATen's compositions do not write to out, or copy it to itself in another shape.
+_NOT_ATENS = frozenset({"linalg_matrix_rank", "matmul", "linalg_matmul"})
+
+
 def _written_out(overload: str) -> Callable[..., Any]:
     def write(*args: Any, **kwargs: Any) -> Any:
         return variant(overload)(*args, **kwargs)
@@ -414,8 +418,8 @@ if device.CLAIMED:
     _ATEN.impl("_convolution", scripting.convolve, "AutogradPrivateUse1")
     for _cell in recurrent.CELLS:
         _ATEN.impl(f"{_cell}.input", recurrent.implementation(_cell), "AutogradPrivateUse1")
-    for _spec in VARIANTS.values():  # with tensors of a subclass, ATen's compositions do not write to out
-        if _spec.packet == "linalg_matrix_rank":
+    for _spec in VARIANTS.values():
+        if _spec.packet in _NOT_ATENS and _spec.kind == "out":
             _ATEN.impl(_spec.overload, _written_out(_spec.overload), "AutogradPrivateUse1")
     _ATEN.impl("_has_compatible_shallow_copy_type", _has_compatible_shallow_copy_type, "AutogradPrivateUse1")
     setattr(torch.utils, "swap_tensors", exchange)  # noqa: B010  # for mypy a function is no attribute

@@ -73,8 +73,14 @@ def _require_grad(values: Iterable[Any]) -> bool:
     return any(t.requires_grad for v in values for t in _flat(v) if isinstance(t, torch.Tensor))
 
 
+# The compositions that ask themselves whether an argument requires a gradient.
+_ASKING = frozenset({"matmul.out", "linalg_matmul.out"})
+
+
 def _watched(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> list[str]:
     """The arguments of an out= overload that ATen does not let require a gradient."""
+    if spec.overload in _ASKING:
+        return [a.name for a in spec.arguments]
     # an overload that ATen generates composes the functional one and a copy, as jaten does
     own = torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{spec.overload}", "Autograd")
     if spec.kind != "out" or not own or "generated" in spec.tags or not base.differentiable:

@@ -59,7 +59,9 @@ _KINDS = {
 _TAKEN = {overload: kinds for kinds, overloads in _KINDS.items() for overload in overloads.split()}
 
 ASKED: frozenset[str] = _OTHERS | {
-    o for o, spec in FUNCTIONAL.items() if spec.tags & {"pointwise", "reduction"} and not spec.random
+    o
+    for o, spec in FUNCTIONAL.items()
+    if (spec.tags & {"pointwise", "reduction"} or o.startswith("_foreach_")) and not spec.random
 }
 """The overloads of which ATen is asked."""
 

@@ -111,6 +111,12 @@ CALLS: dict[str, Call] = {
     "arange": _out(lambda out: torch.arange(0, 4, out=out)),
     "linspace": _out(lambda out: torch.linspace(0, 3, 4, out=out)),
     "logspace": _out(lambda out: torch.logspace(0, 3, 4, out=out)),
+    "matmul of a folded batch": lambda d: torch.matmul(
+        torch.ones(2, 3, 4, device=d), torch.ones(4, 5, device=d), out=torch.zeros(2, 3, 5, device=d)
+    ),
+    "matmul of a batch and a vector": lambda d: torch.linalg.matmul(
+        torch.ones(2, 2, 3, 4, device=d), torch.ones(4, device=d), out=torch.zeros(0, device=d)
+    ),
 }
 
 REFUSED: dict[str, Call] = {
@@ -119,6 +125,9 @@ REFUSED: dict[str, Call] = {
     "max": lambda d: torch.max(torch.ones(2, 3, device=d), 0, out=(torch.zeros(3, device=d), torch.zeros(3, device=d))),
     "index_select": lambda d: torch.index_select(
         torch.ones(2, device=d), 0, torch.zeros(1, dtype=torch.int64, device=d), out=torch.zeros(1, device=d).long()
+    ),
+    "matmul that requires a gradient": lambda d: torch.matmul(
+        torch.ones(2, 3, device=d, requires_grad=True), torch.ones(3, device=d), out=torch.zeros(2, device=d)
     ),
     "cat": lambda d: torch.cat([torch.ones(2, device=d)], out=torch.zeros(2, dtype=torch.int64, device=d)),
     "linspace to one place": lambda d: torch.linspace(0, 3, 4, out=torch.zeros(1, device=d).expand(4)),
@@ -151,6 +160,8 @@ REFUSED: dict[str, Call] = {
     "margins' weights of another dtype": lambda d: torch.nn.functional.multi_margin_loss(
         torch.ones(2, 3, device=d), torch.tensor([0, 1], device=d), weight=torch.ones(3, dtype=torch.float64, device=d)
     ),
+    "a list of masks less a number": lambda d: torch._foreach_sub([torch.ones(2, dtype=torch.bool, device=d)], 1),
+    "a list of masks less True": lambda d: torch._foreach_sub([torch.ones(2, dtype=torch.bool, device=d)], True),
     "resize_ to preserve": lambda d: torch.ones(2, device=d).resize_(3, memory_format=torch.preserve_format),
 }
 
