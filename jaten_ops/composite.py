@@ -127,8 +127,12 @@ def _without_vmap() -> Any:
 
 
 def _check_one_hot(self: torch.Tensor, num_classes: int = -1) -> None:
-    """What ATen's one_hot asks of the values of a plain tensor, and not of a stand-in."""
+    """What ATen's one_hot asks of the values of a plain tensor, and not of one of a subclass."""
+    if self.dtype != torch.int64:
+        return  # refused for that
     if not self.numel():
+        if num_classes <= 0:
+            raise RuntimeError("Can not infer total number of classes from empty tensor.")
         return
     if self.min() < 0:
         raise RuntimeError("Class values must be non-negative.")
@@ -136,7 +140,8 @@ def _check_one_hot(self: torch.Tensor, num_classes: int = -1) -> None:
         raise RuntimeError("Class values must be smaller than num_classes.")
 
 
-_CHECKS: dict[str, Callable[..., None]] = {"one_hot": _check_one_hot}
+CHECKS: dict[str, Callable[..., None]] = {"one_hot": _check_one_hot}
+"""What the values of the arguments of some compositions are asked, by overload."""
 
 
 def make_composite(spec: OpSpec, aten: Callable[..., Any]) -> Callable[..., Any]:
@@ -152,7 +157,7 @@ def make_composite(spec: OpSpec, aten: Callable[..., Any]) -> Callable[..., Any]
     if spec.overload in _OF_THE_TENSOR or not any("Tensor" in r for r in spec.returns):
         return aten
 
-    check = _CHECKS.get(spec.overload)
+    check = CHECKS.get(spec.overload)
 
     def composite(*args: Any, **kwargs: Any) -> Any:
         tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]

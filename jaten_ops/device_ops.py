@@ -1,37 +1,28 @@
-"""Operators on the device `jax` that move values, alias them or make memory, and what torch's dispatcher is told.
+"""Operators on the device `jax` that move values, alias them or make memory.
 
 They are no kernels: nothing is computed, or tensors of two devices take part.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
-from jax._src import xla_bridge  # private: nothing public tells whether JAX has started
 from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
-from torch.utils._pytree import tree_leaves
 
 from . import (
     bridge,
     carrier,
     device,
-    higher_order,
     library,
-    recording,
-    recurrent,
     registry,
     scripting,
     storage,
-    uninitialized,
     unwritten,
-    x64,
 )
 from .aliasing import View, resized, row_major
 from .dispatch import borrowed_copy, functional, is_on_jax, kernel_of, placed, store, to_carrier, variant
-from .errors import UnsupportedInputError
 from .lazy import operator_of
 from .overlap import make_check
 from .schema import VARIANTS
@@ -40,16 +31,13 @@ from .tensor import (
     Tensor,
     array_of,
     become,
-    exchange,
     from_array,
     from_view,
     is_row_major,
     is_traced,
-    make_handler,
-    may_leave,
     view_like,
 )
-from .tracing import is_traced_now, keep_out_of_constants, opaque, out_of_sight
+from .tracing import is_traced_now, out_of_sight
 from .view_ops import strides_in, strides_kept, strides_resized
 
 _aten = torch.ops.aten
@@ -272,6 +260,10 @@ def _is_set_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     return same and one.storage is two.storage
 
 
+def _refuse_to_pin(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
+    raise RuntimeError(f"cannot pin a tensor on {tensor.device}: only dense CPU tensors can be pinned")
+
+
 HANDLERS.update(
     {
         _aten.detach.default: _alias,
@@ -299,133 +291,8 @@ HANDLERS.update(
         _aten.size.default: lambda tensor: tuple(map(int, tensor.shape)),
         _aten.stride.default: lambda tensor: tuple(map(int, tensor.stride())),
         _aten.storage_offset.default: lambda tensor: int(tensor.storage_offset()),
-        _aten._pin_memory.default: lambda tensor, device=None: _pin_memory(tensor),
+        _aten._pin_memory.default: _refuse_to_pin,
         # whether torch may make a nested tensor, which is not one array: nn.TransformerEncoder takes the mask then
         _aten._nested_tensor_from_mask_left_aligned.default: lambda tensor, mask: False,
     }
 )
-
-_ATEN = torch.library.Library("aten", "IMPL")
-_FALLBACK = torch.library.Library("_", "IMPL")
-
-
-@opaque
-def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
-    if not is_traced_now():
-        for value in tree_leaves((args, kwargs)):
-            if type(value) in (torch.Tensor, torch.nn.Parameter) and is_on_jax(value):
-                carrier.view_of(value)  # raises for one that C++ has made
-    return (HANDLERS.get(func) or make_handler(func))(*args, **kwargs)
-
-
-@opaque
-def _no_array(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Any operator on what torch makes on the device without asking: tensors that are not one dense array."""
-    got = next((t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and is_on_jax(t)), None)
-    if got is None:  # a factory
-        raise UnsupportedInputError(func.name(), "the device jax", "another one: there are dense tensors on jax alone")
-    kind = "nested" if got.is_nested else "quantized" if got.is_quantized else str(got.layout).removeprefix("torch.")
-    expected = "a dense one, as x.to_dense() is before it is moved, or a nested one with layout=torch.jagged"
-    raise UnsupportedInputError(func.name(), f"a {kind} tensor on {got.device}", expected)
-
-
-_NO_ARRAYS = ("SparsePrivateUse1", "SparseCsrPrivateUse1", "NestedTensorPrivateUse1", "QuantizedPrivateUse1")
-
-
-def _factory(overload: str) -> Callable[..., Any]:
-    special = _unwritten(overload) if overload in unwritten.OVERLOADS else None
-
-    def make(*args: Any, **kwargs: Any) -> Any:
-        return (special or functional(overload))(*args, **kwargs)
-
-    return opaque(make)
-
-
-# With tensors of a subclass, ATen's compositions do not write to out, or copy it to itself in another shape.
-_NOT_ATENS = frozenset({"linalg_matrix_rank", "matmul", "linalg_matmul"})
-
-
-def _written_out(overload: str) -> Callable[..., Any]:
-    def write(*args: Any, **kwargs: Any) -> Any:
-        return variant(overload)(*args, **kwargs)
-
-    return opaque(write)
-
-
-@opaque
-def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    return _copy_(target, source)
-
-
-@opaque
-def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
-    """A copy: JAX has no use for pinned memory. For CUDA, which torch asks if a program names it, ATen's own."""
-    if is_on_jax(tensor):
-        raise RuntimeError(f"cannot pin a tensor on {tensor.device}: only dense CPU tensors can be pinned")
-    if (device is not None and torch.device(device).type != "jax") or torch.cuda.is_available():
-        key = torch._C.DispatchKey.CompositeExplicitAutograd
-        return _aten._pin_memory.default._op_dk(key, tensor, device or "cuda")
-    return tensor.clone()
-
-
-@opaque
-def _has_compatible_shallow_copy_type(tensor: torch.Tensor, new: torch.Tensor) -> bool:
-    """What modules ask before they move a parameter by `.data = `."""
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return may_leave(tensor, new) or _aten._has_compatible_shallow_copy_type.default._op_dk(key, tensor, new)
-
-
-@opaque
-def _ctc_loss(log_probs: torch.Tensor, *args: Any) -> torch.Tensor:
-    """ATen's composition, which with tensors of a subclass does not move the lengths from the CPU."""
-    moved = [a.to(log_probs.device) if isinstance(a, torch.Tensor) else a for a in args]
-    return _aten.ctc_loss.Tensor._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, log_probs, *moved)
-
-
-def _after_fork() -> None:
-    """In a forked process, from which JAX's threads are gone: a computation would wait for them forever."""
-    if not xla_bridge.backends_are_initialized():
-        return  # it can start JAX itself
-
-    def refuse(*_args: Any) -> Any:
-        raise RuntimeError(
-            "Cannot use JAX in a forked subprocess: it was started before the fork. With multiprocessing,"
-            " use the 'spawn' start method (DataLoader: multiprocessing_context='spawn'), or CPU tensors alone."
-        )
-
-    # nothing is asked in other processes: what all computations pass is replaced in this one
-    x64.enter = refuse
-    setattr(x64.Enabled, "__enter__", refuse)  # noqa: B010  # mypy allows no method to be assigned
-    bridge._capsule_to_buffer = refuse
-    device.in_bad_fork = True
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-if device.CLAIMED:
-    for _spec in registry.SPECS.values():
-        if _spec.namespace == "jaten" and _spec.takes_no_tensors and _spec.overload in registry.KERNELS:
-            _ATEN.impl(_spec.overload, _factory(_spec.overload), "PrivateUse1")
-    # carriers and factories come here; wrappers are caught above, by __torch_dispatch__
-    _FALLBACK.fallback(_fallback, "PrivateUse1")
-    for _key in _NO_ARRAYS:
-        _FALLBACK.fallback(_no_array, _key)
-    # `torch.tensor` copies, and reads numbers, with __torch_dispatch__ switched off, where the fallback is not reached
-    _ATEN.impl("_copy_from", _copy_from, "PrivateUse1")
-    _ATEN.impl("_local_scalar_dense", opaque(_local_scalar_dense), "PrivateUse1")
-    _ATEN.impl("_pin_memory", _pin_memory, "CPU")
-    _ATEN.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
-    _ATEN.impl("_convolution", scripting.convolve, "AutogradPrivateUse1")
-    for _cell in recurrent.CELLS:
-        _ATEN.impl(f"{_cell}.input", recurrent.implementation(_cell), "AutogradPrivateUse1")
-    for _spec in VARIANTS.values():
-        if _spec.packet in _NOT_ATENS and _spec.kind == "out":
-            _ATEN.impl(_spec.overload, _written_out(_spec.overload), "AutogradPrivateUse1")
-    _ATEN.impl("_has_compatible_shallow_copy_type", _has_compatible_shallow_copy_type, "AutogradPrivateUse1")
-    setattr(torch.utils, "swap_tensors", exchange)  # noqa: B010  # for mypy a function is no attribute
-    keep_out_of_constants("jax")
-    storage.register()
-    recording.register()
-    scripting.register()
-    uninitialized.register()
-    higher_order.register()

@@ -15,6 +15,8 @@ import torch
 from torch.autograd import Variable
 from torch.autograd.variable import ImperativeEngine
 
+from .tracing import opaque, unwatched
+
 _raise_what_is_set = ctypes.pythonapi.PyErr_Occurred  # ctypes raises what is set after the call
 _raise_what_is_set.argtypes, _raise_what_is_set.restype = (), None
 
@@ -24,6 +26,7 @@ _taken: collections.deque[BaseException] = collections.deque(maxlen=8)
 class Guard(torch._C._acc.DeviceGuard):  # private; what claims the device has a test that fails when it goes
     """The guard of the device: its type, the only thing that torch asks of it."""
 
+    @opaque
     def type_(self) -> Any:
         try:
             _raise_what_is_set()
@@ -35,6 +38,7 @@ class Guard(torch._C._acc.DeviceGuard):  # private; what claims the device has a
 class Engine(ImperativeEngine):
     """torch's engine, which raises what the guard has taken."""
 
+    @unwatched
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return super().run_backward(*args, **kwargs)

@@ -21,8 +21,17 @@ def opaque(fn: F) -> F:
     compile them. `torch.compiler.disable` does the same as this at the cost of a microsecond a call and of importing
     Dynamo; this is private to torch and costs nothing.
     """
-    skip = eval_frame._FrameAction.SKIP
-    eval_frame.set_code_exec_strategy(fn.__code__, eval_frame._FrameExecStrategy(skip, skip))
+    return _marked(fn, eval_frame._FrameAction.SKIP)
+
+
+def unwatched(fn: F) -> F:
+    """As `opaque`, but for what it calls, which may be the user's."""
+    return _marked(fn, eval_frame._FrameAction.DEFAULT)
+
+
+def _marked(fn: F, called: Any) -> F:
+    strategy = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, called)
+    eval_frame.set_code_exec_strategy(fn.__code__, strategy)
     return fn
 
 

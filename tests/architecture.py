@@ -16,7 +16,8 @@ FOLDERS = {"jaten_ops": "jaten_ops", "meta": "jaten_ops.meta", "autograd": "jate
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("schema",),
-    ("x64", "unwritten", "tracing", "progress", "allocator", "disk", "options", "host", "foreign", "engine"),
+    ("x64", "unwritten", "tracing", "progress", "allocator", "disk", "options", "host", "foreign"),
+    ("engine",),
     ("registry", "bridge", "random", "device", "lazy", "aliasing", "subclasses"),
     ("kernels", "meta", "autograd", "carrier", "overlap", "memory", "batching", "view_ops", "fingerprint"),
     ("variants", "storage", "executables", "ordering", "kernel_cache"),
@@ -27,6 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("higher_order",),
     ("recurrent", "backend"),
     ("device_ops", "interop", "step"),
+    ("dispatcher",),
     ("__init__",),
 )
 
@@ -39,11 +41,11 @@ FORBIDDEN: dict[str, tuple[tuple[str, ...], str]] = {
     "autograd": (("jax", "jaxlib"), "gradients are written in torch operators"),
 }
 
-# A name that only some units may mention: tensor has the methods of the dlpack protocol, device_ops
+# A name that only some units may mention: tensor has the methods of the dlpack protocol, dispatcher
 # and autocast register what the device does below and above autograd, once.
 RESERVED: dict[str, tuple[str, ...]] = {
     "dlpack": ("bridge", "tensor"),
-    "torch.library": ("library", "device_ops", "autocast"),
+    "torch.library": ("library", "dispatcher", "autocast"),
 }
 
 

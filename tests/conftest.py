@@ -12,12 +12,16 @@ from collections.abc import Iterator
 import jax
 import pytest
 import torch._dynamo
+import torch._dynamo.utils
+
+import jaten_ops
 
 # What is compiled is kept, as it is for users, but in a folder of the tests'; workers have it from their parent.
 _FOLDER = None if "JATEN_CACHE_DIR" in os.environ else tempfile.TemporaryDirectory(prefix="jaten-tests-")
 if _FOLDER is not None:
     os.environ["JATEN_CACHE_DIR"] = _FOLDER.name
 
+_OURS = os.path.dirname(os.path.realpath(jaten_ops.__file__)) + os.sep
 _STEP = 1 << 20  # KiB: 1 GiB
 _largest = 2 * _STEP
 
@@ -32,6 +36,15 @@ def _forget_executables() -> Iterator[None]:
         jax.clear_caches()
         gc.collect()
         _largest = size + _STEP
+
+
+@pytest.fixture(autouse=True)
+def _unseen_by_dynamo() -> Iterator[None]:
+    """No test has Dynamo compile a frame of jaten, as it would between the graphs of a program."""
+    torch._dynamo.utils.clear_compilation_metrics()
+    yield
+    frames = {(m.co_filename, m.co_name) for m in torch._dynamo.utils.get_compilation_metrics()}
+    assert not [(f, name) for f, name in frames if f and f.startswith(_OURS)]
 
 
 @pytest.fixture

@@ -61,6 +61,18 @@ def test_torch_functions_under_jax_transforms() -> None:
     assert jnp.ones(2).dtype == "float32"
 
 
+def test_values_are_checked_where_there_are_any() -> None:
+    classes = jaten_ops.as_jax(lambda x: torch.nn.functional.one_hot(x, 3))
+    given = jnp.asarray([2, 0], "int32")
+    with pytest.raises(RuntimeError, match="index tensor of type LongTensor"):
+        jax.jit(classes)(given)
+    with jax.enable_x64(True):
+        given = given.astype("int64")
+        np.testing.assert_array_equal(jax.jit(classes)(given), [[0, 0, 1], [1, 0, 0]])
+        with pytest.raises(RuntimeError, match="smaller than num_classes"):
+            classes(given + 1)
+
+
 def test_modules_take_their_parameters() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))

@@ -162,6 +162,9 @@ REFUSED: dict[str, Call] = {
     ),
     "a list of masks less a number": lambda d: torch._foreach_sub([torch.ones(2, dtype=torch.bool, device=d)], 1),
     "a list of masks less True": lambda d: torch._foreach_sub([torch.ones(2, dtype=torch.bool, device=d)], True),
+    "a negative class": lambda d: torch.nn.functional.one_hot(torch.tensor([-1, 2], device=d)),
+    "a class too high": lambda d: torch.nn.functional.one_hot(torch.tensor([5], device=d), 3),
+    "the classes of nothing": lambda d: torch.nn.functional.one_hot(torch.zeros(0, dtype=torch.int64, device=d)),
     "resize_ to preserve": lambda d: torch.ones(2, device=d).resize_(3, memory_format=torch.preserve_format),
 }
 

@@ -1,0 +1,173 @@
+"""What torch's dispatcher is told of the device `jax`, for calls that do not come by `Tensor.__torch_dispatch__`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax
+import torch
+from jax._src import xla_bridge  # private: nothing public tells whether JAX has started
+from torch.utils._pytree import tree_leaves
+
+from . import (
+    bridge,
+    carrier,
+    device,
+    device_ops,  # noqa: F401  # its handlers
+    higher_order,
+    recording,
+    recurrent,
+    registry,
+    scripting,
+    storage,
+    uninitialized,
+    x64,
+)
+from .composite import CHECKS
+from .dispatch import functional, is_on_jax, variant
+from .errors import UnsupportedInputError
+from .lazy import operator_of
+from .overlap import has_arrays
+from .schema import VARIANTS
+from .tensor import HANDLERS, array_of, exchange, make_handler, may_leave
+from .tracing import is_traced_now, keep_out_of_constants, opaque
+
+_aten = torch.ops.aten
+_ATEN = torch.library.Library("aten", "IMPL")
+_FALLBACK = torch.library.Library("_", "IMPL")
+
+
+@opaque
+def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
+    if not is_traced_now():
+        for value in tree_leaves((args, kwargs)):
+            if type(value) in (torch.Tensor, torch.nn.Parameter) and is_on_jax(value):
+                carrier.view_of(value)  # raises for one that C++ has made
+    return (HANDLERS.get(func) or make_handler(func))(*args, **kwargs)
+
+
+@opaque
+def _no_array(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Any operator on what torch makes on the device without asking: tensors that are not one dense array."""
+    got = next((t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and is_on_jax(t)), None)
+    if got is None:  # a factory
+        raise UnsupportedInputError(func.name(), "the device jax", "another one: there are dense tensors on jax alone")
+    kind = "nested" if got.is_nested else "quantized" if got.is_quantized else str(got.layout).removeprefix("torch.")
+    expected = "a dense one, as x.to_dense() is before it is moved, or a nested one with layout=torch.jagged"
+    raise UnsupportedInputError(func.name(), f"a {kind} tensor on {got.device}", expected)
+
+
+_NO_ARRAYS = ("SparsePrivateUse1", "SparseCsrPrivateUse1", "NestedTensorPrivateUse1", "QuantizedPrivateUse1")
+
+
+def _factory(overload: str) -> Callable[..., Any]:
+    special = HANDLERS.get(operator_of(overload, "aten"))
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        return (special or functional(overload))(*args, **kwargs)
+
+    return opaque(make)
+
+
+# With tensors of a subclass, ATen's compositions do not write to out, or copy it to itself in another shape.
+_NOT_ATENS = frozenset({"linalg_matrix_rank", "matmul", "linalg_matmul"})
+
+
+def _written_out(overload: str) -> Callable[..., Any]:
+    def write(*args: Any, **kwargs: Any) -> Any:
+        return variant(overload)(*args, **kwargs)
+
+    return opaque(write)
+
+
+@opaque
+def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    return cast(torch.Tensor, HANDLERS[_aten.copy_.default](target, source))
+
+
+@opaque
+def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
+    """A copy: JAX has no use for pinned memory. For CUDA, which torch asks if a program names it, ATen's own."""
+    if (device is not None and torch.device(device).type != "jax") or torch.cuda.is_available():
+        key = torch._C.DispatchKey.CompositeExplicitAutograd
+        return _aten._pin_memory.default._op_dk(key, tensor, device or "cuda")
+    return tensor.clone()
+
+
+@opaque
+def _has_compatible_shallow_copy_type(tensor: torch.Tensor, new: torch.Tensor) -> bool:
+    """What modules ask before they move a parameter by `.data = `."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return may_leave(tensor, new) or _aten._has_compatible_shallow_copy_type.default._op_dk(key, tensor, new)
+
+
+@opaque
+def _ctc_loss(log_probs: torch.Tensor, *args: Any) -> torch.Tensor:
+    """ATen's composition, which with tensors of a subclass does not move the lengths from the CPU."""
+    moved = [a.to(log_probs.device) if isinstance(a, torch.Tensor) else a for a in args]
+    return _aten.ctc_loss.Tensor._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, log_probs, *moved)
+
+
+def _checked(overload: str) -> Callable[..., Any]:
+    """ATen's composition of an operator, after the check of its arguments' values, where they have any."""
+    check, op = CHECKS[overload], operator_of(overload, "aten")
+
+    def call(tensor: torch.Tensor, *args: Any) -> Any:
+        if has_arrays(tensor) and not isinstance(array_of(tensor), jax.core.Tracer):
+            check(tensor, *args)
+        return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, tensor, *args)
+
+    return opaque(call)
+
+
+def _after_fork() -> None:
+    """In a forked process, from which JAX's threads are gone: a computation would wait for them forever."""
+    if not xla_bridge.backends_are_initialized():
+        return  # it can start JAX itself
+
+    def refuse(*_args: Any) -> Any:
+        raise RuntimeError(
+            "Cannot use JAX in a forked subprocess: it was started before the fork. With multiprocessing,"
+            " use the 'spawn' start method (DataLoader: multiprocessing_context='spawn'), or CPU tensors alone."
+        )
+
+    # nothing is asked in other processes: what all computations pass is replaced in this one
+    x64.enter = refuse
+    setattr(x64.Enabled, "__enter__", refuse)  # noqa: B010  # mypy allows no method to be assigned
+    bridge._capsule_to_buffer = refuse
+    device.in_bad_fork = True
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+if device.CLAIMED:
+    for _spec in registry.SPECS.values():
+        if _spec.namespace == "jaten" and _spec.takes_no_tensors and _spec.overload in registry.KERNELS:
+            _ATEN.impl(_spec.overload, _factory(_spec.overload), "PrivateUse1")
+    # carriers and factories come here; wrappers are caught above, by __torch_dispatch__
+    _FALLBACK.fallback(_fallback, "PrivateUse1")
+    for _key in _NO_ARRAYS:
+        _FALLBACK.fallback(_no_array, _key)
+    # `torch.tensor` copies, and reads numbers, with __torch_dispatch__ switched off, where the fallback is not reached
+    _ATEN.impl("_copy_from", _copy_from, "PrivateUse1")
+    _ATEN.impl("_local_scalar_dense", opaque(HANDLERS[_aten._local_scalar_dense.default]), "PrivateUse1")
+    _ATEN.impl("_pin_memory", _pin_memory, "CPU")
+    _ATEN.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
+    _ATEN.impl("_convolution", scripting.convolve, "AutogradPrivateUse1")
+    for _overload in CHECKS:
+        _ATEN.impl(_overload, _checked(_overload), "AutogradPrivateUse1")
+    for _cell in recurrent.CELLS:
+        _ATEN.impl(f"{_cell}.input", recurrent.implementation(_cell), "AutogradPrivateUse1")
+    for _spec in VARIANTS.values():
+        if _spec.packet in _NOT_ATENS and _spec.kind == "out":
+            _ATEN.impl(_spec.overload, _written_out(_spec.overload), "AutogradPrivateUse1")
+    _ATEN.impl("_has_compatible_shallow_copy_type", _has_compatible_shallow_copy_type, "AutogradPrivateUse1")
+    setattr(torch.utils, "swap_tensors", exchange)  # noqa: B010  # for mypy a function is no attribute
+    keep_out_of_constants("jax")
+    storage.register()
+    recording.register()
+    scripting.register()
+    uninitialized.register()
+    higher_order.register()
