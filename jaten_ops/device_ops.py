@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import jax
 import torch
 from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 
@@ -192,6 +193,14 @@ def _local_scalar_dense(tensor: torch.Tensor) -> Any:
     return array_of(tensor).item()
 
 
+def _linalg_check_errors(info: torch.Tensor, api_name: str, *, is_matrix: bool) -> None:
+    """Where there are values, ATen says which matrix was singular, and where."""
+    if is_traced(info) or isinstance(array_of(info), jax.core.Tracer):
+        functional("_linalg_check_errors")(info, api_name, is_matrix=is_matrix)
+    else:
+        _aten._linalg_check_errors(bridge.export(array_of(info)), api_name, is_matrix=is_matrix)
+
+
 def _native_batch_norm(*args: Any, **kwargs: Any) -> Any:
     """ATen's op writes to the running statistics, though its schema does not say so."""
     values = library.Signature(registry.SPECS["native_batch_norm"]).bind(args, kwargs)
@@ -273,6 +282,7 @@ HANDLERS.update(
         _aten.clone.default: _clone,
         _aten.copy_.default: _copy_,
         _aten._to_copy.default: _to_copy,
+        _aten._linalg_check_errors.default: _linalg_check_errors,
         _aten.native_batch_norm.default: _native_batch_norm,
         _aten._local_scalar_dense.default: _local_scalar_dense,
         _aten.resize_.default: _resize_,

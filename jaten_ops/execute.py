@@ -209,8 +209,8 @@ class Executor:
         except NotImplementedError:  # ATen has no meta function for it
             expected = None
         except Exception as error:
-            refuse(self._spec, args, kwargs)
             reword(self._spec, args, kwargs)
+            refuse(self._spec, args, kwargs)
             if isinstance(error, AssertionError | KeyError):  # a meta function of ATen's in Python
                 raise RuntimeError(*error.args) from error
             raise

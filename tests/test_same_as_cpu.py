@@ -111,6 +111,7 @@ CALLS: dict[str, Call] = {
     "arange": _out(lambda out: torch.arange(0, 4, out=out)),
     "linspace": _out(lambda out: torch.linspace(0, 3, 4, out=out)),
     "logspace": _out(lambda out: torch.logspace(0, 3, 4, out=out)),
+    "singular values of infinity": lambda d: torch.linalg.svdvals(torch.full((2, 2), torch.inf, device=d)).isnan(),
     "matmul of a folded batch": lambda d: torch.matmul(
         torch.ones(2, 3, 4, device=d), torch.ones(4, 5, device=d), out=torch.zeros(2, 3, 5, device=d)
     ),
@@ -165,6 +166,10 @@ REFUSED: dict[str, Call] = {
     "a negative class": lambda d: torch.nn.functional.one_hot(torch.tensor([-1, 2], device=d)),
     "a class too high": lambda d: torch.nn.functional.one_hot(torch.tensor([5], device=d), 3),
     "the classes of nothing": lambda d: torch.nn.functional.one_hot(torch.zeros(0, dtype=torch.int64, device=d)),
+    "the factors of a singular matrix": lambda d: torch.linalg.lu_factor(torch.zeros(2, 2, device=d)),
+    "the inverse of a singular matrix": lambda d: torch.linalg.inv(torch.zeros(2, 2, device=d)),
+    "singular values of NaN": lambda d: torch.linalg.svdvals(torch.full((2, 2), torch.nan, device=d)),
+    "the pseudo-inverse of NaN": lambda d: torch.linalg.pinv(torch.full((2, 2), torch.nan, device=d)),
     "resize_ to preserve": lambda d: torch.ones(2, device=d).resize_(3, memory_format=torch.preserve_format),
 }
 
@@ -202,6 +207,17 @@ def test_refusals(name: str) -> None:
         REFUSED[name]("cpu")
     with pytest.raises(expected.type):
         REFUSED[name]("jax")
+
+
+def test_which_matrix_is_singular() -> None:
+    matrices = torch.eye(3, device="jax").repeat(2, 1, 1)
+    matrices[1, 2] = 0
+    for call, words in (
+        (torch.linalg.inv, "diagonal element 3 is zero"),
+        (torch.linalg.lu_factor, r"U\[3,3\] is zero"),
+    ):
+        with pytest.raises(RuntimeError, match=rf"\(Batch element 1\): (The )?{words}"):
+            call(matrices)
 
 
 def test_views_name_their_bases() -> None:

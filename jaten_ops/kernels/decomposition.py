@@ -295,8 +295,8 @@ def linalg_eigh(A, UPLO="L", compute_v=True):
     return values, vectors if compute_v else jnp.zeros(0, A.dtype)
 
 
-def _require_finite(a: jax.Array, name: str, error: type[Exception]) -> None:
-    checks.require(jnp.isfinite(a), error, f"{name}: input tensor should not contain infs or NaNs.")
+def _require_finite(a: jax.Array, name: str) -> None:
+    checks.require(jnp.isfinite(a), RuntimeError, f"{name}: input tensor should not contain infs or NaNs.")
 
 
 @jax.custom_jvp
@@ -319,13 +319,13 @@ def _eig_jvp(primals, tangents):
 
 @kernel("linalg_eig")
 def linalg_eig(self):
-    _require_finite(self, "torch.linalg.eig", RuntimeError)
+    _require_finite(self, "torch.linalg.eig")
     return _eig(self)
 
 
 @kernel("_linalg_eigvals")
 def linalg_eigvals(self):
-    _require_finite(self, "torch.linalg.eigvals", RuntimeError)
+    _require_finite(self, "torch.linalg.eigvals")
     return lax.linalg.eig(self, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]
 
 
@@ -372,11 +372,17 @@ def _svd_jvp(full, primals, tangents):
     return (full_u, s, full_vh), (du, jnp.real(diagonal(inner)), dvh)
 
 
+def require_svd(a: jax.Array) -> None:
+    """No NaN: of infinite elements LAPACK makes singular values that are NaN."""
+    words = "linalg.svd: The algorithm failed to converge because the input matrix contained non-finite values."
+    checks.require(~jnp.isnan(a), np.linalg.LinAlgError, words)
+
+
 @kernel("_linalg_svd")
 def linalg_svd(A, full_matrices=False, compute_uv=True, driver=None):
     if driver is not None:
         raise RuntimeError("torch.linalg.svd: keyword argument `driver=` is only supported on CUDA inputs")
-    _require_finite(A, "linalg.svd", np.linalg.LinAlgError)
+    require_svd(A)
     u, s, vh = svd_of(A, full_matrices)
     if not compute_uv:
         return jnp.zeros(0, A.dtype), s, jnp.zeros(0, A.dtype)

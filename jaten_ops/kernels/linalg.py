@@ -12,7 +12,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .decomposition import lu_factor, lu_solve, solve_stored, stored_lu, svd_of
+from .decomposition import lu_factor, lu_solve, require_svd, solve_stored, stored_lu, svd_of
 from .matrices import (
     adjoint,
     diagonal,
@@ -234,6 +234,8 @@ def linalg_pinv(self, atol=None, rtol=None, hermitian=False):
     batch, real = self.shape[:-2], to_real(self.dtype)
     if self.size == 0:
         return jnp.zeros((*batch, self.shape[-1], self.shape[-2]), self.dtype)
+    if not hermitian:
+        require_svd(self)
     absolute = _tolerance(atol, real)
     relative = cast(rtol, real) if rtol is not None else jnp.full((), _default_rtol(self), real)
     if rtol is None:  # a positive absolute tolerance replaces the default relative one
