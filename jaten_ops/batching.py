@@ -1,7 +1,7 @@
 """`torch.vmap` over jaten's operators: the call is made for each element of the batch, and the results are stacked.
 
 What torch does by itself for an operator without a batching rule is the same loop, but it takes no lists of tensors
-and lets random numbers be drawn whatever `randomness` says.
+and lets random numbers be drawn whatever `randomness` says. torch has two: autograd batches gradients by the older one.
 """
 
 from __future__ import annotations
@@ -31,13 +31,38 @@ def _elements(tensor: torch.Tensor, dim: int | None, size: int) -> list[torch.Te
     return list(tensor.unbind(dim))
 
 
-def _spread(value: Any, level: int, size: int) -> list[Any]:
+_LEVELS = 64  # kVmapNumLevels in ATen/LegacyVmapMode.h
+
+_Unwrap = Callable[[torch.Tensor], tuple[torch.Tensor, int | None]]
+
+
+def _spread(value: Any, unwrap: _Unwrap, size: int) -> list[Any]:
     """An argument of each element's call."""
     if isinstance(value, torch.Tensor):
-        return _elements(*torch._C._functorch._unwrap_batched(value, level), size)
+        return _elements(*unwrap(value), size)
     if isinstance(value, list | tuple) and any(isinstance(v, torch.Tensor) for v in value):
-        return [list(each) for each in zip(*(_spread(v, level, size) for v in value), strict=True)]
+        return [list(each) for each in zip(*(_spread(v, unwrap, size) for v in value), strict=True)]
     return [value] * max(size, 1)
+
+
+def _calls(args: Sequence[Any], kwargs: dict[str, Any], unwrap: _Unwrap, size: int) -> Iterator[tuple[Any, Any]]:
+    """The arguments of each element's call."""
+    spread = list(zip(*(_spread(v, unwrap, size) for v in (*args, *kwargs.values())), strict=True))
+    for values in spread or [()] * max(size, 1):
+        yield values[: len(args)], dict(zip(kwargs, values[len(args) :], strict=True))
+
+
+def _stacked(name: str, results: list[Any], size: int) -> tuple[list[torch.Tensor | None], Any]:
+    """The results of all elements, and the tree that they make if they are more than one."""
+    if isinstance(results[0], torch.Tensor):
+        return [_stack(name, results, size)], None
+    leaves = zip(*(tree_leaves(r) for r in results), strict=True)
+    return [_stack(name, list(rs), size) for rs in leaves], tree_structure(results[0])
+
+
+def _put_together(stacked: Sequence[torch.Tensor | None], tree: Any, wrap: Callable[[torch.Tensor], Any]) -> Any:
+    wrapped = [None if s is None else wrap(s) for s in stacked]
+    return wrapped[0] if tree is None else tree_unflatten(wrapped, tree)
 
 
 def _stack(name: str, results: list[Any], size: int) -> Any:
@@ -79,14 +104,13 @@ def make_batched(spec: OpSpec, op: Callable[..., Any]) -> Callable[..., Any]:
         found = args[at] if at < len(args) else kwargs.get("generator")
         return found or torch.default_generator
 
-    def each(args: Any, kwargs: Any, level: int, size: int, same: bool) -> Iterator[Any]:
+    def each(args: Any, kwargs: Any, unwrap: _Unwrap, size: int, same: bool) -> Iterator[Any]:
         source = source_of(args, kwargs)
         state = source.get_state() if same else None
-        spread = list(zip(*(_spread(v, level, size) for v in (*args, *kwargs.values())), strict=True))
-        for values in spread or [()] * max(size, 1):
+        for own, named in _calls(args, kwargs, unwrap, size):
             if state is not None:
                 source.set_state(state)
-            yield op(*values[: len(args)], **dict(zip(kwargs, values[len(args) :], strict=True)))
+            yield op(*own, **named)
 
     @opaque
     def batched(*args: Any, **kwargs: Any) -> Any:
@@ -94,21 +118,58 @@ def make_batched(spec: OpSpec, op: Callable[..., Any]) -> Callable[..., Any]:
         assert isinstance(interpreter, VmapInterpreter)
         level, size, randomness = interpreter.level(), interpreter.batch_size(), interpreter.randomness()
         tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
-        unwrapped = [torch._C._functorch._unwrap_batched(t, level) for t in tensors]
+
+        def unwrap(tensor: torch.Tensor) -> tuple[torch.Tensor, int | None]:
+            return torch._C._functorch._unwrap_batched(tensor, level)
+
+        unwrapped = list(map(unwrap, tensors))
         is_batched = any(dim is not None for _, dim in unwrapped)
         if spec.random:
             _check_randomness(spec, randomness, [t for t, _ in unwrapped], is_batched)
         with torch._C._ExcludeDispatchKeyGuard(_KEYS):
             if not is_batched and not (spec.random and randomness == "different"):
                 return op(*args, **kwargs)
-            results = list(each(args, kwargs, level, size, spec.random and randomness == "same"))
-            if isinstance(results[0], torch.Tensor):
-                stacked, tree = [_stack(spec.name, results, size)], None
-            else:
-                tree = tree_structure(results[0])
-                leaves = zip(*(tree_leaves(r) for r in results), strict=True)
-                stacked = [_stack(spec.name, list(rs), size) for rs in leaves]
-        wrapped = [None if s is None else torch._C._functorch._add_batch_dim(s, 0, level) for s in stacked]
-        return wrapped[0] if tree is None else tree_unflatten(wrapped, tree)
+            results = list(each(args, kwargs, unwrap, size, spec.random and randomness == "same"))
+            stacked, tree = _stacked(spec.name, results, size)
+        return _put_together(stacked, tree, lambda s: torch._C._functorch._add_batch_dim(s, 0, level))
+
+    return batched
+
+
+def _unwrapped(tensor: torch.Tensor, level: int) -> tuple[torch.Tensor, int | None]:
+    """A tensor as it is below a level of the older vmap, and where its batch is.
+
+    One that has no batch at that level is expanded to whatever size is asked for.
+    """
+    one, two = (torch._remove_batch_dim(tensor, level, n, 0) for n in (1, 2))
+    return (one, 0) if one.shape == two.shape else (one[0], None)
+
+
+def _innermost(tensors: Sequence[torch.Tensor]) -> tuple[int, dict[int, tuple[torch.Tensor, int | None]]]:
+    """The level of the innermost batch, and the tensors below it by id.
+
+    torch counts levels by thread, and autograd's of a device has a count of its own: so the tensors are asked.
+    """
+    found: tuple[int, dict[int, tuple[torch.Tensor, int | None]]] | None = None
+    for level in range(1, _LEVELS + 1):
+        below = {id(t): _unwrapped(t, level) for t in tensors}
+        if any(dim is not None for _, dim in below.values()):
+            found = level, below
+        elif found is not None:  # levels follow each other
+            break
+    assert found is not None, "called for tensors without a batch"
+    return found
+
+
+def make_batched_gradient(spec: OpSpec, op: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for the older vmap, of `torch.autograd.grad(is_grads_batched=True)` and `jacobian(vectorize=True)`."""
+
+    @opaque
+    def batched(*args: Any, **kwargs: Any) -> Any:
+        level, below = _innermost([v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)])
+        (size,) = {t.shape[0] for t, dim in below.values() if dim is not None}
+        calls = _calls(args, kwargs, lambda t: below[id(t)], size)
+        stacked, tree = _stacked(spec.name, [op(*own, **named) for own, named in calls], size)
+        return _put_together(stacked, tree, lambda s: torch._add_batch_dim(s, 0, level))
 
     return batched

@@ -204,6 +204,8 @@ def _register_batching(lib: torch.library.Library, spec: OpSpec, run: Callable[.
     lib.impl(spec.overload, rule, "FuncTorchBatched")
     if spec.random:
         lib.impl(spec.overload, rule, "FuncTorchVmapMode")
+    if "Tensor[]" in spec.schema and run is None:
+        lib.impl(spec.overload, _lazy(lambda: batching.make_batched_gradient(spec, op_of(spec))), "Batched")
 
 
 def _is_constant(spec: OpSpec) -> bool:

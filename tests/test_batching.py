@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch._vmap_internals import _vmap as older_vmap
+from torch.autograd.functional import jacobian
 from torch.testing import assert_close
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
@@ -170,6 +172,39 @@ def test_refusals(name: str) -> None:
     for ops in (aten, jaten):
         with pytest.raises(RuntimeError):
             torch.vmap(lambda a, ops=ops: REFUSED[name](ops, a))(x)
+
+
+# whose gradients are ops that take a list
+DIFFERENTIATED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "derived": lambda a: jaten.special_i1e(a),
+    "list": lambda a: jaten.cat([a, a.sin()]),
+    "several": lambda a: jaten.std_mean.correction(a, [1])[0],
+    "recurrent": lambda a: torch.nn.functional.gelu(_lstm.to(a.device)(a)[0]),
+}
+_lstm = torch.nn.LSTM(4, 2, bidirectional=True)
+
+
+@pytest.mark.parametrize("name", DIFFERENTIATED)
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_batched_gradients(device: str, name: str) -> None:
+    fn, a = DIFFERENTIATED[name], x.to(device)
+    expected = jacobian(fn, a)
+    assert_close(jacobian(fn, a, vectorize=True), expected)
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_batched_second_gradients(device: str) -> None:
+    fn, a = DIFFERENTIATED["derived"], x[0, :2].to(device)
+    got = jacobian(lambda a: jacobian(fn, a, create_graph=True, vectorize=True).sum(0), a, vectorize=True)
+    assert_close(got, jacobian(lambda a: jacobian(fn, a, create_graph=True).sum(0), a))
+
+
+def test_batches_of_batches() -> None:
+    """Of the older vmap, in which each operator's rule takes one away."""
+    got = older_vmap(older_vmap(lambda a, b: jaten.cat([a[None], b[None]])), in_dims=(0, None))(x, x[0])
+    assert_close(got, torch.stack([x, x[:1].expand_as(x)], -1))
+    got = older_vmap(lambda b: older_vmap(lambda a: jaten.cat([a[None], b[None]]))(x[0]))(x[:, 0])
+    assert_close(got, torch.stack(torch.broadcast_tensors(x[:1], x[:, :1]), -1))
 
 
 def test_compiled() -> None:
