@@ -95,6 +95,26 @@ def test_edges_of_two(name: str, more: tuple[float, ...]) -> None:
     assert torch.equal(got.signbit()[got == 0], signs[got == 0])
 
 
+@pytest.mark.parametrize("name", ["fmod.Tensor", "remainder.Tensor", "floor_divide"])
+def test_whole_quotients(name: str) -> None:
+    """Of numbers whose product with the reciprocal is less than 1, which XLA computes for what is broadcast."""
+    x = torch.tensor([math.pi, 49.0, 0.1, 3.0, 41.0])
+    x = torch.cat([x, -x])
+    for a, b in ((x[None], x[:, None]), (x, x[1]), (x * 7, x)):
+        assert_identical(_of(name, jaten)(a, b), _of(name, aten)(a, b))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_ldexp(dtype: torch.dtype) -> None:
+    """Exact where the power of two has no such number."""
+    tiny, top = torch.finfo(dtype).tiny, torch.finfo(dtype).max
+    far = int(math.log2(top) - math.log2(tiny))
+    x = torch.tensor([tiny, 1.5, -0.0, math.inf, math.nan], dtype=dtype)
+    for exponent in (torch.tensor([far]), torch.tensor([3, -2, 2**40, -far, far], dtype=torch.int64)):
+        got = jaten.ldexp(x, exponent)
+        torch.testing.assert_close(got, aten.ldexp(x, exponent), rtol=0, atol=0, equal_nan=True)
+
+
 def _fmod(a: float, b: float) -> float:
     return math.nan if math.isinf(a) or b == 0 else math.fmod(a, b)
 

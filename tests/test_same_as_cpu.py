@@ -112,6 +112,14 @@ CALLS: dict[str, Call] = {
     "linspace": _out(lambda out: torch.linspace(0, 3, 4, out=out)),
     "logspace": _out(lambda out: torch.logspace(0, 3, 4, out=out)),
     "singular values of infinity": lambda d: torch.linalg.svdvals(torch.full((2, 2), torch.inf, device=d)).isnan(),
+    "a complex number for a power": lambda d: torch.full((2,), 1 + 2j, device=d) ** (2 + 0j),
+    "reflected at the far border": lambda d: torch.nn.functional.grid_sample(
+        torch.arange(42.0, device=d).view(1, 1, 1, 42),
+        torch.tensor([-3.0, -1, 1, 3, 5], device=d).view(1, 1, 5, 1).expand(1, 1, 5, 2)
+        * torch.tensor([1, 0], device=d),
+        padding_mode="reflection",
+        align_corners=True,
+    ),
     "matmul of a folded batch": lambda d: torch.matmul(
         torch.ones(2, 3, 4, device=d), torch.ones(4, 5, device=d), out=torch.zeros(2, 3, 5, device=d)
     ),

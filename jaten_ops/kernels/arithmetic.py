@@ -12,7 +12,17 @@ from jaten_ops.registry import kernel
 from . import complex_functions, elementary
 from .checks import require
 from .derivatives import with_partials
-from .promotion import cast, float_type, is_complex, is_inexact, opmath, promote, promote_types, result_type
+from .promotion import (
+    cast,
+    float_type,
+    is_complex,
+    is_inexact,
+    is_integral,
+    opmath,
+    promote,
+    promote_types,
+    result_type,
+)
 from .unary import reciprocal_root
 
 
@@ -67,16 +77,7 @@ def mul(self, other):
     return a & b if dtype.kind == "b" else cast(a * b, dtype)
 
 
-def _quotient(a: jax.Array, b: jax.Array) -> jax.Array:
-    """`a / b`, rounded correctly.
-
-    XLA turns the division by a broadcast or constant `b` into a product with 1 / b, so that 49 / 49 is less than 1. A
-    divisor that depends on `a` prevents that, and where `a` is NaN it makes no difference.
-    """
-    return a / jnp.where(jnp.isnan(a), a, b)
-
-
-divide = with_partials(_quotient, lambda r, a, b: 1 / b, lambda r, a, b: -r / b)
+divide = with_partials(elementary.quotient, lambda r, a, b: 1 / b, lambda r, a, b: -r / b)
 """`a / b`, rounded correctly also where XLA would multiply with 1 / b."""
 
 
@@ -121,9 +122,9 @@ def _divide_floor(a: jax.Array, b: jax.Array) -> jax.Array:
         quotient = _divide_integers(a, b)
         inexact = quotient * b != a
         return jnp.where(inexact & ((a < 0) != (b < 0)), quotient - 1, quotient)
-    basic = _quotient(a, b)
+    basic = elementary.quotient(a, b)
     mod = _fmod(a, b)
-    exact = _quotient(a - mod, b)
+    exact = elementary.quotient(a - mod, b)
     exact = jnp.where((mod != 0) & ((b < 0) != (mod < 0)), exact - 1, exact)
     floor = lax.floor(exact)
     floor = jnp.where(exact - floor > 0.5, floor + 1, floor)
@@ -132,7 +133,7 @@ def _divide_floor(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _divide_truncate(a: jax.Array, b: jax.Array) -> jax.Array:
-    return _truncate(_quotient(a, b)) if is_inexact(a.dtype) else _divide_integers(a, b)
+    return _truncate(elementary.quotient(a, b)) if is_inexact(a.dtype) else _divide_integers(a, b)
 
 
 _ROUNDED = {"floor": with_partials(_divide_floor, None, None), "trunc": with_partials(_divide_truncate, None, None)}
@@ -248,6 +249,8 @@ def pow_scalar(self, exponent):
     if dtype.kind == "b":
         dtype = np.dtype("int64")
     (base,) = opmath(dtype, self)
+    if isinstance(exponent, complex) and exponent.imag == 0:
+        exponent = exponent.real
     if exponent == 0:
         return jnp.ones(base.shape, dtype)
     if not is_inexact(dtype) or exponent in (1, 2, 3, 4, -1, -2):
@@ -263,6 +266,8 @@ def pow_scalar(self, exponent):
 
 @kernel("ldexp.Tensor")
 def ldexp(self, other):
+    if is_inexact(self.dtype) and not is_complex(self.dtype) and is_integral(other.dtype):
+        return elementary.scaled(*jnp.broadcast_arrays(self, other))
     return mul(self, pow_tensor(2.0, other))
 
 

@@ -45,6 +45,15 @@ def _polynomial(x: jax.Array, coefficients: Sequence[float]) -> jax.Array:
     return total
 
 
+def quotient(a: jax.Array, b: jax.Array) -> jax.Array:
+    """`a / b`, rounded correctly.
+
+    XLA turns the division by a broadcast or constant `b` into a product with 1 / b, so that 49 / 49 is less than 1. A
+    divisor that depends on `a` prevents that, and where `a` is NaN it makes no difference.
+    """
+    return a / jnp.where(jnp.isnan(a), a, b)
+
+
 def _unless(rare: jax.Array, otherwise: Function, result: jax.Array, *xs: jax.Array) -> jax.Array:
     """`result`, or if a condition holds anywhere, `otherwise(*xs)` everywhere."""
     return lax.cond(lax.reduce_or(rare, tuple(range(rare.ndim))), lambda: otherwise(*xs), lambda: result)
@@ -138,13 +147,27 @@ atan = _for_floats(lax.atan, _atan)
 # --- powers and remainders ------------------------------------------------------------------------------------------
 
 
+def _power_of_two(exponent: jax.Array) -> jax.Array:
+    """The float64 for whole numbers from -1022 to 1023."""
+    biased = lax.convert_element_type(exponent, np.int64) + 1023
+    return lax.bitcast_convert_type(lax.shift_left(biased, np.int64(52)), np.float64)
+
+
+def scaled(x: jax.Array, exponent: jax.Array) -> jax.Array:
+    """`x * 2**exponent` for integers, in float64, where only a subnormal result is rounded: as std::ldexp."""
+    exponent = jnp.clip(lax.convert_element_type(exponent, np.int32), -3000, 3000)
+    third = lax.div(exponent, np.int32(3))
+    product = _wide(x)
+    for part in (third, third, exponent - 2 * third):
+        product = product * _power_of_two(part)
+    return lax.convert_element_type(product, x.dtype)
+
+
 def _exp2(x: jax.Array) -> jax.Array:
     wide = jnp.clip(_wide(x), -1000, 1000)
     whole = lax.round(wide, lax.RoundingMethod.TO_NEAREST_EVEN)
     rest = (wide - whole) * math.log(2)
-    power = lax.shift_left(lax.convert_element_type(whole, np.int64) + 1023, np.int64(52))
-    scale = lax.bitcast_convert_type(power, np.float64)
-    return _rounded(_polynomial(rest, [1 / math.factorial(k) for k in range(11)]) * scale)
+    return _rounded(_polynomial(rest, [1 / math.factorial(k) for k in range(11)]) * _power_of_two(whole))
 
 
 exp2 = _for_floats(lambda x: lax.pow(jnp.full_like(x, 2), x), _exp2)
@@ -152,7 +175,7 @@ exp2 = _for_floats(lambda x: lax.pow(jnp.full_like(x, 2), x), _exp2)
 
 def _rem(a: jax.Array, b: jax.Array) -> jax.Array:
     wide_a, wide_b = _wide(a), _wide(b)
-    ratio = wide_a / wide_b
+    ratio = quotient(wide_a, wide_b)
     whole = jnp.where(ratio < 0, lax.ceil(ratio), lax.floor(ratio))
     # both the number of times and its product with b are exact below 2**28
     rest = wide_a - whole * wide_b

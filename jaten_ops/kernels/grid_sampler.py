@@ -18,6 +18,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from .elementary import quotient
 from .promotion import cast, compute_type
 from .resampling import cubic_weights
 
@@ -43,7 +44,7 @@ def _reflect(x: jax.Array, twice_low: int, twice_high: int) -> jax.Array:
     x = x - low
     x = jnp.where(x < 0, -x, x)
     extra = lax.rem(x, jnp.broadcast_to(span, x.shape))
-    is_even = lax.rem(jnp.floor(lax.stop_gradient(x) / span), jnp.full(x.shape, 2, x.dtype)) == 0
+    is_even = lax.rem(jnp.floor(quotient(lax.stop_gradient(x), span)), jnp.full(x.shape, 2, x.dtype)) == 0
     return jnp.where(is_even, extra, span - extra) + low
 
 
