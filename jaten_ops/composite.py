@@ -129,7 +129,7 @@ def _without_vmap() -> Any:
 def _check_one_hot(self: torch.Tensor, num_classes: int = -1) -> None:
     """What ATen's one_hot asks of the values of a plain tensor, and not of one of a subclass."""
     if self.dtype != torch.int64:
-        return  # refused for that
+        return  # one_hot itself refuses it
     if not self.numel():
         if num_classes <= 0:
             raise RuntimeError("Can not infer total number of classes from empty tensor.")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import jax
 import torch
 from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 
@@ -34,6 +33,7 @@ from .tensor import (
     become,
     from_array,
     from_view,
+    has_values,
     is_row_major,
     is_traced,
     view_like,
@@ -195,10 +195,10 @@ def _local_scalar_dense(tensor: torch.Tensor) -> Any:
 
 def _linalg_check_errors(info: torch.Tensor, api_name: str, *, is_matrix: bool) -> None:
     """Where there are values, ATen says which matrix was singular, and where."""
-    if is_traced(info) or isinstance(array_of(info), jax.core.Tracer):
-        functional("_linalg_check_errors")(info, api_name, is_matrix=is_matrix)
-    else:
+    if has_values(info):
         _aten._linalg_check_errors(bridge.export(array_of(info)), api_name, is_matrix=is_matrix)
+    else:
+        functional("_linalg_check_errors")(info, api_name, is_matrix=is_matrix)
 
 
 def _native_batch_norm(*args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from typing import Any, cast
 
-import jax
 import torch
 from jax._src import xla_bridge  # private: nothing public tells whether JAX has started
 from torch.utils._pytree import tree_leaves
@@ -29,9 +28,8 @@ from .composite import CHECKS
 from .dispatch import functional, is_on_jax, variant
 from .errors import UnsupportedInputError
 from .lazy import operator_of
-from .overlap import has_arrays
 from .schema import VARIANTS
-from .tensor import HANDLERS, array_of, exchange, make_handler, may_leave
+from .tensor import HANDLERS, exchange, has_values, make_handler, may_leave
 from .tracing import is_traced_now, keep_out_of_constants, opaque
 
 _aten = torch.ops.aten
@@ -115,7 +113,7 @@ def _checked(overload: str) -> Callable[..., Any]:
     check, op = CHECKS[overload], operator_of(overload, "aten")
 
     def call(tensor: torch.Tensor, *args: Any) -> Any:
-        if has_arrays(tensor) and not isinstance(array_of(tensor), jax.core.Tracer):
+        if has_values(tensor):
             check(tensor, *args)
         return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, tensor, *args)
 

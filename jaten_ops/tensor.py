@@ -423,6 +423,11 @@ def is_traced(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor | FunctionalTensor) or tensor.device.type == "jax"
 
 
+def has_values(tensor: torch.Tensor) -> bool:
+    """Whether a tensor of the device has values that can be read: neither torch nor JAX traces it."""
+    return not is_traced(tensor) and not isinstance(array_of(tensor), jax.core.Tracer)
+
+
 def is_row_major(tensor: torch.Tensor) -> bool:
     """Whether a tensor has values, one after the other."""
     if getattr(tensor, "_whole", None) is not None:
