@@ -104,6 +104,13 @@ def test_whole_quotients(name: str) -> None:
         assert_identical(_of(name, jaten)(a, b), _of(name, aten)(a, b))
 
 
+@pytest.mark.parametrize("name", ["igamma", "igammac"])
+def test_incomplete_gamma_functions(name: str) -> None:
+    x = torch.logspace(-1.7, 1.7, 200, dtype=torch.float64).float()
+    exact = _of(name, aten)(x[:, None].double(), x.double())
+    torch.testing.assert_close(_of(name, jaten)(x[:, None], x).double(), exact, rtol=1e-6, atol=1e-7)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_ldexp(dtype: torch.dtype) -> None:
     """Exact where the power of two has no such number."""
