@@ -209,7 +209,7 @@ class Executor:
         except NotImplementedError:  # ATen has no meta function for it
             expected = None
         except Exception as error:
-            reword(self._spec, args, kwargs)
+            reword(self._spec, args, kwargs)  # first, since it tells of the call's own sizes
             refuse(self._spec, args, kwargs)
             if isinstance(error, AssertionError | KeyError):  # a meta function of ATen's in Python
                 raise RuntimeError(*error.args) from error

@@ -114,9 +114,8 @@ class Tensor(torch.Tensor):
     def __repr__(self) -> str:  # type: ignore[override]  # torch.Tensor's takes tensor_contents, which only torch uses
         if is_traced(self):
             return f"jaten_ops.Tensor({self._carrier})"
-        _outside = (
-            torch._C._DisableFuncTorch()
-        )  # as torch's own: what a transform has captured looks as it does outside
+        # as torch's own: what a transform has captured looks as it does outside
+        _outside = torch._C._DisableFuncTorch()
         kind = "Parameter containing:\n" if isinstance(self, torch.nn.Parameter) else ""
         text = kind + repr(self.detach().cpu())
         grad = f", grad_fn=<{type(self.grad_fn).__name__}>" if self.grad_fn is not None else ""
