@@ -148,7 +148,10 @@ def _copy_(target: torch.Tensor, source: torch.Tensor | complex, non_blocking: b
     if _is_same(target, source):  # before ATen asks whether elements share memory
         return target
     _check_copy({"self": target, "src": source})
-    store(target, functional("copy")(target, source))
+    if source.shape == target.shape and not is_traced(source):  # arrays never change: both may have the same
+        store(target, source)
+    else:
+        store(target, functional("copy")(target, source))
     return target
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from . import allocator, executables, random
-from .aliasing import Storage
+from .aliasing import Storage, owned
 from .dispatch import borrowed_copy
 from .errors import UnsupportedInputError
 from .execute import collecting, raise_first_broken
@@ -25,10 +24,6 @@ from .tracing import opaque
 from .x64 import Enabled
 
 Holder = torch.nn.Module | torch.optim.Optimizer | torch.Tensor
-
-# the references to an array that only its storage has: that, a list and a variable of ours, `getrefcount`'s argument
-_OF_ONE_OWNER = 4
-
 
 def compile_step(step: Callable[..., Any], *holders: Holder) -> Callable[..., Any]:
     """A training step as one executable: forward, `backward()`, clipping, the optimizer, all that it does.
@@ -170,8 +165,7 @@ class _State:
 
     def arrays(self) -> list[jax.Array]:
         """The values, for an executable to which they are donated: copies of those that something else has, too."""
-        arrays = [s.array for s in self.storages]
-        return [a if sys.getrefcount(a) <= _OF_ONE_OWNER else a.copy() for a in arrays]
+        return [owned(s.array) for s in self.storages]
 
     @contextlib.contextmanager
     def holding(self, arrays: Sequence[Any]) -> Iterator[None]:

@@ -47,6 +47,23 @@ class Alias:
     view: Callable[[torch.Tensor], torch.Tensor]
 
 
+@dataclass(frozen=True)
+class Write:
+    """An input of which a program writes a part.
+
+    Attributes:
+        input: its number.
+        write: takes it, and what is written.
+        donated: whether it gave its array away, and gets the result, an array, before anything is raised.
+        given: where and what that is: for each the number of an input, or of a result and what makes a tensor of it.
+    """
+
+    input: int
+    write: Callable[..., None]
+    donated: bool
+    given: Sequence[int | tuple[int, Callable[[Any], Any]]]
+
+
 _Made = Callable[[Any], Any] | int | Alias | tuple[Any]
 
 
@@ -63,6 +80,7 @@ class Program:
         seed: what draws the last operand, if there is a need of one.
         wide: whether operands are NumPy arrays of 64-bit numbers, so that JAX has to have these types on.
         waits: whether the call is to be over only when the results are there.
+        writes: what is written to inputs.
     """
 
     run: Callable[..., list[Any]]
@@ -72,6 +90,7 @@ class Program:
     seed: Callable[[], Any] | None
     wide: bool
     waits: bool
+    writes: Sequence[Write] = ()
 
 
 def make_call(program: Program, count: int, statics: Statics) -> Callable[[list[Any]], list[Any]]:
@@ -90,13 +109,30 @@ def make_call(program: Program, count: int, statics: Statics) -> Callable[[list[
             operands.append(f"convert_{i}(a{i})")
     run = f"results = run({', '.join([*operands, *(['seed()'] if program.seed else [])])})"
     lines += ["before = enter()", f"try: {run}", "finally: leave(before)"] if program.wide else [run]
+    lines += [_write(w, scope) for w in program.writes if w.donated]
     if program.errors:
         lines.append("check(results.pop(), errors)")
     if program.waits:
         lines.append("wait(results)")
+    lines += [_write(w, scope) for w in program.writes if not w.donated]
     lines.append(f"return [{', '.join(_outputs(program.outputs, scope))}]")
     exec("def call(args):\n" + "".join(f"    {line}\n" for line in lines), scope)  # our own text
     return scope["call"]
+
+
+def _write(write: Write, scope: dict[str, Any]) -> str:
+    """A write as source."""
+    scope[f"write_{write.input}"] = write.write
+    values = []
+    for n, given in enumerate(write.given):
+        if isinstance(given, int):
+            values.append(f"a{given}")
+        elif write.donated:
+            values.append(f"results[{given[0]}]")
+        else:
+            result, scope[f"value_{write.input}_{n}"] = given
+            values.append(f"value_{write.input}_{n}(results[{result}])")
+    return f"write_{write.input}({', '.join([f'a{write.input}', *values])})"
 
 
 def _outputs(outputs: Sequence[_Made], scope: dict[str, Any]) -> list[str]:

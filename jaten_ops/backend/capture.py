@@ -105,6 +105,17 @@ def _written_inputs(values: Sequence[Any]) -> frozenset[int] | None:
     return frozenset(n for n, info in enumerate(of_tensors) if info.mutates_data)
 
 
+def _rewritten(gm: torch.fx.GraphModule) -> dict[int, int]:
+    """For each output of an inference graph that is an input's new value the number of that input."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None or len(metadata.input_info) != len(gm.graph.find_nodes(op="placeholder")):
+        return {}
+    infos = metadata.input_info
+    numbers = metadata.mutated_inp_runtime_indices
+    return {n: i for n, i in enumerate(numbers) if infos[i].mutates_data and not infos[i].mutates_metadata}
+
+
 def _seen_outputs(*, backward: bool) -> int | None:
     """How many of a graph's outputs the user may see; None for all. The others are saved for the backward."""
     context = TracingContext.try_get()
@@ -114,12 +125,17 @@ def _seen_outputs(*, backward: bool) -> int | None:
 
 
 def _compile(
-    gm: torch.fx.GraphModule, inputs: Sequence[Any], *, backward: bool = False, buckets: Buckets | None = None
+    gm: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    backward: bool = False,
+    inference: bool = False,
+    buckets: Buckets | None = None,
 ) -> Callable[..., Any]:
     if not backward:
         shared.tell(_written_inputs(inputs))
     written = writes.taken_out(gm.graph)
-    executable, _, seen = _made(gm, len(written), backward=backward)
+    executable, _, seen, _ = _made(gm, len(written), backward=backward, inference=inference)
     if buckets is not None:
         executable = bucketed(gm, executable, buckets, seen)
     executable = writes.with_writes(executable, written)
@@ -133,17 +149,19 @@ def _compile(
     return run
 
 
-def _compile_to_keep(gm: torch.fx.GraphModule, inputs: Sequence[Any], *, backward: bool = False) -> graph_cache.Kept:
+def _compile_to_keep(
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], *, backward: bool = False, inference: bool = False
+) -> graph_cache.Kept:
     """As `_compile`, for the cache. There the backward is compiled early: what it lacks, it says when it is called."""
     try:
-        kept = graph_cache.Kept(*_made(gm, backward=backward))
+        kept = graph_cache.Kept(*_made(gm, backward=backward, inference=inference))
         if not backward:
             kept.tell(_written_inputs(inputs))
         return kept
     except JatenError as error:
         if not backward:
             raise
-        return graph_cache.Kept(functools.partial(_raise, error), frozenset(), None)
+        return graph_cache.Kept(functools.partial(_raise, error), frozenset(), None, {})
 
 
 def _raise(error: Exception, _args: list[Any]) -> NoReturn:
@@ -151,14 +169,16 @@ def _raise(error: Exception, _args: list[Any]) -> NoReturn:
 
 
 def _made(
-    gm: torch.fx.GraphModule, written: int = 0, *, backward: bool
-) -> tuple[Callable[[list[Any]], list[Any]], frozenset[int], int | None]:
-    """The graph as a function of a list of inputs; which of those are static, and how many outputs are seen.
+    gm: torch.fx.GraphModule, written: int = 0, *, backward: bool, inference: bool
+) -> tuple[Callable[[list[Any]], list[Any]], frozenset[int], int | None, dict[int, int]]:
+    """The graph as a function of a list of inputs; which of those are static, how many outputs are seen, and which are
+    new values of inputs.
 
     Args:
         gm: the graph.
         written: how many results come before its own, for inputs to be written to.
         backward: whether it is a backward graph.
+        inference: whether nothing is kept for one.
     """
     _donates_nothing()
     refuse_unknown(gm)
@@ -166,10 +186,11 @@ def _made(
     by_rows(gm, backward=backward)
     static, seen = _static_inputs(gm.graph, backward=backward), _seen_outputs(backward=backward)
     seen = None if seen is None else seen + written
-    run = make_executable(gm, static, seen)
+    rewritten = _rewritten(gm) if inference and not written else {}
+    run = make_executable(gm, static, seen, rewritten)
     if isinstance(run, Executable) and backward:
         run.log.kind = "backward graph"
-    return run, static, seen
+    return run, static, seen, rewritten
 
 
 def _buckets(options: Mapping[str, Any] | None) -> Buckets | None:
@@ -226,7 +247,7 @@ def _capture(compiler: Callable[..., Any], compile_graph: Callable[..., Any]) ->
     """AOTAutograd with a compiler for each of the graphs that it makes."""
     options = {
         "fw_compiler": compiler(compile_graph),
-        "inference_compiler": compiler(compile_graph),
+        "inference_compiler": compiler(functools.partial(compile_graph, inference=True)),
         "partition_fn": _partition,
         "decompositions": _DECOMPOSITIONS,
     }

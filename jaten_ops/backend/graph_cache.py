@@ -10,7 +10,7 @@ import contextlib
 import logging
 import pickle
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -44,12 +44,18 @@ _log = logging.getLogger(__name__)
 class Kept(OutputCode):
     """A compiled graph, as that cache takes one: what is pickled is its plan."""
 
-    def __init__(self, run: Callable[[list[Any]], list[Any]], static_inputs: frozenset[int], seen: int | None) -> None:
+    def __init__(
+        self,
+        run: Callable[[list[Any]], list[Any]],
+        static_inputs: frozenset[int],
+        seen: int | None,
+        rewritten: Mapping[int, int],
+    ) -> None:
         super().__init__()
         self._boxed_call = True  # an attribute of the object, as Dynamo's wrappers copy those
         self._run = run
         self._plan: Plan | None = getattr(run, "plan", None)
-        self._static_inputs, self._seen = static_inputs, seen
+        self._static_inputs, self._seen, self._rewritten = static_inputs, seen, rewritten
         self._kind = run.log.kind if isinstance(run, Executable) else ""
         self._written: list[frozenset[int] | None] = []
 
@@ -72,7 +78,9 @@ class Kept(OutputCode):
     def post_compile(self, *_: Any) -> None:
         """Makes it run again."""
         assert self._plan is not None
-        run = Executable(graph_of(self._plan), static_inputs=self._static_inputs, seen=self._seen)
+        run = Executable(
+            graph_of(self._plan), static_inputs=self._static_inputs, seen=self._seen, written=self._rewritten
+        )
         run.log.kind = self._kind
         self._run = run
         for written in self._written:

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from jaten_ops import bridge, disk, registry
 from jaten_ops.lazy import operator_of
 
+from .rewritten import WRITING
 from .targets import frame_of, overload_of
 
 
@@ -89,6 +90,7 @@ def plan_of(gm: torch.fx.GraphModule) -> Plan | None:
     places = {node: Ref(place) for place, node in enumerate(gm.graph.nodes)}
     (output,) = (n for n in gm.graph.nodes if n.op == "output")
     ends = {*output.all_input_nodes, *(n for n in gm.graph.nodes if n.op == "placeholder")}
+    ends.update(n for node in gm.graph.nodes if overload_of(node.target) in WRITING for n in node.all_input_nodes)
     try:
         for node in places:
             _described(node.meta.get("val"))  # of each: a size may be unknown in the middle

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -19,12 +20,13 @@ from jaten_ops.progress import announced
 from jaten_ops.x64 import Enabled
 
 from .aliases import Path, path_of
-from .calls import Alias, Program, Statics, make_call
+from .calls import Alias, Program, Statics, Write, make_call
 from .layout import Layout, concretize, is_symbolic, layout_of, symbols_of
 from .lower import Lowered
 from .plans import plan_of
 from .positions import SPEC, from_operand, numbers_of, to_operand
 from .report import GraphLog
+from .rewritten import parts_of, taken
 from .warm import Traced, build
 
 
@@ -146,13 +148,16 @@ class Executable:
         gm: the graph.
         static_inputs: the indices of inputs that keep their memory from call to call.
         seen: how many of the outputs the user may see, which get the strides that the graph says; None for all.
+        written: for each output that is an input's new value the number of that input.
 
     Attributes:
         plan: the graph's, by which its executable is found on the disk; None if it has none, or nothing is kept.
         log: tells what is compiled.
     """
 
-    def __init__(self, gm: torch.fx.GraphModule, *, static_inputs: frozenset[int], seen: int | None) -> None:
+    def __init__(
+        self, gm: torch.fx.GraphModule, *, static_inputs: frozenset[int], seen: int | None, written: Mapping[int, int]
+    ) -> None:
         self.plan = None if disk.folder() is None else plan_of(gm)
         self.log = GraphLog(gm)
         self._lowered = lowered = Lowered(gm, torch.get_default_dtype())
@@ -163,8 +168,13 @@ class Executable:
             _Output(n, index, seen=seen is None or i < seen, path=path_of(n, index, every) if i < (seen or 0) else None)
             for i, n in enumerate(lowered.outputs)
         ]
+        self._parts = parts_of(lowered.outputs, index, written)
+        for n in self._parts:  # the input itself is handed back
+            self._outputs[n] = _Output(lowered.placeholders[written[n]], index, seen=True, path=None)
         # one array may be two outputs, for the user and for the backward, with different strides
-        self._arrays = [o for o in self._outputs if o.is_array]
+        self._arrays = [o for o in self._outputs if o.is_array] + [
+            _Output(node, index, seen=True, path=None) for part in self._parts.values() for node in part.computed
+        ]
         # that nothing is computed with, as the ids of nested tensors' lengths: they are handed back as they came
         self._passed = passed = {index[n] for n in every if all(user.op == "output" for user in n.users)}
         numbers = {index[n] for n in every} - passed
@@ -173,6 +183,7 @@ class Executable:
         self._sizes = sorted({*range(len(values))}.difference(self._tensors, passed))
         self._numbers = [at for at, i in enumerate(self._tensors) if i in numbers]
         self._static = sorted(i for i in static_inputs if i not in numbers and _is_on_cpu(values[i]))
+        self._donated = {part.input for part in self._parts.values() if part.donated}
         self._calls: dict[tuple[Any, ...], Callable[[list[Any]], list[Any]]] = {}
         handed = {v.device.type for v in [*values, *(o.value for o in self._arrays)] if isinstance(v, torch.Tensor)}
         self._on_host = handed == {"cpu"}
@@ -180,7 +191,8 @@ class Executable:
         self._statics = Statics(self._static, self._place)
         borrows = any(isinstance(v, torch.Tensor) and v.device.type != "jax" for v in values)
         # XLA computes asynchronously: until it is done, a torch program could write to the memory that it reads
-        self._must_wait = borrows and all(o.on_jax for o in self._arrays)
+        writes_at_once = any(not part.donated and not part.computed for part in self._parts.values())
+        self._must_wait = writes_at_once or (borrows and all(o.on_jax for o in self._arrays))
         _EXECUTABLES.add(self)
 
     def __call__(self, args: list[Any]) -> list[Any]:
@@ -203,6 +215,8 @@ class Executable:
                 found.append((i, None))
             elif (order := orders[i]) is not None:
                 found.append((i, _converter_in(order, args[i], self._place)))
+            elif i in self._donated:
+                found.append((i, taken))
             else:
                 found.append((i, to_operand if i in numbers else self._converter(args[i])))
         return found
@@ -218,7 +232,7 @@ class Executable:
     def _compile(self, args: list[Any]) -> Callable[[list[Any]], list[Any]]:
         """The call for inputs of such sizes."""
         lowered = self._lowered
-        orders = {i: _order(args[i]) for i in self._tensors}
+        orders = {i: None if i in self._donated else _order(args[i]) for i in self._tensors}
         self._statics.orders.update((i, orders[i]) for i in self._static)
         operands = self._operands(args, orders)
         arrays = [self._statics.keep(i, args[i]) if take is None else take(args[i]) for i, take in operands]
@@ -243,18 +257,33 @@ class Executable:
             shapes = [SPEC if at in self._numbers else _described(a, self._place) for at, a in enumerate(arrays)]
             if lowered.random:
                 shapes.append(_described(np.empty((), np.int64), self._place))
-            taken = [*orders.values(), *[None] * lowered.random]
+            donated = [at for at, i in enumerate(self._tensors) if i in self._donated]
             run, left = build(
-                Traced(graph, shapes, taken, [o.is_free for o in self._arrays]),
-                *(errors, self.plan, repr((layouts, lowered.default_float))),
+                Traced(
+                    *(graph, shapes, [*orders.values(), *[None] * lowered.random]),
+                    *([o.is_free for o in self._arrays], donated),
+                ),
+                *(errors, self.plan, repr((layouts, lowered.default_float, sorted(self._parts)))),
             )
         each = zip(self._arrays, layouts, left, strict=False)  # the conditions come last
         exports = iter([o.export(layout, order, symbols, keeps=self._on_host) for o, layout, order in each])
         outputs = [next(exports) if o.is_array else o.other(symbols) for o in self._outputs]
+        writes = self._writes(sum(o.is_array for o in self._outputs), exports)
         seed = _seed if lowered.random else None
         wide = lowered.random or any(take is not None and bridge.is_wide(args[i]) for i, take in operands)
-        program = Program(run, operands, outputs, errors, seed, wide, self._must_wait)
+        program = Program(run, operands, outputs, errors, seed, wide, self._must_wait, writes)
         return make_call(program, len(args), self._statics)
+
+    def _writes(self, begin: int, exports: Iterator[Callable[[Any], Any]]) -> list[Write]:
+        """What is done with the results that come after the graph's own."""
+        at = itertools.count(begin)
+        return [
+            Write(
+                *(part.input, part.write, part.donated),
+                [g if isinstance(g, int) else (next(at), next(exports)) for g in part.given],
+            )
+            for part in self._parts.values()
+        ]
 
 
 def _is_on_cpu(value: Any) -> bool:

@@ -8,7 +8,7 @@ call in one of its graphs runs by itself, too, and these graphs are cut in their
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,6 +23,9 @@ from .higher_order import RULES
 from .layout import is_symbolic
 from .runtime import Executable
 from .targets import attribute_of, is_higher_order, overload_of
+
+
+_NONE: Mapping[int, int] = {}
 
 
 def _binds(node: torch.fx.Node) -> bool:
@@ -132,12 +135,12 @@ class _Segment(torch.nn.Module):
 
 
 def make_executable(
-    gm: torch.fx.GraphModule, static_inputs: frozenset[int], seen: int | None
+    gm: torch.fx.GraphModule, static_inputs: frozenset[int], seen: int | None, written: Mapping[int, int] = _NONE
 ) -> Callable[[list[Any]], list[Any]]:
     """The graph as a function of a list of inputs, which it empties: see `Executable`."""
     _numbers_as_tensors(gm)
     if not _is_cut(gm):
-        return Executable(gm, static_inputs=static_inputs, seen=seen)
+        return Executable(gm, static_inputs=static_inputs, seen=seen, written=written)
     for node in filter(_binds, gm.graph.nodes):
         _view_in_memory(node)
     placeholders = [n.target for n in gm.graph.nodes if n.op == "placeholder"]

@@ -24,12 +24,14 @@ class Traced(NamedTuple):
         operands: arrays, or their descriptions.
         taken: the order in which the dimensions of each come, None for the program's.
         free: for each result whether its dimensions may be left in any order.
+        donated: the places of operands in whose memory results may be.
     """
 
     graph: Callable[..., list[jax.Array]]
     operands: Sequence[Any]
     taken: Sequence[Order | None]
     free: Sequence[bool]
+    donated: Sequence[int] = ()
 
 
 def build(
@@ -58,7 +60,8 @@ def build(
         free=lambda: [*traced.free, *[False] * bool(errors)],
         left=left,
     )
-    lowered = jax.jit(flattened(program, platform=platform)).lower(*traced.operands)
+    donated = tuple(traced.donated)
+    lowered = jax.jit(flattened(program, platform=platform), donate_argnums=donated).lower(*traced.operands)
     run, name = executables.compiled(lowered)
     if key is not None and plan is not None and name is not None and not executables.calls_out(lowered):
         _remember(key, plan, (name, left, errors))
@@ -78,7 +81,7 @@ def _key(traced: Traced, plan: Plan | None, beside: str) -> str | None:
     place = fingerprint.of_device(devices.pop()) if len(devices) == 1 else None
     if package is None or place is None:
         return None
-    described = repr(([_described(x) for x in traced.operands], traced.taken, traced.free))
+    described = repr(([_described(x) for x in traced.operands], traced.taken, traced.free, traced.donated))
     return disk.key_of("graph", package, place, plan.identity(), beside, described)
 
 

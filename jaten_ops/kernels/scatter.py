@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -67,16 +68,23 @@ def _scatter(
 
 
 def _write_one(how: str, x: jax.Array, index: jax.Array, updates: jax.Array, numbers: Any) -> jax.Array:
-    """The same for one index, as a token's place in a cache: a slice, which XLA writes in place, or once."""
+    """The same for one index, as a token's place in a cache: a slice, which XLA writes in place, or once.
+
+    It stands in a branch, taken unless the index is an error: XLA's fusion on the CPU repeats a bare one, and with it
+    copies of all of the operand, for each operator that reads the result.
+    """
     sizes = [1 if d in numbers.inserted_window_dims else n for d, n in enumerate(x.shape)]
     starts = [np.zeros((), index.dtype)] * x.ndim
+    taken = np.True_
     for d, start in zip(numbers.scatter_dims_to_operand_dims, lax.reshape(index, (index.size,)), strict=True):
         starts[d] = start
+        taken &= (start >= 0) & (start <= x.shape[d] - sizes[d])
     updates = lax.reshape(updates, sizes)
     if how != "set":
         how = _OF_BOOL[how] if x.dtype == bool else how
         updates = _COMBINED[how](lax.dynamic_slice(x, starts, sizes), updates)
-    return lax.dynamic_update_slice(x, updates, starts)
+    write = functools.partial(lax.dynamic_update_slice, start_indices=starts, allow_negative_indices=False)
+    return lax.cond(taken, write, lambda x, _: x, x, updates)
 
 
 def _same_dtype(self: jax.Array, source: jax.Array, what: str) -> None:
