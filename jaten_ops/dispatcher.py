@@ -11,6 +11,7 @@ from jax._src import xla_bridge  # private: nothing public tells whether JAX has
 from torch.utils._pytree import tree_leaves
 
 from . import (
+    attention,
     bridge,
     carrier,
     device,
@@ -153,6 +154,7 @@ if device.CLAIMED:
     _ATEN.impl("_local_scalar_dense", opaque(HANDLERS[_aten._local_scalar_dense.default]), "PrivateUse1")
     _ATEN.impl("_pin_memory", _pin_memory, "CPU")
     _ATEN.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
+    _ATEN.impl("scaled_dot_product_attention", attention.scaled_dot_product_attention, "AutogradPrivateUse1")
     _ATEN.impl("_convolution", scripting.convolve, "AutogradPrivateUse1")
     for _overload in CHECKS:
         _ATEN.impl(_overload, _checked(_overload), "AutogradPrivateUse1")

@@ -25,6 +25,7 @@ from .x64 import Enabled
 
 Holder = torch.nn.Module | torch.optim.Optimizer | torch.Tensor
 
+
 def compile_step(step: Callable[..., Any], *holders: Holder) -> Callable[..., Any]:
     """A training step as one executable: forward, `backward()`, clipping, the optimizer, all that it does.
 

@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("library", "in_place"),
     ("dispatch", "custom"),
     ("higher_order",),
-    ("recurrent", "backend"),
+    ("attention", "recurrent", "backend"),
     ("device_ops", "interop", "step"),
     ("dispatcher",),
     ("__init__",),

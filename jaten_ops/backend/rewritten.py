@@ -115,9 +115,9 @@ def _partial(node: Any, bases: Collection[torch.fx.Node], values: list[torch.fx.
     """What writes a node's value to a tensor that has the value of these; None if all of it may be new."""
     node = _uncopied(node)
     key, given = _bound(node)
-    self = given.get("self")
     if key not in WRITING or key == "copy":
         return None
+    self: torch.fx.Node = given["self"]
     if self not in bases:  # after another part
         first = _partial(self, bases, values)
         last = None if first is None else _partial(node, [self], values)

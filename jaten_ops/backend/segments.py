@@ -24,7 +24,6 @@ from .layout import is_symbolic
 from .runtime import Executable
 from .targets import attribute_of, is_higher_order, overload_of
 
-
 _NONE: Mapping[int, int] = {}
 
 

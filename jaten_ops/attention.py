@@ -1,0 +1,69 @@
+"""`scaled_dot_product_attention` on the device `jax`: one operator where ATen has one for the CPU.
+
+Of a device that C++ does not know ATen makes fifteen of it, which hold the weights of all pairs, several times over.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import autograd
+from .custom import op
+from .dispatch import is_on_jax
+from .kernels import attention as kernels
+from .meta.attention import fused_sdp_choice
+from .tensor import Tensor as OnJax
+from .tensor import is_traced
+from .tracing import opaque
+
+_aten = torch.ops.aten
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+@op(
+    "jaten_nn::attention(Tensor query, Tensor key, Tensor value, Tensor? bias, bool causal, float? scale) -> Tensor",
+    differentiable=("query", "key", "value", "bias"),
+)
+def _attention(query: Any, key: Any, value: Any, bias: Any, causal: bool, scale: Any) -> Any:
+    return kernels.attention(query, key, value, bias, None, scale, causal)[0]
+
+
+def _suits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, **settings: Any) -> bool:
+    """Whether ATen would take its fused kernel on the CPU. Its composition takes, or refuses, all else.
+
+    So it does where its parts are differentiated or batched by a transform, or in forward mode.
+    """
+    tensors = [query, key, value] if mask is None else [query, key, value, mask]
+    if not torch.backends.cuda.flash_sdp_enabled() or autograd.is_transformed():
+        return False
+    if any(not isinstance(x, OnJax) and not (is_on_jax(x) and is_traced(x)) for x in tensors):
+        return False
+    if mask is not None and (mask.requires_grad or mask.dtype not in (torch.bool, query.dtype)):
+        return False
+    return query.dtype in _FLOATS and fused_sdp_choice(query, key, value, mask, dropout_p, **settings) == 1
+
+
+@opaque
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False
+) -> Tensor:  # fmt: skip
+    """What runs `aten::scaled_dot_product_attention` on the device."""
+    if not _suits(query, key, value, attn_mask, dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa):
+        composition: Any = _aten.scaled_dot_product_attention.default
+        return composition._op_dk(
+            torch._C.DispatchKey.CompositeImplicitAutograd,
+            *(query, key, value, attn_mask, dropout_p, is_causal), scale=scale, enable_gqa=enable_gqa,
+        )  # fmt: skip
+    if not any(map(is_traced, (query, key, value))):
+        return torch.ops.jaten_nn.attention(query, key, value, attn_mask, is_causal, scale)
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        lowest = torch.full((), -torch.inf, dtype=query.dtype, device=query.device)
+        attn_mask = torch.where(attn_mask, lowest.new_zeros(()), lowest)
+    found = _aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+    )
+    return found[0]
