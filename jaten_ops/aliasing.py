@@ -54,22 +54,23 @@ class Storage:
 
 def owned(array: jax.Array) -> jax.Array:
     """A storage's or a view's array, to be given to an executable for its results: a copy if others have it, too."""
-    if _references(array) <= _OF_ONE_OWNER:
+    if sys.getrefcount(array) <= _OF_ONE_OWNER:
         return array
     with Enabled():
         return array.copy()
+
+
+def may_give(storage: Storage) -> bool:
+    """Whether nothing but a storage has its array."""
+    return _references(storage.array) <= _OF_ONE_OWNER
 
 
 def _references(array: Any) -> int:
     return sys.getrefcount(array)
 
 
-def _counted(array: Any) -> int:
-    return _references(array)
-
-
 _ONE: Any = Storage(object())  # type: ignore[arg-type]  # what is counted is not looked at
-_OF_ONE_OWNER = _counted(_ONE.array)  # which depends on what Python counts of a call's own variables
+_OF_ONE_OWNER = _references(_ONE.array)  # which depends on what Python counts of a call's own variables
 
 
 class Lens:

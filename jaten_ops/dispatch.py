@@ -154,8 +154,8 @@ def _moved(value: Any) -> Any:
     """A tensor, or those of a list, moved onto the device from the CPU."""
     if isinstance(value, list | tuple):
         return [_moved(v) for v in value]
-    if isinstance(value, torch.Tensor) and value.device.type == "cpu" and not is_traced(value):
-        return from_array(borrowed_copy(value))
+    if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+        return value.to("jax") if is_traced(value) else from_array(borrowed_copy(value))
     return value
 
 

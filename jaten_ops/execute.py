@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -135,6 +136,10 @@ def _to_meta(value: Any, type_name: str) -> Any:
     return value
 
 
+class Unsuitable(Exception):
+    """A kernel is asked to write over its first argument, and its results would not be that, or are to be checked."""
+
+
 def _always(*_args: Any, **_kwargs: Any) -> bool:
     return True
 
@@ -162,6 +167,7 @@ class Executor:
             for i, a in enumerate(taken)
             if not a.is_tensor and (a.type not in _TRACED_TYPES or a.name in entry.static)
         ]
+        self._static_positions = static_positions
         self._run = {dtype: self._make_traced(bridge.DTYPES[dtype]) for dtype in _DEFAULT_DTYPES}
         self._jit = {dtype: jax.jit(run, static_argnums=static_positions) for dtype, run in self._run.items()}
         # A number costs a microsecond to hand over. Those that have a default mostly are the default: static then.
@@ -173,6 +179,29 @@ class Executor:
         static_too = [*static_positions, *(i for i, _ in self._defaults)]
         self._jit_of_defaults = {
             dtype: jax.jit(run, static_argnums=static_too) if self._defaults else self._jit[dtype]
+            for dtype, run in self._run.items()
+        }
+
+    @functools.cached_property
+    def _jit_in_place(self) -> dict[torch.dtype, Callable[..., Any]]:
+        """Of the kernel for a first argument, a tensor or a list of them, which is donated, so that XLA writes over it.
+
+        They raise Unsuitable, before anything is computed, where the results cannot take its place.
+        """
+
+        def over(run: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(run)
+            def traced(*values: Any) -> Any:
+                results = run(*values)
+                kinds = [[(a.shape, a.dtype) for a in jax.tree.leaves(x)] for x in (values[0], results)]
+                if isinstance(results, Checked) or kinds[0] != kinds[1]:
+                    raise Unsuitable
+                return results
+
+            return traced
+
+        return {
+            dtype: jax.jit(over(run), static_argnums=self._static_positions, donate_argnums=0)
             for dtype, run in self._run.items()
         }
 
@@ -233,17 +262,23 @@ class Executor:
                 raise KernelResultError(self._spec.name, got, want)
         return jax.tree.map(lambda a: promotion.cast(a, a.dtype), results)
 
-    def expression(self, names: Sequence[str], values: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    def expression(
+        self, names: Sequence[str], values: Sequence[str], *, in_place: bool = False
+    ) -> tuple[str, dict[str, Any]]:
         """What runs the kernel, 64-bit types being on, as Python's source, and what names in it stand for.
 
         Args:
             names: variables that hold the arguments as they were given.
             values: the kernel's arguments: source that makes arrays and frozen values of them.
+            in_place: whether the first argument's arrays are given away for the results.
         """
-        scope = {"_x64": x64, "_Checked": Checked, "_check": self._checked}
+        scope: dict[str, Any] = {"_x64": x64, "_Checked": Checked, "_check": self._checked}
+        scope["_default_dtype"] = torch.get_default_dtype
+        if in_place:
+            return f"_in_place[_default_dtype()]({', '.join(values)})", scope | {"_in_place": self._jit_in_place}
         if self._may_be_eager:
             return f"_execute([{', '.join(values)}])", scope | {"_execute": self._execute}
-        scope |= {"_traced": self._jit, "_static": self._jit_of_defaults, "_default_dtype": torch.get_default_dtype}
+        scope |= {"_traced": self._jit, "_static": self._jit_of_defaults}
         positions = [self._signature.kernel_positions[i] for i, _ in self._defaults]
         same = " and ".join(f"{names[i]} is _default_{i}" for i in positions)
         jit = f"(_static if {same} else _traced)" if same else "_traced"

@@ -5,9 +5,11 @@ The kernel's arrays become the targets' own, with no tensor made for each of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Any
 
+import jax
 import torch
 from torch.autograd.graph import increment_version
 
@@ -15,7 +17,8 @@ from torch.autograd.graph import increment_version
 from torch.optim.optimizer import _foreach_supported_types as _OF_OPTIMIZERS
 from torch.utils._foreach_utils import _foreach_supported_types as _OF_CLIPPING
 
-from .aliasing import Storage, View
+from .aliasing import Storage, View, may_give
+from .execute import Unsuitable
 from .op_kernel import OpKernel
 from .schema import OpSpec
 from .tensor import Handler, Tensor, Traced, array_of
@@ -42,17 +45,53 @@ def shortened(spec: OpSpec, base: OpSpec, general: Handler) -> Handler:
         else _arrays_to_arrays if kinds == (("Tensor[]",), ())
         else None
     )  # fmt: skip
-    return general if short is None else short(OpKernel(base, array_of, lambda array: array).prepared(), general)
+    return general if short is None else short(_Runs(base), general)
 
 
 def count_writes(targets: Sequence[torch.Tensor]) -> None:
-    """Tells autograd that tensors are about to be written to; raises RuntimeError where torch allows no such write."""
+    """Tells autograd that tensors are written to; raises RuntimeError where torch allows no such write."""
+    _require_writable(targets)
+    increment_version(targets)
+
+
+def _require_writable(targets: Sequence[torch.Tensor]) -> None:
     if not torch.is_inference_mode_enabled() and any(t.is_inference() for t in targets):
         raise RuntimeError(
             "Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a"
             " normal tensor before doing inplace update."
         )
-    increment_version(targets)
+
+
+# How many elements targets have at least that are written over: smaller ones gain little, and share executables with
+# the functional overload.
+_LARGE = 2**14
+# How many combinations of shapes are traced in vain before an operator is taken for one that checks values, or casts.
+_TRIES = 8
+
+
+class _Runs:
+    """A functional overload's kernel, whose arrays become those of an in-place overload's targets."""
+
+    def __init__(self, base: OpSpec) -> None:
+        kernel = OpKernel(base, array_of, lambda array: array)
+        self._new, self._over, self._left = kernel.prepared(), kernel.prepared(in_place=True), _TRIES
+
+    def __call__(self, targets: Sequence[View], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The new arrays: the targets' own, written over, if they are large and nothing else has them."""
+        if self._left and sum([prod(view.shape) for view in targets]) >= _LARGE and all(map(_may_give, targets)):
+            try:
+                return self._over(*args, **kwargs)
+            except Unsuitable:
+                self._left -= 1
+        return self._new(*args, **kwargs)
+
+
+def _may_give(view: View) -> bool:
+    """Whether a storage's array is on one device, and nothing but the storage has it."""
+    storage = view.storage
+    if type(storage) is not Storage or not may_give(storage):
+        return False
+    return not isinstance(storage.array, jax.core.Tracer) and len(storage.array.sharding.device_set) == 1
 
 
 def _own(tensor: Any) -> View | None:
@@ -68,7 +107,7 @@ def _fits(view: View, new: Any) -> bool:
     return array.shape == new.shape and array.dtype == new.dtype
 
 
-def _array_to_array(run: Callable[..., Any], general: Handler) -> Handler:
+def _array_to_array(run: _Runs, general: Handler) -> Handler:
     """For one target.
 
     Args:
@@ -77,39 +116,40 @@ def _array_to_array(run: Callable[..., Any], general: Handler) -> Handler:
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        view = _own(args[0]) if args and not kwargs else None
+        view = _own(args[0]) if args else None
         if view is None:
             return general(*args, **kwargs)
-        for other in args[1:]:
+        for other in (*args[1:], *kwargs.values()) if kwargs else args[1:]:
             lies = getattr(other, "view_of_arrays", None)
             if type(other) in (list, tuple) or (lies is not None and lies.storage.root is view.storage):
-                return general(*args)
+                return general(*args, **kwargs)
         try:
-            new = run(*args)
+            new = run((view,), args, kwargs)
         except (Traced, ValueError):  # a tracer's operand, or one of another device
-            return general(*args)
+            return general(*args, **kwargs)
         if not _fits(view, new):
-            return general(*args)
+            return general(*args, **kwargs)
         view.write(new)
         return args[0]
 
     return call
 
 
-def _arrays_to_arrays(run: Callable[..., Any], general: Handler) -> Handler:
+def _arrays_to_arrays(run: _Runs, general: Handler) -> Handler:
     """For a list of targets; as `_array_to_array`, with a kernel that returns a list."""
 
     def call(*args: Any, **kwargs: Any) -> None:
         views = _of_list(args[0], args[1:]) if args else None
         if views is None:
             return general(*args, **kwargs)
+        _require_writable(args[0])  # before what they have may be written over
         try:
-            arrays = run(*args, **kwargs)
+            arrays = run(views, args, kwargs)
         except (Traced, ValueError):
             return general(*args, **kwargs)
         if not all(map(_fits, views, arrays)):
             return general(*args, **kwargs)
-        count_writes(args[0])
+        increment_version(args[0])
         for view, array in zip(views, arrays, strict=True):
             view.write(array)
         return None

@@ -86,6 +86,7 @@ def make_call(
     wrap: Callable[[Any], Any],
     rescued: tuple[type[Exception], ...] = (),
     rescue: Rescue | None = None,
+    in_place: bool = False,
 ) -> Callable[..., Any]:
     """A function with the schema's own parameters, to which Python binds a call's arguments, that runs an op's kernel.
 
@@ -98,6 +99,7 @@ def make_call(
         unwrap: a tensor of a device to its array.
         wrap: what the kernel returns to what the op returns.
         rescued: the exceptions that `rescue` answers.
+        in_place: whether the first argument's arrays are given away for the results.
     """
     scope: dict[str, Any] = {"_wrap": wrap, "_rescued": rescued, "_rescue": rescue, "_draw_seed": draw_seed}
     scope |= {f"_take_{i}": take for i, take in enumerate(_takers(spec, unwrap))}
@@ -106,7 +108,7 @@ def make_call(
     taken = [values[i] for i in Signature(spec).kernel_positions]
     if spec.random:
         taken.append(f"_draw_seed({'generator' if 'generator' in names else ''})")
-    execute, needed = executor.expression(names, taken)
+    execute, needed = executor.expression(names, taken, in_place=in_place)
     scope |= needed | {f"_default_{i}": a.default for i, a in enumerate(spec.arguments)}
     exec(compile(_source(spec, names, execute), f"<{spec.name}>", "exec"), scope)  # our own text
     return scope["_call"]
@@ -134,7 +136,7 @@ class OpKernel:
         self._rescued, self._rescue = rescued, rescue
         self._run: Callable[..., Any] | None = None
 
-    def prepared(self) -> Callable[..., Any]:
+    def prepared(self, *, in_place: bool = False) -> Callable[..., Any]:
         """The implementation, as `make_call` makes it."""
         spec = self._spec
         entry = registry.KERNELS.get(key_of(spec))
@@ -145,7 +147,7 @@ class OpKernel:
         executor = _EXECUTORS.get(key_of(spec)) or Executor(spec, entry, meta.fake_of(spec))
         _EXECUTORS[key_of(spec)] = executor
         wrap = self._wrap if spec.returns == ("Tensor",) else self._wrap_all
-        self._run = run = make_call(spec, executor, self._unwrap, wrap, self._rescued, self._rescue)
+        self._run = run = make_call(spec, executor, self._unwrap, wrap, self._rescued, self._rescue, in_place)
         return run
 
     @opaque

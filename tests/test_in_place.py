@@ -10,7 +10,8 @@ import torch
 from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils._foreach_utils import _has_foreach_support
 
-import jaten_ops  # noqa: F401  # makes the device
+import jaten_ops
+from jaten_ops import in_place
 
 Tensors = list[torch.Tensor]
 
@@ -105,6 +106,15 @@ LISTS = [
 ]
 
 
+@pytest.fixture(params=[False, True], ids=["new arrays", "written over"])
+def over(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether what is written gets to the arrays that the targets have, however small they are."""
+    if request.param:
+        monkeypatch.setattr(in_place, "_LARGE", 0)
+    return request.param
+
+
+@pytest.mark.usefixtures("over")
 @pytest.mark.parametrize("run", LISTS, ids=lambda f: f.__name__.strip("_"))
 def test_lists(run: Callable[[str], Any]) -> None:
     for (got, version), (expected, its_version) in zip(run("jax"), run("cpu"), strict=True):
@@ -129,6 +139,7 @@ REFUSED: dict[str, Callable[[str], Any]] = {
 }
 
 
+@pytest.mark.usefixtures("over")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_torch_refuses_of_lists(name: str) -> None:
     raised = []
@@ -167,3 +178,76 @@ def test_optimizers_take_lists_by_themselves() -> None:
     assert _has_foreach_support(list(layer.parameters()), torch.device("jax"))
     plain = torch.nn.Linear(2, 2)
     assert _default_to_fused_or_foreach(list(plain.parameters()), differentiable=False) == (False, False)
+
+
+# What is done to a tensor `x`, with another, `y`, and an index. Some raise, and leave it as it was.
+ONE: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]] = {
+    "add": lambda x, y, i: x.add_(y),
+    "add with a factor": lambda x, y, i: x.add_(y, alpha=0.5),
+    "itself": lambda x, y, i: x.mul_(x),
+    "its view": lambda x, y, i: x.add_(x[:1]),
+    "broadcast": lambda x, y, i: x.mul_(y[0]),
+    "another dtype": lambda x, y, i: x.add_(y.double()),
+    "integers": lambda x, y, i: x.add_(i[:1]),
+    "addcdiv": lambda x, y, i: x.addcdiv_(y, y, value=-0.1),
+    "places": lambda x, y, i: x.index_add_(1, i, y),
+    "no such place": lambda x, y, i: x.index_add_(1, i + 3, y),
+    "too large": lambda x, y, i: x.add_(torch.stack([y, y])),
+    "a cast": lambda x, y, i: i.add_(1.5),
+    "twice": lambda x, y, i: x.add_(y).mul_(y),
+    "of an expression": lambda x, y, i: (x * 1).add_(y),
+    "a slice": lambda x, y, i: x[:, 1:].mul_(y[:, 1:]),
+}
+
+
+@pytest.mark.usefixtures("over")
+@pytest.mark.parametrize("name", ONE)
+def test_one(name: str) -> None:
+    """All that sees the tensor: a clone, whose array is the same, a view, and the tensors beside it."""
+    seen = []
+    for device in ("jax", "cpu"):
+        x, y = _some(device, 2)
+        i = torch.arange(3, device=device)
+        given, kept, column = (x, y, i), [t.clone() for t in (x, y, i)], x[:, 1]
+        outcome: Any = None
+        for _ in range(2):
+            try:
+                outcome = ONE[name](*given)
+            except (RuntimeError, IndexError) as error:
+                outcome = type(error)
+        results = [outcome] if isinstance(outcome, torch.Tensor) else []
+        seen.append(([t.cpu() for t in (*given, *kept, column, *results)], None if results else outcome))
+    torch.testing.assert_close(seen[0][0], seen[1][0])
+    assert seen[0][1] == seen[1][1]
+
+
+def test_a_large_tensor_keeps_its_array_unless_something_else_has_it() -> None:
+    x, y = torch.ones(2**15, device="jax") + 0, torch.ones(2**15, device="jax")
+    at = jaten_ops.to_jax(x).unsafe_buffer_pointer()
+    x.add_(y).mul_(2.0)
+    torch._foreach_add_([x, y], 1.0)
+    assert jaten_ops.to_jax(x).unsafe_buffer_pointer() == at
+    kept, cloned, seen = jaten_ops.to_jax(x), x.clone(), torch.from_dlpack(x)
+    x.add_(y)
+    torch._foreach_mul_([x], 2.0)
+    assert x[0].item() == 14 and kept[0] == cloned[0].item() == seen[0] == 5
+
+
+def test_what_is_no_longer_there_is_not_differentiated() -> None:
+    x = torch.ones(2**15, device="jax", requires_grad=True)
+    y = x * 2
+    z = y.exp()
+    z.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.sum().backward()
+    with torch.no_grad():
+        x.mul_(3.0)
+    assert torch.equal(y.cpu(), torch.full((2**15,), 2.0))
+
+
+def test_inference_tensors_are_left_as_they_are() -> None:
+    with torch.inference_mode():
+        x = torch.ones(2**15, device="jax")
+    with pytest.raises(RuntimeError, match="inference tensor"):
+        torch._foreach_add_([x], 1.0)
+    assert x[0].item() == 1
