@@ -14,6 +14,7 @@ import jax.dlpack
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.sharding import SingleDeviceSharding
 from torch.utils import dlpack as torch_dlpack
 
 from .errors import UnsupportedInputError
@@ -122,7 +123,12 @@ def is_wide(value: Any) -> bool:
 
 
 def export(array: jax.Array) -> torch.Tensor:
-    """A `jax.Array` as a tensor on the same hardware, sharing its memory; waits until the array is computed."""
+    """A `jax.Array` as a tensor on the same hardware, sharing its memory; waits until the array is computed.
+
+    Of an array that is on several devices it is a copy, on one of them: a capsule would hold the first one's part.
+    """
+    if type(array.sharding) is not SingleDeviceSharding and len(array.sharding.device_set) > 1:
+        array = jax.device_put(array, next(iter(array.sharding.device_set)))
     if not array.size:  # JAX's strides of an empty array are not torch's
         return torch.empty(array.shape, dtype=TORCH_DTYPES[array.dtype])
     if TORCH_DTYPES[array.dtype] in _NOT_IN_DLPACK:

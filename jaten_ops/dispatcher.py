@@ -121,6 +121,15 @@ def _checked(overload: str) -> Callable[..., Any]:
     return opaque(call)
 
 
+def _replace(overload: str, fn: Callable[..., Any]) -> None:
+    """Puts a function in the place of a composition of ATen's: above autograd, and where there is none, in inference.
+
+    That is `torch.inference_mode()`, in which `Tensor.__torch_dispatch__` gets the composition whole.
+    """
+    _ATEN.impl(overload, fn, "AutogradPrivateUse1")
+    HANDLERS[operator_of(overload, "aten")] = fn
+
+
 def _after_fork() -> None:
     """In a forked process, from which JAX's threads are gone: a computation would wait for them forever."""
     if not xla_bridge.backends_are_initialized():
@@ -153,13 +162,13 @@ if device.CLAIMED:
     _ATEN.impl("_copy_from", _copy_from, "PrivateUse1")
     _ATEN.impl("_local_scalar_dense", opaque(HANDLERS[_aten._local_scalar_dense.default]), "PrivateUse1")
     _ATEN.impl("_pin_memory", _pin_memory, "CPU")
-    _ATEN.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
-    _ATEN.impl("scaled_dot_product_attention", attention.scaled_dot_product_attention, "AutogradPrivateUse1")
+    _replace("ctc_loss.Tensor", _ctc_loss)
+    _replace("scaled_dot_product_attention", attention.scaled_dot_product_attention)
     _ATEN.impl("_convolution", scripting.convolve, "AutogradPrivateUse1")
     for _overload in CHECKS:
-        _ATEN.impl(_overload, _checked(_overload), "AutogradPrivateUse1")
+        _replace(_overload, _checked(_overload))
     for _cell in recurrent.CELLS:
-        _ATEN.impl(f"{_cell}.input", recurrent.implementation(_cell), "AutogradPrivateUse1")
+        _replace(f"{_cell}.input", recurrent.implementation(_cell))
     for _spec in VARIANTS.values():
         if _spec.packet in _NOT_ATENS and _spec.kind == "out":
             _ATEN.impl(_spec.overload, _written_out(_spec.overload), "AutogradPrivateUse1")

@@ -117,6 +117,16 @@ def test_the_kernel_may_be_chosen() -> None:
         assert len(_names(F.scaled_dot_product_attention(*leaves, **settings))) > 2
 
 
+def test_without_autograd() -> None:
+    """What ATen composes takes no mask beside `is_causal`."""
+    with torch.inference_mode():
+        got, expected = (
+            F.scaled_dot_product_attention(*leaves, **settings).cpu()
+            for leaves, settings in (_operands("added and causal", device) for device in ("jax", "cpu"))
+        )
+    torch.testing.assert_close(got, expected)
+
+
 def test_dropout_takes_the_composition() -> None:
     leaves, _ = _operands("plain", "jax")
     out = F.scaled_dot_product_attention(*leaves, dropout_p=0.5)

@@ -128,6 +128,13 @@ def test_indices_and_lengths_may_be_on_the_cpu() -> None:
     y[index] = 0
     x[index] = 0
     assert torch.equal(y.cpu(), x)
+
+    def write(z: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        z[:, index] = z[:, index] + 1
+        return z.sum()
+
+    total = torch.compile(write, backend="jaten", fullgraph=True)(y, index)
+    assert total.cpu() == write(x, index) and torch.equal(y.cpu(), x)
     scores = torch.randn(5, 2, 4).log_softmax(-1)
     targets, lengths = torch.tensor([[1, 2], [1, 3]]), (torch.tensor([5, 5]), torch.tensor([2, 2]))
     expected = nn.functional.ctc_loss(scores, targets, *lengths)
@@ -200,10 +207,49 @@ else:
 """
 
 
-def test_two_devices() -> None:
+SHARDED = """
+import copy, io, warnings
+warnings.simplefilter("error")
+import jax, jax.numpy as jnp, numpy as np, torch, jaten_ops
+mesh = jax.sharding.Mesh(jax.devices(), ("rows",))
+by_rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows"))
+expected = torch.arange(48.0).view(2, 8, 3)
+def made(values):
+    return jaten_ops.from_jax(jax.device_put(jnp.asarray(values), by_rows))
+def is_sharded(tensor):
+    return jaten_ops.to_jax(tensor).sharding.device_set == set(jax.devices())
+x = made(expected.numpy())
+assert is_sharded(x) and torch.equal(x.cpu(), expected) and x.tolist() == expected.tolist()
+assert torch.equal(x[1].cpu(), expected[1]) and x[1, 2, 0].item() == expected[1, 2, 0]
+assert np.array_equal(x.numpy(force=True), expected) and torch.equal(torch.zeros(2, 8, 3).copy_(x), expected)
+file = io.BytesIO()
+torch.save(x, file)
+file.seek(0)
+for other in (torch.load(file), copy.deepcopy(x), x.clone()):
+    assert torch.equal(other.cpu(), expected)
+x.add_(1)
+assert is_sharded(x) and torch.equal(x.cpu(), expected + 1)
+large = made(np.zeros((2, 2**15)))
+large.add_(1).mul_(2)
+assert is_sharded(large) and large.sum().item() == 2**17
+def write(c):
+    c[:, 3] = c[:, 2]
+    return c.sum()
+with torch.no_grad():
+    compiled = torch.compile(write, backend="jaten")
+    for _ in range(3):
+        total = compiled(x)
+again = expected + 1
+write(again)
+assert is_sharded(x) and torch.equal(x.cpu(), again) and total.item() == again.sum()
+"""
+
+
+@pytest.mark.parametrize("script", [TWO_DEVICES, SHARDED], ids=["apart", "of one array"])
+def test_two_devices(script: str) -> None:
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     done = subprocess.run(
-        [sys.executable, "-c", TWO_DEVICES], env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, text=True
+        [sys.executable, "-c", script], env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
 

@@ -173,6 +173,9 @@ REFUSED: dict[str, Call] = {
     "a list of masks less True": lambda d: torch._foreach_sub([torch.ones(2, dtype=torch.bool, device=d)], True),
     "a negative class": lambda d: torch.nn.functional.one_hot(torch.tensor([-1, 2], device=d)),
     "a class too high": lambda d: torch.nn.functional.one_hot(torch.tensor([5], device=d), 3),
+    "a class too high in inference": lambda d: torch.inference_mode()(torch.nn.functional.one_hot)(
+        torch.tensor([5], device=d), 3
+    ),
     "the classes of nothing": lambda d: torch.nn.functional.one_hot(torch.zeros(0, dtype=torch.int64, device=d)),
     "the factors of a singular matrix": lambda d: torch.linalg.lu_factor(torch.zeros(2, 2, device=d)),
     "the inverse of a singular matrix": lambda d: torch.linalg.inv(torch.zeros(2, 2, device=d)),
