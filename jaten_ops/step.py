@@ -17,7 +17,7 @@ from .aliasing import Storage, owned
 from .dispatch import borrowed_copy
 from .errors import UnsupportedInputError
 from .execute import collecting, raise_first_broken
-from .ordering import flattened, ordered
+from .ordering import flattened, has_turns, in_turn, ordered
 from .progress import announced
 from .tensor import Tensor, array_of, from_array
 from .tracing import opaque
@@ -238,9 +238,10 @@ class _Program:
         try:
             with Enabled(), announced("a step"):
                 seed = jax.ShapeDtypeStruct((), np.dtype("int64"))
-                lowered = jax.jit(flattened(ordered(traced)), donate_argnums=0).lower(
-                    [s.array for s in state.storages], arrays, seed
-                )
+                operands = [s.array for s in state.storages], arrays, seed
+                lowered = jax.jit(flattened(ordered(traced)), donate_argnums=0).lower(*operands)
+                if has_turns(lowered.as_text()):
+                    lowered = jax.jit(in_turn(traced), donate_argnums=0).lower(*operands)
                 self._run, _ = executables.compiled(lowered)
         except jax.errors.ConcretizationTypeError as error:
             raise UnsupportedInputError(

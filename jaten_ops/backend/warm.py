@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaten_ops import allocator, disk, executables, fingerprint
-from jaten_ops.ordering import Order, flattened, ordered
+from jaten_ops.ordering import Order, flattened, has_turns, in_turn, ordered
 
 from .plans import Plan
 
@@ -62,6 +62,8 @@ def build(
     )
     donated = tuple(traced.donated)
     lowered = jax.jit(flattened(program, platform=platform), donate_argnums=donated).lower(*traced.operands)
+    if has_turns(lowered.as_text()):
+        lowered = jax.jit(in_turn(program), donate_argnums=donated).lower(*traced.operands)
     run, name = executables.compiled(lowered)
     if key is not None and plan is not None and name is not None and not executables.calls_out(lowered):
         _remember(key, plan, (name, left, errors))

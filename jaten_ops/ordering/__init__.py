@@ -8,6 +8,7 @@ dimensions is computed in rows.
 
 from .flat import flattened
 from .program import ordered
+from .turns import has_turns, in_turn
 from .values import Order, row_major
 
-__all__ = ["Order", "flattened", "ordered", "row_major"]
+__all__ = ["Order", "flattened", "has_turns", "in_turn", "ordered", "row_major"]

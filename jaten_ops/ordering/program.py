@@ -86,7 +86,7 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
     for equation in jaxpr.eqns:
         yield equation
         if _call_of(equation) is None:
-            for body in _bodies(equation):
+            for body in bodies_of(equation):
                 yield from _equations(body)
 
 
@@ -95,7 +95,8 @@ def _call_of(equation: Any) -> correlation.Call | None:
     return correlation.CALLS.get(equation.params["name"]) if equation.primitive.name in _JITTED else None
 
 
-def _bodies(equation: Any) -> list[Any]:
+def bodies_of(equation: Any) -> list[Any]:
+    """The programs in an equation."""
     found = [equation.params[name] for name in _BODIES if name in equation.params]
     return [getattr(body, "jaxpr", body) for body in found if hasattr(getattr(body, "jaxpr", body), "eqns")]
 
