@@ -370,3 +370,17 @@ def test_a_new_process(tmp_path: Path) -> None:
     ]
     assert outputs[0] == outputs[1]
     assert eval(outputs[0]) == pytest.approx([9 * 8 * math.sin(1), -9 * 8 * 2])
+
+
+def test_branches_whose_operators_raise_for_values() -> None:
+    """torch orders such operators by tokens, which it leaves in the graph. With gradients it captures none of them."""
+
+    def program(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        inverse = torch.linalg.inv
+        return torch.cond(b.sum() > 0, inverse, lambda x: inverse(x) * 2, (a,))
+
+    compiled = torch.compile(program, backend="jaten", fullgraph=True)
+    a = torch.randn(2, 3, 3, generator=torch.Generator().manual_seed(0)) + 3 * torch.eye(3)
+    with torch.no_grad():
+        for b in (torch.ones(2), -torch.ones(2)):
+            torch.testing.assert_close(compiled(a, b), torch.linalg.inv(a) * (1 if b[0] > 0 else 2))

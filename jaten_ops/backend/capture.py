@@ -116,6 +116,23 @@ def _rewritten(gm: torch.fx.GraphModule) -> dict[int, int]:
     return {n: i for n, i in enumerate(numbers) if infos[i].mutates_data and not infos[i].mutates_metadata}
 
 
+def _drop_tokens(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """Takes out the tokens, by which AOTAutograd orders effects, that it has left of those of branches and loops.
+
+    They come first, and nothing is done with them: it hands none over, and takes none back.
+    """
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    count = len(placeholders) - len(inputs)
+    if count <= 0 or any(node.users for node in placeholders[:count]):
+        return
+    (output,) = gm.graph.find_nodes(op="output")
+    tokens = output.args[0][:count]
+    output.args = (output.args[0][count:],)
+    for node in {*placeholders[:count], *tokens}:
+        if isinstance(node, torch.fx.Node) and not node.users:
+            gm.graph.erase_node(node)
+
+
 def _seen_outputs(*, backward: bool) -> int | None:
     """How many of a graph's outputs the user may see; None for all. The others are saved for the backward."""
     context = TracingContext.try_get()
@@ -134,6 +151,7 @@ def _compile(
 ) -> Callable[..., Any]:
     if not backward:
         shared.tell(_written_inputs(inputs))
+    _drop_tokens(gm, inputs)
     written = writes.taken_out(gm.graph)
     executable, _, seen, _ = _made(gm, len(written), backward=backward, inference=inference)
     if buckets is not None:
@@ -154,6 +172,7 @@ def _compile_to_keep(
 ) -> graph_cache.Kept:
     """As `_compile`, for the cache. There the backward is compiled early: what it lacks, it says when it is called."""
     try:
+        _drop_tokens(gm, inputs)
         kept = graph_cache.Kept(*_made(gm, backward=backward, inference=inference))
         if not backward:
             kept.tell(_written_inputs(inputs))
