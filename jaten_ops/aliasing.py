@@ -52,25 +52,32 @@ class Storage:
         self.version += 1
 
 
-def owned(array: jax.Array) -> jax.Array:
+# How often Python counts an array that has one owner, asked as the functions below ask. They call `getrefcount` with a
+# variable of their own: what is handed to a function in Python is counted once more as long as Dynamo watches frames.
+
+
+def may_give(storage: Storage) -> bool:
+    """Whether nothing but a storage has its array."""
+    array = storage.array
+    return sys.getrefcount(array) <= _OF_ONE_OWNER
+
+
+def owned(holder: Storage | View) -> jax.Array:
     """A storage's or a view's array, to be given to an executable for its results: a copy if others have it, too."""
+    array = holder.array if isinstance(holder, Storage) else holder.read()
     if sys.getrefcount(array) <= _OF_ONE_OWNER:
         return array
     with Enabled():
         return array.copy()
 
 
-def may_give(storage: Storage) -> bool:
-    """Whether nothing but a storage has its array."""
-    return _references(storage.array) <= _OF_ONE_OWNER
-
-
-def _references(array: Any) -> int:
+def _count() -> int:
+    storage: Any = Storage(object())  # type: ignore[arg-type]  # what is counted is not looked at
+    array = storage.array
     return sys.getrefcount(array)
 
 
-_ONE: Any = Storage(object())  # type: ignore[arg-type]  # what is counted is not looked at
-_OF_ONE_OWNER = _references(_ONE.array)  # which depends on what Python counts of a call's own variables
+_OF_ONE_OWNER = _count()
 
 
 class Lens:
@@ -177,11 +184,12 @@ class View:
         shape, stride, offset: in elements.
     """
 
-    __slots__ = ("_array", "_seen", "offset", "shape", "storage", "stride")
+    __slots__ = ("_array", "_row_major", "_seen", "offset", "shape", "storage", "stride")
     stride: Shape | None  # None for row-major ones, which are made when first asked for
 
     def __init__(self, storage: AnyStorage, shape: Shape, stride: Shape, offset: int) -> None:
         self.storage, self.shape, self.stride, self.offset = storage, shape, stride, offset
+        self._row_major: bool | None = None  # not yet asked
         self._array: jax.Array | None = None
         self._seen = -1
 
@@ -191,7 +199,7 @@ class View:
         self = cls.__new__(cls)
         self.storage = Storage(array)
         self.shape, self.stride, self.offset = array.shape, None, 0
-        self._array, self._seen = None, 0
+        self._row_major, self._array, self._seen = True, None, 0
         return self
 
     @classmethod
@@ -213,7 +221,9 @@ class View:
 
     def is_row_major(self) -> bool:
         """Whether the elements lie one after the other."""
-        return self.stride is None or is_row_major(self.shape, self.stride)
+        if self._row_major is None:
+            self._row_major = self.stride is None or is_row_major(self.shape, self.stride)
+        return self._row_major
 
     def read(self) -> jax.Array:
         """The values, in the tensor's shape."""
@@ -256,9 +266,9 @@ class View:
 
     def _covers(self, array: jax.Array) -> bool:
         """Whether it has all of the storage's elements in their order."""
-        if self.stride is None:
-            return array.shape == self.shape or array.size == math.prod(self.shape)
-        return self.offset == 0 and array.size == math.prod(self.shape) and is_row_major(self.shape, self.stride)
+        if not self.is_row_major():
+            return False
+        return array.shape == self.shape or (self.offset == 0 and array.size == math.prod(self.shape))
 
     def _gather(self, array: jax.Array) -> jax.Array:
         if self._covers(array):

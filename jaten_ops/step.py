@@ -166,7 +166,7 @@ class _State:
 
     def arrays(self) -> list[jax.Array]:
         """The values, for an executable to which they are donated: copies of those that something else has, too."""
-        return [owned(s.array) for s in self.storages]
+        return [owned(s) for s in self.storages]
 
     @contextlib.contextmanager
     def holding(self, arrays: Sequence[Any]) -> Iterator[None]:

@@ -191,7 +191,7 @@ def _by_rows(write: Writer) -> Callable[..., None]:
 
 def taken(tensor: torch.Tensor) -> jax.Array:
     """The array of a tensor of the device, to be given away."""
-    return owned(carrier.unwrap(tensor))
+    return owned(carrier.view_of(tensor))
 
 
 def _put(tensor: torch.Tensor, result: jax.Array) -> None:
