@@ -155,9 +155,11 @@ def _copy_(target: torch.Tensor, source: torch.Tensor | complex, non_blocking: b
     return target
 
 
-def _to_copy(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-    if len(kwargs) == 1 and "dtype" in kwargs and is_row_major(tensor):
-        return kernel_of("_to_copy")(tensor, **kwargs)
+def _to_copy(tensor: torch.Tensor, *, dtype: torch.dtype | None = None, **kwargs: Any) -> torch.Tensor:
+    if not kwargs and dtype is not None and is_row_major(tensor):
+        return kernel_of("_to_copy")(tensor, dtype=dtype)
+    if dtype is not None:
+        kwargs["dtype"] = dtype
     wanted = kwargs.get("device")
     if wanted is None or torch.device(wanted).type == "jax":
         return placed(functional("_to_copy")(tensor, **(kwargs | {"device": None})), wanted)

@@ -21,7 +21,7 @@ from .aliasing import Storage, View, may_give
 from .execute import Unsuitable
 from .op_kernel import OpKernel
 from .schema import OpSpec
-from .tensor import Handler, Tensor, Traced, array_of
+from .tensor import Handler, Tensor, Traced, array_of, shared_view
 
 # Optimizers and gradient clipping take lists of the device's tensors at once, as on CUDA. torch adds its DTensor so.
 for _types in (_OF_OPTIMIZERS, _OF_CLIPPING):
@@ -78,7 +78,8 @@ class _Runs:
 
     def __call__(self, targets: Sequence[View], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The new arrays: the targets' own, written over, if they are large and nothing else has them."""
-        if self._left and sum([prod(view.shape) for view in targets]) >= _LARGE and all(map(_may_give, targets)):
+        size = prod(targets[0].shape) if len(targets) == 1 else sum([prod(view.shape) for view in targets])
+        if size >= _LARGE and self._left and all(map(_may_give, targets)):
             try:
                 return self._over(*args, **kwargs)
             except Unsuitable:
@@ -120,8 +121,10 @@ def _array_to_array(run: _Runs, general: Handler) -> Handler:
         if view is None:
             return general(*args, **kwargs)
         for other in (*args[1:], *kwargs.values()) if kwargs else args[1:]:
-            lies = getattr(other, "view_of_arrays", None)
-            if type(other) in (list, tuple) or (lies is not None and lies.storage.root is view.storage):
+            if type(other) in (list, tuple):
+                return general(*args, **kwargs)
+            lies = shared_view(other) if isinstance(other, torch.Tensor) else None
+            if lies is not None and lies.storage.root is view.storage:
                 return general(*args, **kwargs)
         try:
             new = run((view,), args, kwargs)

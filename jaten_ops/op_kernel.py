@@ -24,6 +24,16 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if type(value) is list else freeze(value)
 
 
+class _Frozen(dict[Any, Any]):
+    """What `freeze` makes of a value, looked up."""
+
+    def __missing__(self, value: Any) -> Any:
+        return self.setdefault(value, freeze(value))
+
+
+_DTYPES_OF_KERNELS = _Frozen()
+
+
 def _takers(spec: OpSpec, unwrap: Callable[[Any], Any]) -> list[Callable[[Any], Any] | None]:
     """For each argument what makes a kernel's of a caller's; None if that is the same."""
 
@@ -36,7 +46,7 @@ def _takers(spec: OpSpec, unwrap: Callable[[Any], Any]) -> list[Callable[[Any], 
     def taker(kind: str) -> Callable[[Any], Any] | None:
         if kind.startswith("Tensor"):
             return {"Tensor": unwrap, "Tensor?": optional}.get(kind, many)
-        return _tuple if "[]" in kind else freeze if kind.startswith("ScalarType") else None
+        return _tuple if "[]" in kind else _DTYPES_OF_KERNELS.__getitem__ if kind.startswith("ScalarType") else None
 
     return [taker(a.type) for a in spec.arguments]
 
