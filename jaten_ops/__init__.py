@@ -1,6 +1,6 @@
 """jaten: every ATen operator as a `torch.library` custom op whose body is a JAX kernel."""
 
-from . import autocast, dispatcher  # noqa: F401  # register what the device does
+from . import autocast, collectives, dispatcher, generators  # noqa: F401  # register what the device does
 from .custom import op
 from .errors import JatenError
 from .interop import as_jax, call_jax, from_jax, to_jax

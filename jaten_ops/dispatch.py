@@ -6,7 +6,7 @@ In this order: what moves or aliases values (`device_ops`), views, in-place and 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -62,7 +62,13 @@ def _wrap(value: Any) -> Any:
     return value
 
 
+OF_NAMESPACES: dict[str, Callable[[Any], Handler]] = {}
+"""What makes the handlers of operators that are no computations, by the namespace of these."""
+
+
 def _make(func: Any) -> Handler:
+    if func.namespace in OF_NAMESPACES:
+        return OF_NAMESPACES[func.namespace](func)
     overload = foreign.name_of(func)
     if func.namespace == "aten" and view_ops.is_view(func):
         return _view_op(func)

@@ -1,0 +1,112 @@
+"""`torch.distributed` on tensors of the device `jax`: the CPU's collectives, to which their values go and come back.
+
+So `DistributedDataParallel` trains modules on the device, with the backend "gloo". What a collective gives is there
+when it returns, with `async_op=True` as well; `send` and `recv` are over when they have been waited for.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from . import device
+from .dispatch import OF_NAMESPACES, borrowed_copy, is_on_jax, store
+from .registry import missing
+from .tensor import Handler, from_array, is_traced
+
+_SENDS = ("send",)
+_RECEIVES = ("recv_", "recv_any_source_")
+
+
+def handler_of(func: Any) -> Handler:
+    """What runs an operator of the namespace `c10d` on tensors of the device, or of it and of the CPU."""
+    name = func._schema.name.removeprefix("c10d::")
+    given = [
+        i
+        for i, a in enumerate(func._schema.arguments)
+        if name not in _SENDS and (a.name == "tensors" or a.name.startswith("output"))
+    ]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if any(is_traced(t) for a in args for t in _tensors(a)):
+            raise missing(func.name())
+        there = [_on_cpu(a) for a in args]
+        result = func(*there, **kwargs)
+        if name in _SENDS:  # which keeps what it sends until that is done
+            return result
+        received = [pair for i in given for pair in zip(_tensors(args[i]), _tensors(there[i]), strict=True)]
+        if name in _RECEIVES:
+            return _later(result, received)
+        work = result[-1] if isinstance(result, tuple) else result
+        if work is not None:
+            dist.Work.unbox(work).wait()
+        _bring(received)
+        return (args[0], work) if isinstance(result, tuple) else result
+
+    return call
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of an argument: itself, those of a list, or of lists in a list."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for v in value:
+            yield from _tensors(v)
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_on_cpu(v) for v in value]
+    return value.detach().cpu() if isinstance(value, torch.Tensor) and is_on_jax(value) else value
+
+
+def _bring(received: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Gives tensors of the device what has come for them on the CPU."""
+    for target, source in received:
+        if is_on_jax(target):
+            store(target, from_array(borrowed_copy(source)))
+
+
+def _later(work: Any, received: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
+    """Something to wait for, by which what is received has been brought; not now, since it may not have been sent."""
+    future: torch.futures.Future[None] = torch.futures.Future()
+
+    def wait() -> None:
+        try:
+            dist.Work.unbox(work).wait()
+            _bring(received)
+        except Exception as error:  # whoever waits is to be told
+            future.set_exception(error)  # type: ignore[arg-type]  # torch annotates it by what the future gives
+        else:
+            future.set_result(None)
+
+    threading.Thread(target=wait, daemon=True).start()
+    of_cpp: Any = torch._C._distributed_c10d
+    return of_cpp._create_work_from_future(future).boxed()
+
+
+def _with_cpu(init: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Of a group whose backend the accelerator decides: one for the CPU as well, as it is without an accelerator."""
+
+    @functools.wraps(init)
+    def call(self: Any, backend: Any) -> None:
+        init(self, backend)
+        if self.device_backend_map.keys() == {"jax"}:
+            self.device_backend_map["cpu"] = self.device_backend_map["jax"]
+
+    return call
+
+
+OF_NAMESPACES["c10d"] = handler_of
+if device.CLAIMED and dist.is_available():
+    # private, but for the two maps; the test of this module fails when they change
+    dist.Backend.backend_capability[dist.Backend.GLOO].append("jax")
+    dist.Backend.default_device_backend_map["jax"] = dist.Backend.GLOO
+    _config: Any = dist.distributed_c10d.BackendConfig
+    _config.__init__ = _with_cpu(_config.__init__)
