@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test sweep page lint types codegen check coverage bench clean help
+.PHONY: demo test sweep page lint types codegen check coverage bench profile clean help
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -46,6 +46,10 @@ coverage: $(INSTALLED) ## print and write the coverage table
 
 bench: $(INSTALLED) ## jaten against eager, Inductor, hand-written JAX and, with TORCHAX_PYTHON=PATH, torchax: 25 minutes, half of it with OPTIONS=--quick
 	-$(BIN)/python -m benchmarks $(OPTIONS)
+	$(BIN)/python -m benchmarks.report
+
+profile: $(INSTALLED) ## what a call's time goes to in jaten and in Inductor, beside the last benchmarks: 15 minutes
+	-$(BIN)/python -m benchmarks.profile $(OPTIONS)
 	$(BIN)/python -m benchmarks.report
 
 clean: ## remove what the commands above made

@@ -1,8 +1,8 @@
 """Publishes measurements: `python -m benchmarks.report [FILE ...] [--out docs]`.
 
-Takes what `python -m benchmarks` and `python -m benchmarks.first_call` wrote, prints how it compares with the last run
-that was published, and writes the tables to OUT/benchmarks.md, the plots to OUT/benchmarks/, and the measurements to
-OUT/benchmarks.json, with which the next report compares.
+Takes what `python -m benchmarks`, `benchmarks.first_call` and `benchmarks.profile` wrote, prints how it compares with
+the last run that was published, and writes the tables to OUT/benchmarks.md, the plots to OUT/benchmarks/, and the
+measurements to OUT/benchmarks.json, with which the next report compares.
 """
 
 from __future__ import annotations
@@ -15,9 +15,21 @@ from typing import Any
 
 from .plots import draw_all
 from .processes import write
-from .table import RATIOS, Result, compile_rows, first_call_header, first_call_row, header, means, ratio_of, row
+from .table import (
+    RATIOS,
+    Result,
+    compile_rows,
+    first_call_header,
+    first_call_row,
+    header,
+    means,
+    profile_header,
+    profile_row,
+    ratio_of,
+    row,
+)
 
-DEFAULT = ("benchmarks-*.json", "first-calls-*.json")  # in build
+DEFAULT = ("benchmarks-*.json", "first-calls-*.json", "profiles*.json")  # in build
 ROOT = Path(__file__).resolve().parents[1]
 NOTABLE = 1.1  # a ratio that is larger or smaller by this factor than the last time
 
@@ -50,6 +62,7 @@ def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
     """One report of several. Of one case, job and dtype the last counts."""
     results = {_key(r): r for report in reports for r in report.get("results", [])}
     first_calls = {_key(r): r for report in reports for r in report.get("first_calls", [])}
+    profiles = {_key(r): r for report in reports for r in report.get("profiles", [])}
     environments = [report["environment"] for report in reports]
     if any(e != environments[0] for e in environments):
         raise SystemExit("the files come from different environments, so they do not belong in one report")
@@ -58,6 +71,7 @@ def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
         "environment": environments[0],
         "results": list(results.values()),
         "first_calls": list(first_calls.values()),
+        "profiles": list(profiles.values()),
     }
 
 
@@ -91,6 +105,14 @@ def _of_torchax(environment: dict[str, Any]) -> list[str]:
     return [f"torchax: {environment['torchax']}, in a process of its own: `TORCHAX_PYTHON=PATH` before each command."]
 
 
+_ABOUT_PROFILES = (
+    "Milliseconds of a call, by JAX's and torch's profilers. Products are matrix products, convolutions, attention,",
+    "with what is computed in the same kernel: a library's, on either side. Loops are what else is computed, moves",
+    "what computes nothing. The optimizer is torch's own for both, around what is left. `the least` is the ratio that",
+    "there would be if jaten took time for nothing but its products and the optimizer.",
+)
+
+
 def page(report: dict[str, Any], plots: list[Path]) -> str:
     environment = report["environment"]
     lines = [
@@ -117,6 +139,9 @@ def page(report: dict[str, Any], plots: list[Path]) -> str:
     if report["first_calls"]:
         lines += ["", "## First calls in fresh processes", "", "Cold with empty caches, warm with those that it left."]
         lines += ["", first_call_header(), *[line for f in report["first_calls"] for line in first_call_row(f)]]
+    if report["profiles"]:
+        lines += ["", "## What a call's time goes to", "", *_ABOUT_PROFILES, "", profile_header()]
+        lines += map(profile_row, report["profiles"])
     lines += ["", *[f"![{plot.stem}](benchmarks/{plot.name})" for plot in plots], ""]
     return "\n".join(lines)
 

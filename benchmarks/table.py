@@ -96,5 +96,27 @@ def first_call_row(found: Result) -> Iterator[str]:
         yield markdown([found["case"], found["job"], name, *cells])
 
 
+KINDS = ("products", "loops", "moves", "optimizer", "around")
+"""What `python -m benchmarks.profile` tells apart."""
+
+
+def profile_header() -> str:
+    of_both = [f"{name}: {kind}" for name in (SUBJECT, "Inductor") for kind in ("a call", *KINDS)]
+    cells = ["case", "job", *of_both, "ratio", "the least", "most of it"]
+    return markdown(cells) + "\n" + markdown(["---"] * len(cells))
+
+
+def profile_row(found: Result) -> str:
+    """Milliseconds by kinds; the ratio, the least that there could be with such products, and the largest share."""
+    if "error" in found:
+        return markdown([found["case"], found["job"], found["error"]])
+    mine, theirs = (found["milliseconds"][name] for name in (SUBJECT, "Inductor"))
+    cells = [f"{of.get(kind, 0):.3g}" for of in (mine, theirs) for kind in ("call", *KINDS)]
+    least = (mine.get("products", 0) + mine["optimizer"]) / theirs["call"]
+    most = max(KINDS, key=lambda kind: mine.get(kind, 0))
+    cells += [f"{mine['call'] / theirs['call']:.2f}", f"{least:.2f}", f"{most} {mine[most] / mine['call']:.0%}"]
+    return markdown([found["case"], found["job"], *cells])
+
+
 def duration(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"

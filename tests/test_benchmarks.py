@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import contenders, measure, processes, table, torchax
+from benchmarks import contenders, hlo, measure, processes, table, torchax
 from benchmarks.models import CASES, Case, decoders, encoders, graph, mobile, recurrent, resnet, small, unet
 from benchmarks.models.case import Weights, in_jax_layout, jax_loss, torch_loss
 
@@ -130,6 +131,32 @@ def test_torchax_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not contenders.takes_part(contenders.TORCHAX, CASES["linear"], "inference")
 
 
+def _event(name: str, begin: float, duration: float, program: int = 1) -> SimpleNamespace:
+    stats = [("hlo_op", name), ("program_id", program)]
+    return SimpleNamespace(start_ns=begin, duration_ns=duration, stats=stats)
+
+
+def test_kinds_of_kernels() -> None:
+    def program(x: jax.Array) -> jax.Array:
+        product = jax.lax.fori_loop(0, 3, lambda _, y: jax.numpy.tanh(y) @ y, x)
+        return jax.numpy.concatenate([product.T, x])
+
+    (kinds,) = hlo.programs_of([jax.jit(program).lower(np.ones((64, 64), np.float32)).compile().as_text()])
+    by_kind = {kind: [name for name, of in kinds.items() if of == kind] for kind in ("products", "loops", "moves")}
+    assert any("dot" in name for name in by_kind["products"])
+    assert any("tanh" in name for name in by_kind["loops"]) and any("concat" in name for name in by_kind["moves"])
+    # a kernel within another is no part of that one's own time, and what is of no known program is a loop
+    dot, loop = by_kind["products"][0], by_kind["loops"][0]
+    line = SimpleNamespace(events=[_event(loop, 0, 5e6), _event(dot, 1e6, 3e6), _event("of no program", 9e6, 1e6, 2)])
+    assert hlo.kinds_of([line], [kinds], calls=2) == {"products": 1.5, "loops": 1.5}
+
+
+def _profile(case: str) -> table.Result:
+    mine = {"call": 4.0, "products": 2.0, "loops": 1.0, "optimizer": 0.5, "around": 0.5}
+    times = {"jaten": mine, "Inductor": {"call": 5.0, "products": 5.0, "optimizer": 0.0, "around": 0.0}}
+    return {"case": case, "job": "training", "dtype": "float32", "milliseconds": times}
+
+
 def _result(case: str, jaten: float) -> table.Result:
     seconds = {"eager": 2.0, "Inductor": 1.5, "jaten": jaten, "JAX": 1.0, "capture alone": 0.1}
     rounds = {name: {"first call": 3.0, "rounds": [s, s * 1.01, s]} for name, s in seconds.items()}
@@ -142,7 +169,8 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr(sys, "argv", ["report", str(measurements), "--out", str(out)])
     for slower in (1, 2):
         results = [_result("parameters-0", 1.0), _result("parameters-10", 0.5 * slower)]
-        processes.write(measurements, {**processes.about("benchmarks", 1), "results": results})
+        found = {"results": results, "profiles": [_profile("mlp")]}
+        processes.write(measurements, {**processes.about("benchmarks", 1), **found})
         report.main()
     said = capsys.readouterr().out
     assert "nothing to compare with" in said
@@ -150,5 +178,6 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     page = (out / "benchmarks.md").read_text(encoding="utf-8")
     assert "inference, jaten / Inductor: 0.67 in the geometric mean of 2 cases" in page
     assert "jaten on jax failed: why" in page
+    assert "| 0.80 | 0.50 | products 50% |" in page
     plots = {plot.stem for plot in (out / "benchmarks").iterdir()}
     assert plots == {"inference", "first-call-inference", "overhead"}
