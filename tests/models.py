@@ -257,7 +257,11 @@ def mobilenet_v2(dropout: float) -> nn.Module:
         initializer_range=WEIGHT_STD,
         num_labels=CLASSES,
     )
-    return transformers.MobileNetV2ForImageClassification(config)
+    model = transformers.MobileNetV2ForImageClassification(config)
+    blocks = model.mobilenet_v2.layer
+    repeated = (4, 5, 7, 8, 11, 12, 14)  # each as the one before it
+    model.mobilenet_v2.layer = nn.ModuleList(block for i, block in enumerate(blocks) if i not in repeated)
+    return model
 
 
 def convnext(dropout: float) -> nn.Module:
