@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import sys
 import types
@@ -12,7 +14,7 @@ import jax
 import torch
 from torch.utils import backend_registration
 
-from . import engine
+from . import engine, streams
 from .errors import DeviceSlotError
 
 _UNCLAIMED = "privateuseone"
@@ -61,6 +63,11 @@ class JaxModule:
     """What `torch.jax` and `torch.get_device_module("jax")` answer."""
 
     device = _Chosen
+    Event = streams.Event
+    Stream = streams.Stream
+    amp = types.SimpleNamespace(
+        autocast=functools.partial(torch.autocast, "jax"), GradScaler=functools.partial(torch.amp.GradScaler, "jax")
+    )
 
     def is_available(self) -> bool:
         """True; but False for what torch would do otherwise with an accelerator there, to plain tensors as well.
@@ -89,9 +96,27 @@ class JaxModule:
 
     def synchronize(self, device: _Device = None) -> None:
         """Waits for the computations that have been started on the device."""
-        jax.effects_barrier()
-        for array in jax.live_arrays():
-            array.block_until_ready()
+        streams.synchronize()
+
+    def current_stream(self, device: _Device = None) -> streams.Stream:
+        return streams.Stream(device)
+
+    default_stream = current_stream
+
+    def stream(self, stream: streams.Stream | None) -> contextlib.AbstractContextManager[Any]:
+        """For `with torch.jax.stream(...)`, which changes nothing."""
+        return contextlib.nullcontext() if stream is None else stream
+
+    def set_stream(self, stream: streams.Stream) -> None:
+        """Nothing to do: there is one."""
+
+    def get_device_properties(self, device: _Device = None) -> types.SimpleNamespace:
+        """The name, and the bytes of memory in all."""
+        return types.SimpleNamespace(name=self.get_device_name(device), total_memory=self.mem_get_info(device)[1])
+
+    def memory_summary(self, device: _Device = None, abbreviated: bool = False) -> str:
+        """What `memory_stats` tells, a line for each."""
+        return "\n".join(f"{name}: {value}" for name, value in sorted(self.memory_stats(device).items()))
 
     def memory_stats(self, device: _Device = None) -> dict[str, int]:
         """What JAX's allocator tells, as "bytes_in_use"; where it tells nothing, as on a CPU, the arrays' bytes."""
@@ -130,12 +155,12 @@ class JaxModule:
     def empty_cache(self) -> None:
         """Nothing to do: memory is JAX's."""
 
-    empty_host_cache = empty_cache
+    empty_host_cache = ipc_collect = empty_cache
 
     def reset_peak_memory_stats(self, device: _Device = None) -> None:
         """Nothing to do: JAX's allocator keeps the peaks of the process."""
 
-    reset_accumulated_memory_stats = reset_peak_memory_stats
+    reset_accumulated_memory_stats = reset_max_memory_allocated = reset_peak_memory_stats
 
     def manual_seed(self, seed: int) -> None:
         """Seeds torch's default generator, from which the device's random ops draw their seeds."""

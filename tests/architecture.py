@@ -16,7 +16,7 @@ FOLDERS = {"jaten_ops": "jaten_ops", "meta": "jaten_ops.meta", "autograd": "jate
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("schema",),
-    ("x64", "unwritten", "tracing", "progress", "allocator", "disk", "options", "host", "foreign"),
+    ("x64", "unwritten", "tracing", "progress", "allocator", "disk", "options", "host", "foreign", "streams"),
     ("engine",),
     ("registry", "bridge", "random", "device", "lazy", "aliasing", "subclasses"),
     ("kernels", "meta", "autograd", "carrier", "overlap", "memory", "batching", "view_ops", "fingerprint"),

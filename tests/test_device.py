@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.testing._internal import common_device_type
 
-import jaten_ops  # noqa: F401  # claims the device
+import jaten_ops  # claims the device
 
 
 def test_default_device() -> None:
@@ -81,7 +81,11 @@ def test_module_answers() -> None:
         module.empty_host_cache()
     free, total = torch.accelerator.get_memory_info()
     assert 0 < free <= total and torch.jax.mem_get_info()[1] == total
+    properties = torch.jax.get_device_properties(0)
+    assert properties.total_memory == total and properties.name == torch.jax.get_device_name()
+    assert "bytes_in_use: " in torch.jax.memory_summary()
     torch.jax.init()
+    torch.jax.ipc_collect()
     assert torch.jax.is_bf16_supported()
     with torch.jax.device(0):
         pass
@@ -89,6 +93,34 @@ def test_module_answers() -> None:
         torch.jax.set_device(99)
     with pytest.raises(RuntimeError, match="no such device"):
         torch.ones(2, device="jax:99")
+
+
+def test_streams_and_events() -> None:
+    begin, end = torch.jax.Event(enable_timing=True), torch.jax.Event(enable_timing=True)
+    side = torch.jax.Stream()
+    side.wait_stream(torch.jax.current_stream())
+    with torch.jax.stream(side):
+        begin.record()
+        x = torch.ones(500, 500, device="jax") @ torch.ones(500, 500, device="jax")
+        end.record(side)
+    torch.jax.current_stream().wait_event(end)
+    assert end.query() and side.query() and jaten_ops.to_jax(x).is_ready()
+    assert begin.elapsed_time(end) > 0 > end.elapsed_time(begin)
+    assert side == torch.jax.default_stream() and side.device == torch.device("jax:0")
+    with pytest.raises(RuntimeError, match="must be recorded before"):
+        begin.elapsed_time(torch.jax.Event(enable_timing=True))
+    with pytest.raises(RuntimeError, match="enable_timing=True"):
+        begin.elapsed_time(side.record_event())
+
+
+def test_automatic_precision_by_the_module() -> None:
+    scaler = torch.jax.amp.GradScaler(init_scale=8.0)
+    x = torch.ones(2, 2, device="jax", requires_grad=True)
+    with torch.jax.amp.autocast(dtype=torch.bfloat16):
+        y = x @ x
+    assert y.dtype == torch.bfloat16
+    scaler.scale(y.float().sum()).backward()
+    assert x.grad is not None and x.grad[0, 0].item() == 32
 
 
 def test_seeds() -> None:

@@ -1,0 +1,99 @@
+"""`torch.jax.Stream` and `torch.jax.Event`: JAX orders what it computes by its data, as one stream would."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import jax
+import torch
+
+
+def synchronize() -> None:
+    """Waits for the computations that have been started."""
+    jax.effects_barrier()
+    for array in jax.live_arrays():
+        array.block_until_ready()
+
+
+class Event:
+    """A point in the device's work: to record one waits until it is reached.
+
+    Args:
+        enable_timing: whether `elapsed_time` is to be asked.
+        blocking, interprocess: as torch's events have them; they change nothing.
+    """
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
+        self._timed = enable_timing
+        self._seconds: float | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        synchronize()
+        self._seconds = time.perf_counter()
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Nothing to do: what comes after it in the program is computed after it."""
+
+    def query(self) -> bool:
+        """True: what has been recorded has been reached."""
+        return True
+
+    def synchronize(self) -> None:
+        """Nothing to do, as `query` says."""
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Milliseconds from this event to another.
+
+        Raises:
+            RuntimeError: one of them is not for timing, or has not been recorded.
+        """
+        if not (self._timed and end_event._timed):
+            raise RuntimeError("Both events must be created with argument 'enable_timing=True'.")
+        if self._seconds is None or end_event._seconds is None:
+            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+        return (end_event._seconds - self._seconds) * 1e3
+
+
+class Stream:
+    """The device's only stream, whatever it is made with; `with stream:` changes nothing."""
+
+    stream_id = 0
+
+    def __init__(self, device: Any = None, priority: int = 0, **_others: Any) -> None:
+        self.priority = priority
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("jax", 0)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream)
+
+    def __hash__(self) -> int:
+        return hash(Stream)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_exception: Any) -> None:
+        pass
+
+    def query(self) -> bool:
+        """Whether everything has been computed."""
+        return all(array.is_ready() for array in jax.live_arrays())
+
+    def synchronize(self) -> None:
+        synchronize()
+
+    def wait_event(self, event: Event) -> None:
+        """Nothing to do, as `Event.wait` says."""
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Nothing to do: it is the same stream."""
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """An event that has been recorded: a new one, or that which is given."""
+        event = event or Event()
+        event.record(self)
+        return event
