@@ -4,7 +4,7 @@ Both are profiled, by JAX's profiler and by torch's, and what they ran is sorted
 
 - products: matrix products, convolutions and attention, with what is computed in the same kernel. Libraries compute
   them for both;
-- loops: what else is computed;
+- loops: what else is computed, by jaten convolutions with a kernel for each channel as well;
 - moves: transpositions, copies, and what else computes nothing;
 - optimizer: AdamW of torch, eager, the same for both;
 - around: what is left of the time of a call that is not profiled.

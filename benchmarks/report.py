@@ -107,9 +107,10 @@ def _of_torchax(environment: dict[str, Any]) -> list[str]:
 
 _ABOUT_PROFILES = (
     "Milliseconds of a call, by JAX's and torch's profilers. Products are matrix products, convolutions, attention,",
-    "with what is computed in the same kernel: a library's, on either side. Loops are what else is computed, moves",
-    "what computes nothing. The optimizer is torch's own for both, around what is left. `the least` is the ratio that",
-    "there would be if jaten took time for nothing but its products and the optimizer.",
+    "with what is computed in the same kernel: a library's, on either side. Loops are what else is computed, by jaten",
+    "also convolutions with a kernel for each channel; moves what computes nothing. The optimizer is torch's own for",
+    "both, around what is left. `the least` is the ratio that there would be if jaten took time for nothing but its",
+    "products and the optimizer.",
 )
 
 
