@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from jaten_ops.kernels import channels_last, winograd
+from jaten_ops.kernels import channels_last, processor, winograd
 from jaten_ops.kernels.correlation import Call, Windows
 
 from .convolutions import PARTS, parts_of
@@ -90,8 +91,9 @@ def test_what_would_not_cancel_is_computed_plainly(part: str, value: float) -> N
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_compiled_program(dtype: torch.dtype) -> None:
+def test_a_compiled_program(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Infinities, too, where eager has them."""
+    monkeypatch.setattr(processor, "multiplies_fast", lambda: False)
     torch.manual_seed(0)
     net = torch.nn.Sequential(
         *(torch.nn.Conv2d(3, 64, 3), torch.nn.ReLU(), torch.nn.Conv2d(64, 64, 3, padding=1), torch.nn.Tanh()),
@@ -106,3 +108,26 @@ def test_a_compiled_program(dtype: torch.dtype) -> None:
         torch.testing.assert_close(found, expected, equal_nan=True)
         by_eager, by_jaten = (torch.autograd.grad(y.square().mean(), [*net.parameters()]) for y in (expected, found))
         torch.testing.assert_close(by_jaten, by_eager, equal_nan=True)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_it_pays_where_products_take_long(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "multiplies_fast", lambda: fast)
+    assert winograd.pays(8, (56, 56), 64, 64, of_weight=False) is not fast
+
+
+@pytest.mark.parametrize(
+    ("text", "fast"),
+    [
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fma avx2 avx512f avx512dq\n", True),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fma avx2\n", False),
+        ("vendor_id\t: AuthenticAMD\nflags\t\t: fma avx2 avx512f avx512dq\n", False),
+        (None, False),
+    ],
+)
+def test_what_the_processor_is(text: str | None, fast: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setattr(processor, "_DESCRIPTION", file)
+    assert processor.multiplies_fast.__wrapped__() is fast

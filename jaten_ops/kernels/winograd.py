@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from . import processor
 from .correlation import Shape, Windows
 from .depthwise import under
 from .products import all_finite
@@ -49,8 +50,11 @@ def takes(windows: Windows) -> bool:
 def pays(images: int, positions: Shape, channels: int, outputs: int, *, of_weight: bool) -> bool:
     """Whether there are fewer products by so many that it is faster, transformations included.
 
-    Fitted to measurements on one core: 16 to 512 channels and outputs, images of 4x4 to 112x112, 1 to 32 of them.
+    Fitted to measurements on one core: 16 to 512 channels and outputs, images of 4x4 to 112x112, 1 to 32 of them. Where
+    products are fast they hardly save more than the transformations take, and these take long to compile.
     """
+    if processor.multiplies_fast():
+        return False
     tiles = math.prod(-(-n // _OUTPUTS) for n in positions)
     if not images * tiles * channels * outputs:
         return False
