@@ -23,6 +23,7 @@ from jaten_ops.errors import JatenError, UnsupportedInputError
 
 from . import early, graph_cache, shared, writes
 from .aliases import placed
+from .assembled import assemble
 from .buckets import Buckets, bucketed
 from .higher_order import refuse_unknown
 from .rows import by_rows
@@ -203,6 +204,7 @@ def _made(
     refuse_unknown(gm)
     retarget(gm)
     by_rows(gm, backward=backward)
+    assemble(gm)
     static, seen = _static_inputs(gm.graph, backward=backward), _seen_outputs(backward=backward)
     seen = None if seen is None else seen + written
     rewritten = _rewritten(gm) if inference and not written else {}
