@@ -73,7 +73,8 @@ def _part_of(node: torch.fx.Node) -> _Part | None:
     key, value = _key(node), _value(node)
     if key not in ("select_backward", "slice_backward") or value is None or node.kwargs:
         return None
-    grad, _, dim, *where = node.args
+    arguments: Any = node.args
+    grad, _, dim, *where = arguments
     if (
         not isinstance(grad, torch.fx.Node)
         or _value(grad) is None
