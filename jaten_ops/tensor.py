@@ -431,9 +431,11 @@ def has_values(tensor: torch.Tensor) -> bool:
 
 def is_row_major(tensor: torch.Tensor) -> bool:
     """Whether a tensor has values, one after the other."""
-    if getattr(tensor, "_whole", None) is not None:
+    attributes = tensor.__dict__
+    if "_whole" in attributes:
         return True
-    return carrier.is_real(tensor) and carrier.view_of(tensor).is_row_major()
+    view = attributes.get("view_of_arrays")
+    return view is not None and view.is_row_major()
 
 
 def shared_view(tensor: torch.Tensor) -> View | None:
