@@ -273,10 +273,18 @@ class View:
     def _gather(self, array: jax.Array) -> jax.Array:
         if self._covers(array):
             return array if array.shape == self.shape else _reshaped(array, self.shape)
-        return _gathered(array, np.int64(self.offset), self.shape, self.strides())
+        shape, stride = self.shape, self.strides()
+        box = _box(array.size, self.offset, shape, stride)
+        if box is None:
+            return _gathered(array, np.int64(self.offset), shape, stride)
+        return _taken(array, box[1], box[0], shape, stride)
 
     def _scatter(self, array: jax.Array, values: jax.Array) -> jax.Array:
-        return _scattered(array, values, np.int64(self.offset), self.strides())
+        stride = self.strides()
+        box = _box(array.size, self.offset, self.shape, stride)
+        if box is None:
+            return _scattered(array, values, np.int64(self.offset), stride)
+        return _replaced(array, values, box[1], box[0], stride)
 
 
 def resized(view: View, shape: Shape, stride: Shape, value: Any = 0) -> View:
@@ -305,8 +313,10 @@ def _last(view: View) -> int:
     return view.offset + sum((n - 1) * s for n, s in zip(view.shape, view.strides(), strict=True))
 
 
-# How strided elements are taken out of a flat array, and put in: by slices and reshapes, which XLA fuses, where the
-# strides nest (each a multiple of the next, and no smaller than what the next ones span); by indices elsewhere.
+# How strided elements are taken out of an array, and put in. Where the strides nest (each a multiple of the next, and
+# no smaller than what the next ones span) they are mostly a part of a box: of the array in a shape whose sides are as
+# the strides. Where that box would not end with the array, by slices and reshapes of the flat array, which XLA fuses;
+# where the strides do not nest, by indices.
 
 Axis = tuple[int, int, int]  # size, stride, which dimension
 
@@ -345,13 +355,55 @@ def _transposed(array: jax.Array, order: Shape) -> jax.Array:
     return jax.lax.transpose(array, order)
 
 
+def _box(size: int, offset: int, shape: Shape, stride: Shape) -> tuple[Shape, np.ndarray] | None:
+    """The box of so many elements of which strided ones are a part: its shape, and where the part begins.
+
+    None where strides do not nest, no box has that size, or what belongs to a row runs over the end of the box's.
+    """
+    axes = None if 0 in shape else _moving(shape, stride)[1]
+    if not axes or size % axes[0][1]:
+        return None
+    box, begin, wide, rest = [], [], size, offset
+    for n, s, _ in axes:
+        side, (at, rest) = wide // s, divmod(rest, s)
+        if at + n > side:
+            return None
+        box.append(side)
+        begin.append(at)
+        wide = s
+    return (*box, wide), np.array([*begin, rest], np.int64)
+
+
+def _moving(shape: Shape, stride: Shape) -> tuple[list[int], list[Axis] | None]:
+    """The dimensions that do not repeat what there is, in order; and, if their strides nest, from the widest on."""
+    steps = [i for i, s in enumerate(stride) if s and shape[i] != 1]
+    return steps, _axes(tuple([shape[i] for i in steps]), tuple([stride[i] for i in steps]))
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def _taken(array: jax.Array, begin: Any, box: Shape, shape: Shape, stride: Shape) -> jax.Array:
+    steps, axes = _moving(shape, stride)
+    assert axes is not None
+    part = jax.lax.dynamic_slice(array.reshape(box), list(begin), [*(n for n, _, _ in axes), 1])
+    order = [a for _, _, a in axes]
+    values = jax.lax.transpose(part[..., 0], [order.index(i) for i in range(len(order))])
+    return jax.lax.broadcast_in_dim(values, shape, steps)
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _replaced(array: jax.Array, values: jax.Array, begin: Any, box: Shape, stride: Shape) -> jax.Array:
+    steps, axes = _moving(values.shape, stride)
+    assert axes is not None
+    part = jax.lax.transpose(values.reshape([values.shape[i] for i in steps]), [a for _, _, a in axes])
+    return jax.lax.dynamic_update_slice(array.reshape(box), part[..., None], list(begin)).reshape(array.shape)
+
+
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _gathered(array: jax.Array, offset: Any, shape: Shape, stride: Shape) -> jax.Array:
     flat = array.reshape(-1)
     if 0 in shape:
         return jnp.zeros(shape, array.dtype)
-    steps = [i for i, s in enumerate(stride) if s and shape[i] != 1]  # the others repeat what there is
-    axes = _axes(tuple(shape[i] for i in steps), tuple(stride[i] for i in steps))
+    steps, axes = _moving(shape, stride)
     if axes is None:
         return flat[offset + _indices(shape, stride)]
     taken = jax.lax.dynamic_slice(flat, (offset,), (_span(axes),))
