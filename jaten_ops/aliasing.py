@@ -274,14 +274,14 @@ class View:
         if self._covers(array):
             return array if array.shape == self.shape else _reshaped(array, self.shape)
         shape, stride = self.shape, self.strides()
-        box = _box(array.size, self.offset, shape, stride)
+        box = _box(array.size, self.offset, _moving(shape, stride)[1])
         if box is None:
             return _gathered(array, np.int64(self.offset), shape, stride)
         return _taken(array, box[1], box[0], shape, stride)
 
     def _scatter(self, array: jax.Array, values: jax.Array) -> jax.Array:
         stride = self.strides()
-        box = _box(array.size, self.offset, self.shape, stride)
+        box = _box(array.size, self.offset, _axes(self.shape, stride))
         if box is None:
             return _scattered(array, values, np.int64(self.offset), stride)
         return _replaced(array, values, box[1], box[0], stride)
@@ -355,13 +355,12 @@ def _transposed(array: jax.Array, order: Shape) -> jax.Array:
     return jax.lax.transpose(array, order)
 
 
-def _box(size: int, offset: int, shape: Shape, stride: Shape) -> tuple[Shape, np.ndarray] | None:
+def _box(size: int, offset: int, axes: list[Axis] | None) -> tuple[Shape, np.ndarray] | None:
     """The box of so many elements of which strided ones are a part: its shape, and where the part begins.
 
     None where strides do not nest, no box has that size, or what belongs to a row runs over the end of the box's.
     """
-    axes = None if 0 in shape else _moving(shape, stride)[1]
-    if not axes or size % axes[0][1]:
+    if not axes or size % axes[0][1] or any(n == 0 for n, _, _ in axes):
         return None
     box, begin, wide, rest = [], [], size, offset
     for n, s, _ in axes:
@@ -392,10 +391,17 @@ def _taken(array: jax.Array, begin: Any, box: Shape, shape: Shape, stride: Shape
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
 def _replaced(array: jax.Array, values: jax.Array, begin: Any, box: Shape, stride: Shape) -> jax.Array:
-    steps, axes = _moving(values.shape, stride)
+    axes = _axes(values.shape, stride)
     assert axes is not None
-    part = jax.lax.transpose(values.reshape([values.shape[i] for i in steps]), [a for _, _, a in axes])
-    return jax.lax.dynamic_update_slice(array.reshape(box), part[..., None], list(begin)).reshape(array.shape)
+    part = _ordered(values, axes)[..., None]
+    return jax.lax.dynamic_update_slice(array.reshape(box), part, list(begin)).reshape(array.shape)
+
+
+def _ordered(values: jax.Array, axes: list[Axis]) -> jax.Array:
+    """Values with the dimensions that step through memory, as they do."""
+    kept = [i for i, n in enumerate(values.shape) if n != 1]
+    stepping = jax.lax.squeeze(values, [i for i, n in enumerate(values.shape) if n == 1])
+    return jax.lax.transpose(stepping, [kept.index(a) for _, _, a in axes])
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
@@ -430,9 +436,7 @@ def _scattered(array: jax.Array, values: jax.Array, offset: Any, stride: Shape) 
     axes = _axes(shape, stride)
     if axes is None:
         return flat.at[offset + _indices(shape, stride)].set(values).reshape(array.shape)
-    ordered = jax.lax.squeeze(values, [i for i, n in enumerate(shape) if n == 1])
-    kept = [i for i, n in enumerate(shape) if n != 1]
-    ordered = jax.lax.transpose(ordered, [kept.index(a) for _, _, a in axes])
+    ordered = _ordered(values, axes)
     span = jax.lax.dynamic_slice(flat, (offset,), (_span(axes),))
     return jax.lax.dynamic_update_slice(flat, _put(span, ordered, axes), (offset,)).reshape(array.shape)
 
