@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 import torch._dynamo
+
+from jaten_ops.kernels import promotion
 
 from .beside import assert_same_outcome
 
@@ -48,3 +53,17 @@ def test_a_mask_times_nan_is_nan(name: str) -> None:
     compiled = torch.compile(MASKED[name], backend="jaten", fullgraph=True)
     for got in (compiled(x, mask), MASKED[name](x.to("jax"), mask.to("jax")).cpu()):
         torch.testing.assert_close(got, expected, equal_nan=True)
+
+
+def test_bfloat16_is_widened_bit_by_bit() -> None:
+    """Each of them, and as often differentiated as one likes."""
+    every = jnp.asarray(np.arange(2**16, dtype=np.uint16)).view(jnp.bfloat16)
+    wide = np.asarray(jax.jit(lambda x: promotion.widened(x, np.dtype("float32")))(every))
+    assert np.array_equal(wide, np.asarray(every).astype(np.float32), equal_nan=True)
+
+    def cubed(x: jax.Array) -> jax.Array:
+        return promotion.widened(x, np.dtype("float32")) ** 3
+
+    x = jnp.asarray(2, jnp.bfloat16)
+    assert jax.grad(cubed)(x) == 12 and jax.grad(jax.grad(cubed))(x) == 12
+    assert jax.jvp(cubed, (x,), (x,))[1] == 24 and jax.vmap(cubed)(x[None])[0] == 8

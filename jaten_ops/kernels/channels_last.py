@@ -21,7 +21,7 @@ from . import correlation, depthwise, grouped, volumes, winograd
 from .blocks import FEW_CHANNELS, Blocks, side_by_side
 from .correlation import Call, Shape, Windows
 from .products import all_finite
-from .promotion import cast, compute_type, is_float
+from .promotion import cast, compute_type, is_float, widened
 from .stored import stored
 
 Part = Callable[[jax.Array, jax.Array, Windows, Shape], jax.Array]  # the last is the result's shape
@@ -52,7 +52,7 @@ def lowering(call: Call, a: Any, b: Any, *, follows: bool) -> Callable[[jax.Arra
     result = call.shape or (a.shape[0], b.shape[0], *call.windows.positions(a.shape[2:]))
     shape = tuple(result[d] for d in orders(call, len(result))[2])
     compute = compute_type(a.dtype)
-    return lambda x, y: cast(found(cast(x, compute), cast(y, compute), call.windows, shape), a.dtype)
+    return lambda x, y: cast(found(widened(x, compute), widened(y, compute), call.windows, shape), a.dtype)
 
 
 def leads(call: Call, a: Any, b: Any) -> bool:

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from .promotion import cast, compute_type, is_complex, is_float
+from .promotion import cast, compute_type, is_complex, is_float, widened
 from .stored import stored
 
 Shape = tuple[int, ...]
@@ -352,7 +352,7 @@ def _lowered(part: str, chosen: Lowering, a: jax.Array, b: jax.Array, *rest: Any
     compute = compute_type(a.dtype)
     return lax.platform_dependent(
         *(a, b),
-        cpu=lambda a, b: cast(cpu(cast(a, compute), cast(b, compute), *rest), a.dtype),
+        cpu=lambda a, b: cast(cpu(widened(a, compute), widened(b, compute), *rest), a.dtype),
         default=lambda a, b: default(a, b, *rest),
     )
 

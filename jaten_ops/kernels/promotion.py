@@ -170,3 +170,18 @@ def opmath(dtype: Any, *operands: Any) -> tuple[jax.Array, ...]:
     """
     wide = compute_type(dtype)
     return tuple(cast(x if is_scalar(x) or not jnp.ndim(x) else cast(x, dtype), wide) for x in operands)
+
+
+@jax.custom_jvp
+def _widened(x: jax.Array) -> jax.Array:
+    """bfloat16 as float32, whose upper half it is."""
+    bits = lax.convert_element_type(lax.bitcast_convert_type(x, np.uint16), np.uint32)
+    return lax.bitcast_convert_type(lax.shift_left(bits, np.uint32(16)), np.float32)
+
+
+_widened.defjvp(lambda primals, tangents: (_widened(*primals), lax.convert_element_type(tangents[0], np.float32)))
+
+
+def widened(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """`cast` to a wider dtype on a CPU: where rows are short, as those of kernels, XLA takes bfloat16 one by one."""
+    return _widened(x) if x.dtype == jnp.bfloat16 and dtype == np.float32 else cast(x, dtype)
