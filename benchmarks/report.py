@@ -63,12 +63,14 @@ def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
     results = {_key(r): r for report in reports for r in report.get("results", [])}
     first_calls = {_key(r): r for report in reports for r in report.get("first_calls", [])}
     profiles = {_key(r): r for report in reports for r in report.get("profiles", [])}
-    environments = [report["environment"] for report in reports]
-    if any(e != environments[0] for e in environments):
+    environment: dict[str, Any] = {}
+    for report in reports:  # torchax may have been there for some
+        environment |= report["environment"]
+    if any(environment != environment | report["environment"] for report in reports):
         raise SystemExit("the files come from different environments, so they do not belong in one report")
     return {
         "commands": [command for r in reports for command in r.get("commands", [r.get("command")])],
-        "environment": environments[0],
+        "environment": environment,
         "results": list(results.values()),
         "first_calls": list(first_calls.values()),
         "profiles": list(profiles.values()),
