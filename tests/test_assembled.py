@@ -11,7 +11,9 @@ from torch import Tensor
 
 import jaten_ops  # noqa: F401  # the device jax
 from jaten_ops.backend import capture
+from jaten_ops.backend.assembled import assemble
 from jaten_ops.backend.targets import overload_of
+from jaten_ops.lazy import operator_of
 
 
 def _loop(x: Tensor) -> Tensor:
@@ -114,3 +116,27 @@ def test_sizes_that_change(fresh_dynamo: None) -> None:
         expected = x.detach().cos()
         expected[:, 4:] = 0
         torch.testing.assert_close(x.grad, expected)
+
+
+def test_as_many_as_steps_of_time() -> None:
+    """A sum of sums of sums is no deep recursion."""
+    graph, steps = torch.fx.Graph(), 3000
+    part, whole = torch.empty(2), torch.empty(2, steps)
+
+    def call(overload: str, value: Tensor, *args: object) -> torch.fx.Node:
+        node = graph.call_function(operator_of(overload), args)
+        node.meta["val"] = value
+        return node
+
+    grad = graph.placeholder("grad")
+    grad.meta["val"] = part
+    total = call("select_backward", whole, grad, [2, steps], 1, 0)
+    for step in range(1, steps):
+        total = call("add.Tensor", whole, total, call("select_backward", whole, grad, [2, steps], 1, step))
+    graph.output(total)
+    gm = torch.fx.GraphModule({}, graph)
+    assemble(gm)
+    gm.graph.lint()
+    counts = Counter(overload_of(n.target) for n in gm.graph.nodes if n.op == "call_function")
+    assert counts == {"unsqueeze": steps, "cat": 1}
+    assert torch.equal(gm(torch.tensor([1.0, 2.0])), torch.tensor([[1.0], [2.0]]).expand(2, steps))

@@ -7,7 +7,6 @@ the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -60,13 +59,16 @@ def _is_sum(node: torch.fx.Node) -> bool:
     return all(t is not None and t.shape == value.shape and t.dtype == value.dtype for t in terms)
 
 
-def _terms(node: Any) -> Iterator[torch.fx.Node]:
+def _terms(root: torch.fx.Node) -> list[torch.fx.Node]:
     """What a sum is the sum of, from left to right; a sum that something else needs is a term."""
-    for term in node.args:
+    terms, left = [], [*reversed(root.args)]
+    while left:  # and no recursion, since there are as many sums as steps of time
+        term: Any = left.pop()
         if _is_sum(term) and len(term.users) == 1:
-            yield from _terms(term)
+            left += reversed(term.args)
         else:
-            yield term
+            terms.append(term)
+    return terms
 
 
 def _part_of(node: torch.fx.Node) -> _Part | None:
@@ -91,7 +93,7 @@ def _part_of(node: torch.fx.Node) -> _Part | None:
 
 
 def _assemble(graph: torch.fx.Graph, root: torch.fx.Node) -> bool:
-    terms = list(_terms(root))
+    terms = _terms(root)
     parts = {term: part for term in dict.fromkeys(terms) if (part := _part_of(term)) is not None}
     dims = [part.dim for part in parts.values()]
     many = {dim for dim in dims if dims.count(dim) >= _FEWEST}
@@ -149,12 +151,14 @@ def _side_by_side(graph: torch.fx.Graph, whole: torch.Tensor, dim: int, parts: l
     return tensors
 
 
-def _erase(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+def _erase(graph: torch.fx.Graph, root: torch.fx.Node) -> None:
     """Takes out a sum, and those of its terms that nothing else needs."""
-    if node.users:
-        return
-    terms = node.args[:2] if _is_sum(node) else ()
-    graph.erase_node(node)
-    for term in dict.fromkeys(terms):
-        if isinstance(term, torch.fx.Node) and (_is_sum(term) or _part_of(term) is not None):
-            _erase(graph, term)
+    left: list[Any] = [root]
+    while left:
+        node = left.pop()
+        is_sum = _is_sum(node)
+        if node.users or not (is_sum or _part_of(node) is not None):
+            continue
+        left += dict.fromkeys(node.args[:2]) if is_sum else ()
+        graph.erase_node(node)
+        node.meta = {}  # of another sum, too: it is no sum or part then
