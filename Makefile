@@ -44,11 +44,11 @@ check: $(INSTALLED) ## the generated rows match the installed torch
 coverage: $(INSTALLED) ## print and write the coverage table
 	$(BIN)/python -m tools.codegen coverage
 
-bench: $(INSTALLED) ## jaten against eager, Inductor, hand-written JAX and, with TORCHAX_PYTHON=PATH, torchax: 25 minutes, half of it with OPTIONS=--quick
+bench: $(INSTALLED) ## jaten against eager, Inductor, hand-written JAX and, with TORCHAX_PYTHON=PATH, torchax: an hour, half of it with OPTIONS=--quick
 	-$(BIN)/python -m benchmarks $(OPTIONS)
 	$(BIN)/python -m benchmarks.report
 
-profile: $(INSTALLED) ## what a call's time goes to in jaten and in Inductor, beside the last benchmarks: 15 minutes
+profile: $(INSTALLED) ## what a call's time goes to in jaten and in Inductor, beside the last benchmarks: 20 minutes
 	-$(BIN)/python -m benchmarks.profile $(OPTIONS)
 	$(BIN)/python -m benchmarks.report
 

@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, random_split
+from torch.utils.data import DataLoader, TensorDataset, random_split
 
 import jaten_ops  # noqa: F401  # the device jax
 from jaten_ops import generators
 
+NINE = TensorDataset(torch.arange(9))
 WHERE = ["jax", "jax:0", torch.device("jax", 0)]
 
 DRAWS: dict[str, Callable[[torch.Generator], torch.Tensor]] = {
@@ -22,8 +23,8 @@ DRAWS: dict[str, Callable[[torch.Generator], torch.Tensor]] = {
     "multinomial": lambda g: torch.multinomial(torch.ones(9, device="jax"), 4, generator=g),
     "kaiming_uniform_": lambda g: torch.nn.init.kaiming_uniform_(torch.empty(3, 3, device="jax"), generator=g),
     "compiled": lambda g: torch.compile(lambda: torch.rand(4, generator=g, device="jax"), backend="jaten")(),
-    "a shuffled loader": lambda g: torch.cat(list(DataLoader(range(9), shuffle=True, generator=g))),  # type: ignore[arg-type]
-    "random_split": lambda g: torch.tensor(list(random_split(range(9), [4, 5], generator=g)[0])),  # type: ignore[arg-type]
+    "a shuffled loader": lambda g: torch.cat([x for (x,) in DataLoader(NINE, shuffle=True, generator=g)]),
+    "random_split": lambda g: torch.stack([x for (x,) in random_split(NINE, [4, 5], generator=g)[0]]),
 }
 
 

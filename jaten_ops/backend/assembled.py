@@ -107,8 +107,7 @@ def _assemble(graph: torch.fx.Graph, root: torch.fx.Node) -> bool:
         total = sums[0]
         for term in sums[1:]:
             total = _call(graph, root.meta["val"], "add.Tensor", total, term)
-    if total not in terms:
-        total.meta = root.meta
+    total.meta = root.meta
     root.replace_all_uses_with(total)
     _erase(graph, root)
     return True

@@ -10,10 +10,10 @@ _DESCRIPTION = Path("/proc/cpuinfo")
 
 @functools.cache
 def multiplies_fast() -> bool:
-    """Whether products of matrices take half as long beside other loops as elsewhere: two 512-bit units for them.
+    """Whether products of matrices are faster, beside other loops, than elsewhere: with vectors of 512 bits.
 
-    Those are Intel's processors with AVX-512. XLA's own loops have vectors of 256 bits there as well. False where Linux
-    does not tell.
+    That is so on Intel's processors with AVX-512; XLA's own loops have vectors of 256 bits there as well. Where Linux
+    does not tell, it is False.
     """
     try:
         text = _DESCRIPTION.read_text(encoding="utf-8", errors="replace")
