@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -24,11 +25,8 @@ try:  # private, and a fifth of the cost of the public context manager
     if _state._update_thread_local_hook is not None:  # it would have to be told
         raise AttributeError
 
-    def enter() -> Any:
-        """Turns 64-bit types on; `leave` takes what it returns."""
-        return _swap(True)
-
-    leave = _restore
+    # `enter` turns 64-bit types on; `leave` takes what it returns
+    enter, leave = functools.partial(_swap, True), _restore
 except (ImportError, AttributeError):  # pragma: no cover  # a jax that has moved them
     enter, leave = _enter_context, _leave_context
 
