@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
+
+enter: Callable[[], Any]  # turns 64-bit types on
+leave: Callable[[Any], None]  # takes what `enter` has returned
 
 
 def _enter_context() -> Any:
@@ -25,7 +29,6 @@ try:  # private, and a fifth of the cost of the public context manager
     if _state._update_thread_local_hook is not None:  # it would have to be told
         raise AttributeError
 
-    # `enter` turns 64-bit types on; `leave` takes what it returns
     enter, leave = functools.partial(_swap, True), _restore
 except (ImportError, AttributeError):  # pragma: no cover  # a jax that has moved them
     enter, leave = _enter_context, _leave_context
