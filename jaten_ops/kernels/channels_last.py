@@ -169,10 +169,21 @@ def _direct_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, sh
 
 def _direct_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     # it slides the output's gradient over the input: padded apart, that is never the larger one
+    if max(*windows.stride, *windows.dilation) == 1 and grad.shape[-1] < x.shape[-1]:
+        return _swapped_of_weight(x, grad, windows, shape)
     padded = lax.optimization_barrier(winograd.padded(x, [(p, p) for p in windows.padding]))
     windows = windows._replace(padding=(0,) * len(windows.padding))
     by_weight = lambda w: _direct(padded, w, windows, shape)  # noqa: E731  # as an argument
     return jax.linear_transpose(by_weight, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
+
+
+def _swapped_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The same products, with the input slid over the output's gradient: XLA transposes what is slid over."""
+    around = tuple(r - p for r, p in zip(windows.reach(), windows.padding, strict=True))
+    swapped = (*shape[:-2], shape[-1], shape[-2])
+    found = _direct_of_weight(grad, x, windows._replace(padding=around), swapped)
+    last = len(shape) - 1
+    return lax.transpose(lax.rev(found, range(last - 1)), (*range(last - 1), last, last - 1))
 
 
 def turned(weight: jax.Array, windows: Windows) -> tuple[jax.Array, Windows]:

@@ -320,10 +320,25 @@ def _of_channels(x: jax.Array, like: jax.Array) -> jax.Array:
     return each.reshape(n, channels, *[1] * (like.ndim - 2))
 
 
+def _of_groups(sums: jax.Array, like: jax.Array, group: int) -> jax.Array:
+    """The means (N, G) of groups of (N, C, *), from the sums (N, C) of channels, as ATen makes them."""
+    count = math.prod(like.shape[1:]) // group
+    return jnp.sum(sums.reshape(like.shape[0], group, -1), 2) / np.asarray(count, like.dtype)
+
+
+def _group_moments(x: jax.Array, group: int) -> tuple[jax.Array, jax.Array]:
+    """As `_moments`, of groups: (N, G)."""
+    inner = tuple(range(2, x.ndim))
+    mean = _of_groups(jnp.sum(x, inner), x, group)
+    centred = x - _of_channels(mean, x)
+    rest, squares = (_of_groups(jnp.sum(a, inner), x, group) for a in (centred, centred * centred))
+    return mean + rest, squares - rest * rest
+
+
 @kernel("native_group_norm")
 def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
     x, scale, shift = _widen(input, weight, bias, like=input)
-    mean, var = (s.reshape(N, group) for s in _moments(x.reshape(N, group, C // group, HxW), (2, 3)))
+    mean, var = _group_moments(x, group)
     rstd = lax.rsqrt(var + cast(eps, x.dtype))
     of_mean, factor = _of_channels(mean, x), _of_channels(rstd, x)
     factor = factor if scale is None else factor * _of_channels(scale, x)
@@ -343,8 +358,7 @@ def native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, g
     scales = jnp.ones((C,), x.dtype) if scale is None else scale
 
     def of_group(sums: jax.Array) -> jax.Array:
-        means = jnp.sum((sums * scales).reshape(N, group, C // group), 2) / np.asarray(C // group * HxW, x.dtype)
-        return _of_channels(means, x)
+        return _of_channels(_of_groups(sums * scales, x, group), x)
 
     grad_input = of_rstd * (
         grad * _of_channels(scales, x) - of_group(total) - (x - of_mean) * (of_rstd * of_group(along))

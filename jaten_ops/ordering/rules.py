@@ -151,8 +151,8 @@ def _sum_in_stretches(array: jax.Array, axes: tuple[int, ...], *, is_simple: boo
     count = math.prod(array.shape[a] for a in axes)
     if not apart or count <= _MOST_ADDED:
         return lax.reduce_sum(array, axes)
-    if is_simple and axes == tuple(range(len(axes))) and count >= _MOST_ADDED * _PARTS:
-        return _sum_of_rows(array, len(axes))
+    if is_simple and not together and axes[-1] - axes[0] < len(axes) and count >= _MOST_ADDED * _PARTS:
+        return _sum_of_rows(array, axes)
     if math.prod(array.shape[a] for a in together) >= _MOST_ADDED:
         first, rest = lax.reduce_sum(array, together), apart
     else:
@@ -164,22 +164,23 @@ def _sum_in_stretches(array: jax.Array, axes: tuple[int, ...], *, is_simple: boo
     return lax.convert_element_type(lax.reduce_sum(lax.convert_element_type(first, np.float64), rest), array.dtype)
 
 
-def _sum_of_rows(array: jax.Array, leading: int) -> jax.Array:
-    """The sum over the first dimensions, several rows at once and what they give as a product.
+def _sum_of_rows(array: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    """The sum over neighbouring dimensions, several rows at once and what they give as a product.
 
     XLA makes of a sum a kernel for which all that goes into it is stored, and which runs operator by operator; what
     goes into a product is a compiled loop, in which its operands are computed anew.
     """
-    count, kept = math.prod(array.shape[:leading]), array.shape[leading:]
-    rows = lax.reshape(array, (count, math.prod(kept)))
+    before, kept = array.shape[: axes[0]], array.shape[axes[-1] + 1 :]
+    several, count = math.prod(before), math.prod(array.shape[a] for a in axes)
+    rows = lax.reshape(array, (several, count, math.prod(kept)))
     length = count // _PARTS
-    parts = [lax.slice_in_dim(rows, i * length, (i + 1) * length) for i in range(_PARTS)]
+    parts = [lax.slice_in_dim(rows, i * length, (i + 1) * length, axis=1) for i in range(_PARTS)]
     first = lax.convert_element_type(functools.reduce(lax.add, parts), np.float64)
-    total = lax.dot(np.ones(length), first)
+    total = lax.dot_general(np.ones((several, length)), first, (((1,), (1,)), ((0,), (0,))))
     if rest := count % _PARTS:
-        last = lax.convert_element_type(lax.slice_in_dim(rows, count - rest, count), np.float64)
-        total = total + lax.reduce_sum(last, (0,))
-    return lax.reshape(lax.convert_element_type(total, array.dtype), kept)
+        last = lax.convert_element_type(lax.slice_in_dim(rows, count - rest, count, axis=1), np.float64)
+        total = total + lax.reduce_sum(last, (1,))
+    return lax.reshape(lax.convert_element_type(total, array.dtype), (*before, *kept))
 
 
 @_rule(
