@@ -1,7 +1,7 @@
 """What XLA's compiler is told beside a program.
 
 JAX's own setting has YNNPACK compute convolutions on a CPU, on one thread however many there are. Eigen, whose turn it
-is then, takes the same time on one and half of it on two.
+is then, takes the same time on one and half of it on two. Which of the two computes products, `libraries` decides.
 
 A program's temporary memory is one buffer, which XLA takes from malloc in a thread of its own. There glibc has nothing
 longer than 64 MiB ready: it has the kernel map and clear all of it at each call, a third of the time of a training step
@@ -27,13 +27,15 @@ from typing import Any, NamedTuple
 
 import jax
 
+from . import libraries, processor
+
 _log = logging.getLogger(__name__)
 
 Options = dict[str, str | bool]
 
-_OF_CPU: Options = {
-    "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE",
-}
+_LIBRARY, _SUMS = "xla_cpu_experimental_ynn_fusion_type", "LIBRARY_FUSION_TYPE_REDUCE"
+_OF_CPU: Options = {_LIBRARY: f"LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,{_SUMS}"}
+_BY_EIGEN: Options = {_LIBRARY: _SUMS}
 # bytes, that with malloc's own are one heap of glibc's
 _BUFFER: Options = {"xla_multiheap_size_constraint_per_heap": str(60 * 2**20)}
 _MOST = 30 * 2**20  # bytes of an array, of which XLA may make one of twice the width: bfloat16 is computed in float32
@@ -73,8 +75,10 @@ def of_program(platform: str, text: str) -> Told:
     if platform != "cpu":
         return Told(known(platform), keeps_loops=False)
     types = set(_TYPE.findall(text))
-    shorter = _known(_not_set(_BUFFER)) if _largest(types) <= _MOST else {}
-    return Told(known(platform) | shorter, keeps_loops=not _PADS.search(text) and _are_middle(types))
+    more = _known(_not_set(_BUFFER)) if _largest(types) <= _MOST else {}
+    if processor.multiplies_fast() and libraries.suits_eigen(text):
+        more |= _known(_not_set(_BY_EIGEN))
+    return Told(known(platform) | more, keeps_loops=not _PADS.search(text) and _are_middle(types))
 
 
 def described(platform: str) -> str:

@@ -15,7 +15,7 @@ FOLDERS = {"jaten_ops": "jaten_ops", "meta": "jaten_ops.meta", "autograd": "jate
 # Low to high. Imports only go down; those of one line do not import each other.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("schema",),
+    ("schema", "processor", "libraries"),
     ("x64", "unwritten", "tracing", "progress", "allocator", "disk", "options", "host", "foreign", "streams"),
     ("engine",),
     ("registry", "bridge", "random", "device", "lazy", "aliasing", "subclasses"),

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from jaten_ops.kernels import channels_last, processor, winograd
+from jaten_ops import processor
+from jaten_ops.kernels import channels_last, winograd
 from jaten_ops.kernels.correlation import Call, Windows
 
 from .convolutions import PARTS, parts_of

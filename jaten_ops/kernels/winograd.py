@@ -24,7 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from . import processor
+from jaten_ops import processor
+
 from .correlation import Shape, Windows
 from .depthwise import under
 from .products import all_finite

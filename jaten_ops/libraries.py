@@ -1,0 +1,88 @@
+"""Which of XLA's libraries computes a CPU program's matrix products in float32: YNNPACK or Eigen.
+
+XLA has one option for a whole program. Measured on one core of an Intel processor with AVX-512, Eigen takes 10 % less
+time for a product, as long as its second factor is not transposed: it brings that in order first, which takes about as
+long as it saves with 700 rows of the first factor, and several times longer where it reads far across memory. That of a
+transposed first factor is Eigen's in either case, and small products of a batch are equally fast.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_ROWS = 800  # of the first factor, that save as much as an element of the second costs that is transposed
+_FAR = 2048  # columns of a transposed factor that lie in the same places of the caches
+_FAR_COSTS, _OF_BATCH_COSTS = 4.0, 0.25  # an element of such, or of one among others
+_HALF = ("bf16", "f16")
+
+_DIMS = r"\[([\d, ]*)\]"
+_STEP = re.compile(
+    r"(func\.func)"
+    rf"|(%\w+) = stablehlo\.transpose %\w+, dims = {_DIMS}"
+    rf"|stablehlo\.dot_general (%\w+), (%\w+),(?: batching_dims = {_DIMS} x {_DIMS},)? contracting_dims = {_DIMS}"
+    rf" x {_DIMS}.*?: \(tensor<([^>]*)>, tensor<([^>]*)>\)"
+)
+
+
+class Product(NamedTuple):
+    """A product of `batch` pairs of matrices, (rows, terms) and (terms, columns)."""
+
+    dtype: str
+    batch: int
+    rows: int
+    columns: int
+    terms: int
+    first_transposed: bool
+    second_transposed: bool
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(n) for n in text.split(",") if n.strip()]
+
+
+def _type(text: str) -> tuple[list[int], str]:
+    *shape, dtype = text.split("x")
+    return [int(n) for n in shape], dtype
+
+
+def products(text: str) -> Iterator[Product]:
+    """The matrix products of a program, by its text in StableHLO; transpositions of a factor count as its own."""
+    swapped: set[str] = set()
+    for found in _STEP.finditer(text):
+        function, name, dims, a, b, batch, _, of_a, of_b, type_a, type_b = found.groups()
+        if function:  # names are a function's own
+            swapped.clear()
+        elif name:
+            *first, last, before = order = _numbers(dims) if dims.count(",") else [0, 0]
+            if first == list(range(len(first))) and (last, before) == (len(order) - 1, len(order) - 2):
+                swapped.add(name)
+        else:
+            (shape_a, dtype), (shape_b, _) = _type(type_a), _type(type_b)
+            sums, at_b = _numbers(of_a), _numbers(of_b)
+            several, terms = math.prod(shape_a[d] for d in _numbers(batch or "")), math.prod(shape_a[d] for d in sums)
+            each = max(several * terms, 1)
+            yield Product(
+                *(dtype, several, math.prod(shape_a) // each, math.prod(shape_b) // each, terms),
+                first_transposed=(max(sums, default=0) != len(shape_a) - 1) != (a in swapped),
+                second_transposed=(max(at_b, default=0) == len(shape_b) - 1) != (b in swapped),
+            )
+
+
+def suits_eigen(text: str) -> bool:
+    """Whether a program takes less time by Eigen, by its text in StableHLO."""
+    saved = spent = 0.0
+    for product in products(text):
+        if product.dtype in _HALF:  # for which YNNPACK has kernels of its own
+            return False
+        if product.dtype != "f32" or product.first_transposed or 1 in (product.rows, product.columns):
+            continue
+        elements = product.batch * product.terms * product.columns
+        if product.batch == 1:
+            saved += elements * product.rows / _ROWS
+        if product.second_transposed:
+            far = _FAR_COSTS if product.terms >= _FAR else 1.0
+            spent += elements * (far if product.batch == 1 else _OF_BATCH_COSTS)
+    return saved > spent
