@@ -19,31 +19,19 @@ from jax.extend import core
 
 from jaten_ops.kernels.stored import stored
 
-from .program import body_of
-from .rules import ELEMENTWISE, bind
+from .rules import bind
+from .steps import ELEMENTWISE, Step, Value, list_steps, users_of
 
-_ELEMENTWISE = frozenset(ELEMENTWISE.split())
 _SLOW = frozenset({"atan2", "cbrt", "div", "exp", "log", "pow", "rsqrt", "sqrt", "tanh"})  # one by one
 _LEAST_ELEMENTS = 2**16  # of an array, for which a branch pays
 _LEAST_ROW = 32  # elements of a last dimension that makes vectors
 _ROW = 256  # elements of the rows that are made, at least
 _SAME_ELEMENTS = frozenset({"copy", "reshape", "squeeze", "transpose"})
 _STORED = frozenset({"cond", "conv_general_dilated", "dot_general", "jit", "pjit", "scan", "scatter-add", "while"})
-_CALLS = frozenset({"custom_jvp_call", "jit", "pjit"})
 
 
-class _Value:
-    """What a program takes or makes."""
-
-    __slots__ = ("aval", "is_used_outside", "maker")
-
-    def __init__(self, aval: Any, maker: _Step | None = None) -> None:
-        self.aval, self.maker = aval, maker
-        self.is_used_outside = False
-
-
-class _Step:
-    """An equation as it is applied once.
+class _Step(Step):
+    """A step that may be computed in rows.
 
     Attributes:
         shape: of what it makes, if that may be computed in rows; else None.
@@ -51,21 +39,13 @@ class _Step:
         region: where it is computed with others of its shape, if it may be.
     """
 
-    __slots__ = ("equation", "level", "made", "region", "shape", "taken")
+    __slots__ = ("level", "region", "shape")
 
     def __init__(self, equation: Any, taken: list[Any]) -> None:
-        self.equation, self.taken = equation, taken
-        self.made = [_Value(v.aval, self) for v in equation.outvars]
+        super().__init__(equation, taken)
         self.shape = _shape_in_rows(self)
         self.level = 0
         self.region: _Region | None = None
-
-    @property
-    def name(self) -> str:
-        return str(self.equation.primitive.name)
-
-    def values(self) -> list[_Value]:
-        return [v for v in self.taken if isinstance(v, _Value)]
 
 
 class _Region:
@@ -77,12 +57,12 @@ class _Region:
         self.shape = shape
         self.steps: list[_Step] = []
 
-    def takes(self) -> list[_Value]:
+    def takes(self) -> list[Value]:
         """What it takes from outside, each once."""
         found = {id(v): v for s in self.steps for v in s.values() if v.maker is None or v.maker.region is not self}
         return list(found.values())
 
-    def makes(self) -> list[_Value]:
+    def makes(self) -> list[Value]:
         return [v for s in self.steps for v in s.made if v.is_used_outside]
 
     def pays(self, operands: set[int], results: set[int]) -> bool:
@@ -96,7 +76,7 @@ class _Region:
         )
 
 
-def _is_stored(value: _Value) -> bool:
+def _is_stored(value: Value) -> bool:
     """Whether XLA has it in memory anyway."""
     while value.maker is not None and value.maker.name in _SAME_ELEMENTS:
         value = value.maker.values()[0]
@@ -124,21 +104,21 @@ def flattened(fn: Callable[..., Any], *, platform: str | None = None) -> Callabl
 
 def _run(program: core.ClosedJaxpr, arrays: Sequence[Any]) -> Sequence[Any]:
     known: dict[int, Any] = {}
-    operands = [_Value(v.aval) for v in program.jaxpr.invars]
+    operands = [Value(v.aval) for v in program.jaxpr.invars]
     known.update(zip(map(id, operands), arrays, strict=True))
     steps: list[_Step] = []
-    constants = [_Value(v.aval) for v in program.jaxpr.constvars]
+    constants = [Value(v.aval) for v in program.jaxpr.constvars]
     known.update(zip(map(id, constants), program.consts, strict=True))
-    results = _list(program.jaxpr, [*constants, *operands], steps)
+    results = list_steps(program.jaxpr, [*constants, *operands], steps, _Step)
     _divide(steps, results)
-    taken, made = ({id(v) for v in values if isinstance(v, _Value)} for values in (operands, results))
+    taken, made = ({id(v) for v in values if isinstance(v, Value)} for values in (operands, results))
     regions = {id(s.region): s.region for s in steps if s.region is not None}
     paying = {key for key, region in regions.items() if region.pays(taken, made)}
     if not paying:
         return core.jaxpr_as_fun(program)(*arrays)
 
     def read(atom: Any) -> Any:
-        return known[id(atom)] if isinstance(atom, _Value) else atom
+        return known[id(atom)] if isinstance(atom, Value) else atom
 
     # the regions of a level need nothing of each other, and nothing else of it needs them
     units: dict[int, tuple[int, bool, Any]] = {}
@@ -156,45 +136,11 @@ def _run(program: core.ClosedJaxpr, arrays: Sequence[Any]) -> Sequence[Any]:
     return [read(atom) for atom in results]
 
 
-def _list(jaxpr: Any, operands: Sequence[Any], steps: list[_Step]) -> list[Any]:
-    """Adds a program's equations to the steps, those of simple programs in it one by one; its results."""
-    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], operands, strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, core.Literal) else known[atom]
-
-    for equation in jaxpr.eqns:
-        taken = [read(a) for a in equation.invars]
-        if _is_simple_call(equation):
-            body = body_of(equation)
-            made = _list(body.jaxpr, [*body.consts, *taken], steps)
-        else:
-            step = _Step(equation, taken)
-            steps.append(step)
-            made = list(step.made)
-        known.update(zip(equation.outvars, made, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
-
-
-def _is_simple_call(equation: Any) -> bool:
-    return equation.primitive.name in _CALLS and _is_simple(body_of(equation).jaxpr)
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_simple(jaxpr: Any) -> bool:
-    """Whether it computes element by element."""
-    return all(
-        e.primitive.name in _ELEMENTWISE or e.primitive.name == "broadcast_in_dim" or _is_simple_call(e)
-        for e in jaxpr.eqns
-    )
-
-
 def _divide(steps: Sequence[_Step], results: Sequence[Any]) -> None:
     """Gives each step its level, and those that may be computed in rows a region."""
-    takers: dict[int, list[_Step | None]] = {id(v): [None] for v in results if isinstance(v, _Value)}
+    takers = users_of(steps, results)
     for step in steps:
         for value in step.values():
-            takers.setdefault(id(value), []).append(step)
             if value.maker is not None:
                 leaves = value.maker.shape is not None and value.maker.shape != step.shape
                 step.level = max(step.level, value.maker.level + leaves)
@@ -234,7 +180,7 @@ def _shape_in_rows(step: _Step) -> tuple[int, ...] | None:
     taken = {np.shape(_aval(a)) for a in step.taken}
     if step.name == "broadcast_in_dim":
         return shape if taken == {()} else None
-    return shape if step.name in _ELEMENTWISE and taken <= {shape, ()} else None
+    return shape if step.name in ELEMENTWISE and taken <= {shape, ()} else None
 
 
 def _has_short_rows(shape: Sequence[int]) -> bool:
@@ -243,7 +189,7 @@ def _has_short_rows(shape: Sequence[int]) -> bool:
 
 
 def _aval(atom: Any) -> Any:
-    return atom.aval if isinstance(atom, _Value) else atom
+    return atom.aval if isinstance(atom, Value) else atom
 
 
 def _in_rows(region: _Region, read: Callable[[Any], Any]) -> Sequence[Any]:
@@ -256,7 +202,7 @@ def _in_rows(region: _Region, read: Callable[[Any], Any]) -> Sequence[Any]:
     def compute(*arrays: Any) -> list[Any]:
         known = dict(zip(map(id, taken), arrays, strict=True))
         for step in region.steps:
-            operands = [known[id(a)] if isinstance(a, _Value) else a for a in step.taken]
+            operands = [known[id(a)] if isinstance(a, Value) else a for a in step.taken]
             changed = {"shape": rows} if step.name == "broadcast_in_dim" else {}
             known[id(step.made[0])] = bind(step.equation, operands, **changed)[0]
         return [known[id(v)] for v in made]

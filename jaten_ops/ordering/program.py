@@ -13,9 +13,10 @@ from jax.extend import core
 from jaten_ops.kernels import channels_last, correlation
 
 from .rules import MATRIX_RULES, RULES, Rule, bind, work_of
+from .steps import bodies_of, body_of
+from .stretches import in_stretches
 from .values import Order, Ordered, places, row_major
 
-_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 _JITTED = ("pjit", "jit")
 _CALLS = ("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat2", "checkpoint")
 
@@ -32,8 +33,8 @@ def ordered(
 
     Args:
         fn: a JAX function.
-        platform: what it runs on, by default JAX's first choice. Only a CPU's convolutions ask for an order; elsewhere
-            XLA chooses.
+        platform: what it runs on, by default JAX's first choice. Only a CPU's convolutions ask for an order, and only
+            there rows are gathered and scattered in stretches; elsewhere XLA chooses.
         taken: for each array that it takes the order in which its dimensions come; None for the program's.
         free: asked after `fn` was traced, for each result whether it may be left in any order.
         left: is filled with the order of each result, None for the program's.
@@ -41,14 +42,16 @@ def ordered(
 
     @functools.wraps(fn)
     def call(*arrays: Any) -> Any:
-        leaves = jax.tree.leaves(arrays)
+        leaves, on_cpu = jax.tree.leaves(arrays), (platform or jax.default_backend()) == "cpu"
         orders = [
             order or row_major(len(a.shape)) for order, a in zip(taken or [None] * len(leaves), leaves, strict=True)
         ]
         inputs = [_as_program(a, order) for a, order in zip(leaves, orders, strict=True)]
         program, shape = jax.make_jaxpr(fn, return_shape=True)(*jax.tree.unflatten(jax.tree.structure(arrays), inputs))
+        if on_cpu:
+            program = in_stretches(program)
         values = [Ordered(x.shape, {order: a}) for x, order, a in zip(inputs, orders, leaves, strict=True)]
-        rules = RULES if (platform or jax.default_backend()) == "cpu" and _has_images(program.jaxpr) else MATRIX_RULES
+        rules = RULES if on_cpu and _has_images(program.jaxpr) else MATRIX_RULES
         results = _run(program, values, rules)
         may = free() if free is not None else [False] * len(results)
         found = [r.order if is_free else None for r, is_free in zip(results, may, strict=True)]
@@ -93,18 +96,6 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
 def _call_of(equation: Any) -> correlation.Call | None:
     """The convolution, or the part of its gradient, that an equation stands for."""
     return correlation.CALLS.get(equation.params["name"]) if equation.primitive.name in _JITTED else None
-
-
-def bodies_of(equation: Any) -> list[Any]:
-    """The programs in an equation."""
-    found = [equation.params[name] for name in _BODIES if name in equation.params]
-    return [getattr(body, "jaxpr", body) for body in found if hasattr(getattr(body, "jaxpr", body), "eqns")]
-
-
-def body_of(equation: Any) -> core.ClosedJaxpr:
-    """The program that an equation calls."""
-    (body,) = [equation.params[name] for name in _BODIES if name in equation.params]
-    return body if hasattr(body, "consts") else core.ClosedJaxpr(body, ())
 
 
 def _run(program: core.ClosedJaxpr, values: Sequence[Ordered], rules: dict[str, Rule]) -> list[Ordered]:

@@ -17,8 +17,8 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from .program import bodies_of, body_of
 from .rules import bind
+from .steps import bodies_of, body_of
 
 _OF_LAPACK = frozenset({
     "cholesky", "eig", "eigh", "geqp3", "geqrf", "hessenberg", "householder_product", "lu", "ormqr", "qr", "schur",

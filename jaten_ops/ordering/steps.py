@@ -1,0 +1,107 @@
+"""A program as the steps that it takes, those of simple programs in it one by one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from jax.extend import core
+
+from .rules import ELEMENTWISE as _NAMES
+
+ELEMENTWISE = frozenset(_NAMES.split())
+_CALLS = frozenset({"custom_jvp_call", "jit", "pjit"})
+_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+
+
+def bodies_of(equation: Any) -> list[Any]:
+    """The programs in an equation."""
+    found = [equation.params[name] for name in _BODIES if name in equation.params]
+    return [getattr(body, "jaxpr", body) for body in found if hasattr(getattr(body, "jaxpr", body), "eqns")]
+
+
+def body_of(equation: Any) -> core.ClosedJaxpr:
+    """The program that an equation calls."""
+    (body,) = [equation.params[name] for name in _BODIES if name in equation.params]
+    return body if hasattr(body, "consts") else core.ClosedJaxpr(body, ())
+
+
+class Value:
+    """What a program takes or makes.
+
+    Attributes:
+        maker: the step that makes it, of the class that was asked for; None for an operand or a constant.
+    """
+
+    __slots__ = ("aval", "is_used_outside", "maker")
+
+    def __init__(self, aval: Any, maker: Any = None) -> None:
+        self.aval, self.maker = aval, maker
+        self.is_used_outside = False
+
+
+class Step:
+    """An equation as it is applied once, to values and to literals."""
+
+    __slots__ = ("equation", "made", "taken")
+
+    def __init__(self, equation: Any, taken: list[Any]) -> None:
+        self.equation, self.taken = equation, taken
+        self.made = [Value(v.aval, self) for v in equation.outvars]
+
+    @property
+    def name(self) -> str:
+        return str(self.equation.primitive.name)
+
+    def values(self) -> list[Value]:
+        return [v for v in self.taken if isinstance(v, Value)]
+
+
+def list_steps(jaxpr: Any, operands: Sequence[Any], steps: list[Any], kind: type[Step] = Step) -> list[Any]:
+    """Adds a program's equations to the steps; returns its results: values and literals.
+
+    Args:
+        jaxpr: the program.
+        operands: its constants and what it takes.
+        steps: is added to.
+        kind: the class of the steps.
+    """
+    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], operands, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, core.Literal) else known[atom]
+
+    for equation in jaxpr.eqns:
+        taken = [read(a) for a in equation.invars]
+        if _is_simple_call(equation):
+            body = body_of(equation)
+            made = list_steps(body.jaxpr, [*body.consts, *taken], steps, kind)
+        else:
+            step = kind(equation, taken)
+            steps.append(step)
+            made = list(step.made)
+        known.update(zip(equation.outvars, made, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _is_simple_call(equation: Any) -> bool:
+    return equation.primitive.name in _CALLS and _is_simple(body_of(equation).jaxpr)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_simple(jaxpr: Any) -> bool:
+    """Whether it computes element by element."""
+    return all(
+        e.primitive.name in ELEMENTWISE or e.primitive.name == "broadcast_in_dim" or _is_simple_call(e)
+        for e in jaxpr.eqns
+    )
+
+
+def users_of(steps: Sequence[Step], results: Sequence[Any]) -> dict[int, list[Any]]:
+    """For each value, by its `id`, the steps that take it, and None if it is a result."""
+    users: dict[int, list[Any]] = {id(v): [None] for v in results if isinstance(v, Value)}
+    for step in steps:
+        for value in step.values():
+            users.setdefault(id(value), []).append(step)
+    return users

@@ -1,0 +1,149 @@
+"""Rows that are gathered and scattered: in stretches, with the same results to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from jax import lax
+
+import jaten_ops
+from jaten_ops.ordering import stretches
+from jaten_ops.ordering.stretches import in_stretches
+from jaten_ops.x64 import Enabled
+
+NODES, EDGES, WIDTH = 40, 5003, 64  # no multiple of a stretch
+_RNG = np.random.default_rng(0)
+X = _RNG.standard_normal((NODES, WIDTH)).astype("float32")
+SOURCE, TARGET = _RNG.integers(0, NODES, (2, EDGES))
+SCALE = _RNG.standard_normal(EDGES).astype("float32")
+BIAS = _RNG.standard_normal(WIDTH).astype("float32")
+IN_BOUNDS = "promise_in_bounds"
+
+
+def _add(updates: Any, target: Any, size: int = NODES) -> Any:
+    return jnp.zeros((size, *updates.shape[1:]), updates.dtype).at[target].add(updates, mode=IN_BOUNDS)
+
+
+def _take(x: Any, index: Any) -> Any:
+    return x.at[index].get(mode=IN_BOUNDS)
+
+
+def _sum(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
+    return _add(_take(x, s), t)
+
+
+def _weighted(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
+    return _add(jax.nn.relu(_take(x, s) + b) * w[:, None], t)
+
+
+def _of_both_ends(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
+    return _add(jnp.tanh(_take(x, s) - _take(x, t)), t)
+
+
+def _checked(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
+    """An index out of range takes NaN, or writes nothing."""
+    return jnp.zeros_like(x).at[t - 3].add(x.at[s + 2].get(mode="fill"), mode="drop")
+
+
+def _largest(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
+    return jnp.full_like(x, -jnp.inf).at[t].max(_take(x, s) * w[:, None], mode=IN_BOUNDS)
+
+
+def _last(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
+    return jnp.zeros_like(x).at[t].set(_take(x, s), mode=IN_BOUNDS)
+
+
+def _heads(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
+    return _add(_take(x.reshape(NODES, 4, -1), s) * w[:, None, None], t)
+
+
+def _halves(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
+    return _add(_take(x, s).astype(jnp.bfloat16).reshape(EDGES, 1, WIDTH)[:, 0].astype(jnp.float32), t)
+
+
+def _two_layers(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
+    return _weighted(jnp.sin(_sum(x, s, t, w, b)), t, s, w, b)
+
+
+def _kept(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
+    """The messages are a result: what is made of them is computed of their parts, but nothing is gathered there."""
+    messages = _take(x, s)
+    return messages, _add(messages * w[:, None], t)
+
+
+def _used_as_a_whole(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
+    messages = _take(x, s)
+    return _add(_take(messages, s) - messages, t)
+
+
+def _across(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
+    """Each row needs others."""
+    return _add(jnp.cumsum(_take(x, s), 0), t)
+
+
+def _columns(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
+    return jnp.zeros((WIDTH, NODES), x.dtype).at[:, t].add(_take(x, s).T, mode=IN_BOUNDS)
+
+
+def _few(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
+    return _add(_take(x, s[:200]), t[:200])
+
+
+PROGRAMS: dict[Callable[..., Any], int] = {
+    _sum: 1, _weighted: 1, _of_both_ends: 1, _checked: 1, _largest: 1, _last: 1, _heads: 1, _halves: 1, _two_layers: 2,
+    _kept: 0, _used_as_a_whole: 1, _across: 0, _columns: 0, _few: 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__.strip("_"))
+def test_results_are_the_same(program: Callable[..., Any]) -> None:
+    operands = X, SOURCE, TARGET, SCALE, BIAS
+    with Enabled():
+        plain = jax.make_jaxpr(program)(*operands)
+        looped = in_stretches(plain)
+        got, expected = (jax.jit(jax.extend.core.jaxpr_as_fun(p))(*operands) for p in (looped, plain))
+    assert sum(e.primitive is lax.scan_p for e in looped.jaxpr.eqns) == PROGRAMS[program]
+    assert (looped is plain) is (PROGRAMS[program] == 0)
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("edges", [EDGES, EDGES - EDGES % 256, 4096 + 1])
+def test_a_compiled_graph_network(edges: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    loops: list[int] = []
+    run = stretches._Loop.run
+    monkeypatch.setattr(stretches._Loop, "run", lambda *args: (loops.append(1), run(*args))[1])
+    source, target = (torch.from_numpy(i[:edges]) for i in (SOURCE, TARGET))
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(x).index_add(0, target, x[source] * 2).relu()
+
+    x, y = (torch.from_numpy(X).clone().requires_grad_() for _ in range(2))
+    torch.compile(layer, backend="jaten")(x).square().sum().backward()
+    layer(y).square().sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
+    assert len(loops) == 2
+
+
+def test_a_step() -> None:
+    with Enabled():
+        x = torch.from_numpy(X).to("jax").requires_grad_()
+    source, target = (torch.from_numpy(i).to("jax") for i in (SOURCE, TARGET))
+
+    def update() -> torch.Tensor:
+        loss = torch.zeros_like(x).index_add(0, target, x[source]).square().sum()
+        loss.backward()
+        return loss
+
+    loss = jaten_ops.compile_step(update, x)()
+    y = torch.from_numpy(X).clone().requires_grad_()
+    expected = torch.zeros_like(y).index_add(0, torch.from_numpy(TARGET), y[torch.from_numpy(SOURCE)]).square().sum()
+    expected.backward()
+    torch.testing.assert_close(loss.cpu(), expected)
+    torch.testing.assert_close(x.grad.cpu(), y.grad)
