@@ -100,7 +100,7 @@ def _loop_at(steps: Sequence[Step], at: int, users: dict[int, list[Any]]) -> _Lo
     count, inner, gathered = updates.aval.shape[0], {id(scatter)}, 0
     by_rows, whole, found = {id(index): index, id(updates): updates}, set[int](), list[tuple[Step, list[bool]]]()
     for step in reversed(steps[:at]):
-        (value,) = step.made if len(step.made) == 1 else (None,)
+        value = step.made[0] if len(step.made) == 1 else Value(None)
         if id(value) not in by_rows or id(value) in whole or not all(id(u) in inner for u in users[id(value)]):
             continue
         takes = _takes_rows(step, count)
