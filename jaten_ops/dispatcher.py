@@ -17,6 +17,7 @@ from . import (
     device,
     device_ops,  # noqa: F401  # its handlers
     higher_order,
+    inductor,
     recording,
     recurrent,
     registry,
@@ -30,7 +31,7 @@ from .dispatch import functional, is_on_jax, variant
 from .errors import UnsupportedInputError
 from .lazy import operator_of
 from .schema import VARIANTS
-from .tensor import HANDLERS, exchange, has_values, make_handler, may_leave
+from .tensor import CLASSES, HANDLERS, exchange, has_values, make_handler, may_leave
 from .tracing import is_traced_now, keep_out_of_constants, opaque
 
 _aten = torch.ops.aten
@@ -175,8 +176,10 @@ if device.CLAIMED:
     _ATEN.impl("_has_compatible_shallow_copy_type", _has_compatible_shallow_copy_type, "AutogradPrivateUse1")
     setattr(torch.utils, "swap_tensors", exchange)  # noqa: B010  # for mypy a function is no attribute
     keep_out_of_constants("jax")
+    CLASSES.keep_parameters()
     storage.register()
     recording.register()
     scripting.register()
     uninitialized.register()
     higher_order.register()
+    inductor.register()

@@ -43,6 +43,18 @@ class Counterparts:
             found = self._pairs[cls] = _combined(cls, self._base, self)
         return found
 
+    def keep_parameters(self) -> None:
+        """Has a subclass of `nn.Parameter` make objects of its own of tensors on the device, too."""
+        made = torch.nn.Parameter.__new__
+
+        def __new__(cls: type, data: torch.Tensor | None = None, requires_grad: bool = True) -> torch.Tensor:
+            new: torch.Tensor = made(cls, data, requires_grad)
+            if cls is not torch.nn.Parameter and type(new) is self._base:
+                new.__class__ = self.on_device(cls)
+            return new
+
+        setattr(torch.nn.Parameter, "__new__", staticmethod(__new__))  # noqa: B010  # mypy allows no method to be assigned
+
     def elsewhere(self, cls: type) -> type | None:
         """The class elsewhere of objects of a class on the device, or not; None of plain tensors and parameters."""
         if cls in _PLAIN or cls is self._base:

@@ -66,8 +66,16 @@ class Tensor(torch.Tensor):
     _inner: torch.Tensor  # the carrier, which AOTAutograd asks for; made when first asked for if there are arrays
 
     @staticmethod
-    def __new__(cls, inner: torch.Tensor) -> Tensor:
+    def __new__(cls, inner: Any = (), *rest: Any, requires_grad: bool | None = None) -> Any:
+        """A tensor of a carrier; anything else is what torch makes of it, as `type(tensor)(data)` is written.
+
+        With `requires_grad` a parameter, as in `type(parameter)(data, requires_grad=False)`.
+        """
         device.require()
+        if requires_grad is not None:
+            return torch.nn.Parameter(inner, requires_grad)
+        if rest or type(inner) is Tensor or not isinstance(inner, torch.Tensor) or inner.device.type != "jax":
+            return torch.Tensor(inner, *rest)
         return cls.of_inner(inner, inner.stride())
 
     @classmethod
@@ -128,8 +136,8 @@ class Tensor(torch.Tensor):
         if id(self) in memo:
             return memo[id(self)]
         if isinstance(self, torch.nn.Parameter):  # as torch has it: of the values alone, and of memory of its own
-            memo[id(self)] = parameter = torch.nn.Parameter(self.detach().clone(), self.requires_grad)
-            parameter.__class__ = type(self)
+            cls: Any = CLASSES.elsewhere(type(self)) or torch.nn.Parameter
+            memo[id(self)] = parameter = cls(self.detach().clone(), self.requires_grad)
             return parameter
         new = from_view(copy.deepcopy(self.view_of_arrays, memo), self.dtype).requires_grad_(self.requires_grad)
         new.__class__ = type(self)

@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("dispatch", "custom"),
     ("higher_order",),
     ("attention", "recurrent", "backend", "collectives"),
-    ("device_ops", "interop", "step"),
+    ("device_ops", "interop", "step", "inductor"),
     ("dispatcher",),
     ("__init__",),
 )

@@ -185,3 +185,46 @@ def test_jagged_nested_tensors(name: str) -> None:
         assert result.device.type == device
         results.append((result.values() if result.is_nested else result).detach().cpu())
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
+
+
+class Tagged(nn.Parameter):
+    """A parameter with more to its name."""
+
+    def __new__(cls, data: torch.Tensor, requires_grad: bool = True, tag: str = "none") -> Any:
+        return super().__new__(cls, data, requires_grad)
+
+    def __init__(self, data: torch.Tensor, requires_grad: bool = True, tag: str = "none") -> None:
+        self.tag = tag
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_parameters_of_a_class(device: str) -> None:
+    """Made of a tensor of the device they are as those that were moved there."""
+    made = Tagged(torch.zeros(2, device=device), tag="first")
+    assert isinstance(made, Tagged)
+    assert (made.tag, made.device.type, made.requires_grad) == ("first", device, True)
+    module = nn.Module()
+    module.made = made
+    assert list(module.state_dict()) == ["made"]
+    copied = copy.deepcopy(made)
+    assert isinstance(copied, Tagged)
+    assert copied.tag == "none"  # as torch copies parameters
+    assert type(next(module.cpu().parameters())) is Tagged
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_the_class_of_a_parameter_makes_parameters(device: str) -> None:
+    """Libraries write `type(parameter)(data, requires_grad=...)` to give a module other ones."""
+    kind = type(nn.Linear(2, 3).to("jax").weight)
+    made = kind(torch.ones(2, device=device), requires_grad=False)
+    assert isinstance(made, nn.Parameter)
+    assert (made.device.type, made.requires_grad, made.tolist()) == (device, False, [1, 1])
+
+
+def test_the_class_of_a_tensor_makes_tensors() -> None:
+    """What the same call makes where the class is torch's own: tensors on the CPU."""
+    kind: Any = type(torch.ones(2, device="jax"))
+    assert kind([1, 2]).tolist() == [1, 2]
+    assert kind(2, 3).shape == (2, 3)
+    assert kind().shape == (0,)
+    assert type(kind(torch.ones(2))) is torch.Tensor
