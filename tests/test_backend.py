@@ -313,3 +313,44 @@ def test_as_strided_of_what_a_program_makes(name: str, device: str) -> None:
 def test_as_strided_beyond_the_elements_of_a_tensor_is_an_error(make: Callable[[], torch.Tensor]) -> None:
     with pytest.raises(Exception, match="as_strided"):
         torch.compile(lambda x: torch.as_strided(x, (3, 2), (2, 1), 0) * 2, backend="jaten")(make())
+
+
+_OF_COMPLEX: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "times": lambda x: 1j * x,
+    "divided": lambda x: torch.complex(x, x) / 2j,
+    "divides": lambda x: 1j / (x * x + 1),
+    "added": lambda x: torch.add(x, x * 1j, alpha=2j),
+    "to a power": lambda x: torch.complex(x, x) ** (1 + 2j),
+}
+
+
+@pytest.mark.parametrize("name", _OF_COMPLEX)
+def test_gradients_with_complex_numbers(name: str) -> None:
+    """They have the numbers' conjugates, which torch's graphs hold as operators on numbers."""
+    fn = _OF_COMPLEX[name]
+    x, y = (torch.linspace(0.5, 2, 4).requires_grad_() for _ in range(2))
+    compiled(lambda x: fn(x).abs().sum())(x).backward()
+    fn(y).abs().sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_parameters_beside_operators_with_effects(*, grad: bool) -> None:
+    """Their order is a token, which torch counts among a graph's inputs when it says which of them are parameters."""
+    weight, scale = torch.nn.Parameter(torch.eye(3) * 2), torch.nn.Parameter(torch.ones(3))
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (torch.linalg.inv(weight) + x) * scale
+
+    run = compiled(fn)
+    for n in range(3):
+        x = torch.full((3,), float(n))
+        with torch.set_grad_enabled(grad):
+            torch.testing.assert_close(run(x), fn(x))
+        if grad:
+            got, expected = (torch.autograd.grad(f(x).square().sum(), (weight, scale)) for f in (run, fn))
+            torch.testing.assert_close(got, expected)
+        with torch.no_grad():
+            weight.add_(0.5)
+            scale.mul_(2)
+    assert compiled(lambda x: torch.linalg.inv(weight))(x).shape == (3, 3)

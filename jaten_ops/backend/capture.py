@@ -26,6 +26,7 @@ from .aliases import placed
 from .assembled import assemble
 from .buckets import Buckets, bucketed
 from .higher_order import refuse_unknown
+from .normalized import take_apart
 from .rows import by_rows
 from .runtime import Executable
 from .segments import make_executable
@@ -69,6 +70,7 @@ def _partition(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> tupl
     What reads memory first becomes an operator on the tensor that owns it, of which saved views are no part.
     """
     read_own_memory(joint.graph)
+    take_apart(joint.graph)
     for node in joint.graph.nodes:
         spec = registry.SPECS.get(overload_of(node.target) or "")
         if spec is not None and spec.random:
@@ -76,24 +78,42 @@ def _partition(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> tupl
             for result in [node] if len(spec.returns) == 1 else node.users:  # of several, each is saved by itself
                 result.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     # The partitioner's merging of equal nodes knows ATen's random ops by a list, and no others; XLA merges them anyway.
-    with functorch_config.patch(cse=False):
+    settings = {"cse": False}
+    if _has_images(joint.graph):  # whose activations are large, and cheap to compute again between two convolutions
+        settings["ban_recompute_materialized_backward"] = False
+    with functorch_config.patch(settings):
         return min_cut_rematerialization_partition(joint, inputs, **options)
+
+
+def _has_images(graph: torch.fx.Graph) -> bool:
+    """Whether there are convolutions over two dimensions or more."""
+    nodes = graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default)
+    return any(node.args[1].meta["val"].dim() >= 4 for node in nodes)
 
 
 def _static_inputs(graph: torch.fx.Graph, *, backward: bool) -> frozenset[int]:
     """Which inputs are parameters and buffers, which keep their memory from call to call.
 
-    The backward graph names what it got from the forward as the forward does, so they are found there by name.
+    The backward graph names what it got from the forward as the forward does, so they are found there by name. A token,
+    by which AOTAutograd orders effects, counts as an input of a graph for inference, but is none any more.
     """
     context = TracingContext.try_get()
-    if context is None or context.fw_metadata is None:
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None:
         return frozenset()
-    static = context.fw_metadata.static_input_indices
-    if not backward:
-        return frozenset(static)
-    names = {f"primals_{i + 1}" for i in static}
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    return frozenset(i for i, node in enumerate(placeholders) if node.target in names)
+    static = metadata.static_input_indices
+    names = [str(n.target) for n in graph.find_nodes(op="placeholder")]
+    if backward:
+        known = getattr(metadata, _STATIC, {f"primals_{i + 1}" for i in static})
+    elif names and names[0].startswith("arg"):
+        known = {f"arg{i}_1" for i in static}
+    else:
+        known = {names[i] for i in static}
+    setattr(metadata, _STATIC, known)
+    return frozenset(i for i, name in enumerate(names) if name in known)
+
+
+_STATIC = "_jaten_static"  # the names of such inputs, in torch's account of the forward graph
 
 
 def _written_inputs(values: Sequence[Any]) -> frozenset[int] | None:

@@ -166,6 +166,7 @@ def retarget(gm: torch.fx.GraphModule) -> None:
     for inner in graphs_in(gm):
         retarget(inner)
     _drop_tokens(gm.graph)
+    _conjugate_numbers(gm.graph)
     read_own_memory(gm.graph)
     for node in gm.graph.nodes:
         if node.op != "call_function":
@@ -187,6 +188,17 @@ def retarget(gm: torch.fx.GraphModule) -> None:
         if key in unwritten.OVERLOADS and unwritten.is_filled():
             _fill(gm.graph, node)
     gm.recompile()
+
+
+def _conjugate_numbers(graph: torch.fx.Graph) -> None:
+    """Takes out the conjugates of Python's numbers, which gradients have, and whose results are numbers, too."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten._conj.default):
+        value = node.args[0]
+        if isinstance(value, int | float | complex):
+            conjugate = {node: value.conjugate()}
+            for user in list(node.users):
+                user.args, user.kwargs = torch.fx.map_arg((user.args, user.kwargs), lambda n, c=conjugate: c.get(n, n))  # type: ignore[misc]  # what it gives need not be a node
+            graph.erase_node(node)
 
 
 def _fill(graph: torch.fx.Graph, node: torch.fx.Node) -> None:

@@ -1,0 +1,103 @@
+"""What batch and group normalization give, by operators that are cheap to compute again from their statistics.
+
+torch saves what a layer gives for the backward of the next one. Statistics are small and stay; the rest is a product
+and a sum for each element, which the partitioner may have the backward graph compute again, if it sees that.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+
+from .layout import has_symbolic_size
+
+_aten = torch.ops.aten
+# the places of weight, bias, and of what says that statistics are the batch's
+_BATCH: dict[Any, tuple[int, int, int]] = {
+    _aten._native_batch_norm_legit_functional.default: (1, 2, 5),
+    _aten.native_batch_norm.default: (1, 2, 5),
+    _aten._native_batch_norm_legit.no_stats: (1, 2, 3),
+}
+_GROUP = _aten.native_group_norm.default
+_COMPUTED = (torch.float32, torch.float64)  # half types are normalized in float32
+
+
+class _Writer:
+    """Adds operators to a graph before a node, with what they give as fake tensors."""
+
+    def __init__(self, graph: torch.fx.Graph, before: torch.fx.Node) -> None:
+        self._graph, self._before = graph, before
+
+    def __call__(self, op: Callable[..., Any], *args: Any) -> torch.fx.Node:
+        with self._graph.inserting_before(self._before):
+            node = self._graph.call_function(op, args)
+        values = torch.fx.map_arg(args, lambda n: n.meta["val"])
+        with detect_fake_mode(values) or torch.no_grad():
+            node.meta["val"] = op(*values)
+        return node
+
+
+def take_apart(graph: torch.fx.Graph) -> None:
+    """Has the results of such layers computed of their inputs and statistics, in a graph of forward and backward."""
+    for node in list(graph.nodes):
+        if node.op != "call_function" or (node.target not in _BATCH and node.target is not _GROUP):
+            continue
+        x = node.args[0].meta["val"]
+        parts = _parts(node)
+        if parts and x.dtype in _COMPUTED and node.meta["val"][1].dtype == x.dtype and not has_symbolic_size(x):
+            _rewrite(graph, node, parts)
+
+
+def _parts(node: torch.fx.Node) -> dict[int, torch.fx.Node]:
+    """The nodes that take the results of a layer, by their numbers; none where there is nothing to gain."""
+    found: dict[int, torch.fx.Node] = {}
+    for user in node.users:
+        if user.target is not operator.getitem or user.args[1] in found:
+            return {}
+        found[user.args[1]] = user  # type: ignore[index]  # it is a number
+    is_apart = node.target is _GROUP or bool(node.args[_BATCH[node.target][2]])
+    return found if 0 in found and is_apart else {}
+
+
+def _rewrite(graph: torch.fx.Graph, node: torch.fx.Node, parts: dict[int, torch.fx.Node]) -> None:
+    write = _Writer(graph, node.next)
+    statistics: list[Any] = []
+    for number in (1, 2):
+        new = write(operator.getitem, node, number)
+        if number in parts:
+            parts[number].replace_all_uses_with(new)
+            graph.erase_node(parts[number])
+        statistics.append(new)
+    by_group = node.target is _GROUP
+    weight, bias = node.args[1:3] if by_group else [node.args[i] for i in _BATCH[node.target][:2]]
+    spread = _of_groups if by_group else _of_channels
+    mean, factor = (spread(write, s, node.args) for s in statistics)
+    weight, bias = (None if p is None else _of_channels(write, p, node.args) for p in (weight, bias))
+    if weight is not None:
+        factor = write(_aten.mul.Tensor, factor, weight)
+    result = write(_aten.mul.Tensor, write(_aten.sub.Tensor, node.args[0], mean), factor)
+    if bias is not None:
+        result = write(_aten.add.Tensor, result, bias)
+    parts[0].replace_all_uses_with(result)
+    result.meta = parts[0].meta | {"val": parts[0].meta["val"]}
+    graph.erase_node(parts[0])
+
+
+def _of_channels(write: _Writer, value: Any, args: Sequence[Any]) -> torch.fx.Node:
+    """(C,) as it goes with (N, C, *)."""
+    ndim = args[0].meta["val"].dim()
+    return write(_aten.view.default, value, [1, -1, *[1] * (ndim - 2)])
+
+
+def _of_groups(write: _Writer, value: Any, args: Sequence[Any]) -> torch.fx.Node:
+    """(N, G) as it goes with (N, C, *): a value for each channel."""
+    n, channels, *inner = args[0].meta["val"].shape
+    groups = args[6]
+    each = write(
+        _aten.expand.default, write(_aten.view.default, value, [n, groups, 1]), [n, groups, channels // groups]
+    )
+    return write(_aten.view.default, write(_aten.clone.default, each), [n, channels, *[1] * len(inner)])
