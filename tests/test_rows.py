@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo
 
 from jaten_ops.backend import capture
 
@@ -25,8 +26,25 @@ CALLS: dict[str, tuple[Any, torch.Tensor, bool]] = {
     "a part of the rows": (lambda s: ZEROS.scatter_add(0, INDEX[:, None].expand(-1, 2), s[:, :2]), SOURCE, False),
     "repeated along the rows": (lambda s: ZEROS.scatter_add(0, INDEX[None, :4].expand(5, 4) % 3, s), SOURCE, False),
     "the wrong dimension": (lambda s: (s * 0).scatter_add(1, INDEX[:, None].expand(-1, 4), s), SOURCE, False),
+    **{
+        f"{kind}, {'with' if own else 'without'} what is there": (
+            lambda s, kind=kind, own=own: (ZEROS + 1.5).scatter_reduce(
+                0, INDEX[:, None].expand(-1, 4), s, kind, include_self=own
+            ),
+            SOURCE,
+            True,
+        )
+        for kind in ("prod", "mean", "amax", "amin", "sum")
+        for own in (True, False)
+        if own or kind != "sum"  # by rows in the backward graph alone
+    },
     "gather": (lambda s: s.gather(0, INDEX[:, None].expand(-1, 4)), SOURCE, False),
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -45,7 +63,7 @@ def test_values_and_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     (expected * weights).sum().backward()
     torch.testing.assert_close(x.grad, y.grad)
     forward, backward = seen
-    assert any("index_add" in target for target in forward) == is_by_rows
+    assert any("index_add" in target or "index_reduce" in target for target in forward) == is_by_rows
     assert any("index_select" in target for target in backward) == is_by_rows
 
 

@@ -1,7 +1,7 @@
 """Whole rows by their numbers, where a program repeats the numbers for each element, as graph networks do.
 
-`scatter_add` of an expanded index adds element by element. The same as `index_add` is ten times faster; ATen's kernel
-looks for such an index, too.
+`scatter_add` and `scatter_reduce` of an expanded index go element by element. The same as `index_add` and
+`index_reduce` is ten times faster; ATen's kernels look for such an index, too.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from .targets import overload_of
 
 
 def by_rows(gm: torch.fx.GraphModule, *, backward: bool) -> None:
-    """Makes `scatter_add` with such an index `index_add`, and in a backward graph `gather` `index_select`.
+    """Makes scatters with such an index the same by rows, and in a backward graph `gather` `index_select`.
 
     Elsewhere `gather` stays: it has another error for an index out of range.
     """
     for node in list(gm.graph.nodes):
         name = overload_of(node.target) if node.op == "call_function" else None
-        if name != "scatter_add" and not (name == "gather" and backward):
+        target = _target(node, name, backward)
+        if target is None:
             continue
         operand, dim, index, *source = node.args[:4]
         shapes = [_shape(x) for x in (operand, index, *source)]
@@ -33,12 +34,29 @@ def by_rows(gm: torch.fx.GraphModule, *, backward: bool) -> None:
             continue
         with gm.graph.inserting_before(node):
             flat = gm.graph.call_function(operator_of("view"), (numbers, [-1]))
-            target = operator_of("index_add" if name == "scatter_add" else "index_select")
-            new = gm.graph.call_function(target, (operand, dim, flat, *source))
+            new = gm.graph.call_function(
+                operator_of(target), (operand, dim, flat, *source, *node.args[4:]), node.kwargs
+            )
         flat.meta, new.meta = index.meta | {"val": numbers.meta["val"].reshape(-1)}, node.meta
         node.replace_all_uses_with(new)
         gm.graph.erase_node(node)
     gm.recompile()
+
+
+def _target(node: torch.fx.Node, name: str | None, backward: bool) -> str | None:
+    """The operator by rows, if there is one."""
+    if name == "scatter_reduce.two":
+        kind = node.args[4] if len(node.args) > 4 else node.kwargs.get("reduce")
+        if kind == "sum" and node.kwargs.get("include_self", True):
+            return "index_add"
+        # the mean of integers is rounded otherwise there
+        return "index_reduce" if kind in ("prod", "mean", "amax", "amin") and _is_float(node.args[0]) else None
+    return "index_add" if name == "scatter_add" else "index_select" if name == "gather" and backward else None
+
+
+def _is_float(node: Any) -> bool:
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _shape(node: Any) -> tuple[int, ...] | None:
