@@ -34,9 +34,8 @@ def by_rows(gm: torch.fx.GraphModule, *, backward: bool) -> None:
             continue
         with gm.graph.inserting_before(node):
             flat = gm.graph.call_function(operator_of("view"), (numbers, [-1]))
-            new = gm.graph.call_function(
-                operator_of(target), (operand, dim, flat, *source, *node.args[4:]), node.kwargs
-            )
+            more = (node.args[4:], node.kwargs) if target == "index_reduce" else ((), {})
+            new = gm.graph.call_function(operator_of(target), (operand, dim, flat, *source, *more[0]), more[1])
         flat.meta, new.meta = index.meta | {"val": numbers.meta["val"].reshape(-1)}, node.meta
         node.replace_all_uses_with(new)
         gm.graph.erase_node(node)

@@ -12,6 +12,7 @@ from jax.extend import core
 
 from jaten_ops.kernels import channels_last, correlation
 
+from .chains import shortened
 from .rules import MATRIX_RULES, RULES, Rule, bind, work_of
 from .steps import bodies_of, body_of
 from .stretches import in_stretches
@@ -34,7 +35,7 @@ def ordered(
     Args:
         fn: a JAX function.
         platform: what it runs on, by default JAX's first choice. Only a CPU's convolutions ask for an order, and only
-            there rows are gathered and scattered in stretches; elsewhere XLA chooses.
+            there rows are gathered and scattered in stretches, and long chains stored; elsewhere XLA chooses.
         taken: for each array that it takes the order in which its dimensions come; None for the program's.
         free: asked after `fn` was traced, for each result whether it may be left in any order.
         left: is filled with the order of each result, None for the program's.
@@ -49,7 +50,7 @@ def ordered(
         inputs = [_as_program(a, order) for a, order in zip(leaves, orders, strict=True)]
         program, shape = jax.make_jaxpr(fn, return_shape=True)(*jax.tree.unflatten(jax.tree.structure(arrays), inputs))
         if on_cpu:
-            program = in_stretches(program)
+            program = shortened(in_stretches(program))
         values = [Ordered(x.shape, {order: a}) for x, order, a in zip(inputs, orders, leaves, strict=True)]
         rules = RULES if on_cpu and _has_images(program.jaxpr) else MATRIX_RULES
         results = _run(program, values, rules)

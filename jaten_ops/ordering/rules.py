@@ -24,7 +24,7 @@ RULES: dict[str, Rule] = {}
 """Those of programs with convolutions."""
 
 
-_SIMPLE = """
+SIMPLE = """
 abs add add_any and ceil clamp convert_element_type copy eq floor ge gt is_finite le lt max min mul ne neg not or round
 select_n sign square stop_gradient sub xor
 """
@@ -89,7 +89,7 @@ def _elementwise(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | 
     return _results(equation, bind(equation, arrays), order)
 
 
-_FUSED = dict.fromkeys(ELEMENTWISE.split(), MUCH_WORK) | dict.fromkeys(_SIMPLE.split(), 1)
+_FUSED = dict.fromkeys(ELEMENTWISE.split(), MUCH_WORK) | dict.fromkeys(SIMPLE.split(), 1)
 _FUSED |= dict.fromkeys(_MOVES.split(), 0)
 
 

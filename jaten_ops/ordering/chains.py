@@ -1,0 +1,69 @@
+"""Long chains of cheap operations of which each step is used, as a recurrence that a program writes out: stored.
+
+XLA's CPU computes what is cheap anew wherever it is used. Of a chain whose every step is a result as well it computes
+each from the beginning, and takes time, and code, by the square of the length. Here some of the steps are stored.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.extend import core
+
+from jaten_ops.kernels.promotion import is_float
+from jaten_ops.kernels.stored import stored
+
+from .rules import SIMPLE, bind
+from .steps import ELEMENTWISE, Step, Value, list_steps, users_of
+
+# what XLA computes once, if it is used several times
+_EXPENSIVE = ELEMENTWISE - frozenset(SIMPLE.split())
+_MOVES = frozenset({"broadcast_in_dim", "concatenate", "pad", "reshape", "rev", "slice", "squeeze", "transpose"})
+_LONGEST = 16  # operations, one after the other
+
+
+def shortened(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """The program with steps of its long chains stored; the same object if it has none."""
+    if len(program.jaxpr.eqns) < _LONGEST:
+        return program
+    steps: list[Step] = []
+    operands = [Value(v.aval) for v in [*program.jaxpr.constvars, *program.jaxpr.invars]]
+    results = list_steps(program.jaxpr, operands, steps)
+    kept = _to_store(steps, users_of(steps, results))
+    if not kept:
+        return program
+
+    def run(*arrays: Any) -> list[Any]:
+        known = dict(zip(map(id, operands), [*program.consts, *arrays], strict=True))
+
+        def read(atom: Any) -> Any:
+            return known[id(atom)] if isinstance(atom, Value) else atom
+
+        for step in steps:
+            found = bind(step.equation, [read(a) for a in step.taken])
+            known.update(zip(map(id, step.made), found, strict=True))
+            if id(step) in kept:
+                known[id(step.made[0])] = stored(lambda a: a, found[0])
+        return [read(atom) for atom in results]
+
+    return jax.make_jaxpr(run)(*[v.aval for v in program.jaxpr.invars])
+
+
+def _to_store(steps: list[Step], users: dict[int, list[Any]]) -> set[int]:
+    """The steps, by their `id`, whose results are stored."""
+    kept: set[int] = set()
+    lengths: dict[int, int] = {}  # of the chain that each value is computed anew by
+    for step in steps:
+        is_move = step.name in _MOVES
+        if not is_move and step.name not in ELEMENTWISE:
+            continue
+        (made,), several = step.made, len(users.get(id(step.made[0]), ())) > 1
+        if several and step.name in _EXPENSIVE:
+            continue
+        length = max((lengths.get(id(v), 0) for v in step.values()), default=0) + (not is_move)
+        if several and not is_move and length >= _LONGEST and is_float(made.aval.dtype) and made.aval.size:
+            kept.add(id(step))
+        else:
+            lengths[id(made)] = length
+    return kept
