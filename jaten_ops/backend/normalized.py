@@ -89,8 +89,8 @@ def _rewrite(graph: torch.fx.Graph, node: torch.fx.Node, parts: dict[int, torch.
 
 def _of_channels(write: _Writer, value: Any, args: Sequence[Any]) -> torch.fx.Node:
     """(C,) as it goes with (N, C, *)."""
-    ndim = args[0].meta["val"].dim()
-    return write(_aten.view.default, value, [1, -1, *[1] * (ndim - 2)])
+    _, channels, *inner = args[0].meta["val"].shape
+    return write(_aten.view.default, value, [1, channels, *[1] * len(inner)])
 
 
 def _of_groups(write: _Writer, value: Any, args: Sequence[Any]) -> torch.fx.Node:

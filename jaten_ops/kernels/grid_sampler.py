@@ -6,10 +6,10 @@ Source: aten/src/ATen/native/GridSampler.h.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from jax import lax
 from jaten_ops.registry import kernel
 
 from .elementary import quotient
+from .indexing import IN_BOUNDS
 from .promotion import cast, compute_type
 from .resampling import cubic_weights
 
@@ -63,17 +64,31 @@ def _into(x: jax.Array, size: int, settings: _Settings) -> jax.Array:
     return x if settings.padding == _ZEROS else _clip(x, size)
 
 
-def _pick(image: jax.Array, positions: Sequence[jax.Array]) -> jax.Array:
-    """The pixels of image (N, C, ...) at whole positions (N, P), one array for each dimension: (N, C, P); 0 outside."""
-    sizes = image.shape[2:]
+def _places(sizes: Sequence[int], positions: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """Which whole positions (N, P), one array for each dimension, are in an image, and the pixels' numbers or 0."""
     valid = jnp.ones(positions[0].shape, bool)
     at = jnp.zeros(positions[0].shape, jnp.int32)
     for p, size in zip(positions, sizes, strict=True):
         valid = valid & (p >= 0) & (p < size)
         at = at * size + jnp.where(valid, p, 0).astype(at.dtype)
-    flat = image.reshape(*image.shape[:2], prod(sizes))
-    picked = jax.vmap(lambda plane, i: plane[:, i])(flat, jnp.where(valid, at, 0))
+    return valid, jnp.where(valid, at, 0)
+
+
+def _pick(image: jax.Array, positions: Sequence[jax.Array]) -> jax.Array:
+    """The pixels of image (N, C, ...) at such positions: (N, C, P); 0 outside."""
+    valid, at = _places(image.shape[2:], positions)
+    flat = image.reshape(*image.shape[:2], prod(image.shape[2:]))
+    picked = jax.vmap(lambda plane, i: plane[:, i])(flat, at)
     return jnp.where(valid[:, None], picked, np.zeros((), image.dtype))
+
+
+def _pick_rows(image: jax.Array, positions: Sequence[jax.Array]) -> jax.Array:
+    """The same, of the channels as rows, to which their gradients are added as such."""
+    valid, at = _places(image.shape[2:], positions)
+    pixels = prod(image.shape[2:])
+    rows = jnp.moveaxis(image.reshape(*image.shape[:2], pixels), 1, 2).reshape(-1, image.shape[1])
+    picked = rows.at[at + np.arange(len(at), dtype=at.dtype)[:, None] * pixels].get(mode=IN_BOUNDS)
+    return jnp.where(valid[:, None], jnp.moveaxis(picked, 2, 1), np.zeros((), image.dtype))
 
 
 def _neighbours(x: jax.Array, size: int, settings: _Settings) -> list[tuple[jax.Array, jax.Array | None]]:
@@ -90,7 +105,7 @@ def _neighbours(x: jax.Array, size: int, settings: _Settings) -> list[tuple[jax.
     return list(zip(map(lax.stop_gradient, shifted), cubic_weights(x - low), strict=True))
 
 
-def _sample(input, grid, interpolation_mode, padding_mode, align_corners):
+def _sample(input, grid, interpolation_mode, padding_mode, align_corners, pick=_pick):
     settings = _Settings(interpolation_mode, padding_mode, align_corners)
     compute = compute_type(input.dtype)
     image, points = cast(input, compute), cast(grid, compute)
@@ -101,7 +116,7 @@ def _sample(input, grid, interpolation_mode, padding_mode, align_corners):
     ]
     total = None
     for corner in product(*axes):
-        term = _pick(image, [position for position, _ in corner])
+        term = pick(image, [position for position, _ in corner])
         for _, weight in corner:
             term = term if weight is None else term * weight[:, None]
         total = term if total is None else total + term
@@ -113,17 +128,19 @@ def grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners):
     return _sample(input, grid, interpolation_mode, padding_mode, align_corners)
 
 
-def _sample_backward(
-    grad: jax.Array, image: jax.Array, grid: jax.Array, sample: Callable[[jax.Array, jax.Array], jax.Array]
-) -> tuple[jax.Array, jax.Array]:
-    _, pull = jax.vjp(sample, image, grid)
+_ROWS = 8  # channels that make a row
+
+
+def _sample_backward(grad: jax.Array, image: jax.Array, grid: jax.Array, *settings: Any) -> tuple[jax.Array, jax.Array]:
+    pick = _pick_rows if image.shape[1] >= _ROWS else _pick
+    _, pull = jax.vjp(lambda x, g: _sample(x, g, *settings, pick), image, grid)
     return pull(grad)
 
 
 @kernel("grid_sampler_2d_backward", "grid_sampler_3d_backward", "_grid_sampler_2d_cpu_fallback_backward")
 def grid_sampler_backward(grad_output, input, grid, *settings):
     mask = settings[3] if len(settings) == 4 else (True, True)
-    grads = _sample_backward(grad_output, input, grid, lambda x, g: _sample(x, g, *settings[:3]))
+    grads = _sample_backward(grad_output, input, grid, *settings[:3])
     return grads[0] if mask[0] else None, grads[1]
 
 
@@ -134,7 +151,7 @@ def cudnn_grid_sampler(self, grid):
 
 @kernel("cudnn_grid_sampler_backward")
 def cudnn_grid_sampler_backward(self, grid, grad_output):
-    return _sample_backward(grad_output, self, grid, lambda x, g: _sample(x, g, _BILINEAR, _ZEROS, True))
+    return _sample_backward(grad_output, self, grid, _BILINEAR, _ZEROS, True)
 
 
 def _coordinates(dtype: np.dtype, size: int, align_corners: bool) -> np.ndarray:

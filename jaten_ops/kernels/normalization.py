@@ -322,8 +322,9 @@ def _of_channels(x: jax.Array, like: jax.Array) -> jax.Array:
 
 def _of_groups(sums: jax.Array, like: jax.Array, group: int) -> jax.Array:
     """The means (N, G) of groups of (N, C, *), from the sums (N, C) of channels, as ATen makes them."""
-    count = math.prod(like.shape[1:]) // group
-    return jnp.sum(sums.reshape(like.shape[0], group, -1), 2) / np.asarray(count, like.dtype)
+    n, channels, *inner = like.shape
+    count = channels // group * math.prod(inner)
+    return jnp.sum(sums.reshape(n, group, channels // group), 2) / np.asarray(count, like.dtype)
 
 
 def _group_moments(x: jax.Array, group: int) -> tuple[jax.Array, jax.Array]:
