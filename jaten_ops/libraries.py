@@ -20,7 +20,7 @@ _HALF = ("bf16", "f16")
 
 _DIMS = r"\[([\d, ]*)\]"
 _STEP = re.compile(
-    r"(func\.func)"
+    r"func\.func (\w+)"
     rf"|(%\w+) = stablehlo\.transpose %\w+, dims = {_DIMS}"
     rf"|stablehlo\.dot_general (%\w+), (%\w+),(?: batching_dims = {_DIMS} x {_DIMS},)? contracting_dims = {_DIMS}"
     rf" x {_DIMS}.*?: \(tensor<([^>]*)>, tensor<([^>]*)>\)"
@@ -28,7 +28,12 @@ _STEP = re.compile(
 
 
 class Product(NamedTuple):
-    """A product of `batch` pairs of matrices, (rows, terms) and (terms, columns)."""
+    """A product of `batch` pairs of matrices, (rows, terms) and (terms, columns).
+
+    Attributes:
+        first_transposed, second_transposed: whether a factor is so in memory.
+        is_known: whether that can be told: not of what a function inside the program is given.
+    """
 
     dtype: str
     batch: int
@@ -37,6 +42,7 @@ class Product(NamedTuple):
     terms: int
     first_transposed: bool
     second_transposed: bool
+    is_known: bool = True
 
 
 def _numbers(text: str) -> list[int]:
@@ -50,11 +56,12 @@ def _type(text: str) -> tuple[list[int], str]:
 
 def products(text: str) -> Iterator[Product]:
     """The matrix products of a program, by its text in StableHLO; transpositions of a factor count as its own."""
-    swapped: set[str] = set()
+    swapped, is_inner = set[str](), False
     for found in _STEP.finditer(text):
         function, name, dims, a, b, batch, _, of_a, of_b, type_a, type_b = found.groups()
         if function:  # names are a function's own
             swapped.clear()
+            is_inner = function == "private"
         elif name:
             *first, last, before = order = _numbers(dims) if dims.count(",") else [0, 0]
             if first == list(range(len(first))) and (last, before) == (len(order) - 1, len(order) - 2):
@@ -68,6 +75,7 @@ def products(text: str) -> Iterator[Product]:
                 *(dtype, several, math.prod(shape_a) // each, math.prod(shape_b) // each, terms),
                 first_transposed=(max(sums, default=0) != len(shape_a) - 1) != (a in swapped),
                 second_transposed=(max(at_b, default=0) == len(shape_b) - 1) != (b in swapped),
+                is_known=not (is_inner and (a.startswith("%arg") or b.startswith("%arg"))),
             )
 
 
@@ -77,12 +85,14 @@ def suits_eigen(text: str) -> bool:
     for product in products(text):
         if product.dtype in _HALF:  # for which YNNPACK has kernels of its own
             return False
-        if product.dtype != "f32" or product.first_transposed or 1 in (product.rows, product.columns):
+        if product.dtype != "f32" or 1 in (product.rows, product.columns):
+            continue
+        if product.first_transposed and product.is_known:
             continue
         elements = product.batch * product.terms * product.columns
-        if product.batch == 1:
+        if product.batch == 1 and product.is_known:
             saved += elements * product.rows / _ROWS
-        if product.second_transposed:
+        if product.second_transposed or not product.is_known:
             far = _FAR_COSTS if product.terms >= _FAR else 1.0
             spent += elements * (far if product.batch == 1 else _OF_BATCH_COSTS)
     return saved > spent
