@@ -29,7 +29,7 @@ def register() -> None:
 
     @functools.wraps(inductor)
     def compile_fx(self: Any, gm: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
-        made = tree_leaves([node.meta.get("example_value") for node in getattr(gm, "graph", torch.fx.Graph()).nodes])
+        made = tree_leaves([node.meta.get("example_value") for node in gm.graph.nodes])
         if _is_on_jax(inputs) or _is_on_jax(made):
             return torch._dynamo.lookup_backend("jaten")(gm, inputs)
         return inductor(self, gm, inputs, **options)

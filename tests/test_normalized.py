@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch._dynamo
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from jaten_ops.backend import capture
 
@@ -102,3 +103,25 @@ def test_less_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compile(model, backend="jaten")(x).sum().backward()
     less, more = kept
     assert less * factor <= more
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_checkpointed_layers(device: str) -> None:
+    """The backward computes them again, when their running statistics have been written to."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = nn.Sequential(_convolved(_BATCH, nn.SiLU), nn.BatchNorm2d(2, momentum=None), nn.GroupNorm(2, 2)).to(device)
+    other, x = copy.deepcopy(model), torch.randn(4, 3, 16, 16).to(device)
+
+    def loss(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(m, x, use_reentrant=False).square().sum()
+
+    for _ in range(2):
+        torch.compile(loss, backend="jaten")(model, x).backward()
+        loss(other, x).backward()
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        assert p.grad is not None
+        assert q.grad is not None
+        scale = max(1.0, float(q.grad.abs().max()))
+        torch.testing.assert_close(p.grad / scale, q.grad / scale, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(dict(model.named_buffers()), dict(other.named_buffers()), rtol=1e-4, atol=1e-4)

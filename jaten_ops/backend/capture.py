@@ -108,7 +108,7 @@ def _static_inputs(graph: torch.fx.Graph, *, backward: bool) -> frozenset[int]:
     elif names and names[0].startswith("arg"):
         known = {f"arg{i}_1" for i in static}
     else:
-        known = {names[i] for i in static}
+        known = {names[i] for i in static if i < len(names)}
     setattr(metadata, _STATIC, known)
     return frozenset(i for i, name in enumerate(names) if name in known)
 

@@ -2,6 +2,10 @@
 
 torch saves what a layer gives for the backward of the next one. Statistics are small and stay; the rest is a product
 and a sum for each element, which the partitioner may have the backward graph compute again, if it sees that.
+
+Running statistics have no part in that: in a backward graph they would be those from before the forward pass, which
+writes to them. So the backward of a layer takes none, and a layer that activation checkpointing computes again is one
+without.
 """
 
 from __future__ import annotations
@@ -23,26 +27,33 @@ _BATCH: dict[Any, tuple[int, int, int]] = {
     _aten._native_batch_norm_legit.no_stats: (1, 2, 3),
 }
 _GROUP = _aten.native_group_norm.default
+_WITHOUT_RUNNING = _aten._native_batch_norm_legit.no_stats
+_BACKWARD = _aten.native_batch_norm_backward.default
 _COMPUTED = (torch.float32, torch.float64)  # half types are normalized in float32
 
 
 class _Writer:
-    """Adds operators to a graph before a node, with what they give as fake tensors."""
+    """Adds operators to a graph behind a layer, with what they give as fake tensors, and else noted as the layer is."""
 
-    def __init__(self, graph: torch.fx.Graph, before: torch.fx.Node) -> None:
-        self._graph, self._before = graph, before
+    def __init__(self, graph: torch.fx.Graph, layer: torch.fx.Node) -> None:
+        self._graph, self._before = graph, layer.next
+        self._meta = {k: v for k, v in layer.meta.items() if k not in ("val", "tensor_meta")}
 
     def __call__(self, op: Callable[..., Any], *args: Any) -> torch.fx.Node:
         with self._graph.inserting_before(self._before):
             node = self._graph.call_function(op, args)
         values = torch.fx.map_arg(args, lambda n: n.meta["val"])
         with detect_fake_mode(values) or torch.no_grad():
-            node.meta["val"] = op(*values)
+            node.meta = self._meta | {"val": op(*values)}
         return node
 
 
 def take_apart(graph: torch.fx.Graph) -> None:
     """Has the results of such layers computed of their inputs and statistics, in a graph of forward and backward."""
+    for node in graph.find_nodes(op="call_function", target=_BACKWARD):
+        before, (x, running, train) = node.args, (node.args[1].meta["val"], node.args[3:5], node.args[7])
+        if train and x.dtype in _COMPUTED and running != (None, None):
+            node.args = (*before[:3], None, None, *before[5:])
     for node in list(graph.nodes):
         if node.op != "call_function" or (node.target not in _BATCH and node.target is not _GROUP):
             continue
@@ -64,10 +75,11 @@ def _parts(node: torch.fx.Node) -> dict[int, torch.fx.Node]:
 
 
 def _rewrite(graph: torch.fx.Graph, node: torch.fx.Node, parts: dict[int, torch.fx.Node]) -> None:
-    write = _Writer(graph, node.next)
+    write = _Writer(graph, node)
     statistics: list[Any] = []
+    source = _without_running(write, node) if "recompute" in node.meta else node
     for number in (1, 2):
-        new = write(operator.getitem, node, number)
+        new = write(operator.getitem, source, number)
         if number in parts:
             parts[number].replace_all_uses_with(new)
             graph.erase_node(parts[number])
@@ -85,6 +97,14 @@ def _rewrite(graph: torch.fx.Graph, node: torch.fx.Node, parts: dict[int, torch.
     parts[0].replace_all_uses_with(result)
     result.meta = parts[0].meta | {"val": parts[0].meta["val"]}
     graph.erase_node(parts[0])
+
+
+def _without_running(write: _Writer, layer: torch.fx.Node) -> torch.fx.Node:
+    """A layer of the same statistics, which XLA computes once, but for a batch alone."""
+    if layer.target in (_GROUP, _WITHOUT_RUNNING):
+        return layer
+    x, weight, bias, _, _, *settings = layer.args
+    return write(_WITHOUT_RUNNING, x, weight, bias, *settings)
 
 
 def _of_channels(write: _Writer, value: Any, args: Sequence[Any]) -> torch.fx.Node:
