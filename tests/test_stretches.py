@@ -114,6 +114,12 @@ def test_results_are_the_same(program: Callable[..., Any]) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def _assert_near(got: torch.Tensor, exact: torch.Tensor) -> None:
+    """Sums of hundreds of float32, whose order torch's threads change, beside those in float64."""
+    scale = exact.detach().abs().max()
+    torch.testing.assert_close(got.double() / scale, exact.detach() / scale, rtol=0, atol=2e-6)
+
+
 @pytest.mark.parametrize("edges", [EDGES, EDGES - EDGES % 256, 4096 + 1])
 def test_a_compiled_graph_network(edges: int, monkeypatch: pytest.MonkeyPatch) -> None:
     loops: list[int] = []
@@ -124,10 +130,10 @@ def test_a_compiled_graph_network(edges: int, monkeypatch: pytest.MonkeyPatch) -
     def layer(x: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(x).index_add(0, target, x[source] * 2).relu()
 
-    x, y = (torch.from_numpy(X).clone().requires_grad_() for _ in range(2))
+    x, y = torch.from_numpy(X).clone().requires_grad_(), torch.from_numpy(X).double().requires_grad_()
     torch.compile(layer, backend="jaten")(x).square().sum().backward()
     layer(y).square().sum().backward()
-    torch.testing.assert_close(x.grad, y.grad)
+    _assert_near(x.grad, y.grad)
     assert len(loops) == 2
 
 
@@ -142,8 +148,8 @@ def test_a_step() -> None:
         return loss
 
     loss = jaten_ops.compile_step(update, x)()
-    y = torch.from_numpy(X).clone().requires_grad_()
+    y = torch.from_numpy(X).double().requires_grad_()
     expected = torch.zeros_like(y).index_add(0, torch.from_numpy(TARGET), y[torch.from_numpy(SOURCE)]).square().sum()
     expected.backward()
-    torch.testing.assert_close(loss.cpu(), expected)
-    torch.testing.assert_close(x.grad.cpu(), y.grad)
+    _assert_near(loss.detach().cpu(), expected)
+    _assert_near(x.grad.cpu(), y.grad)
