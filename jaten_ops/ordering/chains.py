@@ -6,16 +6,16 @@ each from the beginning, and takes time, and code, by the square of the length. 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 from jax.extend import core
 
 from jaten_ops.kernels.promotion import is_float
 from jaten_ops.kernels.stored import stored
 
-from .rules import SIMPLE, bind
-from .steps import ELEMENTWISE, Step, Value, list_steps, users_of
+from .rules import SIMPLE
+from .steps import ELEMENTWISE, Listed, Step
 
 # what XLA computes once, if it is used several times
 _EXPENSIVE = ELEMENTWISE - frozenset(SIMPLE.split())
@@ -27,27 +27,14 @@ def shortened(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """The program with steps of its long chains stored; the same object if it has none."""
     if len(program.jaxpr.eqns) < _LONGEST:
         return program
-    steps: list[Step] = []
-    operands = [Value(v.aval) for v in [*program.jaxpr.constvars, *program.jaxpr.invars]]
-    results = list_steps(program.jaxpr, operands, steps)
-    kept = _to_store(steps, users_of(steps, results))
-    if not kept:
-        return program
+    listed = Listed(program)
+    kept = _to_store(listed.steps, listed.users)
 
-    def run(*arrays: Any) -> list[Any]:
-        known = dict(zip(map(id, operands), [*program.consts, *arrays], strict=True))
+    def apply(step: Step, known: dict[int, Any]) -> Sequence[Any]:
+        found = step.apply(known)
+        return [stored(lambda a: a, found[0])] if id(step) in kept else found
 
-        def read(atom: Any) -> Any:
-            return known[id(atom)] if isinstance(atom, Value) else atom
-
-        for step in steps:
-            found = bind(step.equation, [read(a) for a in step.taken])
-            known.update(zip(map(id, step.made), found, strict=True))
-            if id(step) in kept:
-                known[id(step.made[0])] = stored(lambda a: a, found[0])
-        return [read(atom) for atom in results]
-
-    return jax.make_jaxpr(run)(*[v.aval for v in program.jaxpr.invars])
+    return listed.applied(apply) if kept else program
 
 
 def _to_store(steps: list[Step], users: dict[int, list[Any]]) -> set[int]:

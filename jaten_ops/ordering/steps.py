@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 from jax.extend import core
 
 from .rules import ELEMENTWISE as _NAMES
+from .rules import bind
 
 ELEMENTWISE = frozenset(_NAMES.split())
 _CALLS = frozenset({"custom_jvp_call", "jit", "pjit"})
@@ -56,6 +58,10 @@ class Step:
 
     def values(self) -> list[Value]:
         return [v for v in self.taken if isinstance(v, Value)]
+
+    def apply(self, known: dict[int, Any]) -> Sequence[Any]:
+        """What it makes of values that are known by their `id`."""
+        return bind(self.equation, [known[id(a)] if isinstance(a, Value) else a for a in self.taken])
 
 
 def list_steps(jaxpr: Any, operands: Sequence[Any], steps: list[Any], kind: type[Step] = Step) -> list[Any]:
@@ -105,3 +111,33 @@ def users_of(steps: Sequence[Step], results: Sequence[Any]) -> dict[int, list[An
         for value in step.values():
             users.setdefault(id(value), []).append(step)
     return users
+
+
+class Listed:
+    """A program as steps.
+
+    Attributes:
+        steps: in their order.
+        users: as `users_of` has them.
+    """
+
+    def __init__(self, program: core.ClosedJaxpr) -> None:
+        self._program = program
+        self._operands = [Value(v.aval) for v in [*program.jaxpr.constvars, *program.jaxpr.invars]]
+        self.steps: list[Step] = []
+        self._results = list_steps(program.jaxpr, self._operands, self.steps)
+        self.users = users_of(self.steps, self._results)
+
+    def applied(self, apply: Callable[[Step, dict[int, Any]], Sequence[Any]]) -> core.ClosedJaxpr:
+        """The program in which `apply` makes what each step does, of the values that are known by their `id`.
+
+        It may make nothing of a step, if nothing else takes what that would.
+        """
+
+        def run(*arrays: Any) -> list[Any]:
+            known = dict(zip(map(id, self._operands), [*self._program.consts, *arrays], strict=True))
+            for step in self.steps:
+                known.update(zip(map(id, step.made), apply(step, known), strict=False))
+            return [known[id(atom)] if isinstance(atom, Value) else atom for atom in self._results]
+
+        return jax.make_jaxpr(run)(*[v.aval for v in self._program.jaxpr.invars])

@@ -11,12 +11,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 from jax import lax
 from jax.extend import core
 
 from .rules import bind
-from .steps import ELEMENTWISE, Step, Value, list_steps, users_of
+from .steps import ELEMENTWISE, Listed, Step, Value
 
 _SCATTERS = frozenset({"scatter", "scatter-add", "scatter-max", "scatter-min", "scatter-mul", "scatter-sub"})
 _LEAST = 2**20  # bytes of rows that do not stay in a cache
@@ -27,29 +26,18 @@ def in_stretches(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """The program in which such rows are computed in stretches; the same object if there are none."""
     if not any(e.primitive.name in _SCATTERS and _bytes(e.invars[2].aval) >= _LEAST for e in program.jaxpr.eqns):
         return program
-    steps: list[Step] = []
-    operands = [Value(v.aval) for v in [*program.jaxpr.constvars, *program.jaxpr.invars]]
-    results = list_steps(program.jaxpr, operands, steps)
-    users = users_of(steps, results)
+    listed = Listed(program)
+    steps, users = listed.steps, listed.users
     loops = {id(loop.scatter): loop for i, _ in enumerate(steps) if (loop := _loop_at(steps, i, users)) is not None}
-    if not loops:
-        return program
     inner = {id(s) for loop in loops.values() for s, _ in loop.steps}
 
-    def run(*arrays: Any) -> list[Any]:
-        known = dict(zip(map(id, operands), [*program.consts, *arrays], strict=True))
+    def apply(step: Step, known: dict[int, Any]) -> Sequence[Any]:
+        if id(step) in inner:
+            return ()
+        loop = loops.get(id(step))
+        return step.apply(known) if loop is None else [loop.run(known)]
 
-        def read(atom: Any) -> Any:
-            return known[id(atom)] if isinstance(atom, Value) else atom
-
-        for step in steps:
-            if id(step) not in inner:
-                loop = loops.get(id(step))
-                found = bind(step.equation, [read(a) for a in step.taken]) if loop is None else [loop.run(known)]
-                known.update(zip(map(id, step.made), found, strict=True))
-        return [read(atom) for atom in results]
-
-    return jax.make_jaxpr(run)(*[v.aval for v in program.jaxpr.invars])
+    return listed.applied(apply) if loops else program
 
 
 def _bytes(aval: Any) -> int:
