@@ -1,6 +1,6 @@
 # One command for each task. `make demo` and `make test` set up everything they need.
 
-PYTHON ?= python3.11
+PYTHON ?= $(shell tools/find_python.sh)
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -11,7 +11,7 @@ help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 $(INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	python="$(PYTHON)" && test -n "$$python" && "$$python" -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,lint,codegen,examples]'
 	touch $@

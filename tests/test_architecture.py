@@ -27,6 +27,7 @@ PUBLIC = {
 # What a test file is about when it is not one module: the stem says so.
 SUBJECTS = {
     "architecture": "the rules of the source tree",
+    "installing": "wheels, source distributions and editable installs",
     "dynamic_shapes": "sizes and positions that change from call to call, under torch.compile",
     "extremal": "elementwise operators and reductions at the edges of their dtypes",
     "graphs": "what capture records, on plain tensors and on the device jax",
