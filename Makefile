@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test sweep page lint types codegen check coverage bench profile clean help
+.PHONY: demo test sweep combinations page lint types codegen check coverage bench profile clean help
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -24,6 +24,9 @@ test: $(INSTALLED) ## the tests, a stratified sample of the op sweep among them
 
 sweep: $(INSTALLED) ## every check over all of PyTorch's op database: hours; --resume takes it up again
 	$(BIN)/python -m tests.sweep
+
+combinations: $(INSTALLED) ## programs x ways to run them x what surrounds them: two hours; OPTIONS='--most 500' takes a draw
+	$(BIN)/python -m tests.combinations $(OPTIONS)
 
 page: $(INSTALLED) ## coverage and the last sweep as one page, build/coverage.html
 	$(BIN)/python -m tools.codegen coverage --html $(addprefix --report ,$(wildcard build/sweep.json))

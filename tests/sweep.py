@@ -10,24 +10,25 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import importlib.metadata
 import json
 import os
 import sys
-import time
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
 from tools.codegen import sweeps
 
-from .sweep_items import HELD, Record, groups
-from .sweep_pool import ROOT, Pool
+from .long_run import Progress, follow, read_lines
+from .pool import ROOT, Pool
+from .sweep_items import HELD, Item, Record, groups, record
 
-_LINE_EVERY = 30.0  # seconds between lines of progress where there is no terminal
+COMMAND = (sys.executable, "-m", "tests.sweep_worker")
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -53,22 +54,6 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def read_lines(path: Path) -> dict[tuple[str, str, str], Record]:
-    """The records of a file of lines; of an item that it has twice, the last. A line broken off is left out."""
-    records = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            record = Record(**json.loads(line))
-        except json.JSONDecodeError:
-            continue
-        records[record.key] = record
-    return records
-
-
-def _line(record: Record) -> str:
-    return json.dumps(record.to_json()) + "\n"
-
-
 def document(records: Iterable[Record], options: argparse.Namespace) -> dict[str, Any]:
     """The report: what was run with what, totals, and each item."""
     records = sorted(records, key=lambda r: r.key)
@@ -85,33 +70,9 @@ def document(records: Iterable[Record], options: argparse.Namespace) -> dict[str
     }
 
 
-class _Progress:
-    """Items done, failed, their rate and the time that remains: one line on a terminal, else a line now and then."""
-
-    def __init__(self, total: int, stream: TextIO) -> None:
-        self.total, self._stream = total, stream
-        self._start = self._last = time.monotonic()
-        self._terminal = stream.isatty()
-        self._failed = self._done = 0
-
-    def add(self, record: Record | None) -> None:
-        if record is not None:
-            self._done += 1
-            self._failed += record.status == "failed"
-        now = time.monotonic()
-        if self._terminal:
-            print(f"\r\033[K{self._line(now)}", end="", file=self._stream, flush=True)
-        elif now - self._last >= _LINE_EVERY:
-            self._last = now
-            print(self._line(now), file=self._stream, flush=True)
-
-    def end(self) -> None:
-        print(("\r\033[K" if self._terminal else "") + self._line(time.monotonic()), file=self._stream, flush=True)
-
-    def _line(self, now: float) -> str:
-        rate = self._done / max(now - self._start, 1e-9)
-        left = datetime.timedelta(seconds=round((self.total - self._done) / rate)) if self._done else "?"
-        return f"{self._done} of {self.total} done, {self._failed} failed, {rate:.2f}/s, {left} left"
+def lost(most: int | None, item: Item, seconds: float, how: str) -> Record:
+    """The record of an item at which its worker was lost."""
+    return record(item, most, "failed", seconds=seconds, failed=1, failures=[how])
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -120,28 +81,19 @@ def main(arguments: list[str] | None = None) -> int:
     lines = options.report.with_suffix(".jsonl")
     lines.parent.mkdir(parents=True, exist_ok=True)
     table = groups(options.checks, options.opinfo, options.dtypes, options.most, options.shard)
-    before = read_lines(lines) if options.resume or options.again else {}
+    before = read_lines(lines, Record) if options.resume or options.again else {}
     records = {k: r for k, r in before.items() if r.most == options.most}
     kept = {k for k, r in records.items() if not (options.again and r.status == "failed")}
     table = [left for group in table if (left := [item for item in group if item.key not in kept])]
     cache = Path(options.cache) if options.cache else None
-    pool = Pool(table, min(options.jobs, len(table)), options.most, options.timeout, cache)
-    progress = _Progress(sum(map(len, table)), sys.stderr)
-    with lines.open("w", encoding="utf-8") as stream:
-        stream.writelines(_line(record) for record in records.values())
-        try:
-            for record in pool.records(1.0):
-                progress.add(record)
-                if record is not None:
-                    records[record.key] = record
-                    stream.write(_line(record))
-                    stream.flush()
-        except KeyboardInterrupt:
-            print("\nbroken off: --resume takes it up", file=sys.stderr)
-        finally:
-            progress.end()
-            report = document(records.values(), options)
-            options.report.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    pool = Pool(
+        table, min(options.jobs, len(table)), options.timeout, cache, COMMAND,
+        lambda answer: Record(**answer), functools.partial(lost, options.most), {"most": options.most},
+    )  # fmt: skip
+    progress = Progress(sum(map(len, table)), sys.stderr)
+    follow(pool, records, lines, progress)
+    report = document(records.values(), options)
+    options.report.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     for check, counts in report["totals"]["by_check"].items():
         print(f"{check}: " + ", ".join(f"{n} {status}" for status, n in counts.items()))
     print(f"written: {options.report}")

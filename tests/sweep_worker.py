@@ -1,55 +1,9 @@
-"""A process that runs items of the sweep: one JSON object a line in, one a line out. Started by tests/sweep_pool.py."""
+"""A process that runs items of the sweep. Started by the pool."""
 
-from __future__ import annotations
-
-import gc
-import json
-import os
-import signal
 import sys
-import time
-import warnings
-from pathlib import Path
-
-import jax
-import torch
-import torch._dynamo
 
 from . import sweep_items
-
-_MEMORY = 2 << 30  # bytes above which what was compiled is forgotten, and if that frees nothing the worker replaced
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE
-
-
-def _forget() -> None:
-    jax.clear_caches()
-    torch._dynamo.reset()
-    gc.collect()
-
-
-def main() -> int:
-    # what torch or XLA print must not come between the answers
-    with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as answers:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
-        warnings.simplefilter("ignore")
-        torch.set_num_threads(1)
-        print("{}", file=answers, flush=True)
-        for line in sys.stdin:
-            request = json.loads(line)
-            start = time.monotonic()
-            record = sweep_items.run(sweep_items.Item(**request["item"]), request["most"])
-            record.seconds = round(time.monotonic() - start, 2)
-            if _resident() > _MEMORY:
-                _forget()
-            answer = {"record": record.to_json(), "tired": _resident() > _MEMORY}
-            print(json.dumps(answer), file=answers, flush=True)
-    return 0
-
+from .serving import serve
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(lambda item, options: sweep_items.run(sweep_items.Item(**item), options["most"])))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests import checks, exceptions, sweep, sweep_items
+from tests import checks, exceptions, long_run, sweep, sweep_items
+from tests.pool import Pool
 from tests.sweep_items import Item, Record
-from tests.sweep_pool import Pool
 from tools.codegen import sweeps
 
 _WORKER = """
@@ -30,7 +31,10 @@ for line in sys.stdin:
 
 def _pool(names: list[str], script: str = _WORKER) -> Pool:
     items = [Item("values", name, "float32", name) for name in names]
-    return Pool([items], jobs=1, most=1, timeout=2.0, cache=None, command=[sys.executable, "-c", script])
+    return Pool(
+        [items], jobs=1, timeout=2.0, cache=None, command=[sys.executable, "-c", script],
+        read=lambda answer: Record(**answer), lost=functools.partial(sweep.lost, 1),
+    )  # fmt: skip
 
 
 def test_a_crash_and_a_timeout_are_failures_of_their_items() -> None:
@@ -89,7 +93,7 @@ def test_a_sweep_is_taken_up(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     arguments = ["--opinfo", "neg", "--checks", "values", "--dtypes", "float32", "int8", "--most", "1", "--jobs", "1"]
     arguments += ["--cache", "", "--report", str(report)]
     assert sweep.main([*arguments, "--resume"]) == 1
-    assert {k[2] for k in sweep.read_lines(lines)} == {"float32", "int8"}
+    assert {k[2] for k in long_run.read_lines(lines, Record)} == {"float32", "int8"}
     first = sweeps.read([report])
     assert {i["dtype"]: i["status"] for i in first.items} == {"float32": "failed", "int8": "passed"}
     assert sweep.main([*arguments, "--again"]) == 0

@@ -1,4 +1,4 @@
-"""Worker processes of the sweep: a crash or a timeout is the failure of one item, and the next one starts afresh."""
+"""Worker processes for long runs of checks: a crash or a timeout fails one item, and the next one starts afresh."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ import os
 import queue
 import select
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .sweep_items import Item, Record, record
-
 ROOT = Path(__file__).parents[1]
-COMMAND = (sys.executable, "-m", "tests.sweep_worker")
 _START = 300.0  # seconds that a worker may take to import everything
 
 
@@ -100,33 +96,38 @@ class Pool:
     """Runs groups of items in worker processes; a group stays in one, which compiles what its items share once.
 
     Args:
-        groups: the items of each OpInfo.
+        groups: lists of items, which are dataclasses.
         jobs: how many processes.
-        most: samples an item.
         timeout: seconds an item.
         cache: the directory of XLA's compilation cache, or None.
-        command: starts a worker.
+        command: starts a worker, which calls `tests.serving.serve`.
+        read: makes a record of a worker's answer.
+        lost: makes the record of an item at which its worker was lost, of the item, its seconds, and how.
+        options: what each request says beside the item.
     """
 
     def __init__(
         self,
-        groups: Sequence[Sequence[Item]],
+        groups: Sequence[Sequence[Any]],
         jobs: int,
-        most: int | None,
         timeout: float,
         cache: Path | None,
-        command: Sequence[str] = COMMAND,
+        command: Sequence[str],
+        read: Callable[[Any], Any],
+        lost: Callable[[Any, float, str], Any],
+        options: Any = None,
     ) -> None:
-        self._groups: queue.SimpleQueue[Sequence[Item]] = queue.SimpleQueue()
+        self._groups: queue.SimpleQueue[Sequence[Any]] = queue.SimpleQueue()
         for group in groups:
             self._groups.put(group)
-        self._most, self._timeout, self._cache, self._command = most, timeout, cache, command
-        self._done: queue.SimpleQueue[Record | Exception | None] = queue.SimpleQueue()
+        self._timeout, self._cache, self._command = timeout, cache, command
+        self._read, self._lost, self._options = read, lost, options
+        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._workers: set[_Worker] = set()
         self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(jobs)]
 
-    def records(self, wait: float) -> Iterator[Record | None]:
+    def records(self, wait: float) -> Iterator[Any]:
         """What became of the items, as they are done; None each time that so many seconds went by without one."""
         for thread in self._threads:
             thread.start()
@@ -175,17 +176,17 @@ class Pool:
         self._workers.discard(worker)
         worker.end()
 
-    def _run(self, item: Item, worker: _Worker) -> _Worker | None:
+    def _run(self, item: Any, worker: _Worker) -> _Worker | None:
         """Runs an item; returns its worker if that can go on."""
         start = time.monotonic()
         try:
-            answer = worker.ask({"item": asdict(item), "most": self._most}, self._timeout)
+            answer = worker.ask({"item": asdict(item), "options": self._options}, self._timeout)
         except _Lost as error:
             seconds = round(time.monotonic() - start, 2)
-            self._done.put(record(item, self._most, "failed", seconds=seconds, failed=1, failures=[str(error)]))
+            self._done.put(self._lost(item, seconds, str(error)))
             self._end(worker)
             return None
-        self._done.put(Record(**answer["record"]))
+        self._done.put(self._read(answer["record"]))
         if answer["tired"]:
             self._end(worker)
             return None

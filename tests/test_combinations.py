@@ -1,0 +1,83 @@
+"""Programs, ways to run them and what surrounds them, crossed: a sample. `python -m tests.combinations` runs all."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections import Counter
+
+import pytest
+import torch
+
+from tests.combinations import table
+from tests.combinations.programs import PROGRAMS, TRAITS
+from tests.combinations.refusals import REFUSALS, Refusal
+from tests.combinations.surroundings import SURROUNDINGS
+from tests.combinations.table import Case, cases, run
+from tests.combinations.ways import WAYS
+
+
+def _sample() -> list[Case]:
+    """A draw in which each way meets each kind of program, and each surrounding and each program come once at least."""
+    left = cases()
+    random.Random(0).shuffle(left)
+    seen: Counter[str] = Counter()
+    taken = []
+    for case in left:
+        if not seen[case.program] or not seen[case.surrounding] or seen[case.way] < 8:
+            taken.append(case)
+            seen.update([case.program, case.surrounding, case.way])
+    return sorted(taken, key=lambda c: c.key)
+
+
+@pytest.mark.parametrize("case", _sample(), ids=str)
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_combination(case: Case) -> None:
+    record = run(case)
+    assert record.status in ("passed", "refused", "not torch's"), record.reason
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_are_programs_of_torch(name: str) -> None:
+    """Each runs by itself, of each size, or its combinations would compare an error with an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for size in (3, 5):
+            PROGRAMS[name].plain(*PROGRAMS[name].make_inputs(size=size))
+
+
+def test_everything_is_met() -> None:
+    met = {part for c in cases() for part in c.key}
+    assert met >= {*WAYS, *SURROUNDINGS, *PROGRAMS, "as_jax", "compile_step"}
+    assert all(p.traits <= TRAITS.keys() for p in PROGRAMS.values())
+    assert len({c.key for c in cases()}) == len(cases())
+
+
+def test_every_refusal_is_of_a_combination() -> None:
+    for row in REFUSALS:
+        assert any(table.refusal_of(c, PROGRAMS[c.program]) is row for c in cases()), row
+
+
+def test_the_judge_sees_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A way whose results are off by a little, of another dtype, or somewhere else, fails."""
+    case = Case("device", "a call", "polynomial")
+    way = WAYS["device"]
+    wrong = {
+        "close": lambda r: r * (1 + 1e-6),
+        "float32": lambda r: r.float(),
+        "a tensor on cpu": lambda r: r.cpu(),
+        "structure": lambda r: [r],
+        "carrier": lambda r: r._carrier,
+    }
+    for words, change in wrong.items():
+        changed = type(way)(way.name, way.device, lambda p, s, change=change: lambda *a: change(p.fn(*a)))
+        monkeypatch.setitem(table.WAYS, "device", changed)
+        record = run(case)
+        assert record.status == "failed"
+        assert words in record.reason or "inside" in record.reason, (words, record.reason)
+    monkeypatch.setitem(table.WAYS, "device", way)
+    assert run(case).status == "passed"
+    row = Refusal("device", "a call", "poly*", "ValueError", "no", "of a test")
+    monkeypatch.setattr("tests.combinations.refusals.REFUSALS", (row,))
+    assert run(case).status == "failed"
+    assert torch.get_default_dtype() is torch.float32
