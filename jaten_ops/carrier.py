@@ -10,6 +10,7 @@ import functools
 import jax
 import torch
 
+from . import attributes
 from .aliasing import View, row_major
 from .bridge import TORCH_DTYPES
 from .errors import UnsupportedInputError
@@ -23,7 +24,7 @@ def of(view: View) -> torch.Tensor:
     tensor = torch._C._acc.create_empty_tensor(view.shape, TORCH_DTYPES[view.storage.array.dtype])
     if 0 in view.shape:  # of these torch itself has other strides than what has made the tensor
         tensor = _restrided(tensor, view.shape, row_major(view.shape))
-    tensor.view_of_arrays = view  # type: ignore[attr-defined]  # the attribute makes it a carrier
+    attributes.held_by(tensor).place = view  # which makes it a carrier
     return tensor
 
 
@@ -34,7 +35,7 @@ def wrap(array: jax.Array) -> torch.Tensor:
 
 def is_real(tensor: torch.Tensor) -> bool:
     """Whether a tensor on the device has arrays; fake and functional tensors, met while tracing, do not."""
-    return hasattr(tensor, "view_of_arrays")
+    return attributes.place_of(tensor) is not None
 
 
 def view_of(tensor: torch.Tensor) -> View:
@@ -43,12 +44,12 @@ def view_of(tensor: torch.Tensor) -> View:
     Raises:
         UnsupportedInputError: the tensor has none: it came onto the device by another way than jaten's.
     """
-    try:
-        return tensor.view_of_arrays  # type: ignore[attr-defined]  # as above
-    except AttributeError:
+    view = attributes.view_of(tensor)
+    if view is None:
         raise UnsupportedInputError(
             "tensor", f"a {type(tensor).__name__} on {tensor.device}", "a tensor on the device 'jax' made by jaten"
-        ) from None
+        )
+    return view
 
 
 def unwrap(tensor: torch.Tensor) -> jax.Array:

@@ -156,7 +156,7 @@ def _copy_(target: torch.Tensor, source: torch.Tensor | complex, non_blocking: b
 
 
 def _to_copy(tensor: torch.Tensor, *, dtype: torch.dtype | None = None, **kwargs: Any) -> torch.Tensor:
-    if not kwargs and dtype is not None and ("_whole" in tensor.__dict__ or is_row_major(tensor)):
+    if not kwargs and dtype is not None and is_row_major(tensor):
         return kernel_of("_to_copy")(tensor, dtype=dtype)
     if dtype is not None:
         kwargs["dtype"] = dtype

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from . import bridge, carrier, device, foreign, in_place, library, registry, variants, view_ops
+from . import attributes, bridge, carrier, device, foreign, in_place, library, registry, variants, view_ops
 from .aliasing import View
 from .errors import UnsupportedInputError
 from .meta import aten_overload
@@ -261,7 +261,7 @@ def _store_counted(target: torch.Tensor, result: torch.Tensor) -> None:
 
 def store(target: torch.Tensor, result: torch.Tensor) -> None:
     """Gives a tensor new values of its shape, which all tensors that share its storage see."""
-    view = getattr(target, "view_of_arrays", None)
+    view = attributes.view_of(target)
     if view is None and is_traced(target):  # AOTAutograd turns the write into a new value of the graph
         to_carrier(target).copy_(to_carrier(result))
         return

@@ -17,6 +17,7 @@ from torch.autograd.graph import increment_version
 from torch.optim.optimizer import _foreach_supported_types as _OF_OPTIMIZERS
 from torch.utils._foreach_utils import _foreach_supported_types as _OF_CLIPPING
 
+from . import attributes
 from .aliasing import Storage, View, may_give
 from .execute import Unsuitable
 from .op_kernel import OpKernel
@@ -97,7 +98,7 @@ def _may_give(view: View) -> bool:
 
 def _own(tensor: Any) -> View | None:
     """Where a tensor's values are, if they are all of a storage; None if not, or there are none."""
-    view = getattr(tensor, "view_of_arrays", None)
+    view = attributes.view_of(tensor) if isinstance(tensor, torch.Tensor) else None
     if view is None or type(view.storage) is not Storage or not view.is_row_major():
         return None
     return view if view.storage.array.shape == view.shape else None
@@ -168,7 +169,7 @@ def _of_list(targets: Sequence[Any], others: Iterable[Any]) -> list[View] | None
         return None
     for other in others:
         for tensor in other if isinstance(other, list | tuple) else (other,):
-            lies = getattr(tensor, "view_of_arrays", None)
+            lies = attributes.view_of(tensor) if isinstance(tensor, torch.Tensor) else None
             if lies is not None and id(lies.storage.root) in storages:
                 return None
     return views

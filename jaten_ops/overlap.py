@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from . import attributes
 from .aliasing import is_dense
 from .schema import OpSpec
 
@@ -85,14 +86,14 @@ def has_memory(tensor: torch.Tensor) -> bool:
     return type(tensor) in _KNOWN and (tensor.is_cpu or tensor.is_cuda)
 
 
-def has_arrays(tensor: torch.Tensor) -> bool:
+def has_arrays(value: Any) -> bool:
     """Whether it is a tensor of the device `jax` with values."""
-    return getattr(tensor, "view_of_arrays", None) is not None
+    return isinstance(value, torch.Tensor) and attributes.place_of(value) is not None
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, int]:
     """Where a tensor lies: what stands for its storage, and its first byte."""
-    view = getattr(tensor, "view_of_arrays", None)
+    view = attributes.view_of(tensor)
     if view is not None:
         return id(view.storage.root), view.offset * tensor.itemsize
     return tensor.untyped_storage()._cdata, tensor.data_ptr()
@@ -100,14 +101,14 @@ def _place(tensor: torch.Tensor) -> tuple[int, int]:
 
 def _overlaps_itself(tensor: torch.Tensor) -> int:
     """0 for no, 1 for yes, 2 for strides with gaps, of which ATen does not tell."""
-    view = getattr(tensor, "view_of_arrays", None)
+    view = attributes.view_of(tensor)
     if view is None:
         return torch._debug_has_internal_overlap(tensor)
     if view.is_row_major():
         return 0
-    if is_dense(view.shape, view.stride):
+    if is_dense(view.shape, view.strides()):
         return 0
-    return 1 if any(s == 0 and n > 1 for n, s in zip(view.shape, view.stride, strict=True)) else 2
+    return 1 if any(s == 0 and n > 1 for n, s in zip(view.shape, view.strides(), strict=True)) else 2
 
 
 def _check_input(target: torch.Tensor, source: torch.Tensor, apart: bool) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .attributes import DICTIONARY
 from .errors import UnsupportedInputError
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -80,6 +81,7 @@ def _combined(cls: type, base: type, counterparts: Counterparts) -> type:
         above = cls.__mro__[: cls.__mro__.index(torch.nn.Parameter)]
         of_torch = vars(torch.nn.Parameter).keys() - _OF_CLASSES - {name for c in above for name in vars(c)}
         members |= {name: value for name, value in vars(base).items() if name in of_torch}
+    members["__dict__"] = DICTIONARY
     members["__tensor_unflatten__"] = staticmethod(__tensor_unflatten__)
     combined: type = type(cls)(cls.__name__, (cls, base), members)
     return combined

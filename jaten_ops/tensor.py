@@ -19,8 +19,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from . import bridge, carrier, device
+from . import attributes, bridge, carrier, device
 from .aliasing import View, row_major
+from .attributes import Attributes, attributes_of, give, held_by
 from .storage import TracedStorage, reduced, storage_of, typed
 from .subclasses import Counterparts
 from .tracing import is_recording, opaque, unrecorded
@@ -34,36 +35,14 @@ _COMPILER = ("torch._dynamo", "torch._functorch", "torch._subclasses")  # privat
 _BY_IDENTITY: dict[int, Handler] = {}  # the same, by `id`: the hash of an operator is a function in Python
 
 
-class _ViewOfArrays:
-    """`tensor.view_of_arrays`, made when first asked for: most results are read, and neither viewed nor written to."""
-
-    def __get__(self, tensor: torch.Tensor | None, cls: type) -> Any:
-        if tensor is None:
-            return self
-        attributes = tensor.__dict__
-        array = attributes.get("_whole")
-        if array is None:  # a traced tensor, or another thread has just been here
-            try:
-                return attributes["view_of_arrays"]
-            except KeyError:
-                raise AttributeError("view_of_arrays") from None
-        view = attributes.setdefault("view_of_arrays", View.whole(array))  # one for all threads
-        attributes.pop("_whole", None)
-        return view
-
-
 class Tensor(torch.Tensor):
     """A tensor on the device `jax`. Make one with `tensor.to("jax")` or a factory's `device="jax"`.
 
-    Attributes:
-        view_of_arrays: where its values are; a tensor met while tracing has none.
+    Where its values are is kept beside its attributes: see `jaten_ops.attributes`.
     """
 
-    view_of_arrays = _ViewOfArrays()
-    _whole: (
-        jax.Array
-    )  # in its place as long as nobody has asked for it: the values of a tensor that shares them with none
-    _inner: torch.Tensor  # the carrier, which AOTAutograd asks for; made when first asked for if there are arrays
+    __dict__ = attributes.DICTIONARY
+    _is_param = attributes.IS_PARAM
 
     @staticmethod
     def __new__(cls, inner: Any = (), *rest: Any, requires_grad: bool | None = None) -> Any:
@@ -86,16 +65,25 @@ class Tensor(torch.Tensor):
             cls, inner.shape, strides=stride, storage_offset=inner.storage_offset(),
             dtype=inner.dtype, device=inner.device,
         )  # fmt: skip
-        self._inner = inner
+        held_by(self).inner = inner
         return self
 
     @property
+    def view_of_arrays(self) -> View:
+        """Where its values are; a tensor met while tracing has none, and raises AttributeError."""
+        view = attributes.view_of(self)
+        if view is None:
+            raise AttributeError("view_of_arrays: a tensor without values")
+        return view
+
+    @property
     def _carrier(self) -> torch.Tensor:
+        held = held_by(self)
         try:
-            return self._inner
+            return held.inner
         except AttributeError:
-            self._inner = carrier.of(self.view_of_arrays)
-            return self._inner
+            held.inner = carrier.of(self.view_of_arrays)
+            return held.inner
 
     def __tensor_flatten__(self) -> tuple[list[str], None]:
         return ["_carrier"], None
@@ -142,9 +130,8 @@ class Tensor(torch.Tensor):
         new = from_view(copy.deepcopy(self.view_of_arrays, memo), self.dtype).requires_grad_(self.requires_grad)
         new.__class__ = type(self)
         memo[id(self)] = new
-        for name, value in self.__dict__.items():
-            if name not in ("view_of_arrays", "_inner"):
-                setattr(new, name, copy.deepcopy(value, memo))
+        for name, value in attributes_of(self).items():
+            setattr(new, name, copy.deepcopy(value, memo))
         if self.grad is not None:
             new.grad = copy.deepcopy(self.grad, memo)
         return new
@@ -152,7 +139,7 @@ class Tensor(torch.Tensor):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As a tensor of torch's: those that share do so when loaded, attributes stay, `map_location` is honoured."""
         torch.utils.hooks.warn_if_has_hooks(self)
-        state = {k: v for k, v in self.__dict__.items() if k not in _OF_VALUES}
+        state = dict(attributes_of(self))
         if not isinstance(self, torch.nn.Parameter):
             cls = CLASSES.elsewhere(type(self))
             return reduced(self.view_of_arrays, self.dtype, self.requires_grad, state, cls or torch.Tensor)
@@ -298,7 +285,9 @@ def from_array(array: jax.Array) -> Tensor:
     """A new tensor of an array."""
     # row-major strides, offset 0 and the layout by place: torch takes a quarter more time to look keywords up
     self = _make_wrapper(Tensor, array.shape, None, None, None, _DTYPES[array.dtype], _STRIDED, device.of_array(array))
-    self._whole = array
+    held = Attributes()
+    held.place = array
+    give(self, held)
     return self
 
 
@@ -309,7 +298,9 @@ def from_view(view: View, dtype: torch.dtype) -> Tensor:
         Tensor, view.shape, strides=view.strides(), storage_offset=view.offset, dtype=dtype,
         device=device.of_array(array), storage_size=array.nbytes,
     )  # fmt: skip
-    self.view_of_arrays = view
+    held = Attributes()
+    held.place = view
+    give(self, held)
     return self
 
 
@@ -324,9 +315,10 @@ def view_like(base: torch.Tensor, view: View, dtype: torch.dtype) -> Tensor:
 def become(tensor: torch.Tensor, view: View, dtype: torch.dtype) -> None:
     """Gives a tensor, in place, another place in memory, and the sizes, strides and dtype that go with it."""
     _set_data(tensor, from_view(view, dtype))
-    tensor.view_of_arrays = view  # type: ignore[attr-defined]  # what makes it a tensor of the device
-    for old in ("_inner", "_whole"):
-        tensor.__dict__.pop(old, None)
+    held = held_by(tensor)
+    held.place = view  # what makes it a tensor of the device
+    if hasattr(held, "inner"):
+        del held.inner
 
 
 # How a tensor moves onto the device or from it in place, as `module.to` has it: the object stays, with its hooks and
@@ -370,8 +362,13 @@ def exchange(t1: torch.Tensor, t2: torch.Tensor) -> None:
     Leaves that come onto the device, or leave it, do what CUDA's do: they may be in a graph or be lazy, and keep their
     hooks and attributes. A graph that they were in can no longer run backward, and says so.
     """
-    if not (isinstance(t1, Tensor) or isinstance(t2, Tensor)) or not (_is_free(t1) and _is_free(t2)):
+    if not (isinstance(t1, Tensor) or isinstance(t2, Tensor)):
         _swap_tensors(t1, t2)
+    elif not (_is_free(t1) and _is_free(t2)):
+        held, its_held = attributes_of(t1), attributes_of(t2)
+        _swap_tensors(t1, t2)
+        give(t1, its_held)
+        give(t2, held)
     elif isinstance(t1, Tensor) and isinstance(t2, Tensor) and t1.requires_grad == t2.requires_grad:
         view, dtype, grad, its_grad = t1.view_of_arrays, t1.dtype, t1.grad, t2.grad
         t1.grad = t2.grad = None
@@ -390,7 +387,6 @@ def _is_free(tensor: torch.Tensor) -> bool:
 
 
 _Parts = tuple[type, dict[str, Any], Any, Any]
-_OF_VALUES = ("view_of_arrays", "_whole", "_inner", "_is_param", "_is_buffer")  # what goes with the tensor of C++
 
 
 def _taken_apart(tensor: torch.Tensor) -> _Parts:
@@ -398,7 +394,7 @@ def _taken_apart(tensor: torch.Tensor) -> _Parts:
     with torch._C.DisableTorchFunctionSubclass(), torch.inference_mode(False):
         if tensor.requires_grad and not tensor.is_inference():
             torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_refuse)
-    return type(tensor), dict(tensor.__dict__), tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+    return type(tensor), attributes_of(tensor), tensor._backward_hooks, tensor._post_accumulate_grad_hooks
 
 
 def _refuse(gradients: Any) -> None:
@@ -410,14 +406,13 @@ def _refuse(gradients: Any) -> None:
 
 def _put_together(tensor: torch.Tensor, own: _Parts, other: _Parts) -> None:
     """Gives an object that has got another's tensor of C++ the class to go with it, and its own hooks anew."""
-    cls, attributes, hooks, post_hooks = own
+    cls, items, hooks, post_hooks = own
     special = CLASSES.elsewhere(cls)  # lazy ones and those of a user's stay so
     if special is None:
         tensor.__class__ = other[0]
     else:
         tensor.__class__ = CLASSES.on_device(special) if issubclass(other[0], Tensor) else special
-    kept = {k: v for k, v in attributes.items() if k not in _OF_VALUES}
-    tensor.__dict__ = kept | {k: v for k, v in other[1].items() if k in _OF_VALUES}
+    give(tensor, attributes.with_items(other[1], items))
     tensor._backward_hooks, tensor._post_accumulate_grad_hooks = hooks, post_hooks
 
 
@@ -439,17 +434,14 @@ def has_values(tensor: torch.Tensor) -> bool:
 
 def is_row_major(tensor: torch.Tensor) -> bool:
     """Whether a tensor has values, one after the other."""
-    attributes = tensor.__dict__
-    if "_whole" in attributes:
-        return True
-    view = attributes.get("view_of_arrays")
-    return view is not None and view.is_row_major()
+    place = attributes.place_of(tensor)
+    return place is not None and (type(place) is not View or place.is_row_major())
 
 
 def shared_view(tensor: torch.Tensor) -> View | None:
     """Where a tensor's values are, if other tensors may see them too; None, too, for one that has no values."""
-    attributes = tensor.__dict__
-    return None if "_whole" in attributes else attributes.get("view_of_arrays")
+    place = attributes.place_of(tensor)
+    return place if type(place) is View else None
 
 
 _NUMBERS: dict[type, dict[Any, jax.Array]] = {float: {}, int: {}}
@@ -483,14 +475,11 @@ def array_of(operand: Any) -> Any:
         Traced: it has no values.
         RuntimeError: a tensor of another device.
     """
-    array = getattr(operand, "_whole", None)
-    if array is not None:
-        return array
-    view = getattr(operand, "view_of_arrays", None)
-    if view is not None:
-        return view.read()
-    if not isinstance(operand, torch.Tensor):
+    if type(operand) is not Tensor and not isinstance(operand, torch.Tensor):
         return number(operand)
+    place = getattr(attributes_of(operand), "place", None)
+    if place is not None:
+        return place.read() if type(place) is View else place
     if is_traced(operand):
         raise Traced
     if operand.dim() == 0 and operand.device.type == "cpu":

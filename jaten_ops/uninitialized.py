@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 
+from .attributes import DICTIONARY
 from .tensor import CLASSES, Tensor
 
 
 class UninitializedParameter(torch.nn.UninitializedParameter, Tensor):
     """A parameter of a lazy module."""
 
+    __dict__ = DICTIONARY
     cls_to_become = Tensor  # type: ignore[assignment]  # which is the class of parameters, too
 
     @staticmethod
@@ -26,6 +28,7 @@ class UninitializedParameter(torch.nn.UninitializedParameter, Tensor):
 class UninitializedBuffer(torch.nn.UninitializedBuffer, Tensor):
     """A buffer of a lazy module."""
 
+    __dict__ = DICTIONARY
     cls_to_become = Tensor
 
     __new__ = Tensor.__new__

@@ -1,0 +1,105 @@
+"""The attributes of a tensor of the device `jax`, and beside them, out of their reach, what jaten keeps of the tensor.
+
+Libraries copy the attributes of one tensor to another, by `one.__dict__.update(other.__dict__)` or
+`one.__dict__ = other.__dict__`, and clear them. A tensor's values are none of them. They cannot be in a slot of the
+tensor itself: `module.to("jax")` makes tensors of the device of ordinary ones, which have none. So they are in slots of
+the dictionary, which Python lets be of any subclass of `dict`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+
+from .aliasing import View
+
+_attribute: Any = torch.Tensor.__dict__["__dict__"]
+attributes_of: Callable[[torch.Tensor], dict[str, Any]] = _attribute.__get__
+"""A tensor's attributes, whatever its class makes of `__dict__`."""
+_lock = threading.Lock()
+
+
+class Attributes(dict[str, Any]):
+    """A tensor's attributes, and what goes with its tensor of C++. A copy is an ordinary dictionary of the former.
+
+    Attributes:
+        place: where its values are. An array, as long as nobody has asked where: the values of a tensor that shares
+            them with none. None, or absent, for a tensor met while tracing.
+        inner: the carrier, which AOTAutograd asks for; absent until first asked for if there are values.
+        is_param: whether it is a parameter; absent for no.
+    """
+
+    __slots__ = ("inner", "is_param", "place")
+
+    place: jax.Array | View | None
+    inner: torch.Tensor
+    is_param: bool
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return dict, (dict(self),)
+
+
+give: Callable[[torch.Tensor, dict[str, Any]], None] = _attribute.__set__
+"""Makes a dictionary, and what is with it, a tensor's attributes."""
+
+
+def held_by(tensor: torch.Tensor) -> Attributes:
+    """What is kept of a tensor, to be changed."""
+    found = attributes_of(tensor)
+    if type(found) is Attributes:
+        return found
+    held = Attributes(found)
+    give(tensor, held)
+    return held
+
+
+def with_items(held: dict[str, Any], items: dict[str, Any]) -> dict[str, Any]:
+    """Attributes, with what is kept beside others."""
+    new = Attributes(items)
+    for name in Attributes.__slots__:
+        if hasattr(held, name):
+            setattr(new, name, getattr(held, name))
+    return new
+
+
+def place_of(tensor: torch.Tensor) -> jax.Array | View | None:
+    """Where a tensor's values are, as `Attributes.place` has it; None for one of another device, and a traced one."""
+    return getattr(attributes_of(tensor), "place", None)
+
+
+def view_of(tensor: torch.Tensor) -> View | None:
+    """Where a tensor's values are, one view each time; None for one of another device, and a traced one."""
+    held = attributes_of(tensor)
+    place = getattr(held, "place", None)
+    return place if place is None or type(place) is View else _view_in(held)
+
+
+def _view_in(held: Any) -> View:
+    with _lock:  # one for all threads
+        if type(held.place) is not View:
+            held.place = View.whole(held.place)
+        return held.place
+
+
+def _replace(tensor: torch.Tensor, items: Any) -> None:
+    if not isinstance(items, dict):
+        raise TypeError(f"__dict__ must be set to a dictionary, not a '{type(items).__name__}'")
+    give(tensor, with_items(attributes_of(tensor), items))
+
+
+def _is_param(tensor: torch.Tensor) -> bool:
+    return getattr(attributes_of(tensor), "is_param", False)
+
+
+def _set_is_param(tensor: torch.Tensor, value: bool) -> None:
+    held_by(tensor).is_param = value
+
+
+IS_PARAM = property(_is_param, _set_is_param)
+"""The `_is_param` of a class of tensors of the device, which tells torch which are parameters."""
+DICTIONARY = property(attributes_of, _replace)
+"""The `__dict__` of a class of tensors of the device: among its own members, as any of its bases may have one."""
