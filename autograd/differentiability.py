@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from jaten_ops.schema import OpSpec
 
 
@@ -10,15 +12,24 @@ def vjp_spec(spec: OpSpec) -> OpSpec:
 
     `f.o(Tensor x, ...) -> ...` has `f_vjp.o(Tensor[] grads, bool[] output_mask, Tensor x, ...) -> Tensor[]`: grads are
     those of the differentiable results, output_mask selects among the differentiable arguments, and the results are
-    the selected gradients. It is differentiable itself: its own companion has another pair of names in front.
+    the selected gradients. It is differentiable itself: its own companion has another pair of names in front, as has
+    that of an op with arguments of such names.
     """
     packet, _, suffix = spec.overload.partition(".")
     arguments = spec.schema[len(spec.overload) + 1 : spec.schema.rindex(") ->")]
     name = f"{packet}_vjp" + (f".{suffix}" if suffix else "")
-    order = packet.count("_vjp")
-    grads, output_mask = ("grads", "output_mask") if not order else (f"grads_{order}", f"output_mask_{order}")
+    grads, output_mask = (_unused(own, arguments) for own in ("grads", "output_mask"))
     return OpSpec(
         schema=f"{name}(Tensor[] {grads}, bool[] {output_mask}, {arguments}) -> Tensor[]",
         differentiable=(grads, *spec.differentiable),
         namespace=spec.namespace,
     )
+
+
+def _unused(name: str, arguments: str) -> str:
+    """The name, with a number if one of the arguments has it."""
+    unused, count = name, 0
+    while re.search(rf"\b{unused}\b", arguments):
+        count += 1
+        unused = f"{name}_{count}"
+    return unused

@@ -97,12 +97,11 @@ def make_batched(spec: OpSpec, op: Callable[..., Any]) -> Callable[..., Any]:
     Raises (when called):
         RuntimeError: a random op under randomness="error"; results that are no tensors, or of different shapes.
     """
-    names = [a.name for a in spec.arguments]
+    taken = [(i, a.name) for i, a in enumerate(spec.arguments) if a.type.startswith("Generator")]
 
     def source_of(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Generator:
-        at = names.index("generator") if "generator" in names else len(args)
-        found = args[at] if at < len(args) else kwargs.get("generator")
-        return found or torch.default_generator
+        found = [args[i] if i < len(args) else kwargs.get(name) for i, name in taken]
+        return (found and found[0]) or torch.default_generator
 
     def each(args: Any, kwargs: Any, unwrap: _Unwrap, size: int, same: bool) -> Iterator[Any]:
         source = source_of(args, kwargs)

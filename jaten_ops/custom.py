@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from . import foreign, library, registry
+from . import foreign, library, parameters, registry
 from .schema import OpSpec
 
 
@@ -14,6 +14,11 @@ def op(
     schema: str, *, differentiable: Iterable[str] = (), static: Iterable[str] = (), tags: Iterable[str] = ()
 ) -> Callable[[registry.F], registry.F]:
     """Registers the decorated JAX function as a new torch operator.
+
+    The function takes the schema's arguments in their order, keyword-only ones by name, as `jaten_ops.kernel` says.
+    Arrays that it makes have the default dtypes that JAX has in the program: `jnp.zeros(3)` is float32 unless 64-bit
+    types are on there, or float64 or complex128 are among the arguments. What it returns must be what the schema and
+    the fake say, or the first call, or the compile of a graph, raises KernelResultError.
 
     Args:
         schema: the operator's schema with its namespace, as in "mylib::swish(Tensor x, float beta=1.0) -> Tensor".
@@ -24,7 +29,8 @@ def op(
         tags: names of `torch.Tag`s; "nondeterministic_seeded" gives the function a PRNG key as `key`.
 
     Raises:
-        InvalidSchemaError: the schema, or a name in the other arguments, is wrong.
+        InvalidSchemaError: the schema, or a name in the other arguments, is wrong, or the function's parameters are
+            not the schema's.
         DuplicateRegistrationError: there is such an operator already.
     """
     where = registry.caller()
@@ -36,6 +42,7 @@ def op(
     _check(spec, frozenset(static))
 
     def register(fn: registry.F) -> registry.F:
+        parameters.check(spec, fn)
         registry.add_op(spec, registry.Entry(fn, where, frozenset(static)))
         library.register_op(spec)
         if spec.differentiable and not spec.random:

@@ -113,7 +113,7 @@ def kernel_of(overload: str) -> Handler:
 def functional(overload: str) -> Handler:
     """A functional overload as ATen has it: on the device and in the memory format that a call names."""
     spec, call = registry.SPECS[overload], kernel_of(overload)
-    names = {a.name for a in spec.arguments}
+    names = {a.name for a in spec.arguments if a.is_of_storage}
     may_be_on_cpu = [
         i for i, a in enumerate(spec.arguments) if a.type == "Tensor?[]" or a.name in _ON_CPU.get(overload, ())
     ]

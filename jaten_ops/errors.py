@@ -84,10 +84,16 @@ class KernelError(JatenError, RuntimeError):
 
 
 class KernelResultError(JatenError, RuntimeError):
-    """A kernel returned something else than the op's fake says."""
+    """A kernel returned something else than the op's schema or fake says."""
 
-    def __init__(self, name: str, got: object, expected: object) -> None:
+    def __init__(self, name: str, got: object, expected: object, source: str = "", by: str = "fake") -> None:
+        remedy = (
+            "mend the kernel, or give the op a fake with `jaten_ops.fake`"
+            if by == "fake"
+            else "return an array for a Tensor, a tuple of as many for several results, a list for a Tensor[]"
+        )
+        of = " (shapes and dtypes)" if by == "fake" else ""
         super().__init__(
-            f"{name}: its kernel returned {got}, its fake says {expected} (shapes and dtypes)."
-            " One of the two is wrong: mend the kernel, or give the op a fake with `jaten_ops.fake`."
+            f"{name}{source}: its kernel returned {got}, its {by} says {expected}{of}."
+            f" One of the two is wrong: {remedy}."
         )

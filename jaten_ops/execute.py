@@ -15,17 +15,20 @@ import torch
 from . import (
     bridge,
     kernel_cache,  # noqa: F401  # it watches for the names that are given here
+    parameters,
+    results,
     x64,
 )
-from .errors import KernelResultError
+from .defaults import as_outside
 from .kernels import checks, prng, promotion
 from .meta.refusals import refuse, reword
 from .registry import Entry
-from .schema import STORAGE_ARGUMENTS, OpSpec
+from .schema import OpSpec
 from .x64 import Enabled
 
 # Values of these types may differ from call to call without compiling anew; all others are static.
 _TRACED_TYPES = frozenset({"Scalar", "Scalar?", "Scalar[]", "float", "float?"})
+_BY_DTYPE, _BY_DTYPE_AND_WIDTH = "_default_dtype()", "(_default_dtype(), _wide)"
 _DEFAULT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -41,7 +44,7 @@ class Signature:
         self.arguments = spec.arguments
         self._index = {a.name: i for i, a in enumerate(self.arguments)}
         self._defaults = [a.default for a in self.arguments]
-        self.kernel_positions = [i for i, a in enumerate(self.arguments) if a.name not in STORAGE_ARGUMENTS]
+        self.kernel_positions = [i for i, a in enumerate(self.arguments) if not a.is_of_storage]
         self.positional = sum(not a.kwarg_only for a in self.arguments)
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -61,14 +64,15 @@ class KernelCall:
     """Calls a kernel with the values of `Signature.kernel_positions`, as the kernel's own parameters."""
 
     def __init__(self, spec: OpSpec, fn: Callable[..., Any]) -> None:
-        arguments = [spec.arguments[i] for i in Signature(spec).kernel_positions]
-        self._fn = fn
+        arguments = parameters.arguments_of_kernel(spec)
+        self._fn = fn if spec.namespace == "jaten" else as_outside(fn)
+        self._keywords = list(parameters.keywords_of(spec, fn).values())
         self.positional_names = [a.name for a in arguments if not a.kwarg_only]
         self.keyword_names = [a.name for a in arguments if a.kwarg_only]
 
     def __call__(self, values: Sequence[Any], key: jax.Array | None = None) -> Any:
         cut = len(self.positional_names)
-        keywords = dict(zip(self.keyword_names, values[cut:], strict=True))
+        keywords = dict(zip(self._keywords, values[cut:], strict=True))
         if key is not None:
             keywords["key"] = key
         return self._fn(*values[:cut], **keywords)
@@ -152,6 +156,9 @@ class Executor:
         entry: its kernel.
         fake: the op's fake. It is run on meta tensors when a new combination of shapes, dtypes and static values is
             traced: it raises ATen's error for bad ones, and says what the kernel must return.
+
+    Attributes:
+        preparation: what is to be done, as Python's source, before 64-bit types are on for the source of `expression`.
     """
 
     def __init__(self, spec: OpSpec, entry: Entry, fake: Callable[..., Any] | None) -> None:
@@ -168,8 +175,16 @@ class Executor:
             if not a.is_tensor and (a.type not in _TRACED_TYPES or a.name in entry.static)
         ]
         self._static_positions = static_positions
-        self._run = {dtype: self._make_traced(bridge.DTYPES[dtype]) for dtype in _DEFAULT_DTYPES}
-        self._jit = {dtype: jax.jit(run, static_argnums=static_positions) for dtype, run in self._run.items()}
+        # what decides a trace beside the arguments: for users' kernels also whether the program has 64-bit types on
+        is_own = spec.namespace == "jaten"
+        self._selected = _BY_DTYPE if is_own else _BY_DTYPE_AND_WIDTH
+        self.preparation = "pass" if is_own else "_wide = _outside()"
+        self._run = (
+            {dtype: self._make_traced(bridge.DTYPES[dtype], None) for dtype in _DEFAULT_DTYPES}
+            if is_own
+            else {(d, w): self._make_traced(bridge.DTYPES[d], w) for d in _DEFAULT_DTYPES for w in (False, True)}
+        )
+        self._jit = {key: jax.jit(run, static_argnums=static_positions) for key, run in self._run.items()}
         # A number costs a microsecond to hand over. Those that have a default mostly are the default: static then.
         self._defaults = [
             (i, a.default)
@@ -178,12 +193,12 @@ class Executor:
         ]
         static_too = [*static_positions, *(i for i, _ in self._defaults)]
         self._jit_of_defaults = {
-            dtype: jax.jit(run, static_argnums=static_too) if self._defaults else self._jit[dtype]
-            for dtype, run in self._run.items()
+            key: jax.jit(run, static_argnums=static_too) if self._defaults else self._jit[key]
+            for key, run in self._run.items()
         }
 
     @functools.cached_property
-    def _jit_in_place(self) -> dict[torch.dtype, Callable[..., Any]]:
+    def _jit_in_place(self) -> dict[Any, Callable[..., Any]]:
         """Of the kernel for a first argument, a tensor or a list of them, which is donated, so that XLA writes over it.
 
         They raise Unsuitable, before anything is computed, where the results cannot take its place.
@@ -201,11 +216,11 @@ class Executor:
             return traced
 
         return {
-            dtype: jax.jit(over(run), static_argnums=self._static_positions, donate_argnums=0)
-            for dtype, run in self._run.items()
+            key: jax.jit(over(run), static_argnums=self._static_positions, donate_argnums=0)
+            for key, run in self._run.items()
         }
 
-    def _make_traced(self, default_dtype: np.dtype) -> Callable[..., Any]:
+    def _make_traced(self, default_dtype: np.dtype, wide: bool | None) -> Callable[..., Any]:
         def traced(*values: Any) -> Any:
             conditions = checks.Conditions()
             key = None
@@ -216,12 +231,15 @@ class Executor:
                 checks.collect(conditions),
                 jax.numpy_dtype_promotion("standard"),
                 jax.numpy_rank_promotion("allow"),
+                contextlib.nullcontext() if wide is None else x64.told(wide),
             ):
                 expected = self._validate(values)
-                results = self._finish(self._call(values, key), expected)
+                got = results.settled(self._spec, self._call(values, key))
+            if expected is not None:
+                results.hold_against(self._spec, got, expected)
             if conditions.values:
-                return Checked(results, conditions.stacked(), tuple(conditions.errors))
-            return results
+                return Checked(got, conditions.stacked(), tuple(conditions.errors))
+            return got
 
         traced.__name__ = f"jaten_{self._spec.overload.replace('.', '_')}"
         return traced
@@ -229,7 +247,7 @@ class Executor:
     def _validate(self, values: Sequence[Any]) -> Any:
         if self._fake is None:
             return None
-        full: list[Any] = [torch.device("meta") if a.name == "device" else None for a in self._spec.arguments]
+        full: list[Any] = [torch.device("meta") if a.type.startswith("Device") else None for a in self._spec.arguments]
         for i, value in zip(self._signature.kernel_positions, values, strict=True):
             full[i] = _to_meta(value, self._spec.arguments[i].type)
         args, kwargs = self._signature.split(full)
@@ -249,19 +267,6 @@ class Executor:
                 bridge.to_numpy_dtype(t.dtype)  # raises for a result that JAX cannot hold
         return expected
 
-    def _finish(self, results: Any, expected: Any) -> Any:
-        """The results without weak types, held against what the fake says."""
-        kinds = self._spec.returns  # numbers among the results, as lengths, are arrays here; the fake has plain ones
-        each = results if len(kinds) > 1 else (results,) * len(kinds)
-        flat = jax.tree.leaves([r for r, k in zip(each, kinds, strict=True) if k.startswith("Tensor")])
-        wanted = [t for t in jax.tree.leaves(expected) if isinstance(t, torch.Tensor)]
-        if expected is not None:
-            got = [(tuple(a.shape), np.dtype(a.dtype)) for a in flat]
-            want = [(tuple(t.shape), bridge.DTYPES[t.dtype]) for t in wanted]
-            if got != want:
-                raise KernelResultError(self._spec.name, got, want)
-        return jax.tree.map(lambda a: promotion.cast(a, a.dtype), results)
-
     def expression(
         self, names: Sequence[str], values: Sequence[str], *, in_place: bool = False
     ) -> tuple[str, dict[str, Any]]:
@@ -273,20 +278,20 @@ class Executor:
             in_place: whether the first argument's arrays are given away for the results.
         """
         scope: dict[str, Any] = {"_x64": x64, "_Checked": Checked, "_check": self._checked}
-        scope["_default_dtype"] = torch.get_default_dtype
+        scope |= {"_default_dtype": torch.get_default_dtype, "_outside": x64.outside}
         if in_place:
-            return f"_in_place[_default_dtype()]({', '.join(values)})", scope | {"_in_place": self._jit_in_place}
+            return f"_in_place[{self._selected}]({', '.join(values)})", scope | {"_in_place": self._jit_in_place}
         if self._may_be_eager:
-            return f"_execute([{', '.join(values)}])", scope | {"_execute": self._execute}
+            return f"_execute([{', '.join(values)}], {self._selected})", scope | {"_execute": self._execute}
         scope |= {"_traced": self._jit, "_static": self._jit_of_defaults}
         positions = [self._signature.kernel_positions[i] for i, _ in self._defaults]
         same = " and ".join(f"{names[i]} is _default_{i}" for i in positions)
         jit = f"(_static if {same} else _traced)" if same else "_traced"
-        return f"{jit}[_default_dtype()]({', '.join(values)})", scope
+        return f"{jit}[{self._selected}]({', '.join(values)})", scope
 
-    def _execute(self, values: Sequence[Any]) -> Any:
+    def _execute(self, values: Sequence[Any], key: Any) -> Any:
         run = self._run if self._is_eager(values) else self._jit
-        return run[torch.get_default_dtype()](*values)
+        return run[key](*values)
 
     def _checked(self, results: Checked) -> Any:
         if not isinstance(results.holds, jax.core.Tracer):
@@ -295,7 +300,7 @@ class Executor:
             found.append(results)
         return results.results
 
-    def fake(self, *args: Any, **kwargs: Any) -> Any:
+    def fake(self, /, *args: Any, **kwargs: Any) -> Any:
         """The results as meta tensors, from the kernel traced on the shapes and dtypes of tensors."""
         values = self._signature.bind(args, kwargs)
 
@@ -309,10 +314,11 @@ class Executor:
         taken = [abstract(values[i]) for i in self._signature.kernel_positions]
         if self._spec.random:
             taken.append(jax.ShapeDtypeStruct((), np.dtype("int64")))
+        key = (torch.get_default_dtype(), x64.outside())
         with Enabled():
-            results = self._jit[torch.get_default_dtype()].eval_shape(*taken)
-        results = results.results if type(results) is Checked else results
+            got = self._jit[key].eval_shape(*taken)
+        got = got.results if type(got) is Checked else got
         device = next(v.device for v in jax.tree.leaves(values) if isinstance(v, torch.Tensor))
         return jax.tree.map(
-            lambda a: torch.empty(a.shape, dtype=bridge.TORCH_DTYPES[np.dtype(a.dtype)], device=device), results
+            lambda a: torch.empty(a.shape, dtype=bridge.TORCH_DTYPES[np.dtype(a.dtype)], device=device), got
         )

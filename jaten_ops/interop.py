@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import itertools
+import types
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from torch.utils._pytree import tree_map_only
 
@@ -103,44 +106,83 @@ def _seeds(key: jax.Array | None) -> Iterator[Any]:
 
 
 _names: dict[Callable[..., Any], str] = {}
-_returns_one: dict[str, bool] = {}
+_structures: dict[tuple[str, Any], str] = {}
+_fillers = types.SimpleNamespace()  # an object, of which Dynamo guards what it has read, where it guards all of a dict
+_numbers = itertools.count()
 
 
 def call_jax(fn: Callable[..., Any], *tensors: torch.Tensor) -> Any:
     """Calls a JAX function inside a torch program, with gradients; Dynamo records it as one node.
 
     Args:
-        fn: takes arrays, returns an array or a tuple of them. It becomes a torch operator at its first call, so give
-            the same function each time, not a new lambda.
+        fn: takes arrays, returns arrays in any structure. It becomes a torch operator at its first call, so give the
+            same function each time, not a new lambda.
         tensors: plain ones, or ones on the device `jax`.
 
     Returns:
-        A tensor, or a tuple of them.
+        Tensors in the structure of what the function returns for arrays of such shapes and dtypes: one, or tuples,
+        lists and dicts of them, with None where it has None.
     """
     name = _name_of(fn)
     results = getattr(torch.ops.jaten_call, name)(list(tensors))
-    return results[0] if _returned_one(name) else tuple(results)
+    structure = _structure_of(name, tuple([(t.shape, t.dtype) for t in tensors]))
+    return getattr(_fillers, structure)(results)
 
 
 def _name_of(fn: Callable[..., Any]) -> str:
     """The operator of a function, which is made when it is first asked for."""
     found = _names.get(fn)
-    if found is None:
-        found = _names[fn] = name = f"f{len(_names)}"
-
-        def kernel(operands: Any) -> Any:
-            results = fn(*operands)
-            _returns_one[name] = not isinstance(results, tuple | list)
-            return (results,) if _returns_one[name] else tuple(results)
-
-        custom.op(f"jaten_call::{name}(Tensor[] operands) -> Tensor[]", differentiable=["operands"])(kernel)
-    return found
+    return _new_name_of(fn) if found is None else found
 
 
-def _returned_one(name: str) -> bool:
-    return _returns_one[name]
+def _new_name_of(fn: Callable[..., Any]) -> str:
+    name = f"f{next(_numbers)}"
+
+    def kernel(operands: Any) -> Any:
+        leaves, structure = jax.tree.flatten(fn(*operands))
+        kinds = tuple([(tuple(a.shape), bridge.TORCH_DTYPES[np.dtype(a.dtype)]) for a in operands])
+        filler = _filler(jax.tree.unflatten(structure, range(len(leaves))))
+        setattr(_fillers, filler.__name__, filler)
+        _structures[name, kinds] = filler.__name__
+        return leaves
+
+    custom.op(f"jaten_call::{name}(Tensor[] operands) -> Tensor[]", differentiable=["operands"])(kernel)
+    return _names.setdefault(fn, name)  # one for all threads
 
 
-for _fn in (_name_of, _returned_one):
+def _structure_of(name: str, kinds: tuple[tuple[torch.Size, torch.dtype], ...]) -> str:
+    """The name of what puts the results together as the function did when it was traced for operands of these kinds."""
+    return _structures[name, kinds]
+
+
+def _filler(template: Any) -> Callable[[Sequence[torch.Tensor]], Any]:
+    """A function of the results that puts them where a structure has their numbers.
+
+    It is written out, since Dynamo sees through no tree of JAX.
+    """
+    scope: dict[str, Any] = {}
+
+    def source(value: Any) -> str:
+        if value is None or type(value) is int:
+            return "None" if value is None else f"results[{value}]"
+        if type(value) is tuple:
+            return f"({''.join(f'{source(v)}, ' for v in value)})"
+        if type(value) is list:
+            return f"[{', '.join(map(source, value))}]"
+        if type(value) is dict and all(type(key) in (str, int) for key in value):
+            return f"{{{', '.join(f'{key!r}: {source(v)}' for key, v in value.items())}}}"
+        name = f"part_{len(scope)}"
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            scope[name] = type(value)
+            return f"{name}({', '.join(map(source, value))})"
+        scope[name] = lambda results: jax.tree.map(lambda number: results[number], value)
+        return f"{name}(results)"
+
+    text, name = source(template), f"fill_{next(_numbers)}"
+    exec(compile(f"def {name}(results):\n    return {text}\n", __file__, "exec"), scope)  # our own text
+    return scope[name]
+
+
+for _fn in (_name_of, _structure_of):
     # what torch.compiler.assume_constant_result does, which would import Dynamo
     setattr(_fn, "_dynamo_marked_constant", True)  # noqa: B010  # mypy knows no such attribute

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from . import autograd, batching, bridge, carrier, kernels, lazy, memory, meta, registry, variants
+from . import autograd, batching, bridge, carrier, kernels, lazy, memory, meta, parameters, registry, variants
 from .composite import make_composite
 from .errors import MissingGradientError
 from .execute import Executor, KernelCall, Signature
@@ -140,7 +140,7 @@ def define_vjp(spec: OpSpec) -> None:
             raise registry.missing(spec.name)
         call = KernelCall(spec, entry.fn)
         fn = make_vjp(
-            entry.fn,
+            parameters.by_schema(spec, entry.fn),
             call.positional_names,
             call.keyword_names,
             spec.differentiable,
@@ -148,7 +148,7 @@ def define_vjp(spec: OpSpec) -> None:
         )
         return fn(*args, **kwargs)
 
-    def vjp_fake(grads: Any, output_mask: Sequence[bool], *args: Any, **kwargs: Any) -> list[torch.Tensor]:
+    def vjp_fake(grads: Any, output_mask: Sequence[bool], /, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
         values = Signature(spec).bind(args, kwargs)
         names = [a.name for a in spec.arguments]
         wanted = [values[names.index(n)] for n, on in zip(spec.differentiable, output_mask, strict=True) if on]
@@ -177,7 +177,7 @@ def register_op(spec: OpSpec) -> None:
     lib.impl(spec.overload, of_plain, "CUDA")
     lib.impl(spec.overload, on_jax, "PrivateUse1")
     if spec.takes_no_tensors:
-        lib.impl(spec.overload, _by_device(plain, on_jax), "BackendSelect")
+        lib.impl(spec.overload, _by_device(spec, plain, on_jax), "BackendSelect")
     elif not spec.takes_tensor and spec.overload != "_stack":  # of nothing, ATen's meta function of _stack crashes
         # the key of calls without a tensor, as of an empty list
         lib.impl(spec.overload, of_plain, "CompositeExplicitAutograd")
@@ -238,14 +238,16 @@ def _autograd_kernel(spec: OpSpec) -> Callable[..., Any]:
     return autograd.make_autograd_kernel(spec, signature.bind, call, _Derivative(spec))
 
 
-def _by_device(plain: OpKernel, on_jax: OpKernel) -> Callable[..., Any]:
-    """The implementation of an op without tensor arguments: its `device` argument decides."""
+def _by_device(spec: OpSpec, plain: OpKernel, on_jax: OpKernel) -> Callable[..., Any]:
+    """The implementation of an op without tensor arguments: its device, if it takes one, decides."""
 
     @opaque
     def select(*args: Any, **kwargs: Any) -> Any:
-        device = kwargs.get("device")
-        on_carrier = device is not None and torch.device(device).type == "jax"
+        devices = [args[i] if i < len(args) else kwargs.get(name) for i, name in taken]
+        on_carrier = any(device is not None and torch.device(device).type == "jax" for device in devices)
         return (on_jax if on_carrier else plain)(*args, **kwargs)
+
+    taken = [(i, a.name) for i, a in enumerate(spec.arguments) if a.type.startswith("Device")]
 
     return select
 

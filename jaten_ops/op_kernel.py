@@ -56,13 +56,14 @@ Rescue = Callable[[Exception, tuple[Any, ...], dict[str, Any]], Any]
 
 _CALL = """\
 def _call({parameters}):
+    {preparation}
     try:
         _before = _x64.enter()
         try:
             _results = {execute}
         finally:
             _x64.leave(_before)
-        if type(_results) is _Checked:
+        if _type(_results) is _Checked:
             _results = _check(_results)
     except _rescued as _error:
         return _rescue(_error, ({positional}), {{{keywords}}})
@@ -71,22 +72,36 @@ def _call({parameters}):
 
 
 def _names(spec: OpSpec) -> list[str]:
-    """The arguments' names as Python takes them: a gradient's operator may have one twice, once its own."""
-    names: list[str] = []
-    for a in spec.arguments:
-        names.append(f"{a.name}_" if keyword.iskeyword(a.name) or a.name in names else a.name)
-    return names
+    """What the text calls the arguments: by number, but for keyword-only ones, which Python binds by their names.
+
+    All other names in it begin with an underscore.
+    """
+    return [
+        a.name if a.kwarg_only and not a.name.startswith("_") and not keyword.iskeyword(a.name) else f"_{i}"
+        for i, a in enumerate(spec.arguments)
+    ]
 
 
-def _source(spec: OpSpec, names: Sequence[str], execute: str) -> str:
+def _source(spec: OpSpec, names: Sequence[str], preparation: str, execute: str) -> str:
     cut = sum(not a.kwarg_only for a in spec.arguments)
     parameters = [f"{n}=_default_{i}" if spec.arguments[i].has_default else n for i, n in enumerate(names)]
     return _CALL.format(
-        parameters=", ".join([*parameters[:cut], *["*"][: len(names) - cut], *parameters[cut:]]),
+        parameters=", ".join([*parameters[:cut], *["/"][:cut], *["*"][: len(names) - cut], *parameters[cut:]]),
+        preparation=preparation,
         execute=execute,
         positional="".join(f"{n}, " for n in names[:cut]),
-        keywords=", ".join(f"{n!r}: {n}" for n in names[cut:]),
+        keywords=", ".join(f"{a.name!r}: {n}" for a, n in zip(spec.arguments[cut:], names[cut:], strict=True)),
     )
+
+
+def _renamed(call: Callable[..., Any], spec: OpSpec, names: Sequence[str]) -> Callable[..., Any]:
+    """The written function by the schema's names, where one of those is none that Python takes, such as "lambda"."""
+    other = {a.name: n for a, n in zip(spec.arguments, names, strict=True) if a.kwarg_only and a.name != n}
+
+    def renamed(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **{other.get(name, name): value for name, value in kwargs.items()})
+
+    return renamed if other else call
 
 
 def make_call(
@@ -98,7 +113,7 @@ def make_call(
     rescue: Rescue | None = None,
     in_place: bool = False,
 ) -> Callable[..., Any]:
-    """A function with the schema's own parameters, to which Python binds a call's arguments, that runs an op's kernel.
+    """A function with the schema's parameters, to which Python binds a call's arguments, that runs an op's kernel.
 
     It is written out and compiled, with all that a call needs looked up: half of what an operator on small tensors
     costs beyond torch's dispatcher and JAX would else be steps between functions.
@@ -112,16 +127,19 @@ def make_call(
         in_place: whether the first argument's arrays are given away for the results.
     """
     scope: dict[str, Any] = {"_wrap": wrap, "_rescued": rescued, "_rescue": rescue, "_draw_seed": draw_seed}
+    scope["_type"] = type
     scope |= {f"_take_{i}": take for i, take in enumerate(_takers(spec, unwrap))}
     names = _names(spec)
     values = [f"_take_{i}({n})" if scope[f"_take_{i}"] else n for i, n in enumerate(names)]
     taken = [values[i] for i in Signature(spec).kernel_positions]
     if spec.random:
-        taken.append(f"_draw_seed({'generator' if 'generator' in names else ''})")
+        generators = [n for a, n in zip(spec.arguments, names, strict=True) if a.type.startswith("Generator")]
+        taken.append(f"_draw_seed({', '.join(generators[:1])})")
     execute, needed = executor.expression(names, taken, in_place=in_place)
     scope |= needed | {f"_default_{i}": a.default for i, a in enumerate(spec.arguments)}
-    exec(compile(_source(spec, names, execute), f"<{spec.name}>", "exec"), scope)  # our own text
-    return scope["_call"]
+    source = _source(spec, names, executor.preparation, execute)
+    exec(compile(source, f"<{spec.name}>", "exec"), scope)  # our own text
+    return _renamed(scope["_call"], spec, names)
 
 
 class OpKernel:
@@ -161,7 +179,7 @@ class OpKernel:
         return run
 
     @opaque
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return (self._run or self.prepared())(*args, **kwargs)
 
     def _wrap_all(self, results: Any) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from . import foreign
+from . import foreign, parameters
 from .errors import DuplicateRegistrationError, MissingKernelError, UnknownOpError
 from .schema import FUNCTIONAL, VARIANTS, OpSpec
 from .schema.exclusions import reason_of
@@ -108,14 +108,16 @@ def kernel(*overloads: str, static: Iterable[str] = (), eager: bool | Callable[.
     - int, bool, str, and lists of them: Python values (lists as tuples), static. ScalarType: a `numpy.dtype`.
     - an op that draws random numbers gets a JAX PRNG key as keyword argument `key`.
 
-    It must be traceable by `jax.jit`, with x64 types on, and returns new arrays with ATen's dtypes and shapes. Only
+    It must be traceable by `jax.jit`, for ATen's overloads with x64 types on (for others see `jaten_ops.op`), and
+    returns new arrays with the dtypes and shapes of ATen, or of the fake. Only
     where a result's shape depends on values it may be `eager`, which is to be called with concrete arrays, outside
     `jax.jit`: True, or a predicate on the kernel's arguments (concrete arrays or tracers) for those calls that need it.
 
     Raises:
         UnknownOpError: an overload that does not exist.
         DuplicateRegistrationError: an overload that has a kernel already.
-        InvalidSchemaError: the operator of another library mutates or aliases its arguments.
+        InvalidSchemaError: the operator of another library mutates or aliases its arguments, or the function's
+            parameters are not those of its schema.
     """
     where = caller()
 
@@ -123,6 +125,7 @@ def kernel(*overloads: str, static: Iterable[str] = (), eager: bool | Callable[.
         for text in filter(foreign.is_foreign, overloads):
             spec = foreign.spec_of(text)
             if spec is not None:
+                parameters.check(spec, fn)
                 SPECS.setdefault(spec.name, spec)
         _add(KERNELS, "kernel", overloads, Entry(fn, where, frozenset(static), eager))
         return fn

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from . import allocator, executables, random
+from . import allocator, executables, random, x64
 from .aliasing import Storage, owned
 from .dispatch import borrowed_copy
 from .errors import UnsupportedInputError
@@ -236,7 +236,7 @@ class _Program:
         arrays = [borrowed_copy(v) for v in leaves if isinstance(v, torch.Tensor)]
         allocator.retain()
         try:
-            with Enabled(), announced("a step"):
+            with x64.tracing(), announced("a step"):
                 seed = jax.ShapeDtypeStruct((), np.dtype("int64"))
                 operands = [s.array for s in state.storages], arrays, seed
                 lowered = jax.jit(flattened(ordered(traced)), donate_argnums=0).lower(*operands)

@@ -1,9 +1,11 @@
-"""JAX's 64-bit types: on for the length of a block, in its thread alone."""
+"""JAX's 64-bit types: on for the length of a block, in its thread alone; and what the program has set outside."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -44,3 +46,48 @@ class Enabled:
 
     def __exit__(self, *_exception: Any) -> None:
         leave(self._before)
+
+
+_outside: ContextVar[bool | None] = ContextVar("jaten_x64_outside", default=None)
+
+
+def outside() -> bool:
+    """Whether the program has 64-bit types on, also when asked in a block in which jaten has (see `told`)."""
+    known = _outside.get()
+    return jax.config.jax_enable_x64 if known is None else known  # type: ignore[attr-defined]  # JAX makes it at run time
+
+
+@contextlib.contextmanager
+def told(wide: bool) -> Iterator[None]:
+    """For the length of a block `outside` answers this: for blocks in which kernels of users are traced."""
+    token = _outside.set(wide)
+    try:
+        yield
+    finally:
+        _outside.reset(token)
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[None]:
+    """64-bit types are on, and kernels of users that are traced know what is set outside."""
+    with told(outside()), Enabled():
+        yield
+
+
+try:  # private; nothing public lets 64-bit arrays be while the default types have 32 bits, but for a whole process
+    from jax._src.config import ExplicitX64Mode, explicit_x64_dtypes
+
+    _explicit: Callable[[], Any] | None = functools.partial(explicit_x64_dtypes, ExplicitX64Mode.ALLOW)
+except ImportError:  # pragma: no cover  # a jax that has moved them: the defaults of users' kernels have 64 bits then
+    _explicit = None
+
+CAN_NARROW = _explicit is not None
+"""Whether default types of 32 bits leave 64-bit arrays as they are in this JAX."""
+
+
+@contextlib.contextmanager
+def narrow() -> Iterator[None]:
+    """JAX's default types have 32 bits for the length of a block, and arrays of 64 bits stay what they are."""
+    assert _explicit is not None
+    with jax.enable_x64(False), _explicit():
+        yield

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -131,3 +134,47 @@ def test_a_function_is_registered_once() -> None:
     count = len(interop._names)
     jaten_ops.call_jax(_twice, torch.ones(3))
     assert len(interop._names) == count
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+STRUCTURES: dict[str, Callable[..., Any]] = {
+    "by the call": lambda x: x * 2 if x.ndim == 1 else (x * 2, x + 1),
+    "a list": lambda x: [x * 2],
+    "nested": lambda x: {"a": x * 2, "b": [x + 1, (None, x.sum())], "c": None},
+    "a named tuple": lambda x: Pair(x * 2, (x,)),
+    "nothing": lambda x: None,
+    "an empty tuple": lambda x: (),
+    "a number": lambda x: (x, 1.5),
+}
+WAYS: dict[str, Callable[..., Callable[..., Any]]] = {
+    "direct": lambda call: call,
+    "device": lambda call: lambda x: call(x.to("jax")),
+    "compiled": lambda call: torch.compile(call, backend="jaten", fullgraph=True),
+    "any size": lambda call: torch.compile(call, backend="jaten", fullgraph=True, dynamic=True),
+    "another backend": lambda call: torch.compile(call, backend="aot_eager", fullgraph=True),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_results_have_the_structure_of_each_call(name: str, way: str) -> None:
+    torch._dynamo.reset()
+    fn = STRUCTURES[name]
+    call = WAYS[way](lambda x: jaten_ops.call_jax(fn, x))
+    for x in (torch.ones(3), torch.ones(3, 2), torch.ones(3)):
+        expected, structure = jax.tree.flatten(fn(jnp.asarray(x.numpy())))
+        got, found = jax.tree.flatten(call(x))
+        assert found == structure
+        for tensor, value in zip(got, expected, strict=True):
+            np.testing.assert_array_equal(tensor.cpu().numpy(), np.asarray(value))
+
+
+def test_gradients_by_each_part() -> None:
+    x = torch.ones(3, 2, requires_grad=True)
+    parts = jaten_ops.call_jax(STRUCTURES["nested"], x)
+    (parts["a"].sum() + parts["b"][1][1] * 3).backward()
+    assert x.grad is not None and x.grad.unique().tolist() == [5]

@@ -19,7 +19,7 @@ from jax.extend import core
 from jax.interpreters.partial_eval import dce_jaxpr
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
-from jaten_ops import bridge, carrier
+from jaten_ops import bridge, carrier, x64
 from jaten_ops.errors import JatenError, UnsupportedInputError
 from jaten_ops.x64 import Enabled
 
@@ -235,7 +235,7 @@ class Bucketed:
             return [*results, *conditions.values]
 
         specs = [SPEC if n in self._numbers else _spec(v, sizes) for v, n in tensors]
-        with Enabled():
+        with x64.tracing():
             seed = jax.ShapeDtypeStruct((), np.dtype("int64")) if lowered.random else None
             traced = jax.make_jaxpr(graph)(specs, seed)
             used, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars), instantiate=True)

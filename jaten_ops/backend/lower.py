@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,8 @@ import jax
 import numpy as np
 import torch
 
-from jaten_ops import bridge, registry
-from jaten_ops.errors import KernelError, UnsupportedInputError
+from jaten_ops import bridge, registry, results
+from jaten_ops.errors import KernelError, KernelResultError, UnsupportedInputError
 from jaten_ops.execute import KernelCall, Signature, freeze
 from jaten_ops.kernels import checks, prng, promotion
 
@@ -19,6 +20,9 @@ from .higher_order import rule_of
 from .layout import concretize, symbols_of
 from .positions import kernel_of, number_of
 from .targets import attribute_of, is_higher_order, overload_of, source_line
+
+SizeOf = Callable[[Any], int | None]
+"""The value of a size of the graph that may have symbols; None where it is not known."""
 
 
 class _KernelNode:
@@ -32,23 +36,26 @@ class _KernelNode:
         self._signature = Signature(spec)
         self._call = KernelCall(spec, kernel_of(node, registry.KERNELS[key].fn))
         self._values = self._signature.bind(node.args, node.kwargs)
-        self._single = len(spec.returns) == 1 and not spec.returns[0].endswith("[]")
+        self._is_own = spec.namespace == "jaten"
 
-    def run(self, read: Callable[[Any], Any], key: jax.Array | None) -> Any:
+    def run(self, read: Callable[[Any], Any], key: jax.Array | None, size_of: SizeOf) -> Any:
         values = [freeze(read(self._values[i])) for i in self._signature.kernel_positions]
         key = jax.random.fold_in(key, self.index) if self._spec.random and key is not None else None
         conditions = checks.Conditions()
+        source = "" if self._is_own else source_line(self._node)
         try:
             with checks.collect(conditions):
-                results = self._call(values, key)
+                got = results.settled(self._spec, self._call(values, key), source)
+        except KernelResultError:
+            raise
         except Exception as error:
             self._refuse_unknown_sizes(values, error)
             shapes = ", ".join(_describe(v) for v in values)
             raise KernelError(self._spec.name, shapes, source_line(self._node), error) from error
         self._forward(conditions)
-        if self._single:
-            results = results[0] if isinstance(results, tuple | list) else results
-        return jax.tree.map(lambda a: promotion.cast(a, a.dtype), results)
+        if not self._is_own:
+            results.hold_against(self._spec, got, self._node.meta["val"], source, size_of)
+        return got
 
     def _refuse_unknown_sizes(self, values: list[Any], error: Exception) -> None:
         """Raises what a call in a loop or a branch has to be told that fails by a size which is an array there."""
@@ -73,7 +80,7 @@ class _HigherOrderNode:
     def __init__(self, node: torch.fx.Node, index: int) -> None:
         self._node, self._rule, self.index = node, rule_of(node), index
 
-    def run(self, read: Callable[[Any], Any], key: jax.Array | None) -> Any:
+    def run(self, read: Callable[[Any], Any], key: jax.Array | None, size_of: SizeOf) -> Any:
         args, kwargs = plain(read(self._node.args)), read(self._node.kwargs)
         return self._rule(None if key is None else jax.random.fold_in(key, self.index), *args, **kwargs)
 
@@ -169,22 +176,32 @@ class Lowered:
         def read(argument: Any) -> Any:
             return torch.fx.map_arg(argument, lambda node: env[node])
 
+        size_of = self._sizes(values)
         for node, step in self._steps:
             if node.op == "get_attr":
                 env[node] = step
             elif step is not None:
                 with jax.named_scope(f"node{step.index}") if scoped else contextlib.nullcontext():
-                    env[node] = step.run(read, key)
+                    env[node] = step.run(read, key, size_of)
             else:
-                env[node] = self._stride(node, values) if node in self._strides else _run_python(node, read)
+                env[node] = size_of(node.meta["val"]) if node in self._strides else _run_python(node, read)
         return env
 
-    def _stride(self, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> int:
-        """A stride that the graph asks for: an expression in the sizes, since arrays have none."""
-        given = [n for n in self.placeholders if n in values]  # the others are only handed back
-        known = [n for n in given if isinstance(n.meta["val"], torch.Tensor) or isinstance(values[n], int)]
-        sizes = symbols_of([n.meta["val"] for n in known], [values[n] for n in known])
-        return concretize(node.meta["val"], sizes)
+    def _sizes(self, values: Mapping[torch.fx.Node, Any]) -> SizeOf:
+        """What knows the graph's sizes, and strides, which arrays have none of: expressions in those of the inputs."""
+
+        @functools.cache
+        def known() -> dict[Any, int]:
+            given = [(n.meta.get("val"), values[n]) for n in self.placeholders if n in values]  # others are handed back
+            sized = [(v, x) for v, x in given if isinstance(v, torch.Tensor) or isinstance(x, int)]
+            return symbols_of(*zip(*sized, strict=True)) if sized else {}
+
+        def size_of(size: Any) -> int | None:
+            if isinstance(size, int):
+                return size
+            return concretize(size, known()) if size.node.expr.free_symbols <= known().keys() else None
+
+        return size_of
 
 
 def _constant(gm: torch.fx.GraphModule, node: torch.fx.Node, default_float: torch.dtype) -> Any:

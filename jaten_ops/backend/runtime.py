@@ -13,11 +13,11 @@ import jax
 import numpy as np
 import torch
 
-from jaten_ops import bridge, carrier, disk, host
+from jaten_ops import bridge, carrier, disk, host, x64
 from jaten_ops.aliasing import Storage, View, order_of, strides_in
+from jaten_ops.errors import KernelResultError
 from jaten_ops.ordering import Order
 from jaten_ops.progress import announced
-from jaten_ops.x64 import Enabled
 
 from .aliases import Path, path_of
 from .calls import Alias, Program, Statics, Write, make_call
@@ -27,6 +27,7 @@ from .plans import plan_of
 from .positions import SPEC, from_operand, numbers_of, to_operand
 from .report import GraphLog
 from .rewritten import parts_of, taken
+from .targets import source_line
 from .warm import Traced, build
 
 
@@ -62,6 +63,13 @@ class _Output:
     def is_free(self) -> bool:
         """Whether its dimensions may come in any order: only the backward graph will see it."""
         return not self._seen
+
+    def check(self, array: jax.Array, symbols: dict[Any, int]) -> None:
+        """Raises KernelResultError where the output is not what its fake says, of which its users are sure."""
+        got = tuple(array.shape), np.dtype(array.dtype)
+        said = tuple([concretize(s, symbols) for s in self.value.shape]), bridge.to_numpy_dtype(self.value.dtype)
+        if got != said:
+            raise KernelResultError(f"{self.node.name} = {self.node.target}", got, said, source_line(self.node))
 
     def export(
         self, layout: Layout | None, order: Order | None, symbols: dict[Any, int], *, keeps: bool
@@ -249,11 +257,13 @@ class Executable:
             values = sizes | dict(zip(tensors, arrays, strict=False))
             values |= {tensors[at]: from_operand(arrays[at]) for at in self._numbers}
             results, conditions = lowered(values, seed, wanted)
+            for output, array in zip(self._arrays, results, strict=True):
+                output.check(array, symbols)
             errors[:] = conditions.errors
             stored = [a if x is None else x.store(a) for a, x in zip(results, layouts, strict=True)]
             return [*stored, conditions.stacked()] if conditions.errors else stored
 
-        with Enabled(), announced(f"a graph of {lowered.calls} operators"), self.log.compiling(symbols, arrays):
+        with x64.tracing(), announced(f"a graph of {lowered.calls} operators"), self.log.compiling(symbols, arrays):
             shapes = [SPEC if at in self._numbers else _described(a, self._place) for at, a in enumerate(arrays)]
             if lowered.random:
                 shapes.append(_described(np.empty((), np.int64), self._place))

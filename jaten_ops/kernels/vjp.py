@@ -12,8 +12,9 @@ from . import checks
 from .promotion import is_complex, is_inexact
 
 
-def _flat(results: Any) -> list[jax.Array]:
-    return list(results) if isinstance(results, tuple | list) else [results]
+def _flat(results: Any) -> list[jax.Array | None]:
+    flat = results if isinstance(results, tuple | list) else [results]
+    return [None if r is None else jnp.asarray(r) for r in flat]
 
 
 def _conjugate(x: jax.Array) -> jax.Array:
@@ -42,7 +43,7 @@ def make_vjp(
         contributes as many gradients as it has elements.
     """
 
-    def vjp(grads: Sequence[jax.Array], output_mask: Sequence[bool], *args: Any, **kwargs: Any) -> list[jax.Array]:
+    def vjp(grads: Sequence[jax.Array], output_mask: Sequence[bool], /, *args: Any, **kwargs: Any) -> list[jax.Array]:
         bound = dict(zip(names, args, strict=True)) | kwargs
         wanted = [n for n, on in zip(differentiable, output_mask, strict=True) if on]
 

@@ -13,11 +13,14 @@ import torch
 
 Kind = Literal["functional", "view", "composite", "inplace", "out"]
 
-# Arguments that say where and how to store a result, not what it is: a JAX kernel has no use for them.
-STORAGE_ARGUMENTS = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"})
+# Arguments that say where and how to store a result, not what it is, and their types: a JAX kernel has no use for them.
+STORAGE_ARGUMENTS = {
+    "layout": "Layout", "device": "Device", "pin_memory": "bool", "memory_format": "MemoryFormat",
+    "non_blocking": "bool", "generator": "Generator",
+}  # fmt: skip
 
 # Arguments of a factory which its out= overload has not: the tensor itself tells.
-TOLD_BY_OUT = STORAGE_ARGUMENTS - {"generator"} | {"dtype"}
+TOLD_BY_OUT = frozenset(STORAGE_ARGUMENTS) - {"generator"} | {"dtype"}
 
 # These read the memory that their operand shares with other tensors, beyond its own elements.
 READS_MEMORY = frozenset({"as_strided", "as_strided_copy"})
@@ -39,6 +42,11 @@ class Argument:
     def is_tensor(self) -> bool:
         """Whether it holds tensors: Tensor, Tensor?, Tensor[] or Tensor?[]."""
         return self.type.startswith("Tensor")
+
+    @property
+    def is_of_storage(self) -> bool:
+        """Whether it says where or how a result is stored: a user's may have such a name and be a value."""
+        return STORAGE_ARGUMENTS.get(self.name) == self.type.removesuffix("?")
 
 
 _TYPE_NAMES = {"number": "Scalar", "Device": "Device", "ScalarType": "ScalarType"}
