@@ -40,14 +40,6 @@ class Statics:
 
 
 @dataclass(frozen=True)
-class Alias:
-    """An output that is made of an input: its number, and what makes the output."""
-
-    input: int
-    view: Callable[[torch.Tensor], torch.Tensor]
-
-
-@dataclass(frozen=True)
 class Write:
     """An input of which a program writes a part.
 
@@ -64,7 +56,7 @@ class Write:
     given: Sequence[int | tuple[int, Callable[[Any], Any]]]
 
 
-_Made = Callable[[Any], Any] | int | Alias | tuple[Any]
+_Made = Callable[[Any], Any] | int | tuple[Any]
 
 
 @dataclass
@@ -75,7 +67,7 @@ class Program:
         run: takes arrays, returns a list of them.
         operands: for each operand the number of the input and what converts it; None for a static one.
         outputs: what makes a tensor of a result of `run`, in their order; the number of an input that is handed back;
-            an alias of one; or a tuple of one value.
+            or a tuple of one value.
         errors: what the conditions stand for that are the last result; empty if there are none.
         seed: what draws the last operand, if there is a need of one.
         wide: whether operands are NumPy arrays of 64-bit numbers, so that JAX has to have these types on.
@@ -141,9 +133,6 @@ def _outputs(outputs: Sequence[_Made], scope: dict[str, Any]) -> list[str]:
     for n, output in enumerate(outputs):
         if isinstance(output, int):
             found.append(f"a{output}")
-        elif isinstance(output, Alias):
-            scope[f"view_{n}"] = output.view
-            found.append(f"view_{n}(a{output.input})")
         elif isinstance(output, tuple):
             scope[f"value_{n}"] = output[0]
             found.append(f"value_{n}")

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from jaten_ops import higher_order, registry
 from jaten_ops.errors import JatenError, UnsupportedInputError
 
-from . import early, graph_cache, shared, writes
+from . import early, graph_cache, returned, shared, writes
 from .aliases import placed
 from .assembled import assemble
 from .buckets import Buckets, bucketed
@@ -31,6 +31,7 @@ from .rows import by_rows
 from .runtime import Executable
 from .segments import make_executable
 from .targets import overload_of, read_own_memory, retarget
+from .views import Known, Views, taken_out, with_views
 
 _log = logging.getLogger(__name__)
 higher_order.teach_dynamo()
@@ -173,13 +174,16 @@ def _compile(
     if not backward:
         shared.tell(_written_inputs(inputs))
     _drop_tokens(gm, inputs)
+    values = [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
+    outputs: Any = gm.graph.output_node().args[0]
     written = writes.taken_out(gm.graph)
-    executable, _, seen, _ = _made(gm, len(written), backward=backward, inference=inference)
+    made = _made(gm, len(written), backward=backward, inference=inference)
+    executable = made.run
     if buckets is not None:
-        executable = bucketed(gm, executable, buckets, seen)
-    executable = writes.with_writes(executable, written)
+        executable = bucketed(gm, executable, buckets, made.seen)
+    executable = writes.with_writes(with_views(executable, made.views, values), written)
     if not backward:
-        executable = placed(gm, executable)
+        executable = placed(executable, values, outputs)
 
     def run(args: list[Any]) -> list[Any]:  # a function, since Dynamo's wrappers copy the mark below from no object
         return executable(args)
@@ -194,25 +198,22 @@ def _compile_to_keep(
     """As `_compile`, for the cache. There the backward is compiled early: what it lacks, it says when it is called."""
     try:
         _drop_tokens(gm, inputs)
-        kept = graph_cache.Kept(*_made(gm, backward=backward, inference=inference))
+        kept = graph_cache.Kept(_made(gm, backward=backward, inference=inference))
         if not backward:
             kept.tell(_written_inputs(inputs))
         return kept
     except JatenError as error:
         if not backward:
             raise
-        return graph_cache.Kept(functools.partial(_raise, error), frozenset(), None, {})
+        return graph_cache.Kept(graph_cache.Made(functools.partial(_raise, error), frozenset(), None, {}, None))
 
 
 def _raise(error: Exception, _args: list[Any]) -> NoReturn:
     raise error
 
 
-def _made(
-    gm: torch.fx.GraphModule, written: int = 0, *, backward: bool, inference: bool
-) -> tuple[Callable[[list[Any]], list[Any]], frozenset[int], int | None, dict[int, int]]:
-    """The graph as a function of a list of inputs; which of those are static, how many outputs are seen, and which are
-    new values of inputs.
+def _made(gm: torch.fx.GraphModule, written: int = 0, *, backward: bool, inference: bool) -> graph_cache.Made:
+    """The graph as a function of a list of inputs, and what is known of it.
 
     Args:
         gm: the graph.
@@ -222,16 +223,29 @@ def _made(
     """
     _donates_nothing()
     refuse_unknown(gm)
+    static, seen = _static_inputs(gm.graph, backward=backward), _seen_outputs(backward=backward)
+    rewritten = _rewritten(gm) if not backward and not written else {}
+    made = _views(gm, written, seen, rewritten, inference=inference) if seen is not None else None
+    if seen is not None:
+        seen = seen + written if made is None else made.seen
     retarget(gm)
     by_rows(gm, backward=backward)
     assemble(gm)
-    static, seen = _static_inputs(gm.graph, backward=backward), _seen_outputs(backward=backward)
-    seen = None if seen is None else seen + written
-    rewritten = _rewritten(gm) if inference and not written else {}
+    rewritten = rewritten if inference else {}
     run = make_executable(gm, static, seen, rewritten)
     if isinstance(run, Executable) and backward:
         run.log.kind = "backward graph"
-    return run, static, seen, rewritten
+    return graph_cache.Made(run, static, seen, rewritten, made)
+
+
+def _views(
+    gm: torch.fx.GraphModule, written: int, seen: int, rewritten: dict[int, int], *, inference: bool
+) -> Views | None:
+    """The outputs of a forward graph that are to be views of others, which it returns no longer."""
+    metadata = TracingContext.get().fw_metadata
+    assert metadata is not None
+    first = written + metadata.num_mutated_inp_runtime_indices
+    return taken_out(gm.graph, Known(first, written + seen, metadata.output_info, rewritten, inference))
 
 
 def _buckets(options: Mapping[str, Any] | None) -> Buckets | None:
@@ -263,7 +277,8 @@ def jaten(
         UnsupportedInputError: an option that is not known.
     """
     buckets = _buckets(options)
-    prefix = None if writes.replaces_memory(gm) else graph_cache.prefix_of(gm, example_inputs)
+    is_plain = not returned.make_tensors(gm)
+    prefix = graph_cache.prefix_of(gm, example_inputs) if is_plain and not writes.replaces_memory(gm) else None
     if prefix is not None:
         try:
             with graph_cache.used(prefix):

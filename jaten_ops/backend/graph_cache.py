@@ -12,7 +12,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._decomp import decomposition_table
@@ -27,6 +27,7 @@ from jaten_ops.tensor import Tensor
 from . import shared
 from .plans import Plan, graph_of
 from .runtime import Executable
+from .views import Views, with_views
 
 try:
     from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache, BypassAOTAutogradCache
@@ -41,22 +42,34 @@ _SETTINGS = ("bundled_autograd_cache", "enable_remote_autograd_cache", "force_no
 _log = logging.getLogger(__name__)
 
 
+class Made(NamedTuple):
+    """A graph that can be run.
+
+    Attributes:
+        run: a function of a list of its inputs, which it empties.
+        static_inputs: those that keep their memory from call to call.
+        seen: how many of its results the user may see; None for all.
+        rewritten: for the results that are new values of inputs the number of the input.
+        views: how the outputs of the program become of its results, if they are not these.
+    """
+
+    run: Callable[[list[Any]], list[Any]]
+    static_inputs: frozenset[int]
+    seen: int | None
+    rewritten: Mapping[int, int]
+    views: Views | None
+
+
 class Kept(OutputCode):
     """A compiled graph, as that cache takes one: what is pickled is its plan."""
 
-    def __init__(
-        self,
-        run: Callable[[list[Any]], list[Any]],
-        static_inputs: frozenset[int],
-        seen: int | None,
-        rewritten: Mapping[int, int],
-    ) -> None:
+    def __init__(self, made: Made) -> None:
         super().__init__()
         self._boxed_call = True  # an attribute of the object, as Dynamo's wrappers copy those
-        self._run = run
-        self._plan: Plan | None = getattr(run, "plan", None)
-        self._static_inputs, self._seen, self._rewritten = static_inputs, seen, rewritten
-        self._kind = run.log.kind if isinstance(run, Executable) else ""
+        self._run = with_views(made.run, made.views)
+        self._plan: Plan | None = getattr(made.run, "plan", None)
+        self._made = made._replace(run=_nothing)
+        self._kind = made.run.log.kind if isinstance(made.run, Executable) else ""
         self._written: list[frozenset[int] | None] = []
 
     def __call__(self, inputs: Any) -> Any:
@@ -78,16 +91,19 @@ class Kept(OutputCode):
     def post_compile(self, *_: Any) -> None:
         """Makes it run again."""
         assert self._plan is not None
-        run = Executable(
-            graph_of(self._plan), static_inputs=self._static_inputs, seen=self._seen, written=self._rewritten
-        )
+        made = self._made
+        run = Executable(graph_of(self._plan), static_inputs=made.static_inputs, seen=made.seen, written=made.rewritten)
         run.log.kind = self._kind
-        self._run = run
+        self._run = with_views(run, made.views)
         for written in self._written:
             shared.tell(written)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """There is none."""
+
+
+def _nothing(_args: list[Any]) -> list[Any]:
+    return []
 
 
 def is_known() -> bool:

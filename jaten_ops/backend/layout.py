@@ -38,9 +38,9 @@ class Layout:
             memory = memory.reshape(*outer, size * stride)[..., : (size - 1) * stride + used]
         return memory
 
-    def view(self, memory: torch.Tensor) -> torch.Tensor:
-        """The stored tensor with the sizes and strides."""
-        return torch.as_strided(memory, self.sizes, self.strides)
+    def laid_out(self, memory: torch.Tensor) -> torch.Tensor:
+        """The stored tensor, which nothing else has, with the sizes and strides: for autograd it is no view."""
+        return memory.as_strided_(self.sizes, self.strides)
 
 
 def layout_of(sizes: Sequence[int], strides: Sequence[int]) -> Layout | None:

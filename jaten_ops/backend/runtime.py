@@ -19,8 +19,7 @@ from jaten_ops.errors import KernelResultError
 from jaten_ops.ordering import Order
 from jaten_ops.progress import announced
 
-from .aliases import Path, path_of
-from .calls import Alias, Program, Statics, Write, make_call
+from .calls import Program, Statics, Write, make_call
 from .layout import Layout, concretize, is_symbolic, layout_of, symbols_of
 from .lower import Lowered
 from .plans import plan_of
@@ -38,18 +37,16 @@ class _Output:
         node: the output.
         inputs: the numbers of the inputs.
         seen: whether the user may see it.
-        path: how it lies in an input, if it is not to be made of an array then.
     """
 
-    def __init__(self, node: Any, inputs: dict[torch.fx.Node, int], *, seen: bool, path: Path | None) -> None:
+    def __init__(self, node: Any, inputs: dict[torch.fx.Node, int], *, seen: bool) -> None:
         self.node = node
         is_node = isinstance(node, torch.fx.Node)
         self.input = inputs.get(node) if is_node else None
         self.value = node.meta.get("val") if is_node else node
         is_tensor = self.input is None and isinstance(self.value, torch.Tensor)
         self.on_jax = is_tensor and self.value.device.type == "jax"
-        self._path = path if self.on_jax else None
-        self.is_array = is_tensor and self._path is None
+        self.is_array = is_tensor
         self._seen = seen
 
     def layout(self, symbols: dict[Any, int]) -> Layout | None:
@@ -83,7 +80,7 @@ class _Output:
             return lambda array: carrier.of(View(Storage(array), shape, stride, 0))
         export = bridge.exporter(self.value.dtype, math.prod(shape))
         if layout is not None:
-            return lambda array: layout.view(export(array))
+            return lambda array: layout.laid_out(export(array))
         if self._seen:
             return export
         if order is None:
@@ -96,8 +93,6 @@ class _Output:
         """What stands for an output that is not made of an array, as `Program.outputs` has it."""
         if self.input is not None:
             return self.input
-        if self._path is not None:
-            return Alias(self._path.input, self._path.follow(symbols))
         return (concretize(self.value, symbols),)
 
 
@@ -172,16 +167,13 @@ class Executable:
         values: list[Any] = [n.meta.get("val") for n in lowered.placeholders]
         index = {n: i for i, n in enumerate(lowered.placeholders)}
         every = numbers_of(gm.graph)
-        self._outputs = [
-            _Output(n, index, seen=seen is None or i < seen, path=path_of(n, index, every) if i < (seen or 0) else None)
-            for i, n in enumerate(lowered.outputs)
-        ]
+        self._outputs = [_Output(n, index, seen=seen is None or i < seen) for i, n in enumerate(lowered.outputs)]
         self._parts = parts_of(lowered.outputs, index, written)
         for n in self._parts:  # the input itself is handed back
-            self._outputs[n] = _Output(lowered.placeholders[written[n]], index, seen=True, path=None)
+            self._outputs[n] = _Output(lowered.placeholders[written[n]], index, seen=True)
         # one array may be two outputs, for the user and for the backward, with different strides
         self._arrays = [o for o in self._outputs if o.is_array] + [
-            _Output(node, index, seen=True, path=None) for part in self._parts.values() for node in part.computed
+            _Output(node, index, seen=True) for part in self._parts.values() for node in part.computed
         ]
         # that nothing is computed with, as the ids of nested tensors' lengths: they are handed back as they came
         self._passed = passed = {index[n] for n in every if all(user.op == "output" for user in n.users)}
