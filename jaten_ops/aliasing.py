@@ -29,7 +29,7 @@ class Storage:
 
     Attributes:
         array: the values, of any shape: their order is row-major.
-        version: how often they have been replaced.
+        version: another number each time that they are replaced, whichever thread does it.
         handle: what `untyped_storage()` has returned for it, if it was called.
     """
 
@@ -47,9 +47,14 @@ class Storage:
     def root(self) -> Storage:
         return self
 
-    def put(self, array: jax.Array) -> None:
-        self.array = array
-        self.version += 1
+    def put(self, array: jax.Array) -> int:
+        """Replaces the values; returns the version that has these."""
+        self.array = array  # first: who has read the version before then reads again
+        self.version = version = next(_VERSIONS)
+        return version
+
+
+_VERSIONS = itertools.count(1)
 
 
 # How often Python counts an array that has one owner, asked as the functions below ask. They call `getrefcount` with a
@@ -109,19 +114,20 @@ class Lens:
 
     @property
     def array(self) -> jax.Array:
-        if self._array is None or self._seen != self.version:
+        found, version = self._array, self.version
+        if found is None or self._seen != version:
             with Enabled():
-                self._array = self.get(self._storage.array)
-            self._seen = self.version
-        return self._array
+                self._array = found = self.get(self._storage.array)
+            self._seen = version
+        return found
 
-    def put(self, array: jax.Array) -> None:
+    def put(self, array: jax.Array) -> int:
         had, size = self._storage.array, self.array.size
         with Enabled():
             new = self._put(array)
             if array.size == size and new.size > had.size:  # the storage ends within an element
                 new = new[: had.size]
-            self._storage.put(new)
+            return self._storage.put(new)
 
 
 AnyStorage = Storage | Lens
@@ -228,13 +234,14 @@ class View:
     def read(self) -> jax.Array:
         """The values, in the tensor's shape."""
         storage = self.storage
-        if self._seen != storage.version:
+        version = storage.version  # before the values, which another thread may replace
+        if self._seen != version:
             array = storage.array
             with Enabled():
                 values = self._gather(array)
             # a view of all would keep an array from being freed when the storage has got another
             self._array = None if values is array else values
-            self._seen = storage.version
+            self._seen = version
         return storage.array if self._array is None else self._array
 
     def order(self) -> Shape | None:
@@ -256,13 +263,13 @@ class View:
         storage = self.storage
         old = storage.array
         if self._covers(old):
-            storage.put(array)
+            version = storage.put(array)
             self._array = None if isinstance(storage, Storage) else array
         else:
             with Enabled():
-                storage.put(self._scatter(old, array))
+                version = storage.put(self._scatter(old, array))
             self._array = array
-        self._seen = storage.version
+        self._seen = version
 
     def _covers(self, array: jax.Array) -> bool:
         """Whether it has all of the storage's elements in their order."""

@@ -20,7 +20,7 @@ from .execute import collecting, raise_first_broken
 from .ordering import flattened, has_turns, in_turn, ordered
 from .progress import announced
 from .tensor import Tensor, array_of, from_array
-from .tracing import opaque
+from .tracing import opaque, set_compiling
 from .x64 import Enabled
 
 Holder = torch.nn.Module | torch.optim.Optimizer | torch.Tensor
@@ -198,7 +198,7 @@ def _traced_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[
 
 def _set_compiling(flag: bool) -> Callable[..., None]:
     def hook(*_: Any) -> None:
-        torch.compiler._is_compiling_flag = flag  # private; without it such a step is refused, as it reads a value
+        set_compiling(flag)  # without it such a step is refused, as it reads a value
 
     return hook
 

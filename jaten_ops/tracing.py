@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -52,6 +53,39 @@ def is_faked_now() -> bool:
 def out_of_sight() -> contextlib.AbstractContextManager[Any]:
     """For the length of a block no mode sees what is called. Private: nothing public switches them off."""
     return _disable_current_modes()
+
+
+class _Compiling:
+    """Whether the thread that asks is one that traces a program.
+
+    Attributes:
+        threads: those that do.
+        lock: held while they change.
+    """
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+        self.lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        return threading.get_ident() in self.threads
+
+
+_COMPILING: Any = _Compiling()
+
+
+def set_compiling(flag: bool) -> None:
+    """Has `torch.compiler.is_compiling()` be true in this thread alone, or as it was.
+
+    torch's flag, which is private, is one for all threads. Dynamo, in another, puts back what it found there, whatever
+    has become of it: then that is an object which is false.
+    """
+    with _COMPILING.lock:
+        (_COMPILING.threads.add if flag else _COMPILING.threads.discard)(threading.get_ident())
+        if _COMPILING.threads and torch.compiler._is_compiling_flag is False:
+            torch.compiler._is_compiling_flag = _COMPILING
+        elif not _COMPILING.threads and torch.compiler._is_compiling_flag is _COMPILING:
+            torch.compiler._is_compiling_flag = False
 
 
 is_recording: Callable[[], bool] = torch._C._is_tracing

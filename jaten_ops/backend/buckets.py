@@ -240,8 +240,8 @@ class Bucketed:
             traced = jax.make_jaxpr(graph)(specs, seed)
             used, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars), instantiate=True)
             traced = core.ClosedJaxpr(used, traced.consts)
-        if len(self._traces) >= 8:
-            self._traces.pop(next(iter(self._traces)))
+        for old in list(self._traces)[:-7]:
+            self._traces.pop(old, None)  # another thread may have been here
         self._traces[key] = traced
         return traced
 

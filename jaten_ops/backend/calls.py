@@ -14,28 +14,30 @@ from jaten_ops.execute import raise_first_broken
 from jaten_ops.ordering import Order
 
 
-class Statics:
-    """The arrays of inputs that keep their memory from call to call.
+class Static:
+    """The array of an input that keeps its memory from call to call, as parameters do.
 
-    They hold that memory: no other tensor can come to lie at its address.
+    It holds that memory: no other tensor can come to lie at its address. Threads share it, and may call with different
+    tensors, so what a call reads is one pair, replaced whole.
+
+    Args:
+        order: the order in which the dimensions lie, None for the program's.
+        place: the JAX device.
 
     Attributes:
-        arrays: by the number of the input.
-        places: where the memory of each is; -1 if its array is a copy.
-        orders: the order in which the dimensions of each lie, None for the program's.
+        held: where the memory is, -1 if the array is a copy; and the array.
     """
 
-    def __init__(self, inputs: Sequence[int], place: Any) -> None:
-        self.arrays: dict[int, jax.Array] = {}
-        self.places = dict.fromkeys(inputs, -1)
-        self.orders: dict[int, Order | None] = dict.fromkeys(inputs)
-        self._place = place
+    __slots__ = ("_order", "_place", "held")
 
-    def keep(self, i: int, tensor: torch.Tensor) -> jax.Array:
+    def __init__(self, order: Order | None, place: Any) -> None:
+        self._order, self._place = order, place
+        self.held: tuple[int, jax.Array | None] = -1, None
+
+    def keep(self, tensor: torch.Tensor) -> jax.Array:
         """The array of a tensor, converted for as long as its memory stays."""
-        order = self.orders[i]
-        array = self.arrays[i] = bridge.borrow(tensor if order is None else tensor.permute(order), self._place)
-        self.places[i] = tensor.data_ptr() if bridge.shares_memory(array, tensor) else -1
+        array = bridge.borrow(tensor if self._order is None else tensor.permute(self._order), self._place)
+        self.held = tensor.data_ptr() if bridge.shares_memory(array, tensor) else -1, array
         return array
 
 
@@ -65,7 +67,7 @@ class Program:
 
     Attributes:
         run: takes arrays, returns a list of them.
-        operands: for each operand the number of the input and what converts it; None for a static one.
+        operands: for each operand the number of the input and what converts it, or keeps its array.
         outputs: what makes a tensor of a result of `run`, in their order; the number of an input that is handed back;
             or a tuple of one value.
         errors: what the conditions stand for that are the last result; empty if there are none.
@@ -76,7 +78,7 @@ class Program:
     """
 
     run: Callable[..., list[Any]]
-    operands: Sequence[tuple[int, Callable[[Any], Any] | None]]
+    operands: Sequence[tuple[int, Callable[[Any], Any] | Static]]
     outputs: Sequence[_Made]
     errors: Sequence[Exception]
     seed: Callable[[], Any] | None
@@ -85,16 +87,17 @@ class Program:
     writes: Sequence[Write] = ()
 
 
-def make_call(program: Program, count: int, statics: Statics) -> Callable[[list[Any]], list[Any]]:
+def make_call(program: Program, count: int) -> Callable[[list[Any]], list[Any]]:
     """A function of a list of `count` inputs, which it empties, as AOTAutograd's boxed calls do."""
-    scope: dict[str, Any] = {"run": program.run, "kept": statics.arrays, "places": statics.places}
-    scope |= {"keep": statics.keep, "seed": program.seed, "wait": jax.block_until_ready}
+    scope: dict[str, Any] = {"run": program.run, "seed": program.seed, "wait": jax.block_until_ready}
     scope |= {"check": raise_first_broken, "errors": program.errors, "enter": x64.enter, "leave": x64.leave}
     lines = [f"{''.join(f'a{i}, ' for i in range(count))} = args", "args.clear()"] if count else []
     operands = []
     for i, convert in program.operands:
-        if convert is None:
-            lines.append(f"k{i} = kept[{i}] if a{i}.data_ptr() == places[{i}] else keep({i}, a{i})")
+        if isinstance(convert, Static):
+            scope |= {f"static_{i}": convert, f"keep_{i}": convert.keep}
+            lines.append(f"place, k{i} = static_{i}.held")
+            lines.append(f"if a{i}.data_ptr() != place: k{i} = keep_{i}(a{i})")
             operands.append(f"k{i}")
         else:
             scope[f"convert_{i}"] = convert

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -43,20 +44,26 @@ def _values_in(gm: torch.fx.GraphModule) -> Iterator[object]:
             yield from tree_leaves([node.meta.get("example_value") for node in graph.graph.nodes])
 
 
+# one capture at a time: of two at once the first to end would take the tables from the other
+_LOCK = threading.RLock()
+
+
 @contextlib.contextmanager
 def whole(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Iterator[None]:
     """For the length of a block torch traces them whole, if all sizes are known: in C++ they take no others."""
     if any(map(has_symbolic_size, (*inputs, *_values_in(gm)))):
-        yield
+        with _LOCK:  # another's capture may have taken what this one needs
+            yield
         return
-    taken = [(op, key, op.py_kernels.pop(key)) for op in operators() for key in _KEYS if key in op.py_kernels]
-    _forget()
-    try:
-        yield
-    finally:
-        for op, key, fn in taken:
-            op.py_kernels[key] = fn
+    with _LOCK:
+        taken = [(op, key, op.py_kernels.pop(key)) for op in operators() for key in _KEYS if key in op.py_kernels]
         _forget()
+        try:
+            yield
+        finally:
+            for op, key, fn in taken:
+                op.py_kernels[key] = fn
+            _forget()
 
 
 def _forget() -> None:

@@ -19,7 +19,7 @@ from jaten_ops.errors import KernelResultError
 from jaten_ops.ordering import Order
 from jaten_ops.progress import announced
 
-from .calls import Program, Statics, Write, make_call
+from .calls import Program, Static, Write, make_call
 from .layout import Layout, concretize, is_symbolic, layout_of, symbols_of
 from .lower import Lowered
 from .plans import plan_of
@@ -188,7 +188,7 @@ class Executable:
         handed = {v.device.type for v in [*values, *(o.value for o in self._arrays)] if isinstance(v, torch.Tensor)}
         self._on_host = handed == {"cpu"}
         self._place = host.device() if self._on_host else bridge.cpu_device() if "cpu" in handed else None
-        self._statics = Statics(self._static, self._place)
+        self._statics: dict[tuple[int, Order | None], Static] = {}
         borrows = any(isinstance(v, torch.Tensor) and v.device.type != "jax" for v in values)
         # XLA computes asynchronously: until it is done, a torch program could write to the memory that it reads
         writes_at_once = any(not part.donated and not part.computed for part in self._parts.values())
@@ -207,12 +207,12 @@ class Executable:
         self._calls.clear()
 
     def _operands(self, args: list[Any], orders: dict[int, Order | None]) -> list[tuple[int, Any]]:
-        """For each operand the number of the input and what converts it; None for a static one."""
+        """For each operand the number of the input and what converts it, or keeps its array."""
         numbers = {self._tensors[at] for at in self._numbers}
         found: list[tuple[int, Any]] = []
         for i in self._tensors:
             if i in self._static:
-                found.append((i, None))
+                found.append((i, self._statics.setdefault((i, orders[i]), Static(orders[i], self._place))))
             elif (order := orders[i]) is not None:
                 found.append((i, _converter_in(order, args[i], self._place)))
             elif i in self._donated:
@@ -233,9 +233,8 @@ class Executable:
         """The call for inputs of such sizes."""
         lowered = self._lowered
         orders = {i: None if i in self._donated else _order(args[i]) for i in self._tensors}
-        self._statics.orders.update((i, orders[i]) for i in self._static)
         operands = self._operands(args, orders)
-        arrays = [self._statics.keep(i, args[i]) if take is None else take(args[i]) for i, take in operands]
+        arrays = [take.keep(args[i]) if isinstance(take, Static) else take(args[i]) for i, take in operands]
         sizes = {lowered.placeholders[i]: args[i] for i in self._sizes}
         tensors = [lowered.placeholders[i] for i in self._tensors]
         values = [None if i in self._passed else n.meta.get("val") for i, n in enumerate(lowered.placeholders)]
@@ -272,9 +271,9 @@ class Executable:
         outputs = [next(exports) if o.is_array else o.other(symbols) for o in self._outputs]
         writes = self._writes(sum(o.is_array for o in self._outputs), exports)
         seed = _seed if lowered.random else None
-        wide = lowered.random or any(take is not None and bridge.is_wide(args[i]) for i, take in operands)
+        wide = lowered.random or any(not isinstance(take, Static) and bridge.is_wide(args[i]) for i, take in operands)
         program = Program(run, operands, outputs, errors, seed, wide, self._must_wait, writes)
-        return make_call(program, len(args), self._statics)
+        return make_call(program, len(args))
 
     def _writes(self, begin: int, exports: Iterator[Callable[[Any], Any]]) -> list[Write]:
         """What is done with the results that come after the graph's own."""

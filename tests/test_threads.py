@@ -1,0 +1,243 @@
+"""Threads that share compiled functions, compile at the same time, and use operators and tensors for the first time."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import jaten_ops
+from jaten_ops.aliasing import View
+from jaten_ops.backend import early
+
+THREADS = 6
+
+
+@pytest.fixture(autouse=True)
+def _switching_often() -> Iterator[None]:
+    """Python changes threads after so few steps that what can go wrong between two of them does."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def _together(work: Callable[[int], Any], threads: int = THREADS) -> list[Any]:
+    """What a function returns for each number, called at the same time in as many threads."""
+    start = threading.Barrier(threads)
+
+    def begin(n: int) -> Any:
+        start.wait()
+        return work(n)
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(begin, range(threads)))
+
+
+def _model(n: int, device: str = "cpu") -> nn.Module:
+    torch.manual_seed(n)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).to(device)
+
+
+def _wrong_calls(calls: int) -> list[int]:
+    """How many calls of each thread answer with something else than its own module does."""
+    models = [_model(n) for n in range(THREADS)]
+    x = torch.randn(2, 4)
+    expected = [model(x).detach() for model in models]
+    compiled = torch.compile(lambda model, x: model(x), backend="jaten")
+    with torch.no_grad():
+        for model in models:
+            compiled(model, x)
+
+    def work(n: int) -> int:
+        with torch.no_grad():
+            return sum(not torch.allclose(compiled(models[n], x), expected[n], atol=1e-5) for _ in range(calls))
+
+    return _together(work)
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_each_thread_gets_the_answers_of_its_own_module() -> None:
+    assert _wrong_calls(500) == [0] * THREADS
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_each_thread_gets_the_answers_of_its_own_module_for_long() -> None:
+    assert _wrong_calls(20_000) == [0] * THREADS
+
+
+def _trained(model: nn.Module, call: Callable[..., torch.Tensor], x: torch.Tensor, steps: int) -> list[torch.Tensor]:
+    for _ in range(steps):
+        (call(model, x) ** 2).mean().backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                assert p.grad is not None
+                p.sub_(0.1 * p.grad)
+                p.grad = None
+    return [p.detach().cpu() for p in model.parameters()]
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_threads_that_train_and_compile_at_once(device: str, dynamic: bool) -> None:
+    models = [_model(n, device) for n in range(THREADS)]
+    x = torch.randn(3, 4)
+    expected = [_trained(copy.deepcopy(model).cpu(), lambda m, x: m(x), x, 5) for model in models]
+    compiled = torch.compile(lambda model, x: model(x), backend="jaten", dynamic=dynamic)
+    got = _together(lambda n: _trained(models[n], compiled, x.to(device), 5))
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_a_server_whose_requests_have_all_sizes() -> None:
+    model = _model(0)
+    compiled = torch.compile(model, backend="jaten", dynamic=True)
+    requests = [torch.randn(n % 5 + 2, 4) for n in range(60)]
+
+    def serve(x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            return compiled(x)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        answers = list(pool.map(serve, requests))
+    torch.testing.assert_close([a.clone() for a in answers], [model(x).detach() for x in requests])
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_different_functions_are_compiled_at_once() -> None:
+    x = torch.randn(5, 5)
+    images = torch.randn(1, 1, 4, 4)
+    functions: list[Callable[[], torch.Tensor]] = [
+        lambda: nn.functional.interpolate(images, scale_factor=2.0, mode="bilinear"),
+        lambda: torch.softmax(x, 0) @ x,
+        lambda: torch.linalg.inv(x + 9 * torch.eye(5)),
+        lambda: nn.functional.interpolate(images, size=(3, 5), mode="bicubic"),
+        lambda: x.cumsum(0).t() + torch.arange(5),
+        lambda: nn.functional.conv2d(images, images),
+    ]
+    got = _together(lambda n: torch.compile(functions[n], backend="jaten", fullgraph=True)())
+    torch.testing.assert_close(got, [f() for f in functions])
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_each_thread_has_its_own_modes() -> None:
+    model, x = _model(0), torch.randn(2, 4)
+    compiled = torch.compile(model, backend="jaten")
+    modes: list[Callable[[], contextlib.AbstractContextManager[Any]]] = [
+        contextlib.nullcontext, torch.no_grad, lambda: torch.autocast("cpu", torch.bfloat16),
+    ]  # fmt: skip
+
+    def work(n: int) -> set[Any]:
+        with modes[n % 3]():
+            return {(y.requires_grad, y.dtype) for y in [compiled(x) for _ in range(30)]}
+
+    each: list[set[Any]] = [{(True, torch.float32)}, {(False, torch.float32)}, {(True, torch.bfloat16)}]
+    assert _together(work) == [each[n % 3] for n in range(THREADS)]
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_the_first_backward_pass_in_many_threads(device: str) -> None:
+    compiled = torch.compile(lambda x, n: (x * n).sin().sum(), backend="jaten")
+    inputs = [torch.linspace(0, 1, 5).to(device).requires_grad_() for _ in range(THREADS)]
+    losses = [compiled(x, torch.tensor(2.0, device=device)) for x in inputs]
+    _together(lambda n: losses[n].backward())
+    expected = 2 * torch.cos(2 * torch.linspace(0, 1, 5))
+    torch.testing.assert_close([x.grad.cpu() for x in inputs if x.grad is not None], [expected] * THREADS)
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_the_first_call_of_an_operator_in_many_threads(device: str) -> None:
+    x = torch.linspace(0.1, 0.9, 7)
+    names = ("erfinv", "logit", "lgamma", "digamma", "expm1", "special_ndtri", "sinc")
+
+    def work(n: int) -> list[torch.Tensor]:
+        given = x.to(device).requires_grad_()
+        results = [getattr(torch.ops.jaten, name)(given) for name in names]
+        torch.stack([r.sum() for r in results]).sum().backward()
+        assert given.grad is not None
+        return [t.detach().cpu() for t in (*results, given.grad)]
+
+    first, *others = _together(work)
+    for other in others:
+        torch.testing.assert_close(other, first)
+
+
+def test_a_reader_never_keeps_what_was_before_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = torch.zeros(16, device="jax")
+    transposed, real = base.view(4, 4).t(), torch.view_as_real(torch.zeros(4, dtype=torch.complex64, device="jax"))
+    for view in (transposed, real):
+        storage = view.view_of_arrays.storage.root  # type: ignore[attr-defined]  # it is on the device
+        gather = View._gather
+
+        def gather_while_another_writes(self: View, array: Any) -> Any:
+            found = gather(self, array)  # noqa: B023  # as below
+            storage.put(storage.array + 1)  # noqa: B023  # it is called in this turn of the loop
+            return found
+
+        with monkeypatch.context() as patched:
+            patched.setattr(View, "_gather", gather_while_another_writes)
+            view.view_of_arrays.read()  # type: ignore[attr-defined]  # as above
+        assert view.cpu().reshape(-1)[0] == 1
+
+
+def test_two_captures_do_not_take_each_others_operators() -> None:
+    kernels = {op: dict(op.py_kernels) for op in early.operators()}
+    gm = torch.fx.symbolic_trace(lambda x: x)
+
+    def work(_: int) -> bool:
+        found = True
+        for _ in range(20):
+            with early.whole(gm, ()):
+                found &= not any(key in op.py_kernels for op in early.operators() for key in early._KEYS)
+        return found
+
+    assert all(_together(work))
+    assert {op: dict(op.py_kernels) for op in early.operators()} == kernels
+
+
+def test_only_the_thread_that_traces_a_step_is_compiling() -> None:
+    seen: set[bool] = set()
+    inside, looked = threading.Event(), threading.Event()
+
+    class Waiting(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            if torch.compiler.is_compiling():
+                inside.set()
+                looked.wait(10)
+            return super().step(closure)
+
+    model = _model(0, "jax")
+    optimizer = Waiting(model.parameters(), lr=torch.tensor(0.1, device="jax"))
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = (model(x) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    def look() -> None:
+        inside.wait(10)
+        seen.add(bool(torch.compiler.is_compiling()))
+        looked.set()
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    compiled, x = jaten_ops.compile_step(step, model, optimizer), torch.randn(2, 4, device="jax")
+    losses = [compiled(x).item() for _ in range(3)]
+    watcher.join()
+    assert inside.is_set()
+    assert seen == {False}
+    assert losses[2] < losses[0]
+    assert torch.compiler.is_compiling() is False
