@@ -2,15 +2,35 @@
 
 from . import autocast, collectives, dispatcher, generators  # noqa: F401  # register what the device does
 from .custom import op
-from .errors import JatenError
+from .errors import (
+    DeviceSlotError,
+    DuplicateRegistrationError,
+    InvalidSchemaError,
+    JatenError,
+    KernelError,
+    KernelResultError,
+    MissingGradientError,
+    MissingKernelError,
+    UnknownOpError,
+    UnsupportedInputError,
+)
 from .interop import as_jax, call_jax, from_jax, to_jax
 from .registry import fake, gradient, kernel
 from .step import compile_step
 from .tensor import Tensor
 
 __all__ = [
+    "DeviceSlotError",
+    "DuplicateRegistrationError",
+    "InvalidSchemaError",
     "JatenError",
+    "KernelError",
+    "KernelResultError",
+    "MissingGradientError",
+    "MissingKernelError",
     "Tensor",
+    "UnknownOpError",
+    "UnsupportedInputError",
     "as_jax",
     "call_jax",
     "compile_step",

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .programs import jitted
 from .x64 import Enabled
 
 Shape = tuple[int, ...]
@@ -352,12 +353,12 @@ def _span(axes: list[Axis]) -> int:
     return 1 + sum((n - 1) * s for n, s, _ in axes)
 
 
-@functools.partial(jax.jit, static_argnums=(1,))
+@functools.partial(jitted, static_argnums=(1,))
 def _reshaped(array: jax.Array, shape: Shape) -> jax.Array:
     return array.reshape(shape)
 
 
-@functools.partial(jax.jit, static_argnums=(1,))
+@functools.partial(jitted, static_argnums=(1,))
 def _transposed(array: jax.Array, order: Shape) -> jax.Array:
     return jax.lax.transpose(array, order)
 
@@ -386,7 +387,7 @@ def _moving(shape: Shape, stride: Shape) -> tuple[list[int], list[Axis] | None]:
     return steps, _axes(tuple([shape[i] for i in steps]), tuple([stride[i] for i in steps]))
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+@functools.partial(jitted, static_argnums=(2, 3, 4))
 def _taken(array: jax.Array, begin: Any, box: Shape, shape: Shape, stride: Shape) -> jax.Array:
     steps, axes = _moving(shape, stride)
     assert axes is not None
@@ -396,7 +397,7 @@ def _taken(array: jax.Array, begin: Any, box: Shape, shape: Shape, stride: Shape
     return jax.lax.broadcast_in_dim(values, shape, steps)
 
 
-@functools.partial(jax.jit, static_argnums=(3, 4))
+@functools.partial(jitted, static_argnums=(3, 4))
 def _replaced(array: jax.Array, values: jax.Array, begin: Any, box: Shape, stride: Shape) -> jax.Array:
     axes = _axes(values.shape, stride)
     assert axes is not None
@@ -411,7 +412,7 @@ def _ordered(values: jax.Array, axes: list[Axis]) -> jax.Array:
     return jax.lax.transpose(stepping, [kept.index(a) for _, _, a in axes])
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3))
+@functools.partial(jitted, static_argnums=(2, 3))
 def _gathered(array: jax.Array, offset: Any, shape: Shape, stride: Shape) -> jax.Array:
     flat = array.reshape(-1)
     if 0 in shape:
@@ -435,7 +436,7 @@ def _rows(flat: jax.Array, n: int, s: int) -> jax.Array:
     return jax.lax.pad(flat, jnp.zeros((), flat.dtype), [*lead, (0, lack, 0)]).reshape(*flat.shape[:-1], n, s)
 
 
-@functools.partial(jax.jit, static_argnums=(3,))
+@functools.partial(jitted, static_argnums=(3,))
 def _scattered(array: jax.Array, values: jax.Array, offset: Any, stride: Shape) -> jax.Array:
     shape, flat = values.shape, array.reshape(-1)
     if 0 in shape:

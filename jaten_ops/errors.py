@@ -1,6 +1,7 @@
 """The exceptions of jaten. Each message names the op, what is wrong, and what to do.
 
-Bad input to an op raises what ATen raises for it (`RuntimeError`, `IndexError`, ...), not one of these.
+Bad input to an op raises what ATen raises for it (`RuntimeError`, `IndexError`, ...), not one of these. All of them can
+be imported from `jaten_ops`.
 """
 
 

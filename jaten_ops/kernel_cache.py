@@ -15,10 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
-from . import disk, fingerprint
+from . import disk, fingerprint, programs
 from .options import keeps_loops, known, without_unrolling
 
 compilation_cache: Any
@@ -28,7 +27,7 @@ try:
 except ImportError:  # pragma: no cover  # a JAX that has moved them
     compiler = None
 
-_NAME = "jit_jaten_"
+_NAME = f"jit_{programs.PREFIX}"
 
 _log = logging.getLogger(__name__)
 _TAKES = ("backend", "module", "executable_devices", "options", "host_callbacks")
@@ -39,10 +38,10 @@ def _watched(compile_program: Callable[..., Any], key_of: Callable[..., str]) ->
 
     @functools.wraps(compile_program)
     def compile_or_load(backend: Any, module: Any, devices: Any, options: Any, callbacks: Any) -> Any:
-        _make_room()
         if keeps_loops():
             options = without_unrolling(options, backend.platform)
         if _is_ours(module):
+            _make_room()
             options.env_option_overrides = [*options.env_option_overrides, *known(backend.platform).items()]
         key = None if callbacks else _key(backend, module, devices, options, key_of)
         found = None if key is None else _load(backend, key, devices, options)
@@ -56,7 +55,7 @@ def _watched(compile_program: Callable[..., Any], key_of: Callable[..., str]) ->
 
 
 def _most() -> int:
-    """How many executables may be in memory at once: a quarter of it, and of the regions that a process may have."""
+    """How many executables of kernels may be in memory at once: a quarter of it, and of a process's regions."""
     regions = Path("/proc/sys/vm/max_map_count")
     if not regions.exists():  # not Linux, and not known
         return sys.maxsize
@@ -71,7 +70,7 @@ _made = 0
 
 
 def _make_room() -> None:
-    """Has JAX forget all executables once there are too many.
+    """Has JAX forget all executables of jaten's functions once there are too many.
 
     Shapes that change all the time compile kernel after kernel, and JAX keeps each: in the end the process would die.
     Those that are in use are found on the disk again, and whoever holds one, as a compiled graph does, keeps it.
@@ -80,8 +79,8 @@ def _make_room() -> None:
     _made += 1
     if _made > _MOST:
         _made = 0
-        _log.info("%d executables are in memory: they are dropped, and found on the disk if need be", _MOST)
-        jax.clear_caches()
+        _log.info("%d executables of kernels are in memory: they are dropped, and found on the disk if need be", _MOST)
+        programs.forget()
 
 
 def _is_ours(module: Any) -> bool:

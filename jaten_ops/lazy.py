@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +31,15 @@ class _Namespace(torch._ops._OpNamespace):
                 order = [o for o in _overload_order(packet) if o in waiting]
                 for overload in dict.fromkeys([*order, *waiting]):
                     waiting[overload]()
-            return super().__getattr__(packet)
+            try:
+                return super().__getattr__(packet)
+            except AttributeError as error:
+                raise AttributeError(f"{error}{self._meant(packet)}") from None
+
+    def _meant(self, name: str) -> str:
+        """The operators that may have been meant, if the name is not one that Python asks for."""
+        close = [] if name.startswith("__") else difflib.get_close_matches(name, dir(self), n=3)
+        return f". Did you mean {', '.join(f'torch.ops.jaten.{n}' for n in close)}?" if close else ""
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *_DEFINITIONS})

@@ -104,6 +104,31 @@ def _renamed(call: Callable[..., Any], spec: OpSpec, names: Sequence[str]) -> Ca
     return renamed if other else call
 
 
+_OF_ABSENT = (AttributeError, TypeError, RuntimeError)
+
+
+def _refuse_absent(spec: OpSpec, *args: Any, **kwargs: Any) -> None:
+    """Raises what ATen does where None stands for a tensor."""
+    for i, argument in enumerate(spec.arguments):
+        value = args[i] if i < len(args) else kwargs.get(argument.name, argument.default)
+        if argument.type == "Tensor" and value is None:
+            raise RuntimeError(
+                f"{spec.name}: Expected a proper Tensor but got None (or an undefined Tensor in C++)"
+                f" for argument #{i} '{argument.name}'"
+            )
+
+
+def _answer(spec: OpSpec, rescued: tuple[type[Exception], ...], rescue: Rescue | None) -> Rescue:
+    def answer(error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(error, _OF_ABSENT):
+            _refuse_absent(spec, *args, **kwargs)
+        if rescue is None or not isinstance(error, rescued):
+            raise error
+        return rescue(error, args, kwargs)
+
+    return answer
+
+
 def make_call(
     spec: OpSpec,
     executor: Executor,
@@ -126,8 +151,8 @@ def make_call(
         rescued: the exceptions that `rescue` answers.
         in_place: whether the first argument's arrays are given away for the results.
     """
-    scope: dict[str, Any] = {"_wrap": wrap, "_rescued": rescued, "_rescue": rescue, "_draw_seed": draw_seed}
-    scope["_type"] = type
+    scope: dict[str, Any] = {"_wrap": wrap, "_draw_seed": draw_seed, "_type": type}
+    scope |= {"_rescued": (*rescued, *_OF_ABSENT), "_rescue": _answer(spec, rescued, rescue)}
     scope |= {f"_take_{i}": take for i, take in enumerate(_takers(spec, unwrap))}
     names = _names(spec)
     values = [f"_take_{i}({n})" if scope[f"_take_{i}"] else n for i, n in enumerate(names)]

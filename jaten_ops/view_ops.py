@@ -14,6 +14,7 @@ import torch
 from . import bridge
 from .aliasing import AnyStorage, Lens, View
 from .errors import UnsupportedInputError
+from .programs import jitted
 from .tracing import out_of_sight
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
@@ -116,10 +117,10 @@ def _geometry_of(t: torch.Tensor) -> Geometry:
 
 # The view ops that change elements; each function is compiled once and serves all tensors.
 
-_conj, _negative = jax.jit(jnp.conj), jax.jit(operator.neg)
+_conj, _negative = jitted(jnp.conj), jitted(operator.neg)
 
 
-@jax.jit
+@jitted
 def _to_real(array: jax.Array) -> jax.Array:
     return jnp.stack([array.real, array.imag], -1).reshape(-1)
 
@@ -130,7 +131,7 @@ def _in_groups(array: jax.Array, size: int) -> jax.Array:
     return jnp.pad(flat, (0, -flat.size % size)).reshape(-1, size)
 
 
-@jax.jit
+@jitted
 def _to_complex(array: jax.Array) -> jax.Array:
     if array.dtype == jnp.float16:
         raise UnsupportedInputError("view_as_complex", "torch.float16", "float32 or float64: JAX has no complex32")
@@ -138,7 +139,7 @@ def _to_complex(array: jax.Array) -> jax.Array:
     return jax.lax.complex(pairs[:, 0], pairs[:, 1])
 
 
-@functools.partial(jax.jit, static_argnums=(1,))
+@functools.partial(jitted, static_argnums=(1,))
 def _cast_bits(array: jax.Array, to: Any) -> jax.Array:
     flat = array.reshape(-1)
     if flat.dtype == bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import jaten_ops
-from jaten_ops import registry
+from jaten_ops import errors, registry
 from jaten_ops.schema import FUNCTIONAL, STORAGE_ARGUMENTS
 
 from . import architecture
@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PUBLIC = {
     *("JatenError", "Tensor", "as_jax", "call_jax", "compile_step", "fake", "from_jax", "gradient", "kernel", "op"),
     "to_jax",
+    *(n for n, value in vars(errors).items() if isinstance(value, type)),
 }
 
 # What a test file is about when it is not one module: the stem says so.

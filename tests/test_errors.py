@@ -226,3 +226,29 @@ def test_empty_lists_leave_fake_tensors_alone() -> None:
         assert torch.ops.jaten.cat([torch.ones(2), torch.ones(3)]).shape == (5,)
     compiled = torch.compile(lambda x: torch.ops.jaten.cat([x, x]), backend="jaten", fullgraph=True)
     assert compiled(torch.ones(2)).tolist() == [1, 1, 1, 1]
+
+
+# calls with None for a tensor: an operator's name, and the arguments
+OF_NONE: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "the only one": ("relu", (None,)),
+    "the first": ("add.Tensor", (None, 1.0)),
+    "the second": ("add.Tensor", (1.0, None)),
+    "in place": ("add_.Tensor", (1.0, None)),
+    "of three": ("where.self", (None, 1.0, 1.0)),
+    "a composition": ("matmul", (1.0, None)),
+    "in a list": ("cat", ([None],)),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", OF_NONE)
+def test_none_for_a_tensor(name: str, grad: bool, device: str) -> None:
+    overload, given = OF_NONE[name]
+    args = [torch.ones(2, device=device, requires_grad=grad) * 1 if isinstance(a, float) else a for a in given]
+    with pytest.raises(RuntimeError, match=r"None|no tensor arguments") as refused:
+        op_named(overload)(*args)
+    if overload not in COMPOSITE:  # of which ATen says it
+        assert overload.partition(".")[0].rstrip("_") in str(refused.value)
+    with pytest.raises(RuntimeError):
+        op_of_aten(overload)(*args)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import pytest
 import torch
 
-from jaten_ops import kernel_cache
+from jaten_ops import kernel_cache, programs
 
 
 def _live() -> int:
@@ -27,3 +28,33 @@ def test_executables_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(compiled(kept), expected)  # a graph holds what it has compiled
         most = max(most, _live())
     assert most <= before + 2 * kernel_cache._MOST
+
+
+def test_a_users_function_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many of jaten's programs drop none of the user's, and many of the user's none of jaten's."""
+    monkeypatch.setattr(kernel_cache, "_MOST", 4)
+    traces, forgotten = [], []
+
+    @jax.jit
+    def own(x: jax.Array) -> jax.Array:
+        traces.append(x.shape)
+        return jnp.sin(x) + x
+
+    monkeypatch.setattr(programs, "forget", lambda forget=programs.forget: forgotten.append(1) or forget())
+    own(jnp.ones(3))
+    for size in range(2000, 2012):
+        own(jnp.ones(size))
+    assert not forgotten
+    for size in range(2000, 2012):
+        x = torch.arange(float(size), device="jax")
+        x[1:].cos()
+    assert forgotten
+    before = len(traces)
+    own(jnp.ones(3)), own(jnp.ones(2000))
+    assert len(traces) == before
+
+
+def test_programs_have_names_of_ours() -> None:
+    function = programs.jitted(lambda x, n: x + n, static_argnums=1)
+    assert "jit_jaten_lambda" in function.lower(jnp.ones(2), 3).as_text()
+    assert function(jnp.ones(2), 3).tolist() == [4, 4]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import jaten_ops
-from jaten_ops import registry
+from jaten_ops import errors, registry
 from jaten_ops.errors import DuplicateRegistrationError, JatenError, MissingKernelError, UnknownOpError
 from jaten_ops.schema import FUNCTIONAL
 
@@ -119,3 +119,16 @@ def test_places_are_those_of_the_kernels() -> None:
     for overload in FUNCTIONAL.keys() & registry.KERNELS.keys():
         file, _, line = registry.KERNELS[overload].where.rpartition(":")
         assert Path(file).parent.name == "kernels" and line.isdigit(), overload
+
+
+@pytest.mark.parametrize(("name", "meant"), [("reluu", "relu"), ("sofmax", "softmax"), ("matmull", "matmul")])
+def test_unknown_operators_have_suggestions(name: str, meant: str) -> None:
+    with pytest.raises(AttributeError, match=rf"{name}.*Did you mean .*torch\.ops\.jaten\.{meant}\b"):
+        getattr(torch.ops.jaten, name)
+    assert not hasattr(torch.ops.jaten, "__no_such__")
+
+
+def test_all_errors_are_exported() -> None:
+    found = {n for n, e in vars(errors).items() if isinstance(e, type) and issubclass(e, JatenError)}
+    assert found <= set(jaten_ops.__all__)
+    assert all(getattr(jaten_ops, n) is getattr(errors, n) and getattr(errors, n).__doc__ for n in found)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaten_ops.programs import jitted
 from jaten_ops.registry import kernel
 
 NEVER = -np.inf
@@ -113,8 +114,8 @@ def _backward(grad, log_probs, targets, input_lengths, target_lengths, loss, alp
     return jnp.where(times[:, None, None] < input_lengths[None, :, None], out, jnp.zeros((), out.dtype))
 
 
-_run_forward = jax.jit(_forward, static_argnums=(4, 5))
-_run_backward = jax.jit(_backward, static_argnums=(7, 8))
+_run_forward = jitted(_forward, static_argnums=(4, 5))
+_run_backward = jitted(_backward, static_argnums=(7, 8))
 
 
 def _check(log_probs, targets, input_lengths: Sequence[int], target_lengths: Sequence[int], blank: int) -> None:

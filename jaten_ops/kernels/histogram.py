@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaten_ops.programs import jitted
 from jaten_ops.registry import kernel
 
 from . import checks
@@ -37,12 +38,12 @@ def _counted(bins: Sequence[jax.Array], inside: jax.Array, weight: jax.Array | N
     return lax.reshape(jnp.zeros(size, dtype).at[flat].add(amount, mode="promise_in_bounds"), shape)
 
 
-@jax.jit
+@jitted
 def _extremes(x: jax.Array) -> jax.Array:
     return jnp.stack([lax.reduce_min(x, (0,)), lax.reduce_max(x, (0,))])
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3))
+@functools.partial(jitted, static_argnums=(2, 3))
 def _occurrences(x: jax.Array, weights: jax.Array | None, size: int, dtype: np.dtype) -> jax.Array:
     return _counted([cast(x, "int64")], jnp.ones(x.shape, bool), weights, (size,), dtype)
 

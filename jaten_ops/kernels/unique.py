@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaten_ops.programs import jitted
 from jaten_ops.registry import kernel
 
 from .promotion import is_integral
 from .sorting import argsort
 
 
-@functools.partial(jax.jit, static_argnums=1)
+@functools.partial(jitted, static_argnums=1)
 def _runs(rows: jax.Array, consecutive: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Sorts rows lexicographically (not if `consecutive`) and finds the runs of equal ones.
 
@@ -56,7 +57,7 @@ def _unique_rows(rows: jax.Array, consecutive: bool) -> tuple[jax.Array, jax.Arr
     return _on_device_of(rows, chosen), inverse, _on_device_of(rows, counts)
 
 
-@jax.jit
+@jitted
 def _sorted_runs(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The sorted elements of a vector, and which of them begin a run."""
     ordered = lax.sort(x)

@@ -1,0 +1,41 @@
+"""The functions of jaten's own under `jax.jit`: known by their names when they are compiled, and dropped together."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+PREFIX = "jaten_"
+"""What the name of each begins with, by which its programs are told from those of the user."""
+
+_ALL: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def jitted(fn: Callable[..., Any], **options: Any) -> Any:
+    """`jax.jit` of a function of jaten's.
+
+    Args:
+        fn: the function.
+        options: those of `jax.jit`.
+    """
+
+    made = jax.jit(fn if fn.__name__.startswith(PREFIX) else _named(fn), **options)
+    _ALL.add(made)
+    return made
+
+
+def _named(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def program(*args: Any) -> Any:
+        return fn(*args)
+
+    program.__name__ = PREFIX + fn.__name__.strip("_<>")
+    return program
+
+
+def forget() -> None:
+    """Drops what they have traced and compiled, but for what is in use, and nothing of the user's."""
+    for made in list(_ALL):
+        made.clear_cache()
