@@ -18,6 +18,7 @@ from jaten_ops.registry import kernel
 
 from . import prng
 from .normalization import native_layer_norm
+from .products import contract
 from .promotion import cast, compute_type
 from .softmax import masked_softmax
 
@@ -28,10 +29,6 @@ _PTV = (((2,), (2,)), ((0, 1), (0, 1)))
 # The forward
 
 
-def _product(a: jax.Array, b: jax.Array, dimension_numbers: Any) -> jax.Array:
-    return lax.dot_general(a, b, dimension_numbers, preferred_element_type=compute_type(a.dtype))
-
-
 def _fold(x: jax.Array, heads: int) -> jax.Array:
     """Query heads of one group one after the other along the length: (B, H, L, E) to (B, heads, H / heads * L, E)."""
     return x if x.shape[1] == heads else x.reshape(x.shape[0], heads, x.shape[1] // heads * x.shape[2], x.shape[3])
@@ -40,7 +37,7 @@ def _fold(x: jax.Array, heads: int) -> jax.Array:
 def _scores(query: jax.Array, key: jax.Array, bias: Any, scale: Any, causal: bool) -> jax.Array:
     """query @ key^T * scale + bias, -inf where a query comes before a key if causal: (B, H, L, S)."""
     (batch, heads, length, _), size = query.shape, key.shape[2]
-    scores = _product(_fold(query, key.shape[1]), key, _QK).reshape(batch, heads, length, size) * scale
+    scores = contract(_fold(query, key.shape[1]), key, _QK).reshape(batch, heads, length, size) * scale
     if bias is not None and bias.dtype == bool:
         scores = jnp.where(bias, scores, -np.inf)
     elif bias is not None:
@@ -59,7 +56,7 @@ def _attend(query, key, value, bias, keep, scale, causal):
     total = jnp.sum(weights, 3, keepdims=True)
     empty = total == 0
     weights = weights if keep is None else weights * keep
-    context = _product(cast(_fold(weights, value.shape[1]), value.dtype), value, _PV)
+    context = contract(cast(_fold(weights, value.shape[1]), value.dtype), value, _PV)
     context = context.reshape(*scores.shape[:3], value.shape[3]) / jnp.where(empty, 1, total)
     return cast(context, query.dtype), jnp.where(empty, 0, jnp.log(total) + top)[..., 0]
 
@@ -68,7 +65,7 @@ def attention_backward(grad, query, key, value, bias, keep, scale, out, logsumex
     """The gradients of query, key, value and the scores, from the saved results; the weights are computed again."""
     heads = key.shape[1]
     weights = jnp.exp(_scores(query, key, bias, scale, causal) - logsumexp[..., None])
-    grad_weights = _product(_fold(grad, heads), value, _QK).reshape(weights.shape)
+    grad_weights = contract(_fold(grad, heads), value, _QK).reshape(weights.shape)
     dropped = weights
     if keep is not None:
         grad_weights, dropped = grad_weights * keep, weights * keep
@@ -77,9 +74,9 @@ def attention_backward(grad, query, key, value, bias, keep, scale, out, logsumex
     grad_scores = weights * (grad_weights - delta)
     scaled = cast(_fold(grad_scores * scale, heads), query.dtype)
     return (
-        cast(_product(scaled, key, _PV), query.dtype).reshape(query.shape),
-        cast(_product(scaled, _fold(query, heads), _PTV), key.dtype),
-        cast(_product(cast(_fold(dropped, heads), value.dtype), _fold(grad, heads), _PTV), value.dtype),
+        cast(contract(scaled, key, _PV), query.dtype).reshape(query.shape),
+        cast(contract(scaled, _fold(query, heads), _PTV), key.dtype),
+        cast(contract(cast(_fold(dropped, heads), value.dtype), _fold(grad, heads), _PTV), value.dtype),
         grad_scores,
     )
 
@@ -290,7 +287,7 @@ def cudnn_attention_backward(
 
 
 def _linear(x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
-    product = _product(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
+    product = contract(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
     return cast(product + cast(bias, product.dtype), x.dtype)
 
 
@@ -316,12 +313,12 @@ def native_multi_head_attention(
         parts = zip((query, key, value), jnp.split(qkv_weight, 3), strict=True)
         projected = jnp.concatenate([_linear(x, weight, none) for x, weight in parts], axis=2)
     query, key, value = transform_bias_rescale_qkv(projected, qkv_bias, num_head)
-    scores = cast(_product(query, key, _QK), query.dtype)
+    scores = cast(contract(query, key, _QK), query.dtype)
     if mask is None:
         weights = cast(jax.nn.softmax(cast(scores, compute_type(scores.dtype)), axis=3), scores.dtype)
     else:
         weights = masked_softmax(scores, cast(mask, bool), 3, mask_type)
-    context = cast(_product(weights, value, _PV), query.dtype)
+    context = cast(contract(weights, value, _PV), query.dtype)
     context = context.transpose(0, 2, 1, 3).reshape(*projected.shape[:2], embed_dim)
     out = _linear(context, proj_weight, proj_bias)
     if not need_weights:

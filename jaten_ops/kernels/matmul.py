@@ -16,6 +16,7 @@ from jax import lax
 from jaten_ops.registry import kernel
 
 from .conversion import convert
+from .products import contract
 from .promotion import cast, compute_type, is_integral, promote
 from .ragged import by_group, over_group
 
@@ -30,11 +31,6 @@ def require_same_dtype(op: str, *tensors: Any) -> None:
     dtypes = [np.dtype(t.dtype) for t in tensors]
     if len(set(dtypes)) > 1:
         raise RuntimeError(f"{op}: expected tensors of one dtype, but got {', '.join(map(str, dtypes))}")
-
-
-def contract(a: jax.Array, b: jax.Array, dimension_numbers: Any) -> jax.Array:
-    """`lax.dot_general` of arrays of one dtype, with the result still in the dtype that ATen computes in."""
-    return lax.dot_general(a, b, dimension_numbers, preferred_element_type=compute_type(a.dtype))
 
 
 def _times(factor: Any, x: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Sums of products, as XLA adds them up fastest.
+"""Products and sums of products, as XLA's CPU compiler takes them, and fastest.
 
 On a CPU it makes one kernel of a sum and of all that goes into it, which runs operator by operator; a product with a
 vector is a kernel of its own, and what goes into that a compiled loop.
@@ -6,11 +6,27 @@ vector is a kernel of its own, and what goes into that a compiled loop.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from .promotion import compute_type
+
 Dims = tuple[int, ...]
+
+
+def contract(a: jax.Array, b: jax.Array, dimension_numbers: Any) -> jax.Array:
+    """`lax.dot_general` of arrays of one dtype, with the result still in the dtype that ATen computes in."""
+    if a.dtype == jnp.bfloat16:
+        a = lax.platform_dependent(a, cpu=lax.optimization_barrier, default=lambda a: a)
+    return lax.dot_general(a, b, dimension_numbers, preferred_element_type=compute_type(a.dtype))
+
+
+# XLA's CPU leaves a product in bfloat16 to YNNPACK if that takes it as it stands, and later folds into it what
+# transposes its first factor, of which YNNPACK takes none; and nothing else there computes bfloat16 (jaxlib 0.10.2:
+# "Unsupported element type for DotThunk::Execute"). Nothing is folded through a barrier.
 
 
 def sum_of_products(x: jax.Array, factor: jax.Array, dims: Dims) -> jax.Array:

@@ -9,14 +9,14 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from .products import contract
 from .promotion import cast, compute_type
 
 _LSTM_MODE = 2
 
 
 def _times_transposed(x: jax.Array, weight: jax.Array) -> jax.Array:
-    numbers = (((x.ndim - 1,), (1,)), ((), ()))
-    return lax.dot_general(x, weight, numbers, preferred_element_type=compute_type(x.dtype))
+    return contract(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
 
 
 def _lstm_step(gates: jax.Array, cx: jax.Array) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
