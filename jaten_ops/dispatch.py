@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from . import attributes, bridge, carrier, device, foreign, in_place, library, registry, variants, view_ops
 from .aliasing import View
@@ -79,10 +79,23 @@ def _make(func: Any) -> Handler:
         if foreign.is_foreign(overload):
             foreign.require_schema(registry.SPECS[overload], func)
         return functional(overload)
-    return _composite(func)
+    return _of_others(func) if foreign.is_foreign(func.name()) else _composite(func)
 
 
 set_maker(_make)
+
+
+def _of_others(func: Any) -> Handler:
+    """An operator of another library that has no kernel here: as that has it, and in a graph a node."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        if any(map(is_traced, tensors)):
+            args, kwargs = tree_map_only(torch.Tensor, to_carrier, (args, kwargs))
+            return tree_map_only(torch.Tensor, _wrap, func(*args, **kwargs))
+        return _composite(func)(*args, **kwargs)
+
+    return call
 
 
 def _composite(func: Any) -> Handler:

@@ -25,6 +25,7 @@ from jaten_ops.kernels.promotion import cast
 
 from .positions import number_of
 from .targets import is_higher_order, overload_of, source_line
+from .unknown import is_unknown, writes
 
 
 class Inner(Protocol):
@@ -264,7 +265,9 @@ def refuse_unknown(gm: torch.fx.GraphModule) -> None:
     for graph in [gm, *(m for m in gm.modules() if isinstance(m, torch.fx.GraphModule))]:
         for node in filter(is_higher_order, graph.graph.nodes):
             name = getattr(node.target, "__name__", str(node.target))
-            if name.startswith("auto_functionalized"):
+            if is_unknown(node):
+                continue
+            if writes(node.target):
                 got = f"a call that writes to its arguments{source_line(node)}"
                 raise UnsupportedInputError(str(node.args[0]), got, "one that returns new values; copy_ these after it")
             if name not in known:

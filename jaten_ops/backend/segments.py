@@ -1,8 +1,9 @@
-"""Graphs in which a size or a number depends on values, as `nonzero` or `item()` do: several executables in turn.
+"""Graphs that are several executables in turn, cut at calls that run by themselves.
 
-XLA's shapes are fixed when it compiles, so such a graph is cut at the calls that bind new symbols. They run by
-themselves, and the stretches between them are compiled for the sizes that come out. A branch or a loop that has such a
-call in one of its graphs runs by itself, too, and these graphs are cut in their turn.
+Such are those by which a size or a number depends on values, as `nonzero` or `item()`: XLA's shapes are fixed when it
+compiles, and the stretches behind a call that binds new symbols are compiled for the sizes that come out. Such are also
+operators of other libraries that have no kernel (see `unknown`). A branch or a loop that has one of these in its graphs
+runs by itself, too, and these graphs are cut in their turn.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from .higher_order import RULES
 from .layout import is_symbolic
 from .runtime import Executable
 from .targets import attribute_of, is_higher_order, overload_of
+from .unknown import is_unknown, run_as_it_is
 
 _NONE: Mapping[int, int] = {}
 
@@ -55,8 +57,8 @@ def _unbacked(values: Any) -> set[Any]:
 
 
 def _runs_by_itself(gm: torch.fx.GraphModule, node: torch.fx.Node) -> bool:
-    """Whether a node binds a symbol, or a graph that is its operand has such a node."""
-    if _binds(node):
+    """Whether a node binds a symbol, or no kernel runs it, or a graph that is its operand has such a node."""
+    if _binds(node) or is_unknown(node):
         return True
     graphs = [attribute_of(gm, n) for n in node.all_input_nodes if n.op == "get_attr"] if is_higher_order(node) else []
     return any(_is_cut(graph) for graph in graphs if isinstance(graph, torch.fx.GraphModule))
@@ -142,6 +144,8 @@ def make_executable(
         return Executable(gm, static_inputs=static_inputs, seen=seen, written=written)
     for node in filter(_binds, gm.graph.nodes):
         _view_in_memory(node)
+    for node in filter(is_unknown, gm.graph.nodes):
+        run_as_it_is(node)
     placeholders = [n.target for n in gm.graph.nodes if n.op == "placeholder"]
     static_names = frozenset(str(placeholders[i]) for i in static_inputs)
     parts = _parts(gm)

@@ -17,6 +17,8 @@ from jaten_ops.meta import aten_overload
 from jaten_ops.schema import READS_MEMORY
 from jaten_ops.view_ops import is_view
 
+from .unknown import is_unknown
+
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in .+\n(.+)')
 _TORCH = os.path.dirname(torch.__file__)
 
@@ -157,7 +159,7 @@ def retarget(gm: torch.fx.GraphModule) -> None:
     The graphs inside are changed likewise, each once: one may be in several places.
 
     Raises:
-        MissingKernelError: an op without kernel, with the line of the user's program.
+        MissingKernelError: an op of ATen's without kernel, with the line of the user's program.
         InvalidSchemaError: the kernel for an op of another library is for another schema than that has.
     """
     if gm.meta.get(_DONE):
@@ -178,6 +180,8 @@ def retarget(gm: torch.fx.GraphModule) -> None:
             target = torch.ops.aten.div.Tensor
         key = overload_of(target)
         if key is None or _returns_symints(target):
+            continue
+        if is_unknown(node):
             continue
         if key not in registry.KERNELS:
             raise registry.missing(target.name(), source_line(node))
