@@ -39,16 +39,6 @@ def _pull(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
 cubed.register_autograd(_pull, setup_context=_keep)
 
 
-@torch.library.custom_op(f"{NAMESPACE}::unknown", mutates_args=())
-def unknown(x: torch.Tensor) -> torch.Tensor:
-    return x.clone()
-
-
-@unknown.register_fake
-def _(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x)
-
-
 @torch.library.custom_op(f"{NAMESPACE}::doubled_", mutates_args=("x",))
 def doubled_(x: torch.Tensor) -> None:
     x.mul_(2)
@@ -81,11 +71,6 @@ def test_its_kernel_runs_and_its_own_gradient(device: str, compiled: bool) -> No
     assert bool(CALLS) == (compiled or device == "jax")  # plain tensors, not compiled: the library's own
     torch.testing.assert_close(result.cpu(), expected)
     torch.testing.assert_close(given.grad.cpu(), x.grad)
-
-
-def test_one_without_a_kernel_is_told_how_to_get_it() -> None:
-    with pytest.raises(Exception, match=rf"MissingKernelError.*jaten_ops.kernel\('{NAMESPACE}::unknown'\)"):
-        torch.compile(OPS.unknown, backend="jaten", fullgraph=True)(torch.ones(2))
 
 
 def test_one_that_is_not_defined_yet_is_named_with_its_schema() -> None:
