@@ -159,7 +159,10 @@ def make_call(
     taken = [values[i] for i in Signature(spec).kernel_positions]
     if spec.random:
         generators = [n for a, n in zip(spec.arguments, names, strict=True) if a.type.startswith("Generator")]
-        taken.append(f"_draw_seed({', '.join(generators[:1])})")
+        seed = f"_draw_seed({', '.join(generators[:1])})"
+        scope |= {f"_draws_{i}": does for i, does in spec.draws_by.items()}
+        does = " and ".join(f"_draws_{i}({names[i]})" for i in spec.draws_by)
+        taken.append(f"({seed} if {does} else 0)" if does else seed)
     execute, needed = executor.expression(names, taken, in_place=in_place)
     scope |= needed | {f"_default_{i}": a.default for i, a in enumerate(spec.arguments)}
     source = _source(spec, names, executor.preparation, execute)

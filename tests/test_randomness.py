@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from scipy import stats
 
-import jaten_ops  # noqa: F401  # registers torch.ops.jaten
+import jaten_ops
 
 N = 20_000
 LEVEL = 1e-4
@@ -137,3 +138,42 @@ def test_a_generator_rules_alone(name: str) -> None:
     assert torch.equal(first, again)
     assert not torch.equal(first, RULED[name](generator=generator))
     assert torch.equal(before, torch.get_rng_state())
+
+
+_NO_DRAWS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "attention": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+    "dropout of 0": lambda x: F.dropout(x, 0.0) + F.alpha_dropout(x, 0.0),
+    "not in training": lambda x: F.dropout(x, 0.5, training=False) + F.rrelu(x, training=False),
+    "the operator": lambda x: torch.native_dropout(x, 0.5, False)[0] + 1,
+    "no random operator": lambda x: x.sin(),
+}
+
+
+def _drawn_after(fn: Callable[[torch.Tensor], Any], x: torch.Tensor) -> float:
+    """What the program draws after a call and its gradient."""
+    torch.manual_seed(7)
+    given = x.detach().clone().requires_grad_()
+    fn(given).sum().backward()
+    return torch.rand(()).item()
+
+
+@pytest.mark.parametrize("path", ["compiled", "on the device", "compiled on the device", "in a step", "in JAX"])
+@pytest.mark.parametrize("name", _NO_DRAWS)
+def test_what_is_not_random_draws_nothing(name: str, path: str) -> None:
+    """Operators are random only for some arguments."""
+    fn, x = _NO_DRAWS[name], torch.linspace(-1, 1, 16).reshape(1, 1, 4, 4)
+    torch.manual_seed(7)
+    expected = torch.rand(()).item()
+    if path == "in JAX":  # where one that draws would ask for a key
+        with torch.no_grad():
+            jaten_ops.as_jax(fn)(jaten_ops.to_jax(x.to("jax")))
+        return
+    given = x if path == "compiled" else x.to("jax")
+    if path == "in a step":
+        step = jaten_ops.compile_step(lambda y: fn(y.detach().requires_grad_()).sum().backward())
+        for _ in range(3):
+            torch.manual_seed(7)
+            step(given)
+            assert torch.rand(()).item() == expected
+        return
+    assert _drawn_after(torch.compile(fn, backend="jaten") if "compiled" in path else fn, given) == expected

@@ -37,10 +37,14 @@ class _KernelNode:
         self._call = KernelCall(spec, kernel_of(node, registry.KERNELS[key].fn))
         self._values = self._signature.bind(node.args, node.kwargs)
         self._is_own = spec.namespace == "jaten"
+        self.draws = spec.draws(self._values)
 
     def run(self, read: Callable[[Any], Any], key: jax.Array | None, size_of: SizeOf) -> Any:
         values = [freeze(read(self._values[i])) for i in self._signature.kernel_positions]
-        key = jax.random.fold_in(key, self.index) if self._spec.random and key is not None else None
+        if not self.draws:  # a kernel may take one that it uses for other arguments
+            key = jax.random.key(0, impl=prng.IMPL) if self._spec.random else None
+        elif key is not None:
+            key = jax.random.fold_in(key, self.index)
         conditions = checks.Conditions()
         source = "" if self._is_own else source_line(self._node)
         try:
@@ -135,7 +139,7 @@ class Lowered:
                 step = _HigherOrderNode(node, index) if is_higher_order(node) else step
                 self._steps.append((node, step))
                 self.calls += step is not None
-                self.random |= key in registry.KERNELS and registry.SPECS[key or ""].random
+                self.random |= isinstance(step, _KernelNode) and step.draws
 
     def __call__(
         self, values: Mapping[torch.fx.Node, Any], seed: Any, wanted: Sequence[torch.fx.Node], *, scoped: bool = False

@@ -5,6 +5,7 @@ This module imports nothing of jaten, so that the code generator can load it whe
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -66,6 +67,15 @@ def _default_of(argument: Any) -> Any:
     # the parser gives a ScalarType as its number in c10; `dtype=long` is the only one that schemas have
     is_long = argument.default_value == 4 and _type_name(argument.real_type).startswith("ScalarType")
     return torch.int64 if is_long else argument.default_value
+
+
+DRAWS: dict[str, Callable[[Any], bool]] = {
+    "dropout": lambda p: p != 0,
+    "dropout_p": lambda p: p != 0,
+    "train": lambda train: train is None or bool(train),
+    "training": bool,
+}
+"""The arguments of random operators that may have these draw nothing, and whether they do draw by a value of it."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +156,19 @@ class OpSpec:
     def random(self) -> bool:
         """Whether the values depend on a random number generator."""
         return "nondeterministic_seeded" in self.tags
+
+    @cached_property
+    def draws_by(self) -> dict[int, Callable[[Any], bool]]:
+        """By which arguments, each by its place, a call draws random numbers, if not all do: all are to say so.
+
+        Of ATen's operators: what such a name means in a user's is not known.
+        """
+        arguments = self.arguments if self.random and self.namespace == "jaten" else ()
+        return {i: DRAWS[a.name] for i, a in enumerate(arguments) if a.name in DRAWS}
+
+    def draws(self, values: Sequence[Any]) -> bool:
+        """Whether a call with these arguments, in schema order, draws random numbers."""
+        return self.random and all(does(values[i]) for i, does in self.draws_by.items())
 
     def to_line(self) -> str:
         """The line of generated data that `from_line` reads back."""
