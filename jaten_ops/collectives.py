@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from . import device
 from .dispatch import OF_NAMESPACES, borrowed_copy, is_on_jax, store
+from .patches import replace
 from .registry import missing
 from .tensor import Handler, from_array, is_traced
 
@@ -91,22 +92,21 @@ def _later(work: Any, received: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
     return of_cpp._create_work_from_future(future).boxed()
 
 
-def _with_cpu(init: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """Of a group whose backend the accelerator decides: one for the CPU as well, as it is without an accelerator."""
+def _with_device(init: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Of a group for which no backend is named: what serves the CPU serves the device, as for one that names gloo."""
 
     @functools.wraps(init)
     def call(self: Any, backend: Any) -> None:
         init(self, backend)
-        if self.device_backend_map.keys() == {"jax"}:
-            self.device_backend_map["cpu"] = self.device_backend_map["jax"]
+        if str(backend) == dist.Backend.UNDEFINED and self.device_backend_map.get("cpu") == dist.Backend.GLOO:
+            self.device_backend_map["jax"] = dist.Backend.GLOO
 
     return call
 
 
 OF_NAMESPACES["c10d"] = handler_of
 if device.CLAIMED and dist.is_available():
-    # private, but for the two maps; the test of this module fails when they change
+    # torch's maps of what a backend is for; the test of this module fails when they change
     dist.Backend.backend_capability[dist.Backend.GLOO].append("jax")
     dist.Backend.default_device_backend_map["jax"] = dist.Backend.GLOO
-    _config: Any = dist.distributed_c10d.BackendConfig
-    _config.__init__ = _with_cpu(_config.__init__)
+    replace("torch.distributed.distributed_c10d:BackendConfig.__init__", _with_device)

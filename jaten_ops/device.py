@@ -16,12 +16,14 @@ from torch.utils import backend_registration
 
 from . import engine, streams
 from .errors import DeviceSlotError
+from .patches import ACCELERATOR, replace
 
 _UNCLAIMED = "privateuseone"
-# functions for which there is no accelerator; private to torch, a test of each fails where it has another name
+# functions that ask the module itself which device plain tensors go to, or come from; private to torch, a test of each
+# fails where it has another name
 _DENIED = frozenset({
-    ("torch._dynamo.variables.streams", "__init__"),  # each compiled call would look up the current stream
     ("torch._utils", "_get_available_device_type"),  # nn.DataParallel would move any model to the device
+    ("torch.distributed.checkpoint.filesystem", "_write_files_from_queue"),  # and then wait for it, as CUDA's
 })  # fmt: skip
 _Device = torch.device | str | int | None
 
@@ -32,10 +34,6 @@ def index_of(device: _Device) -> int:
     if not 0 <= found < len(jax.devices()):
         raise RuntimeError(f"jax:{found}: no such device; JAX has {len(jax.devices())} ({jax.default_backend()})")
     return found
-
-
-def _is_denied(frame: types.FrameType | None) -> bool:
-    return frame is not None and (frame.f_globals.get("__name__"), frame.f_code.co_name) in _DENIED
 
 
 class _Chosen:
@@ -51,16 +49,8 @@ class _Chosen:
         pass
 
 
-_ANSWERED = (
-    *("empty_cache", "empty_host_cache", "get_memory_info", "memory_stats", "synchronize"),
-    *("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"),
-    *("reset_accumulated_memory_stats", "reset_peak_memory_stats"),
-)
-"""What of torch.accelerator is JaxModule's."""
-
-
-class JaxModule:
-    """What `torch.jax` and `torch.get_device_module("jax")` answer."""
+class JaxModule(types.ModuleType):
+    """What `torch.jax` and `torch.get_device_module("jax")` answer. A module, by whose name Dynamo finds it again."""
 
     device = _Chosen
     Event = streams.Event
@@ -70,13 +60,9 @@ class JaxModule:
     )
 
     def is_available(self) -> bool:
-        """True; but False for what torch would do otherwise with an accelerator there, to plain tensors as well.
-
-        Dynamo's account of streams, of which the device has none, takes longer than a small program, and
-        `nn.DataParallel` copies to the devices of CUDA: it is the module itself now, as where there is no device.
-        """
+        """True; but False for what torch would do otherwise with an accelerator there, to plain tensors as well."""
         caller = sys._getframe(1)
-        return not (_is_denied(caller) or _is_denied(caller.f_back))  # the latter by torch.accelerator.is_available
+        return (caller.f_globals.get("__name__"), caller.f_code.co_name) not in _DENIED
 
     def is_initialized(self) -> bool:
         return True
@@ -208,6 +194,10 @@ class JaxModule:
         return in_bad_fork
 
 
+for _name in ("is_available", "is_initialized", "device_count", "current_device", "get_device_name"):
+    # what torch.compiler.assume_constant_result does, which would import Dynamo: these look where it cannot
+    setattr(vars(JaxModule)[_name], "_dynamo_marked_constant", True)  # noqa: B010  # mypy knows no such attribute
+
 in_bad_fork = False
 """Whether this process was forked from one in which JAX was running, and cannot use the device."""
 
@@ -216,14 +206,36 @@ def claim() -> bool:
     """Takes the PrivateUse1 slot for the device `jax`; False, and nothing changed, if another backend has it."""
     if torch._C._get_privateuse1_backend_name() != _UNCLAIMED:
         return False
+    accelerator = torch.accelerator.current_accelerator()
     # private; the test of this module fails when it goes or changes
-    module = JaxModule()
+    module = JaxModule("torch.jax")
     guard = engine.install()
     backend_registration._setup_privateuseone_for_python_backend("jax", backend_module=module, device_guard=guard)
-    # torch.accelerator means this device now, but asks C++ for what a backend in Python cannot register there
-    for name in _ANSWERED:
-        setattr(torch.accelerator, name, getattr(module, name))
+    _keep_accelerator(accelerator)
+    if accelerator is None:  # for programs that ask torch.accelerator whatever their device is
+        for name in ACCELERATOR:
+            replace(f"torch.accelerator:{name}", functools.partial(_answer, module, name))
     return True
+
+
+def _answer(module: JaxModule, name: str, _known: Any) -> Any:
+    return getattr(module, name)
+
+
+def _keep_accelerator(before: torch.device | None) -> None:
+    """Has torch take that for the process's accelerator which it took before the slot was: mostly none.
+
+    C++ takes what is in the slot, and Python asks it: `torch.accelerator`, collectives, FSDP and meshes of devices,
+    DataLoader, `fork_rng`, and all programs that choose a device themselves.
+    """
+
+    def found(check: bool | None = None) -> torch.device:
+        if before is None or (check and not torch.get_device_module(before).is_available()):
+            return torch.device("cpu")
+        return before
+
+    replace("torch._C:_accelerator_getAccelerator", lambda _: lambda: before)
+    replace("torch._C:_get_accelerator", lambda _: found)
 
 
 CLAIMED = claim()

@@ -30,6 +30,7 @@ from .composite import CHECKS
 from .dispatch import functional, is_on_jax, variant
 from .errors import UnsupportedInputError
 from .lazy import operator_of
+from .patches import replace
 from .schema import VARIANTS
 from .tensor import CLASSES, HANDLERS, exchange, has_values, make_handler, may_leave
 from .tracing import is_traced_now, keep_out_of_constants, opaque
@@ -174,7 +175,7 @@ if device.CLAIMED:
         if _spec.packet in _NOT_ATENS and _spec.kind == "out":
             _ATEN.impl(_spec.overload, _written_out(_spec.overload), "AutogradPrivateUse1")
     _ATEN.impl("_has_compatible_shallow_copy_type", _has_compatible_shallow_copy_type, "AutogradPrivateUse1")
-    setattr(torch.utils, "swap_tensors", exchange)  # noqa: B010  # for mypy a function is no attribute
+    replace("torch.utils:swap_tensors", lambda _: exchange)
     keep_out_of_constants("jax")
     CLASSES.keep_parameters()
     storage.register()

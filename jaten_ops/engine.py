@@ -1,8 +1,13 @@
-"""Exceptions that leave Python code in a backward pass on the device: hooks, kernels, recomputed checkpoints.
+"""Backward passes on the device: in which thread they run, and how exceptions leave them.
 
-torch's engine lets go of the device's stream while such an exception is still set, and asks the device's guard for its
-type, which for a device in Python is a call of Python. That call would fail because of the exception, in C++ that must
-not fail, and the process end. So the guard takes the exception, and the engine raises it.
+torch's engine makes its threads, one for each device there is, at the first backward pass of the process, be it the
+CPU's. For a device that comes later it has none, and ends the process. So a pass runs in the thread that called it,
+where also the program's context is JAX's: what is differentiated while JAX traces.
+
+Exceptions leave Python code in a pass: hooks, kernels, recomputed checkpoints. torch's engine lets go of the device's
+stream while such an exception is still set, and asks the device's guard for its type, which for a device in Python is a
+call of Python. That call would fail because of the exception, in C++ that must not fail, and the process end. So the
+guard takes the exception, and the engine raises it.
 """
 
 from __future__ import annotations
@@ -12,13 +17,15 @@ import ctypes
 from typing import Any
 
 import torch
-from torch.autograd import Variable
 from torch.autograd.variable import ImperativeEngine
 
+from .patches import replace
 from .tracing import opaque, unwatched
 
 _raise_what_is_set = ctypes.pythonapi.PyErr_Occurred  # ctypes raises what is set after the call
 _raise_what_is_set.argtypes, _raise_what_is_set.restype = (), None
+
+_CUDA = vars(torch.cuda)  # to call its `is_initialized` would be to show Dynamo a frame
 
 _taken: collections.deque[BaseException] = collections.deque(maxlen=8)
 
@@ -36,19 +43,24 @@ class Guard(torch._C._acc.DeviceGuard):  # private; what claims the device has a
 
 
 class Engine(ImperativeEngine):
-    """torch's engine, which raises what the guard has taken."""
+    """torch's engine, which works in the thread that calls it, and raises what the guard has taken."""
 
     @unwatched
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
+        threads = torch._C._is_multithreading_enabled()
+        # CUDA's devices have threads from the first pass on, and use them at the same time
+        torch._C._set_multithreading_enabled(threads and bool(_CUDA.get("_initialized")))
         try:
             return super().run_backward(*args, **kwargs)
         except SystemError:  # it failed with no exception set
             if not _taken:
                 raise
             raise _taken.pop() from None
+        finally:
+            torch._C._set_multithreading_enabled(threads)
 
 
 def install() -> Guard:
     """Has backward passes use the engine; returns the guard, for the device."""
-    Variable._execution_engine = Engine()
+    replace("torch.autograd.variable:Variable._execution_engine", lambda _: Engine())
     return Guard()

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from . import device
+from .patches import replace
 
 _Generator = torch._C.Generator
 
@@ -47,4 +48,4 @@ def _of_cpu(where: torch.device | str | int | None) -> torch.device:
 
 
 if device.CLAIMED:
-    torch.Generator = Generator  # type: ignore[misc]  # the name under which programs make one
+    replace("torch:Generator", lambda _: Generator)

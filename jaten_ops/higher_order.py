@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch._higher_order_ops.utils
+import torch.nn.attention.flex_attention
 from torch._C import DispatchKey
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
-from torch.nn.attention import flex_attention
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .dispatch import is_on_jax
 from .errors import UnsupportedInputError
+from .patches import is_loaded, replace
 from .tensor import Tensor
 
 _NAMES = (
@@ -115,13 +115,10 @@ def _operators() -> Iterator[Any]:
             yield op
 
 
-def _teach(module: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
-    """Replaces a function of torch's, once, by what is made of it; where there is none nothing changes."""
-    known = getattr(module, name, None)
-    if known is not None and not hasattr(known, "jaten"):
-        new: Any = functools.wraps(known)(make(known))
-        new.jaten = True  # a mark of our own
-        setattr(module, name, new)
+def _teach(what: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+    """Replaces a function of torch's, in a module that is imported."""
+    if is_loaded(what):
+        replace(what, lambda known: functools.wraps(known)(make(known)))
 
 
 def _storages(known: Any) -> Callable[..., Any]:
@@ -131,7 +128,7 @@ def _storages(known: Any) -> Callable[..., Any]:
 
 def teach_dynamo() -> None:
     """Tells Dynamo of the tensors of the device, once it is there: it looks at what functions are called with."""
-    _teach(sys.modules.get("torch._dynamo.variables.higher_order_ops"), "get_tensor_storages", _storages)
+    _teach("torch._dynamo.variables.higher_order_ops:get_tensor_storages", _storages)
 
 
 def _environment(known: Any) -> Callable[..., Any]:
@@ -182,12 +179,12 @@ def _operand_values(known: Any) -> Callable[..., Any]:
 
 def register() -> None:
     """Tells torch's operators of the tensors of the device."""
-    for module in (torch._higher_order_ops.utils, flex_attention):
-        _teach(module, "setup_compilation_env", _environment)
+    for module in ("torch._higher_order_ops.utils", "torch.nn.attention.flex_attention"):
+        _teach(f"{module}:setup_compilation_env", _environment)
     for name in ("utils", "map", "invoke_subgraph"):
-        _teach(sys.modules.get(f"torch._higher_order_ops.{name}"), "_from_fun", _example)
-    _teach(torch._higher_order_ops.utils, "_collect_fake_inputs", _operand_values)
-    _teach(flex_attention, "_validate_device", _device_check)
+        _teach(f"torch._higher_order_ops.{name}:_from_fun", _example)
+    _teach("torch._higher_order_ops.utils:_collect_fake_inputs", _operand_values)
+    _teach("torch.nn.attention.flex_attention:_validate_device", _device_check)
     teach_dynamo()
     for op in _operators():
         table = op.python_key_table

@@ -1,7 +1,7 @@
 """`torch.compile` without a backend: programs with tensors of the device `jax` go to jaten, all others to Inductor.
 
-Inductor has no code for the device. The class that torch calls it by is private; where there is none, such programs
-want `backend="jaten"`.
+Inductor has no code for the device. Where torch calls it in another way than is known here, such programs want
+`backend="jaten"`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-_NAME = "_TorchCompileInductorWrapper"
+from .patches import replace
 
 
 def _is_on_jax(values: Iterable[Any]) -> bool:
@@ -22,11 +22,10 @@ def _is_on_jax(values: Iterable[Any]) -> bool:
 
 def register() -> None:
     """Has Inductor's wrapper look at a program first."""
-    wrapper = getattr(torch, _NAME, None)
-    if wrapper is None:
-        return
-    inductor = wrapper.__call__
+    replace("torch:_TorchCompileInductorWrapper.__call__", _if_on_cpu)
 
+
+def _if_on_cpu(inductor: Any) -> Any:
     @functools.wraps(inductor)
     def compile_fx(self: Any, gm: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
         made = tree_leaves([node.meta.get("example_value") for node in gm.graph.nodes])
@@ -34,4 +33,4 @@ def register() -> None:
             return torch._dynamo.lookup_backend("jaten")(gm, inputs)
         return inductor(self, gm, inputs, **options)
 
-    wrapper.__call__ = compile_fx
+    return compile_fx

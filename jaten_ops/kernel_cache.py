@@ -7,7 +7,6 @@ one of jaten's kernels. What no option of a program can say XLA is told here of 
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import os
 import sys
@@ -19,21 +18,21 @@ import numpy as np
 
 from . import disk, fingerprint, programs
 from .options import keeps_loops, known, without_unrolling
+from .patches import replace
 
 compilation_cache: Any
-compiler: Any
 try:
-    from jax._src import compilation_cache, compiler  # private: nothing public is told of a compile
-except ImportError:  # pragma: no cover  # a JAX that has moved them
-    compiler = None
+    # private: nothing public is told of a compile
+    from jax._src import compilation_cache, compiler  # noqa: F401  # the latter is the ledger's
+except ImportError:  # pragma: no cover  # a JAX that has moved them: the ledger says so
+    compilation_cache = None
 
 _NAME = f"jit_{programs.PREFIX}"
 
 _log = logging.getLogger(__name__)
-_TAKES = ("backend", "module", "executable_devices", "options", "host_callbacks")
 
 
-def _watched(compile_program: Callable[..., Any], key_of: Callable[..., str]) -> Callable[..., Any]:
+def _watched(compile_program: Callable[..., Any]) -> Callable[..., Any]:
     """JAX's function that has XLA compile a program, for programs of ours after a look on the disk."""
 
     @functools.wraps(compile_program)
@@ -43,7 +42,7 @@ def _watched(compile_program: Callable[..., Any], key_of: Callable[..., str]) ->
         if _is_ours(module):
             _make_room()
             options.env_option_overrides = [*options.env_option_overrides, *known(backend.platform).items()]
-        key = None if callbacks else _key(backend, module, devices, options, key_of)
+        key = None if callbacks else _key(backend, module, devices, options)
         found = None if key is None else _load(backend, key, devices, options)
         if found is None:
             found = compile_program(backend, module, devices, options, callbacks)
@@ -87,14 +86,14 @@ def _is_ours(module: Any) -> bool:
     return module.operation.attributes["sym_name"].value.startswith(_NAME)
 
 
-def _key(backend: Any, module: Any, devices: Any, options: Any, key_of: Callable[..., str]) -> str | None:
+def _key(backend: Any, module: Any, devices: Any, options: Any) -> str | None:
     if not _is_ours(module) or disk.folder() is None or len(devices) != 1:
         return None
     try:
         place = fingerprint.of_device(next(iter(devices)))
         # the key of JAX's own cache, in which all is that decides an executable, but the instructions of the CPU
         return None if place is None else disk.key_of(
-            "kernel", place, key_of(module, np.array(list(devices)), options, backend)
+            "kernel", place, compilation_cache.get_cache_key(module, np.array(list(devices)), options, backend)
         )  # fmt: skip
     except Exception as error:  # it is private: a JAX that has changed it compiles as if there were no disk
         _log.info("a kernel is not kept: %s", error)
@@ -122,12 +121,5 @@ def _keep(executable: Any, key: str) -> None:
         disk.write(key, content)
 
 
-def _install() -> bool:
-    taken = () if compiler is None else tuple(inspect.signature(compiler.backend_compile_and_load).parameters)
-    if taken == _TAKES:
-        compiler.backend_compile_and_load = _watched(compiler.backend_compile_and_load, compilation_cache.get_cache_key)
-    return taken == _TAKES
-
-
-IS_KNOWN = _install()
+IS_KNOWN = replace("jax._src.compiler:backend_compile_and_load", _watched)
 """Whether this JAX has the function as it is known here."""

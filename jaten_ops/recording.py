@@ -10,21 +10,22 @@ from typing import Any
 
 import torch
 from torch.fx.experimental import proxy_tensor
-from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from .patches import replace
 from .tensor import Tensor, is_traced
 from .tracing import is_faked_now
 
-_dispatch = ProxyTorchDispatchMode.__torch_dispatch__
 
+def _recording(dispatch: Any) -> Any:
+    def record(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(t, Tensor) for t in types) and not is_faked_now():
+            tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+            if not any(is_traced(t) for t in tensors):
+                _make_known(mode.tracer, [t for t in tensors if isinstance(t, Tensor)])
+        return dispatch(mode, func, types, args, kwargs or {})
 
-def _record(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    if any(issubclass(t, Tensor) for t in types) and not is_faked_now():
-        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-        if not any(is_traced(t) for t in tensors):
-            _make_known(mode.tracer, [t for t in tensors if isinstance(t, Tensor)])
-    return _dispatch(mode, func, types, args, kwargs or {})
+    return record
 
 
 def _make_known(tracer: Any, tensors: list[Any]) -> None:
@@ -36,5 +37,5 @@ def _make_known(tracer: Any, tensors: list[Any]) -> None:
 
 
 def register() -> None:
-    """Lets `make_fx` record operators on the device. Private: nothing public adds a class to those that it knows."""
-    setattr(ProxyTorchDispatchMode, "__torch_dispatch__", _record)  # noqa: B010  # mypy allows no method to be assigned
+    """Lets `make_fx` record operators on the device: nothing public adds a class to those that it knows."""
+    replace("torch.fx.experimental.proxy_tensor:ProxyTorchDispatchMode.__torch_dispatch__", _recording)

@@ -13,17 +13,21 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.jit import RecursiveScriptModule
-from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves
 
+from .patches import replace
 from .tensor import RECORDED, Tensor
 from .tracing import recorded
 
-_apply = torch.nn.Module._apply
-_load = torch.jit.load
+
+def _with_slots(apply: Any) -> Any:
+    def call(module: RecursiveScriptModule, fn: Any, recurse: bool = True) -> RecursiveScriptModule:
+        return _apply_to_slots(apply, module, fn, recurse)
+
+    return call
 
 
-def _apply_to_slots(module: RecursiveScriptModule, fn: Any, recurse: bool = True) -> RecursiveScriptModule:
+def _apply_to_slots(apply: Any, module: RecursiveScriptModule, fn: Any, recurse: bool) -> RecursiveScriptModule:
     """As modules have it; but parameters that have got another tensor of C++ are written to their slots anew."""
     slots = dict(module._parameters.items())
     classes = {id(parameter): type(parameter) for parameter in slots.values()}
@@ -32,7 +36,7 @@ def _apply_to_slots(module: RecursiveScriptModule, fn: Any, recurse: bool = True
             listed = module._c.getattr(name)
             if classes.keys() >= {id(parameter) for parameter in listed}:
                 slots[name] = listed
-    _apply(module, fn, recurse)
+    apply(module, fn, recurse)
     for name, value in slots.items():
         if any(type(parameter) is not classes[id(parameter)] for parameter in tree_leaves(value)):
             module._c.setattr(name, value)
@@ -66,12 +70,15 @@ def _saved_from_cpu(save: Any) -> Any:
     return call
 
 
-@functools.wraps(_load)
-def _load_and_move(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-    wanted = None if map_location is None else torch.device(map_location)
-    if wanted is None or wanted.type != "jax":
-        return _load(f, map_location, *args, **kwargs)
-    return _load(f, "cpu", *args, **kwargs).to(wanted)
+def _loaded_and_moved(load: Any) -> Any:
+    @functools.wraps(load)
+    def call(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        wanted = None if map_location is None else torch.device(map_location)
+        if wanted is None or wanted.type != "jax":
+            return load(f, map_location, *args, **kwargs)
+        return load(f, "cpu", *args, **kwargs).to(wanted)
+
+    return call
 
 
 def _record_convolution(*args: Any) -> torch.Tensor:
@@ -87,42 +94,42 @@ def convolve(*args: Any) -> torch.Tensor:
     return torch.ops.aten.convolution.default(*args[: -len(_OF_CUDNN)])
 
 
-_decompose = ExportedProgram.run_decompositions
+def _with_reshapes(decompose: Any) -> Any:
+    @functools.wraps(decompose)
+    def call(program: ExportedProgram, *args: Any, **kwargs: Any) -> ExportedProgram:
+        result = decompose(program, *args, **kwargs)
+        changed = False
+        for node in result.graph.nodes:  # in programs all tensors are row-major, which outside they need not be
+            if node.target is torch.ops.aten.view.default and node.meta["val"].device.type == "jax":
+                node.target, changed = torch.ops.aten.reshape.default, True
+        if changed:
+            result.graph_module.recompile()
+        return result
+
+    return call
 
 
-@functools.wraps(_decompose)
-def _decompose_whole(program: ExportedProgram, *args: Any, **kwargs: Any) -> ExportedProgram:
-    result = _decompose(program, *args, **kwargs)
-    for node in result.graph.nodes:  # in programs all tensors are row-major, which outside they need not be
-        if node.target is torch.ops.aten.view.default and node.meta["val"].device.type == "jax":
-            node.target = torch.ops.aten.reshape.default
-    result.graph_module.recompile()
-    return result
-
-
-_parametrize = parametrize.register_parametrization
-
-
-@functools.wraps(_parametrize)
-def _parametrize_others(module: Any, name: str, parametrization: Any, **options: Any) -> Any:
+def _of_others(register_parametrization: Any) -> Any:
     """As torch's; but `run_decompositions` leaves the device's parameters whole, of a subclass as they are."""
-    if type(parametrization).__name__ == "UnwrapTensorSubclass" and isinstance(getattr(module, name), Tensor):
-        return module
-    return _parametrize(module, name, parametrization, **options)
+
+    @functools.wraps(register_parametrization)
+    def call(module: Any, tensor_name: str, parametrization: Any, **options: Any) -> Any:
+        whole = type(parametrization).__name__ == "UnwrapTensorSubclass"
+        if whole and isinstance(getattr(module, tensor_name), Tensor):
+            return module
+        return register_parametrization(module, tensor_name, parametrization, **options)
+
+    return call
 
 
 def register() -> None:
     """Lets scripted and exported modules be moved, saved and loaded with the device `jax`."""
     RECORDED[torch.ops.aten.convolution.default] = _record_convolution
-    changed = {
-        "_apply": _apply_to_slots,
-        "save": _saved_from_cpu(RecursiveScriptModule.save),
-        "save_to_buffer": _saved_from_cpu(RecursiveScriptModule.save_to_buffer),
-    }
-    for cls in (torch.jit.ScriptModule, RecursiveScriptModule):  # to the former torch has copied the latter's methods
-        for name, function in changed.items():
-            setattr(cls, name, function)
-    setattr(parametrize, "register_parametrization", _parametrize_others)  # noqa: B010  # for mypy it is no attribute
-    setattr(ExportedProgram, "run_decompositions", _decompose_whole)  # noqa: B010  # mypy allows no method to be assigned
-    for namespace in (torch.jit, torch.jit._serialization):
-        setattr(namespace, "load", _load_and_move)  # noqa: B010  # for mypy a function is no attribute
+    replace("torch.jit._script:ScriptModule._apply", _with_slots)
+    for cls in ("ScriptModule", "RecursiveScriptModule"):  # to the former torch has copied the latter's methods
+        replace(f"torch.jit._script:{cls}.save", _saved_from_cpu)
+        replace(f"torch.jit._script:{cls}.save_to_buffer", _saved_from_cpu)
+    replace("torch.nn.utils.parametrize:register_parametrization", _of_others)
+    replace("torch.export.exported_program:ExportedProgram.run_decompositions", _with_reshapes)
+    for what in ("torch.jit:load", "torch.jit._serialization:load"):
+        replace(what, _loaded_and_moved)

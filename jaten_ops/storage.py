@@ -19,6 +19,7 @@ import torch
 from . import bridge
 from .aliasing import Storage, View, row_major
 from .device import index_of, of_array, put
+from .patches import replace
 from .view_ops import with_bits_cast
 
 _DEVICE = "jax"
@@ -198,20 +199,21 @@ def _restore(storage: Any, location: str) -> Any:
     return _from_bytes(storage, location)
 
 
-_make = torch.UntypedStorage.__new__
-
-
-def _made_anywhere(cls: Any, *args: Any, device: Any = None, **options: Any) -> Any:
+def _made_anywhere(make: Any) -> Any:
     """torch's constructor of storages, which ends the process if a device has no allocator of C++."""
-    if device is not None and cls is torch.UntypedStorage and torch.device(device).type == _DEVICE:
-        return JaxStorage(*args, device=device)
-    return _make(cls, *args, **({} if device is None else {"device": device}), **options)
+
+    def new(cls: Any, *args: Any, device: Any = None, **options: Any) -> Any:
+        if device is not None and cls is torch.UntypedStorage and torch.device(device).type == _DEVICE:
+            return JaxStorage(*args, device=device)
+        return make(cls, *args, **({} if device is None else {"device": device}), **options)
+
+    return new
 
 
 def register() -> None:
     """Has torch make storages on the device, and torch.load know it, before its rule for those with an allocator."""
     torch.serialization.register_package(9, _tag, _restore)
-    setattr(torch.UntypedStorage, "__new__", staticmethod(_made_anywhere))  # noqa: B010  # mypy allows no method to be assigned
+    replace("torch.storage:UntypedStorage.__new__", _made_anywhere)
 
 
 def whole(source: torch.UntypedStorage, dtype: torch.dtype) -> View:

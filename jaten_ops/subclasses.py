@@ -8,6 +8,7 @@ import torch
 
 from .attributes import DICTIONARY
 from .errors import UnsupportedInputError
+from .patches import replace
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _OF_CLASSES = {"__new__", "__torch_function__", "__dict__", "__weakref__", "__module__", "__doc__"}
@@ -46,15 +47,17 @@ class Counterparts:
 
     def keep_parameters(self) -> None:
         """Has a subclass of `nn.Parameter` make objects of its own of tensors on the device, too."""
-        made = torch.nn.Parameter.__new__
 
-        def __new__(cls: type, data: torch.Tensor | None = None, requires_grad: bool = True) -> torch.Tensor:
-            new: torch.Tensor = made(cls, data, requires_grad)
-            if cls is not torch.nn.Parameter and type(new) is self._base:
-                new.__class__ = self.on_device(cls)
-            return new
+        def of_subclasses(made: Any) -> Any:
+            def __new__(cls: type, data: torch.Tensor | None = None, requires_grad: bool = True) -> torch.Tensor:
+                new: torch.Tensor = made(cls, data, requires_grad)
+                if cls is not torch.nn.Parameter and type(new) is self._base:
+                    new.__class__ = self.on_device(cls)
+                return new
 
-        setattr(torch.nn.Parameter, "__new__", staticmethod(__new__))  # noqa: B010  # mypy allows no method to be assigned
+            return __new__
+
+        replace("torch.nn.parameter:Parameter.__new__", of_subclasses)
 
     def elsewhere(self, cls: type) -> type | None:
         """The class elsewhere of objects of a class on the device, or not; None of plain tensors and parameters."""

@@ -22,6 +22,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from . import attributes, bridge, carrier, device
 from .aliasing import View, row_major
 from .attributes import Attributes, attributes_of, give, held_by
+from .patches import replace
 from .storage import TracedStorage, reduced, storage_of, typed
 from .subclasses import Counterparts
 from .tracing import is_recording, opaque, unrecorded
@@ -342,16 +343,13 @@ def _leave(tensor: Tensor, new: torch.Tensor) -> None:
         tensor.grad = grad.to(tensor.device, tensor.dtype)
 
 
-_to_dlpack = torch.utils.dlpack.to_dlpack
-
-
-def capsule_of(tensor: torch.Tensor) -> Any:
+def _capsules(to_dlpack: Any) -> Any:
     """`torch.utils.dlpack.to_dlpack`, which in C++ would find no memory."""
-    return tensor.__dlpack__() if isinstance(tensor, Tensor) else _to_dlpack(tensor)
+    return lambda tensor: tensor.__dlpack__() if isinstance(tensor, Tensor) else to_dlpack(tensor)
 
 
-for _module in (torch, torch.utils.dlpack):
-    setattr(_module, "to_dlpack", capsule_of)  # noqa: B010  # for mypy a function is no attribute
+for _what in ("torch:to_dlpack", "torch.utils.dlpack:to_dlpack"):
+    replace(_what, _capsules)
 
 _swap_tensors = torch.utils.swap_tensors
 

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import torch
 from torch._C._dynamo import eval_frame
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
+
+from .patches import replace
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -128,12 +129,10 @@ def keep_out_of_constants(device_type: str) -> None:
     """Has no fake tensor take a tensor of the device for a constant: `torch.tensor(2.0).to(device)` is a node.
 
     Operators on constants of one element are run while a program is captured, and their results are kept; what a
-    wrapper holds cannot be. Where a torch has no such question, it is left as it is.
+    wrapper holds cannot be.
     """
-    asked: Callable[..., bool] | None = getattr(FakeTensorMode, "may_turn_const", None)
-    if asked is not None:
 
-        def may_turn_const(mode: FakeTensorMode, t: torch.Tensor) -> bool:
-            return t.device.type != device_type and asked(mode, t)
+    def elsewhere(asked: Callable[..., bool]) -> Callable[..., bool]:
+        return lambda mode, t: t.device.type != device_type and asked(mode, t)
 
-        setattr(FakeTensorMode, "may_turn_const", may_turn_const)  # noqa: B010  # mypy allows no method to be assigned
+    replace("torch._subclasses.fake_tensor:FakeTensorMode.may_turn_const", elsewhere)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from .attributes import DICTIONARY
+from .patches import replace
 from .tensor import CLASSES, Tensor
 
 
@@ -51,9 +52,8 @@ class UninitializedBuffer(torch.nn.UninitializedBuffer, Tensor):
 _LAZY = {torch.nn.UninitializedParameter: UninitializedParameter, torch.nn.UninitializedBuffer: UninitializedBuffer}
 
 
-def _made_anywhere(cls: Any) -> Any:
+def _made_anywhere(make: Any) -> Any:
     """torch's constructor of such a class, which cannot make one of a tensor of the device."""
-    make = cls.__new__
 
     def new(cls: Any, requires_grad: Any = None, device: Any = None, dtype: Any = None, **options: Any) -> Any:
         given = {} if requires_grad is None else {"requires_grad": requires_grad}
@@ -73,4 +73,4 @@ def register() -> None:
     """Lets `nn.LazyLinear(3, device="jax")` and its like be made on the device."""
     for cls, counterpart in _LAZY.items():
         CLASSES.add(cls, counterpart)
-        setattr(cls, "__new__", staticmethod(_made_anywhere(cls)))  # noqa: B010  # mypy allows no method to be assigned
+        replace(f"torch.nn.parameter:{cls.__name__}.__new__", _made_anywhere)

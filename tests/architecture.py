@@ -14,7 +14,7 @@ FOLDERS = {"jaten_ops": "jaten_ops", "meta": "jaten_ops.meta", "autograd": "jate
 
 # Low to high. Imports only go down; those of one line do not import each other.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors",),
+    ("errors", "patches"),
     ("schema", "processor", "libraries"),
     (
         "x64",
@@ -61,6 +61,10 @@ RESERVED: dict[str, tuple[str, ...]] = {
     "dlpack": ("bridge", "tensor"),
     "torch.library": ("library", "dispatcher", "autocast"),
 }
+
+# What a unit may assign attributes to although it is torch's: the operators are jaten's own, and the flag that says
+# that torch compiles is set for the length of a block.
+OWN: dict[str, tuple[str, ...]] = {"lazy": ("torch.ops.jaten",), "step": ("torch.compiler",)}
 
 
 @dataclass(frozen=True)
@@ -190,9 +194,35 @@ def reserved_names(modules: list[Module]) -> Iterator[str]:
                     yield f"{module.path}:{line}: {reserved} belongs to {', '.join(owners)}"
 
 
+def _written(node: ast.AST) -> Iterator[ast.expr]:
+    """The objects to whose attributes a statement assigns."""
+    if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from (t.value for t in targets if isinstance(t, ast.Attribute))
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "setattr":
+        yield node.args[0]
+
+
+def foreign_writes(modules: list[Module]) -> Iterator[str]:
+    """Only the ledger assigns to attributes of torch's and JAX's modules and classes, as far as their names tell."""
+    for module in modules:
+        theirs = {
+            (found.name or found.module).partition(".")[0] for found in imports(module)
+            if found.module.partition(".")[0] in ("torch", "jax", "jaxlib")
+        }  # fmt: skip
+        for node in ast.walk(module.tree):
+            for owner in _written(node):
+                text = ast.unparse(owner)
+                is_theirs = text.partition(".")[0] in theirs and text not in OWN.get(module.unit, ())
+                if is_theirs and module.unit != "patches":
+                    line = getattr(node, "lineno", 0)
+                    yield f"{module.path}:{line}: assigns to {text}: use jaten_ops.patches.replace, with a row for it"
+
+
 RULES: tuple[Callable[[list[Module]], Iterator[str]], ...] = (
     layering,
     hidden_imports,
     forbidden_imports,
     reserved_names,
+    foreign_writes,
 )

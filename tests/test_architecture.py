@@ -99,6 +99,9 @@ BAD = [
     ("reserved_names", "jaten_ops/library.py", "import torch\ntorch._C._to_dlpack(1)", "dlpack belongs to bridge"),
     ("reserved_names", "jaten_ops/bridge.py", "from torch.library import Library", "torch.library belongs to library"),
     ("reserved_names", "meta/reuse.py", "import torch\ntorch.library.impl('x')", "torch.library belongs to library"),
+    ("foreign_writes", "meta/reuse.py", "import torch\ntorch.nn.Module.to = None", "assigns to torch.nn.Module"),
+    ("foreign_writes", "jaten_ops/registry.py", "import jax\nsetattr(jax, 'jit', None)", "assigns to jax: use"),
+    ("foreign_writes", "meta/reuse.py", "from torch.nn import Module\nModule.to = None", "assigns to Module"),
 ]
 
 

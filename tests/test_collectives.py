@@ -127,7 +127,7 @@ def _on_cpu(value: Any) -> Any:
 def _process(rank: int, port: int, folder: str) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     assert dist.get_default_backend_for_device("jax") == "gloo"
-    dist.init_process_group(rank=rank, world_size=WORLD)  # by the accelerator, whatever tensors there will be
+    dist.init_process_group(rank=rank, world_size=WORLD)  # by no name of a backend, whatever tensors there will be
     found: dict[str, Any] = {}
     for name, case in CASES.items():
         for device in ("cpu", "jax"):

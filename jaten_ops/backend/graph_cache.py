@@ -22,6 +22,7 @@ from torch._inductor.output_code import OutputCode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from jaten_ops import disk, fingerprint, unwritten
+from jaten_ops.patches import replace
 from jaten_ops.tensor import Tensor
 
 from . import shared
@@ -29,13 +30,8 @@ from .plans import Plan, graph_of
 from .runtime import Executable
 from .views import Views, with_views
 
-try:
-    from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache, BypassAOTAutogradCache
-    from torch._inductor.codecache import FxGraphHashDetails, GuardedCache
-
-    _HAS_ALL = "iterate_over_candidates" in vars(GuardedCache) and "_write_to_local_cache" in vars(AOTAutogradCache)
-except ImportError:  # pragma: no cover  # a torch that has moved it
-    _HAS_ALL = False
+with contextlib.suppress(ImportError):  # in a torch that has moved it the ledger finds nothing to replace
+    from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 
 _VERSIONS = ((2, 11), (2, 15))
 _SETTINGS = ("bundled_autograd_cache", "enable_remote_autograd_cache", "force_non_lazy_backward_lowering")
@@ -111,7 +107,7 @@ def is_known() -> bool:
     numbers = re.match(r"(\d+)\.(\d+)", torch.__version__)
     version = tuple(map(int, numbers.groups())) if numbers else (0, 0)
     has_settings = all(hasattr(functorch_config, name) for name in _SETTINGS)
-    return _HAS_ALL and has_settings and _VERSIONS[0] <= version <= _VERSIONS[1]
+    return has_settings and _VERSIONS[0] <= version <= _VERSIONS[1] and _install()
 
 
 def compiler(compile_graph: Callable[..., Kept]) -> Any:
@@ -125,7 +121,6 @@ _prefix: ContextVar[str | None] = ContextVar("prefix", default=None)
 @contextlib.contextmanager
 def used(prefix: str) -> Iterator[None]:
     """For the length of a block the cache has its entries in jaten's folder, under a prefix of its keys."""
-    _install()
     token = _prefix.set(prefix)
     settings = {
         "bundled_autograd_cache": True,  # entries hold the graphs themselves
@@ -204,18 +199,20 @@ def _is_told(module: torch.nn.Module, node: torch.fx.Node) -> bool:
     return not isinstance(target, torch._ops.HigherOrderOperator)
 
 
-_installed: list[bool] = []
+_CACHE = "torch._functorch._aot_autograd.autograd_cache:AOTAutogradCache"
 
 
-def _install() -> None:
+def _install() -> bool:
     """Has the cache look in jaten's folder in a block of `used`, and only there; elsewhere it is as it was."""
-    if _installed:
-        return
-    _installed.append(True)
-    candidates: Any = vars(GuardedCache)["iterate_over_candidates"].__func__
-    write: Any = AOTAutogradCache._write_to_local_cache
-    describe: Any = FxGraphHashDetails.__init__
+    changed = [
+        replace(f"{_CACHE}.iterate_over_candidates", _finding),
+        replace(f"{_CACHE}._write_to_local_cache", _writing),
+        replace("torch._inductor.codecache:FxGraphHashDetails.__init__", _describing),
+    ]
+    return all(changed)
 
+
+def _finding(candidates: Any) -> Any:
     def iterate_over_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Iterator[Any]:
         prefix = _prefix.get()
         if prefix is None:
@@ -223,6 +220,10 @@ def _install() -> None:
         elif (found := _read(disk.key_of(prefix, key))) is not None:
             yield *found, True
 
+    return iterate_over_candidates
+
+
+def _writing(write: Any) -> Any:
     def write_to_local_cache(key: str, content: bytes) -> None:
         prefix = _prefix.get()
         if prefix is None:
@@ -230,6 +231,10 @@ def _install() -> None:
         else:
             disk.write(disk.key_of(prefix, key), content)
 
+    return write_to_local_cache
+
+
+def _describing(describe: Any) -> Any:
     def details(self: Any, gm: Any, example_inputs: Any, *others: Any) -> None:
         """What a key is made of: without Inductor's settings, which decide nothing here and take seconds to import."""
         if _prefix.get() is None:
@@ -237,11 +242,7 @@ def _install() -> None:
         else:
             self.gm, self.example_inputs = gm, list(example_inputs)
 
-    cache: Any = AOTAutogradCache
-    cache.iterate_over_candidates = classmethod(iterate_over_candidates)
-    cache._write_to_local_cache = staticmethod(write_to_local_cache)
-    hashed: Any = FxGraphHashDetails
-    hashed.__init__ = details
+    return details
 
 
 def _read(key: str) -> tuple[Any, bytes] | None:

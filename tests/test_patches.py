@@ -1,0 +1,119 @@
+"""The ledger says all that an import changes of torch and JAX, and nothing else; what it cannot change is off."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jaten_ops import patches
+from jaten_ops.patches import FILLED, PATCHES, REGISTERED, Patch
+
+from . import snapshot
+
+TESTS = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, list[str]]:
+    """What a fresh process sees change."""
+    command = [sys.executable, "-P", snapshot.__file__]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_import_changes_what_the_ledger_says(seen: dict[str, list[str]]) -> None:
+    """A change without a row fails, and a row without a change."""
+    at_import = {what for what, row in PATCHES.items() if row.when != "first compile"}
+    assert sorted(seen["import"]) == sorted(at_import | REGISTERED.keys())
+
+
+def test_use_changes_what_the_ledger_says(seen: dict[str, list[str]]) -> None:
+    assert seen["backend"] == []
+    assert seen["use"] == sorted(what for what, row in PATCHES.items() if row.when == "first compile")
+
+
+def test_import_fills_what_the_ledger_says(seen: dict[str, list[str]]) -> None:
+    assert seen["fills"] == sorted(FILLED)
+
+
+def test_installed_versions_allow_every_row(seen: dict[str, list[str]]) -> None:
+    assert seen["off"] == []
+
+
+@pytest.mark.parametrize("what", PATCHES)
+def test_rows_name_their_test(what: str) -> None:
+    row = PATCHES[what]
+    assert row.why and (TESTS / f"{row.test}.py").exists()
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    """A module in torch's place, with rows of its own."""
+    module = types.ModuleType("some_library")
+
+    class Thing:
+        @staticmethod
+        def of(x: int) -> int:
+            return x
+
+        @classmethod
+        def named(cls) -> str:
+            return cls.__name__
+
+        def plus(self, x: int) -> int:
+            return x
+
+    module.twice = lambda x: 2 * x  # type: ignore[attr-defined]
+    module.Thing = Thing  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "some_library", module)
+    rows = [
+        Patch("some_library:twice", "why not", "test_patches", ("x",)),
+        Patch("some_library:gone", "why not", "test_patches"),
+        Patch("some_library:Gone.of", "why not", "test_patches"),
+        Patch("another_library:twice", "why not", "test_patches"),
+        Patch("some_library:Thing.of", "why not", "test_patches", ("x",)),
+        Patch("some_library:Thing.named", "why not", "test_patches"),
+        Patch("some_library:Thing.plus", "why not", "test_patches", ("self", "y")),
+    ]
+    monkeypatch.setattr(patches, "PATCHES", {row.what: row for row in rows})
+    monkeypatch.setattr(patches, "OFF", {})
+    monkeypatch.setattr(patches, "_replaced", {})
+    yield module
+
+
+def test_replacing(library: types.ModuleType) -> None:
+    for _ in range(2):  # the second time nothing is done
+        assert patches.replace("some_library:twice", lambda known: lambda x: known(x) + 1)
+    assert library.twice(3) == 7
+    assert patches.replace("some_library:Thing.of", lambda known: lambda x: known(x) + 1)
+    assert library.Thing.of(3) == library.Thing().of(3) == 4
+    assert patches.replace("some_library:Thing.named", lambda known: lambda cls: known(cls) * 2)
+    assert library.Thing.named() == "ThingThing"
+    assert not patches.OFF
+
+
+def _never(_: object) -> None:
+    raise AssertionError("asked for a replacement of what is not as it should be")
+
+
+@pytest.mark.parametrize("what", ["some_library:gone", "some_library:Gone.of", "another_library:twice"])
+def test_what_is_not_there_is_off(what: str, library: types.ModuleType, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "jaten_ops"):
+        assert not patches.replace(what, _never)
+    assert {what: "is not there"} == patches.OFF and len(caplog.records) == 1
+    assert what in caplog.text and "why not" in caplog.text
+
+
+def test_what_takes_other_parameters_is_off(library: types.ModuleType, caplog: pytest.LogCaptureFixture) -> None:
+    known = library.Thing.plus
+    assert not patches.replace("some_library:Thing.plus", _never)
+    assert library.Thing.plus is known and "takes (self, x), not (self, y)" in caplog.text
