@@ -106,6 +106,8 @@ class JaxModule(types.ModuleType):
 
     def memory_stats(self, device: _Device = None) -> dict[str, int]:
         """What JAX's allocator tells, as "bytes_in_use"; where it tells nothing, as on a CPU, the arrays' bytes."""
+        if not streams.has_started():
+            return {"bytes_in_use": 0}
         chosen = jax.devices()[index_of(device)]
         stats = chosen.memory_stats()
         if stats:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-from jax._src import xla_bridge  # private: nothing public tells whether JAX has started
 from torch.utils._pytree import tree_leaves
 
 from . import (
@@ -23,6 +22,7 @@ from . import (
     registry,
     scripting,
     storage,
+    streams,
     uninitialized,
     x64,
 )
@@ -134,7 +134,7 @@ def _replace(overload: str, fn: Callable[..., Any]) -> None:
 
 def _after_fork() -> None:
     """In a forked process, from which JAX's threads are gone: a computation would wait for them forever."""
-    if not xla_bridge.backends_are_initialized():
+    if not streams.has_started():
         return  # it can start JAX itself
 
     def refuse(*_args: Any) -> Any:

@@ -231,6 +231,7 @@ FILLED: dict[str, str] = {
     "jax._src.tree_util:_registry": "jax.tree_util.register_pytree_node",
     "jax._src.state.types:_registry": "the same",
     "torch.distributed.distributed_c10d:Backend.default_device_backend_map": "gloo serves the device's tensors",
+    "torch.jit._builtins:_builtin_table": "torch.ops, for each operator that is named",
     "torch.library:_defs": "torch.library",
     "torch.library:_impls": "torch.library",
     "torch.ops:_dir": "torch.library",

@@ -7,10 +7,18 @@ from typing import Any
 
 import jax
 import torch
+from jax._src import xla_bridge  # private: nothing public tells whether JAX has started
+
+
+def has_started() -> bool:
+    """Whether JAX has looked for devices, which a program without tensors on them is not to have it do."""
+    return xla_bridge.backends_are_initialized()
 
 
 def synchronize() -> None:
     """Waits for the computations that have been started."""
+    if not has_started():
+        return
     jax.effects_barrier()
     for array in jax.live_arrays():
         array.block_until_ready()
@@ -81,7 +89,7 @@ class Stream:
 
     def query(self) -> bool:
         """Whether everything has been computed."""
-        return all(array.is_ready() for array in jax.live_arrays())
+        return not has_started() or all(array.is_ready() for array in jax.live_arrays())
 
     def synchronize(self) -> None:
         synchronize()

@@ -78,6 +78,7 @@ class Tensor(torch.Tensor):
         return view
 
     @property
+    @opaque
     def _carrier(self) -> torch.Tensor:
         held = held_by(self)
         try:
@@ -86,6 +87,7 @@ class Tensor(torch.Tensor):
             held.inner = carrier.of(self.view_of_arrays)
             return held.inner
 
+    @opaque
     def __tensor_flatten__(self) -> tuple[list[str], None]:
         return ["_carrier"], None
 
@@ -94,6 +96,7 @@ class Tensor(torch.Tensor):
         return repr((self.shape, self.stride(), self.storage_offset(), self.dtype, self.device, self.requires_grad))
 
     @staticmethod
+    @opaque
     def __tensor_unflatten__(inner: dict[str, torch.Tensor], meta: None, size: Any, stride: Any) -> Tensor:
         # carriers are row-major, what they carry need not be
         return Tensor.of_inner(inner["_carrier"], inner["_carrier"].stride() if stride is None else stride)

@@ -64,19 +64,9 @@ def _attributes(cls: type) -> dict[str, int]:
     return {name: id(value) for name, value in vars(cls).items()}
 
 
-def _replaced() -> dict[str, int]:
-    """Functions of torch's that may be replaced where torch asks no operator."""
-    lazy = {f"{c.__name__}.{n}": id(v) for c in _LAZY for n, v in vars(c).items()}
-    return lazy | {f"torch.utils.{n}": id(v) for n, v in vars(torch.utils).items() if callable(v)}
-
-
-_LAZY = (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)
-
-
 def compare() -> dict[str, Any]:
     """Takes the state before the import, after it, and after a call and a compilation."""
     dispatch, state, process, config = _dispatch(), _torch_state(), _process_state(), _jax_config()
-    replaced = _replaced()
     tensor, module, modules = _attributes(torch.Tensor), _attributes(torch.nn.Module), set(sys.modules)
 
     import jaten_ops  # noqa: F401, PLC0415  # what is measured
@@ -90,7 +80,6 @@ def compare() -> dict[str, Any]:
         "jax backends started": xla_bridge.backends_are_initialized(),
         "tensor attributes changed": _changed(tensor, _attributes(torch.Tensor)),
         "module attributes changed": _changed(module, _attributes(torch.nn.Module)),
-        "functions replaced": _changed(replaced, _replaced()),
         "modules": sorted(m for m in set(sys.modules) - modules if not m.startswith("jaten_ops")),
     }
     x = torch.ones(3, dtype=torch.float64, requires_grad=True)

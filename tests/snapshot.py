@@ -114,7 +114,6 @@ def main() -> dict[str, list[str]]:
     for name in LOADED:
         importlib.import_module(name)
     _train("cpu", "aot_eager")
-    torch.jit.script(torch.nn.Linear(1, 1))
     jax.jit(jax.grad(lambda x: x * x))(2.0)
     before = Snapshot()
     import jaten_ops  # noqa: PLC0415  # what is measured
