@@ -64,7 +64,11 @@ RESERVED: dict[str, tuple[str, ...]] = {
 
 # What a unit may assign attributes to although it is torch's: the operators are jaten's own, and the flag that says
 # that torch compiles is set for the length of a block.
-OWN: dict[str, tuple[str, ...]] = {"lazy": ("torch.ops.jaten",), "step": ("torch.compiler",)}
+OWN: dict[str, tuple[str, ...]] = {
+    "lazy": ("torch.ops.jaten",),
+    "step": ("torch.compiler",),
+    "tracing": ("torch.compiler",),
+}
 
 
 @dataclass(frozen=True)
