@@ -27,6 +27,7 @@ from .assembled import assemble
 from .buckets import Buckets, bucketed
 from .higher_order import refuse_unknown
 from .normalized import take_apart
+from .relations import relations_in, with_relations
 from .rows import by_rows
 from .runtime import Executable
 from .segments import make_executable
@@ -277,18 +278,19 @@ def jaten(
         UnsupportedInputError: an option that is not known.
     """
     buckets = _buckets(options)
-    is_plain = not returned.make_tensors(gm)
+    relations, is_plain = relations_in(gm), not returned.make_tensors(gm)
     prefix = graph_cache.prefix_of(gm, example_inputs) if is_plain and not writes.replaces_memory(gm) else None
     if prefix is not None:
         try:
             with graph_cache.used(prefix):
-                return _capture(graph_cache.compiler, _compile_to_keep)(gm, example_inputs, **rest)
+                captured = _capture(graph_cache.compiler, _compile_to_keep)(gm, example_inputs, **rest)
+                return with_relations(captured, relations)
         except (JatenError, TorchDynamoException):
             raise
         except Exception as error:  # a graph that cannot be pickled, which torch tells in several ways
             _log.info("a graph is not kept: %s", error)
     compile_graph = functools.partial(_compile, buckets=buckets)  # what is kept has no sizes that change
-    return _capture(functools.partial, compile_graph)(gm, example_inputs, **rest)
+    return with_relations(_capture(functools.partial, compile_graph)(gm, example_inputs, **rest), relations)
 
 
 _SETTINGS = {
