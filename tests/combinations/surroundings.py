@@ -51,7 +51,7 @@ _AROUND = (
     Surrounding("backward", use=u.backward, excludes=_LEAVES),
     Surrounding("gradients add up", use=u.accumulated, excludes=_LEAVES),
     Surrounding("double backward", use=u.double_backward, needs=("smooth",)),
-    Surrounding("threads", use=u.in_threads, excludes=_LEAVES),
+    Surrounding("threads", use=u.in_threads, excludes=(*_LEAVES, "higher order")),  # torch.cond captures eagerly, too
     Surrounding("sizes", use=u.of_sizes, excludes=_LEAVES),
     Surrounding("two calls", use=u.twice),
     Surrounding("after an error", use=u.raised_before, excludes=_LEAVES),

@@ -125,8 +125,8 @@ def _on_torch_way(case: Case, program: Program) -> tuple[str, str]:
     expected = _outcome(lambda: _plain(program, surrounding))
     got = _outcome(lambda: surrounding.use(way.run(program, surrounding), _inputs(program, way.device)))
     status, reason = _judged(got, expected, way.device, way.has_layouts)
-    if status == "failed" and way.name.startswith("compiled") and not _others_pass(program, surrounding, way):
-        return "not torch's", reason
+    if status == "failed" and isinstance(got, Exception) and way.name.startswith("compiled"):
+        return (status if _others_pass(program, surrounding, way) else "not torch's"), reason
     return status, reason
 
 
