@@ -4,6 +4,10 @@ torch's engine makes its threads, one for each device there is, at the first bac
 CPU's. For a device that comes later it has none, and ends the process. So a pass runs in the thread that called it,
 where also the program's context is JAX's: what is differentiated while JAX traces.
 
+A second derivative through a compiled graph is refused by torch, which has none: a node stands for it that raises. Of a
+graph on the device that node hangs on no tensor that the program has, so the engine would find no way to it, and call
+the derivative zero. It is looked for where a tensor was not reached.
+
 Exceptions leave Python code in a pass: hooks, kernels, recomputed checkpoints. torch's engine lets go of the device's
 stream while such an exception is still set, and asks the device's guard for its type, which for a device in Python is a
 call of Python. That call would fail because of the exception, in C++ that must not fail, and the process end. So the
@@ -14,6 +18,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -51,13 +56,47 @@ class Engine(ImperativeEngine):
         # CUDA's devices have threads from the first pass on, and use them at the same time
         torch._C._set_multithreading_enabled(threads and bool(_CUDA.get("_initialized")))
         try:
-            return super().run_backward(*args, **kwargs)
+            found = super().run_backward(*args, **kwargs)
         except SystemError:  # it failed with no exception set
             if not _taken:
                 raise
             raise _taken.pop() from None
+        except RuntimeError as error:
+            if _NOT_REACHED in str(error):
+                _refuse_second_derivatives(args[0])
+            raise
         finally:
             torch._C._set_multithreading_enabled(threads)
+        if found is not None and any(grad is None for grad in found):
+            _refuse_second_derivatives(args[0])
+        return found
+
+
+_NOT_REACHED = "appears to not have been used in the graph"
+_STANDS_FOR_ONE = "CompiledFunctionBackwardBackward"  # AOTAutograd's; test_engine fails when it is called otherwise
+
+
+def _refuse_second_derivatives(outputs: Sequence[torch.Tensor]) -> None:
+    """Raises RuntimeError where a pass needs the derivative of the backward graph of a compiled one on the device."""
+    waiting: list[Any] = [t.grad_fn for t in outputs if t.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        before = [n for n, _ in node.next_functions if n is not None]
+        if node.name() == _STANDS_FOR_ONE and all(_is_made_up(n) for n in before):
+            raise RuntimeError(
+                "torch.compile with aot_autograd does not currently support double backward. To have second"
+                " derivatives, compile the function that takes the first, as by torch.func.grad, or do not compile."
+            )
+        new = [n for n in before if n not in seen]
+        seen.update(new)
+        waiting += new
+
+
+def _is_made_up(node: Any) -> bool:
+    """Whether a node is that of the empty tensor to which AOTAutograd ties a graph that has no other."""
+    variable = getattr(node, "variable", None)
+    return variable is not None and variable.numel() == 0
 
 
 def install() -> Guard:
