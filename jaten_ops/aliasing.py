@@ -13,7 +13,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ class Storage:
         handle: what `untyped_storage()` has returned for it, if it was called.
     """
 
-    __slots__ = ("array", "handle", "version")
+    __slots__ = ("__weakref__", "array", "handle", "version")
 
     def __init__(self, array: jax.Array) -> None:
         self.array = array
@@ -50,12 +50,35 @@ class Storage:
 
     def put(self, array: jax.Array) -> int:
         """Replaces the values; returns the version that has these."""
+        if WATCHES:
+            for watch in WATCHES:
+                watch.written(self)
         self.array = array  # first: who has read the version before then reads again
         self.version = version = next(_VERSIONS)
         return version
 
 
 _VERSIONS = itertools.count(1)
+
+
+class Watch(Protocol):
+    """What is told of storages that are written to and of tensors that are made, in any thread."""
+
+    def written(self, storage: Storage) -> None:
+        """A storage is about to get another array."""
+
+    def made(self, tensor: Any) -> None:
+        """There is a new tensor of an array."""
+
+
+WATCHES: tuple[Watch, ...] = ()
+"""Those who watch; mostly nobody, which is all that a call asks."""
+
+
+def watched(watches: tuple[Watch, ...]) -> None:
+    """Sets who watches."""
+    global WATCHES
+    WATCHES = watches
 
 
 # How often Python counts an array that has one owner, asked as the functions below ask. They call `getrefcount` with a

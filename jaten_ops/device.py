@@ -14,7 +14,7 @@ import jax
 import torch
 from torch.utils import backend_registration
 
-from . import engine, streams
+from . import engine, random, streams
 from .errors import DeviceSlotError
 from .patches import ACCELERATOR, replace
 
@@ -52,6 +52,7 @@ class _Chosen:
 class JaxModule(types.ModuleType):
     """What `torch.jax` and `torch.get_device_module("jax")` answer. A module, by whose name Dynamo finds it again."""
 
+    _initialized = True  # by which torch.utils.checkpoint asks whether there is a state to be kept
     device = _Chosen
     Event = streams.Event
     Stream = streams.Stream
@@ -167,12 +168,20 @@ class JaxModule(types.ModuleType):
         return torch.initial_seed()
 
     def get_rng_state(self, device: _Device = "jax") -> torch.Tensor:
-        """The state of torch's default generator, from which the device's random ops draw their seeds."""
-        return torch.get_rng_state()
+        """The state of torch's default generator, from which the device's random ops draw their seeds.
+
+        In a function made by `as_jax`, which draws from a key: how often it has.
+        """
+        drawn = random.rewindable()
+        return torch.get_rng_state() if drawn is None else torch.tensor([drawn.position], device="cpu")
 
     def set_rng_state(self, new_state: torch.Tensor, device: _Device = "jax") -> None:
         """Sets the state that `get_rng_state` returned."""
-        torch.set_rng_state(new_state)
+        drawn = random.rewindable()
+        if drawn is None:
+            torch.set_rng_state(new_state)
+        else:
+            drawn.position = int(new_state)
 
     def get_rng_state_all(self) -> list[torch.Tensor]:
         return [self.get_rng_state() for _ in jax.devices()]

@@ -32,7 +32,8 @@ from .errors import UnsupportedInputError
 from .lazy import operator_of
 from .patches import replace
 from .schema import VARIANTS
-from .tensor import CLASSES, HANDLERS, exchange, has_values, make_handler, may_leave
+from .tensor import CLASSES, HANDLERS, array_of, exchange, has_values, make_handler, may_leave
+from .torch_functions import control_flow
 from .tracing import is_traced_now, keep_out_of_constants, opaque
 
 _aten = torch.ops.aten
@@ -117,7 +118,7 @@ def _checked(overload: str) -> Callable[..., Any]:
 
     def call(tensor: torch.Tensor, *args: Any) -> Any:
         if has_values(tensor):
-            check(tensor, *args)
+            check(bridge.export(array_of(tensor)), *args)  # on the CPU: JAX may trace all that is computed
         return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, tensor, *args)
 
     return opaque(call)
@@ -183,4 +184,5 @@ if device.CLAIMED:
     scripting.register()
     uninitialized.register()
     higher_order.register()
+    control_flow.register()
     inductor.register()

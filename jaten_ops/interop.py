@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from torch.utils._pytree import tree_map_only
 
-from . import bridge, custom, device, random
+from . import bridge, custom, device, torch_functions
 from .errors import UnsupportedInputError
 from .tensor import array_of, from_array
 from .x64 import Enabled
@@ -68,7 +69,10 @@ def to_jax(tree: Any) -> Any:
     return tree_map_only(torch.Tensor, one, tree)
 
 
-def as_jax(program: Callable[..., Any]) -> Callable[..., Any]:
+_ARRAYS = (jax.Array, np.ndarray, np.number, np.bool_)
+
+
+def as_jax(program: Callable[..., Any], *, mutable: bool = False) -> Callable[..., Any]:
     """A torch function or module as a function of `jax.Array`s, for `jax.jit`, `grad`, `vmap`, `checkpoint`.
 
     Args:
@@ -80,29 +84,27 @@ def as_jax(program: Callable[..., Any]) -> Callable[..., Any]:
         RuntimeError, so that no draw is baked into a compiled program. What ATen refuses for the values of tensors
         (an index out of range) is not refused where JAX traces.
     """
-    call = _of_module(program) if isinstance(program, torch.nn.Module) else program
+    call = torch_functions.of_module(program, mutable) if isinstance(program, torch.nn.Module) else program
 
     def function(*args: Any, key: jax.Array | None = None, **kwargs: Any) -> Any:
-        with torch.no_grad(), random.drawn_from(_seeds(key)):
-            args, kwargs = from_jax((args, kwargs))
-            return to_jax(call(*args, **kwargs))
+        device.require()
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, _ARRAYS)]
+        arrays = [_strong(jnp.asarray(leaves[i])) for i in places]
+        made: list[Any] = []
+
+        def flat(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+            filled = list(leaves)
+            for i, tensor in zip(places, tensors, strict=True):
+                filled[i] = tensor
+            args, kwargs = jax.tree.unflatten(structure, filled)
+            results, made[:] = torch_functions.taken_apart(call(*args, **kwargs))
+            return results
+
+        results = torch_functions.call(flat, arrays, key)
+        return torch_functions.put_together(results, *made)
 
     return function
-
-
-def _of_module(module: torch.nn.Module) -> Callable[..., Any]:
-    def call(parameters: dict[str, torch.Tensor], *args: Any, **kwargs: Any) -> Any:
-        return torch.func.functional_call(module, parameters, args, kwargs)
-
-    return call
-
-
-def _seeds(key: jax.Array | None) -> Iterator[Any]:
-    if key is None:
-        raise RuntimeError(
-            "a random operator in a function made by as_jax: give it a key, as in f(x, key=jax.random.key(0))"
-        )
-    yield from random.seeds_of(key)
 
 
 _names: dict[Callable[..., Any], str] = {}

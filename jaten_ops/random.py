@@ -36,7 +36,40 @@ def drawn_from(seeds: Iterator[Any]) -> Iterator[None]:
         _seeds.reset(token)
 
 
+class Rewindable:
+    """The seeds of a PRNG key of JAX, or what raises if there is none, which can be drawn again from the beginning.
+
+    Attributes:
+        position: how many have been drawn. It is the state of the generator of the device meanwhile.
+    """
+
+    def __init__(self, key: jax.Array | None) -> None:
+        self._key = key
+        self.position = 0
+
+    def __iter__(self) -> Iterator[jax.Array]:
+        return self
+
+    def __next__(self) -> jax.Array:
+        if self._key is None:
+            raise RuntimeError(
+                "a random operator in a function made by as_jax: give it a key, as in f(x, key=jax.random.key(0))"
+            )
+        self.position += 1
+        return _seed_at(self._key, self.position - 1)
+
+
+def rewindable() -> Rewindable | None:
+    """The seeds of the innermost `drawn_from`, if they can be drawn again."""
+    seeds = _seeds.get()
+    return seeds if isinstance(seeds, Rewindable) else None
+
+
+def _seed_at(key: jax.Array, count: int) -> jax.Array:
+    return jax.random.bits(jax.random.fold_in(key, count), (), "uint32")
+
+
 def seeds_of(key: jax.Array) -> Iterator[jax.Array]:
     """Seeds without end from a PRNG key of JAX."""
     for count in itertools.count():
-        yield jax.random.bits(jax.random.fold_in(key, count), (), "uint32")
+        yield _seed_at(key, count)

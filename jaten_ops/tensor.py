@@ -19,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from . import attributes, bridge, carrier, device
+from . import aliasing, attributes, bridge, carrier, device
 from .aliasing import View, row_major
 from .attributes import Attributes, attributes_of, give, held_by
 from .patches import replace
@@ -292,7 +292,14 @@ def from_array(array: jax.Array) -> Tensor:
     held = Attributes()
     held.place = array
     give(self, held)
+    if aliasing.WATCHES:
+        _tell(self)
     return self
+
+
+def _tell(tensor: Tensor) -> None:
+    for watch in aliasing.WATCHES:
+        watch.made(tensor)
 
 
 def from_view(view: View, dtype: torch.dtype) -> Tensor:
@@ -305,6 +312,8 @@ def from_view(view: View, dtype: torch.dtype) -> Tensor:
     held = Attributes()
     held.place = view
     give(self, held)
+    if aliasing.WATCHES:
+        _tell(self)
     return self
 
 

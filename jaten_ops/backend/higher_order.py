@@ -19,119 +19,18 @@ from jax import lax
 from jaten_ops import bridge, registry
 from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.execute import KernelCall, Signature, freeze
-from jaten_ops.kernels import flex_attention
-from jaten_ops.kernels.checks import NONE, Guarded, first_broken
+from jaten_ops.kernels import control_flow, flex_attention
+from jaten_ops.kernels.checks import Guarded
 from jaten_ops.kernels.promotion import cast
 
-from .positions import number_of
 from .targets import is_higher_order, overload_of, source_line
 from .unknown import is_unknown, writes
 
 
-class Inner(Protocol):
+class Inner(control_flow.Inner, Protocol):
     """A graph inside a graph."""
 
     nodes: list[torch.fx.Node]
-
-    def inner(self, operands: Sequence[Any], key: jax.Array | None) -> Any:
-        """Its results, for operands and a key for random numbers, None if there is none."""
-
-
-def _as_arrays(values: Any) -> Any:
-    """Values with numbers as arrays that kernels take for numbers, and None as it is."""
-    return jax.tree.map(_as_array, values)
-
-
-def _as_array(value: Any) -> jax.Array:
-    if isinstance(value, bool | int | float):
-        return number_of(jnp.asarray(np.asarray(value)))
-    return value if isinstance(value, jax.Array) else jnp.asarray(value)
-
-
-def _key_at(key: jax.Array | None, number: jax.Array) -> jax.Array | None:
-    return None if key is None else jax.random.fold_in(key, number)
-
-
-def _cond(key: Any, pred: Any, true_fn: Inner, false_fn: Inner, operands: Sequence[Any] = ()) -> Any:
-    if not isinstance(pred, jax.Array):  # a size decides
-        return (true_fn if pred else false_fn).inner(operands, key)
-    one, two = Guarded(true_fn.inner), Guarded(false_fn.inner)
-
-    def first() -> Any:
-        results, broken = one(operands, key)
-        return _as_arrays(results), (broken, NONE)
-
-    def second() -> Any:
-        results, broken = two(operands, key)
-        return _as_arrays(results), (NONE, broken)
-
-    results, broken = lax.cond(lax.reshape(pred, ()) != 0, first, second)
-    one.report(broken[0])
-    two.report(broken[1])
-    return results
-
-
-def _while_loop(
-    key: Any, cond_fn: Inner, body_fn: Inner, carried: Sequence[Any], additional: Sequence[Any], **_written: Any
-) -> Any:
-    """It ends as well once a condition is broken: what it waits for may never come then."""
-    test, body = Guarded(cond_fn.inner), Guarded(body_fn.inner)
-
-    def tested(values: Any, number: Any) -> tuple[Any, Any]:
-        goes_on, broken = test((*values, *additional), _key_at(key, 2 * number))
-        return lax.reshape(jnp.asarray(goes_on), ()), broken
-
-    def step(state: Any) -> Any:
-        values, number, _, _ = state
-        results, broken = body((*values, *additional), _key_at(key, 2 * number + 1))
-        results = _as_arrays(tuple(results))
-        goes_on, untested = tested(results, number + 1)
-        return results, number + 1, goes_on, (broken, untested)
-
-    def goes_on(state: Any) -> jax.Array:
-        *_, holds, (broken, untested) = state
-        return holds & (broken < 0) & (untested < 0)
-
-    start, zero = _as_arrays(tuple(carried)), jnp.asarray(np.int32(0))
-    holds, untested = tested(start, zero)
-    results, _, _, (broken, untested) = lax.while_loop(
-        goes_on, step, (start, zero, holds, (jnp.asarray(NONE), untested))
-    )
-    body.report(broken)
-    test.report(untested)
-    return results
-
-
-def _scan(key: Any, combine_fn: Inner, init: Sequence[Any], xs: Sequence[Any], additional: Sequence[Any]) -> Any:
-    combine, count = Guarded(combine_fn.inner), len(init)
-
-    def step(state: Any, slices: Any) -> Any:
-        carry, number, before = state
-        results, broken = combine((*carry, *slices, *additional), _key_at(key, number))
-        results = _as_arrays(tuple(results))
-        return (results[:count], number + 1, first_broken(before, broken)), results[count:]
-
-    start = _as_arrays(tuple(init)), jnp.asarray(np.int32(0)), jnp.asarray(NONE)
-    (carry, _, broken), each = lax.scan(step, start, tuple(xs))
-    combine.report(broken)
-    return (*carry, *each)
-
-
-def _map(key: Any, fn: Inner, xs: Sequence[Any], additional: Sequence[Any]) -> Any:
-    return _scan(key, fn, (), xs, additional)
-
-
-def _associative_scan(key: Any, combine_fn: Inner, xs: Sequence[Any], additional: Sequence[Any] = ()) -> Any:
-    def pair(*elements: Any) -> Any:
-        return tuple(combine_fn.inner((*elements, *additional), key))
-
-    def combine(left: Any, right: Any) -> Any:
-        guarded = Guarded(pair)
-        results, broken = jax.vmap(guarded, 0, (0, None))(*left, *right)
-        guarded.report(broken)
-        return results
-
-    return lax.associative_scan(combine, tuple(xs))
 
 
 def _invoke_subgraph(key: Any, subgraph: Inner, _identifier: str, *operands: Any) -> Any:
@@ -231,11 +130,11 @@ def _flex_attention_backward(
 
 
 _BY_NAME: dict[str, Callable[..., Any]] = {
-    "cond": _cond,
-    "while_loop": _while_loop,
-    "scan": _scan,
-    "map_impl": _map,
-    "associative_scan": _associative_scan,
+    "cond": control_flow.cond,
+    "while_loop": control_flow.while_loop,
+    "scan": control_flow.scan,
+    "map_impl": control_flow.map_,
+    "associative_scan": control_flow.associative_scan,
     "invoke_subgraph": _invoke_subgraph,
     "out_dtype": _out_dtype,
     "flex_attention": _flex_attention,

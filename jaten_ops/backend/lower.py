@@ -18,7 +18,7 @@ from jaten_ops.kernels import checks, prng, promotion
 
 from .higher_order import rule_of
 from .layout import concretize, symbols_of
-from .positions import kernel_of, number_of
+from .positions import kernel_of
 from .targets import attribute_of, is_higher_order, overload_of, source_line
 
 SizeOf = Callable[[Any], int | None]

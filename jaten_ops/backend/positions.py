@@ -14,11 +14,11 @@ import jax
 import numpy as np
 import torch
 from jax import lax
-from jax._src.lax.lax import _convert_element_type  # private; nothing public makes a weakly typed array of another one
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from jaten_ops import registry
 from jaten_ops.execute import Signature
+from jaten_ops.kernels.promotion import weakly_typed
 
 from .targets import overload_of
 
@@ -36,12 +36,7 @@ def to_operand(number: int) -> np.ndarray:
 def from_operand(halves: jax.Array) -> jax.Array:
     """The number that was handed over, as kernels take one: a weakly typed 0-d int64 array."""
     number = lax.bitcast_convert_type(halves, np.dtype("int64"))
-    return _convert_element_type(number, np.dtype("int64"), weak_type=True)
-
-
-def number_of(array: jax.Array) -> jax.Array:
-    """The element of an array as kernels take a number: a weakly typed 0-d array."""
-    return _convert_element_type(lax.reshape(array, ()), array.dtype, weak_type=True)
+    return weakly_typed(number, np.dtype("int64"))
 
 
 def numbers_of(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:

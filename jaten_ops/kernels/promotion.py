@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax._src.lax.lax import _convert_element_type  # private; nothing public makes a weakly typed array of another one
 
 _DEFAULT_FLOAT: ContextVar[np.dtype] = ContextVar(
     "jaten_default_float",
@@ -70,6 +71,15 @@ def to_real(dtype: Any) -> np.dtype:
 def is_scalar(x: Any) -> bool:
     """Whether `x` is a Python number, or an array or tracer of one, rather than a tensor."""
     return isinstance(x, bool | int | float | complex) or (isinstance(x, jax.Array) and x.weak_type)
+
+
+def weakly_typed(x: jax.Array, dtype: Any) -> jax.Array:
+    return _convert_element_type(x, dtype, weak_type=True)
+
+
+def number_of(array: jax.Array) -> jax.Array:
+    """The element of an array as kernels take a number: a weakly typed 0-d array."""
+    return weakly_typed(lax.reshape(array, ()), array.dtype)
 
 
 def _scalar_dtype(x: Any) -> np.dtype:

@@ -1,0 +1,47 @@
+"""Torch functions as functions of JAX: traced, differentiated by torch's autograd, and mapped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import torch
+
+from jaten_ops import random
+
+from .autograd import FlatFunction
+from .functions import TorchFunction
+from .modules import of_module
+from .primitive import Whole, bind
+from .results import put_together, taken_apart
+
+__all__ = ["call", "of_module", "put_together", "taken_apart"]
+
+
+def call(fn: FlatFunction, arrays: Sequence[jax.Array], key: jax.Array | None = None) -> list[jax.Array]:
+    """A torch function's results for arrays: with values at once, else as a part of what JAX traces.
+
+    Args:
+        fn: the function, of a list of tensors.
+        arrays: its operands, none of a weak type.
+        key: the PRNG key of random operators.
+    """
+    impl = None
+    if key is not None:
+        impl, arrays = jax.random.key_impl(key), [jax.random.key_data(key), *arrays]
+    function = TorchFunction(_drawing_anew(fn), impl)
+    if any(isinstance(a, jax.core.Tracer) for a in arrays):
+        return bind(Whole(function, [jax.typeof(a) for a in arrays]), *arrays)
+    return function.evaluate(*arrays)
+
+
+def _drawing_anew(fn: FlatFunction) -> FlatFunction:
+    """Each time that a function is run, its random operators draw the same: for its derivatives it is run again."""
+
+    def run(operands: list[torch.Tensor]) -> list[torch.Tensor]:
+        drawn = random.rewindable()
+        assert drawn is not None
+        drawn.position = 0
+        return fn(operands)
+
+    return run

@@ -1,0 +1,86 @@
+"""`torch.cond`, loops and scans where JAX traces the tensors of the device: JAX's own forms of them.
+
+torch captures the functions that these operators are given, and their derivatives, as graphs, wherever it runs them. It
+is the operators on tensors that would then read a predicate, or take the steps of a loop one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from jaten_ops import random
+from jaten_ops.execute import collecting
+from jaten_ops.kernels import checks, control_flow
+from jaten_ops.tensor import Tensor, array_of, from_array, has_values
+
+_RULES: dict[str, Callable[..., Any]] = {
+    "cond": control_flow.cond,
+    "while_loop": control_flow.while_loop,
+    "scan": control_flow.scan,
+    "map_impl": control_flow.map_,
+    "associative_scan": control_flow.associative_scan,
+}
+
+
+class _Graph:
+    """A function of tensors as one of arrays."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._fn = fn
+
+    def inner(self, operands: Sequence[Any], key: jax.Array | None) -> Any:
+        seeds = contextlib.nullcontext() if key is None else random.drawn_from(random.seeds_of(key))
+        with seeds, collecting() as unchecked:
+            results = self._fn(*tree_map_only(jax.Array, from_array, list(operands)))
+            results = _arrays_of(results)
+        for found in unchecked:
+            for number, error in enumerate(found.errors):
+                checks.require(found.holds[number], type(error), str(error))
+        return results
+
+    def is_random(self) -> bool:
+        graphs = [self._fn] if isinstance(self._fn, torch.fx.GraphModule) else []
+        every = [g for graph in graphs for g in graph.modules() if isinstance(g, torch.fx.GraphModule)]
+        targets = [node.target for g in every for node in g.graph.nodes]
+        return any(torch.Tag.nondeterministic_seeded in getattr(t, "tags", ()) or t in _RANDOM for t in targets)
+
+
+_RANDOM = frozenset({torch.nn.functional.dropout, torch.rand_like, torch.randn_like, torch.bernoulli, torch.dropout})
+"""Functions, as Dynamo's graphs have them, that draw random numbers."""
+
+
+def _arrays_of(values: Any) -> Any:
+    return tree_map_only(torch.Tensor, lambda t: array_of(t.detach()), values)
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not isinstance(value, torch.Tensor)
+
+
+def _with_arrays(rule: Callable[..., Any], known: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(known)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, Tensor)]
+        if all(map(has_values, tensors)):
+            return known(*args, **kwargs)
+        graphs = {i: _Graph(a) for i, a in enumerate(args) if _is_function(a)}
+        key = jax.random.key(random.draw_seed()) if any(g.is_random() for g in graphs.values()) else None
+        operands = [graphs.get(i, a) if i in graphs else _arrays_of(a) for i, a in enumerate(args)]
+        return tree_map_only(jax.Array, from_array, rule(key, *operands, **kwargs))
+
+    return call
+
+
+def register() -> None:
+    """Tells the operators; private to torch, as all that `jaten_ops.higher_order` tells them."""
+    for name, rule in _RULES.items():
+        table = getattr(getattr(torch.ops.higher_order, name, None), "python_key_table", {})
+        if Tensor in table:
+            table[Tensor] = _with_arrays(rule, table[Tensor])

@@ -1,0 +1,271 @@
+"""Functions of arrays whose derivatives are what torch's autograd says, and the programs that JAX runs of them.
+
+`TorchFunction` is a torch function; `BatchedFunction` one that `jax.vmap` has mapped. Both are closed under
+differentiation: their vector-Jacobian and Jacobian-vector products are such functions again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+
+from jaten_ops.errors import UnsupportedInputError
+from jaten_ops.tensor import array_of, from_array
+from jaten_ops.x64 import Enabled
+
+from .autograd import FlatFunction, conjugated, gradients, is_continuous, pulled_back, pushed_forward, run
+from .door import inside
+from .leaks import none_kept
+
+Flags = tuple[bool, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A function taken apart where its backward pass begins.
+
+    Attributes:
+        forward: the operands to the results, then what the backward pass needs of the forward pass; None where that
+            was run with values, once.
+        backward: what it needs, then the gradients of some results, to the gradients of some operands.
+        by: the results that have gradients.
+        kept: what the backward pass needs: the number of an operand, or None for what the forward pass returns.
+    """
+
+    forward: ClosedJaxpr | None
+    backward: ClosedJaxpr
+    by: tuple[int, ...]
+    kept: tuple[int | None, ...]
+
+
+class Function(Protocol):
+    """A function of arrays that returns a list of arrays, with derivatives."""
+
+    def evaluate(self, *arrays: Any) -> list[Any]: ...
+
+    def split(self, avals: Sequence[Any], wrt: tuple[int, ...]) -> Split: ...
+
+    def pulled_back(self, wrt: tuple[int, ...], by: tuple[int, ...]) -> Function:
+        """The operands, then gradients of the results `by`, to those of the operands `wrt`."""
+
+    def pushed_forward(self, wrt: tuple[int, ...], by: tuple[int, ...]) -> Function:
+        """The operands, then tangents of the operands `wrt`, to those of the results `by`."""
+
+
+def traced(fn: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
+    """A function's program; UnsupportedInputError where it reads values, or arrays that JAX traces elsewhere."""
+    try:
+        with Enabled(), none_kept():
+            closed = jax.make_jaxpr(fn)(*map(_struct, avals))
+    except jax.errors.ConcretizationTypeError as error:
+        raise UnsupportedInputError(
+            "a torch function that JAX traces", f"one that reads the value of a tensor ({_first_line(error)})",
+            "one that computes without, by torch.where or torch.cond; or a call that JAX does not trace",
+        ) from error  # fmt: skip
+    return closed
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _struct(aval: Any) -> Any:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+def evaluated(closed: ClosedJaxpr, arrays: Sequence[Any]) -> list[Any]:
+    with Enabled():
+        return list(jaxpr_as_fun(closed)(*arrays))
+
+
+class TorchFunction:
+    """A torch function of tensors, in the form of a list.
+
+    Args:
+        fn: the function. What it keeps of its operands and results must not outlive the call.
+        key_impl: what kind of PRNG key the first array is that operands are preceded by; None if there is none.
+    """
+
+    def __init__(self, fn: FlatFunction, key_impl: Any = None) -> None:
+        self._fn, self._key_impl = fn, key_impl
+        self._splits: dict[Any, Split] = {}
+
+    @property
+    def _first(self) -> int:
+        return 0 if self._key_impl is None else 1
+
+    def _key(self, arrays: Sequence[Any]) -> Any:
+        return None if self._key_impl is None else jax.random.wrap_key_data(arrays[0], impl=self._key_impl)
+
+    def _operands(self, arrays: Sequence[Any]) -> list[torch.Tensor]:
+        return [from_array(a) for a in arrays[self._first :]]
+
+    def evaluate(self, *arrays: Any) -> list[Any]:
+        with inside(self._key(arrays), arrays):
+            return [array_of(r.detach()) for r in run(self._fn, self._operands(arrays))[0]]
+
+    def record(self, arrays: Sequence[Any], wrt: tuple[int, ...]) -> tuple[Split, list[Any], list[Any]]:
+        """Runs the forward pass on arrays, and traces the backward pass.
+
+        Returns:
+            The split, without the forward pass; the results; and what the backward pass needs of the forward pass.
+        """
+        with inside(self._key(arrays), arrays):
+            results, leaves = run(self._fn, self._operands(arrays), self._shifted(wrt))
+            by = tuple([i for i, r in enumerate(results) if r.requires_grad and is_continuous(r)])
+            parted = [results[i] for i in by]
+            outs = [array_of(r.detach()) for r in results]
+
+            def pull(*cotangents: Any) -> list[Any]:
+                along = [conjugated(from_array(c)) for c in cotangents]
+                return [array_of(conjugated(g)) for g in gradients(parted, along, leaves)]
+
+            backward = traced(pull, [outs[i] for i in by])
+        places = {id(a): i for i, a in enumerate(arrays)}
+        return *_opened(backward, by, places), outs
+
+    def split(self, avals: Sequence[Any], wrt: tuple[int, ...]) -> Split:
+        key = wrt, tuple([(a.shape, a.dtype) for a in avals])
+        if key not in self._splits:
+            found: list[Split] = []
+
+            def forward(*arrays: Any) -> list[Any]:
+                split, needed, outs = self.record(arrays, wrt)
+                found.append(split)
+                return [*outs, *needed]
+
+            program = traced(forward, avals)
+            self._splits[key] = Split(program, found[0].backward, found[0].by, found[0].kept)
+        return self._splits[key]
+
+    def pulled_back(self, wrt: tuple[int, ...], by: tuple[int, ...]) -> TorchFunction:
+        return TorchFunction(pulled_back(self._fn, self._shifted(wrt), by), self._key_impl)
+
+    def pushed_forward(self, wrt: tuple[int, ...], by: tuple[int, ...]) -> TorchFunction:
+        return TorchFunction(pushed_forward(self._fn, self._shifted(wrt), by), self._key_impl)
+
+    def _shifted(self, wrt: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple([i - self._first for i in wrt])
+
+
+def _opened(closed: ClosedJaxpr, by: tuple[int, ...], places: dict[int, int]) -> tuple[Split, list[Any]]:
+    """A backward pass whose constants are operands: those of the forward pass, and what else is needed of it."""
+    consts = closed.consts
+    kept = tuple([places.get(id(c)) for c in consts])
+    jaxpr = closed.jaxpr.replace(constvars=(), invars=[*closed.jaxpr.constvars, *closed.jaxpr.invars])
+    needed = [c for c, place in zip(consts, kept, strict=True) if place is None]
+    return Split(None, ClosedJaxpr(jaxpr, ()), by, kept), needed
+
+
+# Functions that vmap has mapped
+
+
+@dataclass(frozen=True)
+class Batch:
+    """How a function is mapped.
+
+    Attributes:
+        size: of the batch, the first dimension of what has one.
+        operands: which operands have it.
+        results: which results have it; the others are sums over it, or None: they are of operands alone that have none.
+    """
+
+    size: int
+    operands: Flags
+    results: tuple[bool | None, ...]
+
+    def mapped(self, fn: Callable[..., Any]) -> Callable[..., list[Any]]:
+        def call(*arrays: Any) -> list[Any]:
+            axes = tuple([0 if has else None for has in self.operands])
+            out_axes = [None if has is None else 0 for has in self.results]
+            results = jax.vmap(fn, axes, out_axes, axis_size=self.size)(*arrays)
+            return [
+                jnp.sum(r, 0, dtype=r.dtype) if has is False else r
+                for r, has in zip(results, self.results, strict=True)
+            ]
+
+        return call
+
+    def single(self, avals: Sequence[Any]) -> list[Any]:
+        """The operands of one element of the batch."""
+        return [
+            jax.ShapeDtypeStruct(a.shape[1:] if has else a.shape, a.dtype)
+            for a, has in zip(avals, self.operands, strict=True)
+        ]
+
+
+def spread(closed: ClosedJaxpr, flags: Sequence[bool]) -> list[bool]:
+    """Which results of a program depend on one of the operands that are flagged."""
+    jaxpr = closed.jaxpr
+    reached = {v for v, has in zip(jaxpr.invars, flags, strict=True) if has}
+
+    def is_reached(atoms: Sequence[Any]) -> bool:
+        return any(not isinstance(a, Literal) and a in reached for a in atoms)
+
+    for eqn in jaxpr.eqns:
+        if is_reached(eqn.invars):
+            reached.update(eqn.outvars)
+    return [is_reached([v]) for v in jaxpr.outvars]
+
+
+@dataclass(frozen=True, eq=False)
+class BatchedFunction:
+    """A function that is mapped over a batch; a result without it is the sum over it."""
+
+    fn: Function
+    batch: Batch
+
+    def evaluate(self, *arrays: Any) -> list[Any]:
+        return self.batch.mapped(self.fn.evaluate)(*arrays)
+
+    def split(self, avals: Sequence[Any], wrt: tuple[int, ...]) -> Split:
+        batch, inner = self.batch, self.fn.split(self.batch.single(avals), wrt)
+        assert inner.forward is not None
+        # what no element of the batch is in is kept once
+        extra = iter(spread(inner.forward, batch.operands)[len(batch.results) :])
+        flags = tuple([next(extra) if place is None else batch.operands[place] for place in inner.kept])
+        needed = [has or None for has, place in zip(flags, inner.kept, strict=True) if place is None]
+        ahead = Batch(batch.size, batch.operands, (*batch.results, *needed))
+        back = Batch(
+            batch.size,
+            (*flags, *(bool(batch.results[i]) for i in inner.by)),
+            tuple([batch.operands[i] for i in wrt]),
+        )
+        forward = traced(ahead.mapped(functools.partial(_call, inner.forward)), avals)
+        given = self._given(avals, inner, forward)
+        backward = traced(back.mapped(functools.partial(_call, inner.backward)), given)
+        return Split(forward, backward, inner.by, inner.kept)
+
+    def _given(self, avals: Sequence[Any], inner: Split, forward: ClosedJaxpr) -> list[Any]:
+        """The operands of the backward pass."""
+        results, extra = (
+            forward.out_avals[: len(self.batch.results)],
+            iter(forward.out_avals[len(self.batch.results) :]),
+        )
+        kept = [next(extra) if place is None else avals[place] for place in inner.kept]
+        return [*kept, *(results[i] for i in inner.by)]
+
+    def pulled_back(self, wrt: tuple[int, ...], by: tuple[int, ...]) -> BatchedFunction:
+        batch, operands = self.batch, self.batch.operands
+        flags = (*operands, *(bool(batch.results[i]) for i in by))
+        return BatchedFunction(
+            self.fn.pulled_back(wrt, by), Batch(batch.size, flags, tuple([operands[i] for i in wrt]))
+        )
+
+    def pushed_forward(self, wrt: tuple[int, ...], by: tuple[int, ...]) -> BatchedFunction:
+        batch, operands = self.batch, self.batch.operands
+        flags = (*operands, *(operands[i] for i in wrt))
+        return BatchedFunction(
+            self.fn.pushed_forward(wrt, by), Batch(batch.size, flags, tuple([batch.results[i] for i in by]))
+        )
+
+
+def _call(closed: ClosedJaxpr, *arrays: Any) -> list[Any]:
+    return list(jaxpr_as_fun(closed)(*arrays))

@@ -1,0 +1,124 @@
+"""What must not outlive a trace of JAX's: tensors of it that a torch function keeps, and what it writes elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import types
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import torch
+
+from jaten_ops import aliasing
+from jaten_ops.aliasing import Storage
+from jaten_ops.errors import UnsupportedInputError
+from jaten_ops.tensor import array_of, is_traced
+
+_lock = threading.Lock()
+_thread = threading.local()
+
+
+class _Watch:
+    """What one thread makes and writes to while JAX traces."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._before: dict[int, tuple[Storage, Any]] = {}
+        self._made: list[weakref.ref[Any]] = []
+
+    def written(self, storage: Storage) -> None:
+        if self._thread == threading.get_ident():
+            self._before.setdefault(id(storage), (storage, storage.array))
+
+    def made(self, tensor: Any) -> None:
+        if self._thread == threading.get_ident():
+            self._made.append(weakref.ref(tensor))
+
+    def restore(self) -> list[weakref.ref[Storage]]:
+        """Gives storages with values, which are not of this trace, the arrays that they had; and returns them."""
+        found = []
+        for storage, array in self._before.values():
+            if not isinstance(array, jax.core.Tracer):
+                storage.put(array)
+                found.append(weakref.ref(storage))
+        self._before.clear()
+        return found
+
+    def alive(self) -> list[Any]:
+        tensors = [t for ref in self._made if (t := ref()) is not None]
+        return [t for t in tensors if not is_traced(t) and isinstance(array_of(t), jax.core.Tracer)]
+
+
+@contextlib.contextmanager
+def none_kept() -> Iterator[None]:
+    """For the length of a block, in which JAX traces, tensors that others have are put back after they are written to.
+
+    Raises:
+        UnsupportedInputError: some were written to, or a tensor made in the block is kept after it.
+    """
+    if getattr(_thread, "watches", False):  # the outermost trace does
+        yield
+        return
+    watch = _Watch()
+    _thread.watches = True
+    with _lock:
+        aliasing.watched((*aliasing.WATCHES, watch))
+    try:
+        yield
+    finally:
+        _thread.watches = False
+        with _lock:
+            aliasing.watched(tuple([w for w in aliasing.WATCHES if w is not watch]))
+        written = watch.restore()
+    _refuse_written(written)
+    _refuse_kept(watch)
+
+
+def _refuse_written(storages: list[weakref.ref[Storage]]) -> None:
+    if not any(s() is not None for s in storages):
+        return
+    gc.collect()
+    if any(s() is not None for s in storages):
+        raise UnsupportedInputError(
+            "a torch function that JAX traces", "one that writes to a tensor that is not an argument of it",
+            "one that returns what it writes: give it the tensor as an argument; buffers of a module come out of"
+            " as_jax(module, mutable=True)",
+        )  # fmt: skip
+
+
+def _refuse_kept(watch: _Watch) -> None:
+    if not watch.alive():
+        return
+    gc.collect()
+    alive = watch.alive()
+    for tensor in alive:
+        for holder in gc.get_referrers(tensor):
+            name = None if holder is alive else _name_of(holder, tensor)
+            if name is not None:
+                raise UnsupportedInputError(
+                    "a torch function that JAX traces",
+                    f"one that keeps a tensor of shape {tuple(tensor.shape)} after the call, {name}",
+                    "one that returns it: what JAX traces has no values outside of the function",
+                )
+
+
+def _name_of(holder: Any, tensor: torch.Tensor) -> str | None:
+    """Where a holder keeps a tensor, as users know it; None where torch does, or a call that has not ended."""
+    if isinstance(holder, types.CellType):
+        return "in a variable of an outer function"
+    if isinstance(holder, list | set | tuple):
+        return f"in a {type(holder).__name__}"
+    if isinstance(holder, dict):
+        key = next((k for k, v in holder.items() if v is tensor), None)
+        owner = next((type(o).__name__ for o in gc.get_referrers(holder) if getattr(o, "__dict__", None) is holder), "")
+        if owner.endswith("Backward"):  # of an autograd.Function, which goes with its graph
+            return None
+        return f"as {key!r} of a {owner}" if owner else f"as {key!r} in a dict"
+    if isinstance(holder, torch.autograd.function.FunctionCtx | types.FrameType) or not hasattr(holder, "__dict__"):
+        return None
+    key = next((k for k, v in vars(holder).items() if v is tensor), None)
+    return None if key is None else f"as {key!r} of a {type(holder).__name__}"

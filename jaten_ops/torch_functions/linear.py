@@ -1,0 +1,140 @@
+"""The transpose of a backward pass, which carries tangents forward.
+
+ATen masks gradients where a factor is infinite or no number, as in that of a norm at zero. Its transpose masks the
+tangent first and multiplies then; so a tangent that is zero stays zero here, whatever its factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive
+from jax.interpreters import ad, batching, mlir
+
+from jaten_ops.kernels.elementary import quotient
+
+_NEAR_ZERO = 2.0**-10
+_INLINED = ("jit", "pjit", "closed_call")
+
+
+def transposed(backward: ClosedJaxpr, kept: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+    """What a backward pass, linear in its last operands, makes of tangents of its results.
+
+    Where it is not linear, as one that clips gradients, it is taken as it is near zero, at which some take logarithms.
+    """
+    avals = backward.in_avals[len(kept) :]
+
+    def pull(*cotangents: Any) -> list[Any]:
+        return _evaluated(backward.jaxpr, backward.consts, [*kept, *cotangents], len(kept))
+
+    return list(jax.vjp(pull, *[jnp.full(a.shape, _NEAR_ZERO, a.dtype) for a in avals])[1](list(tangents)))
+
+
+def _evaluated(jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any], constant: int) -> list[Any]:
+    return _Evaluation(jaxpr, consts, operands, [False] * constant + [True] * (len(operands) - constant)).run()[0]
+
+
+class _Evaluation:
+    """Evaluates a program whose products with what is carried are `scaled_p`."""
+
+    def __init__(self, jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any], carried: Sequence[bool]) -> None:
+        self._jaxpr = jaxpr
+        self._values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands), strict=True))
+        self._carried = {v for v, is_carried in zip(jaxpr.invars, carried, strict=True) if is_carried}
+
+    def _value(self, atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else self._values[atom]
+
+    def _is_carried(self, atom: Any) -> bool:
+        return not isinstance(atom, Literal) and atom in self._carried
+
+    def run(self) -> tuple[list[Any], list[bool]]:
+        for eqn in self._jaxpr.eqns:
+            flags = [self._is_carried(a) for a in eqn.invars]
+            results, carried = self._apply(eqn, [self._value(a) for a in eqn.invars], flags)
+            for var, result, is_carried in zip(eqn.outvars, results, carried, strict=True):
+                self._values[var] = result
+                if is_carried:
+                    self._carried.add(var)
+        outs = self._jaxpr.outvars
+        return [self._value(v) for v in outs], [self._is_carried(v) for v in outs]
+
+    def _apply(self, eqn: Any, operands: list[Any], flags: list[bool]) -> tuple[Sequence[Any], Sequence[bool]]:
+        name = eqn.primitive.name
+        if not any(flags):
+            return _bound(eqn, operands), [False] * len(eqn.outvars)
+        if name == "mul" and sum(flags) == 1:
+            return [_product(eqn, *(operands if flags[1] else operands[::-1]))], [True]
+        if (name == "div" or _is_quotient(eqn)) and flags == [True, False]:
+            return [_product(eqn, 1 / operands[1], operands[0])], [True]
+        inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+        if name in _INLINED and isinstance(inner, ClosedJaxpr):
+            return _Evaluation(inner.jaxpr, inner.consts, operands, flags).run()
+        return _bound(eqn, operands), [True] * len(eqn.outvars)
+
+
+def _is_quotient(eqn: Any) -> bool:
+    """Whether it is the division of kernels, which has a derivative of its own."""
+    debug_info = getattr(getattr(eqn.params.get("call_jaxpr"), "jaxpr", None), "debug_info", None)
+    return eqn.primitive.name == "custom_jvp_call" and getattr(debug_info, "func_name", "") == quotient.__name__
+
+
+def _product(eqn: Any, factor: Any, carried: Any) -> Any:
+    shape = eqn.outvars[0].aval.shape
+    return scaled_p.bind(jnp.broadcast_to(factor, shape), jnp.broadcast_to(carried, shape))
+
+
+def _bound(eqn: Any, operands: list[Any]) -> list[Any]:
+    results = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(eqn.params))
+    return list(results) if eqn.primitive.multiple_results else [results]
+
+
+# A product, linear in its second operand: zero where that is zero
+
+scaled_p = Primitive("torch_scaled")
+
+
+def _scaled(factor: Any, carried: Any) -> Any:
+    return jnp.where(carried == 0, jnp.zeros((), carried.dtype), jnp.asarray(factor) * carried)
+
+
+scaled_p.def_impl(_scaled)
+
+
+@scaled_p.def_abstract_eval
+def _abstract(factor: Any, carried: Any) -> Any:
+    return carried.update(weak_type=False)
+
+
+mlir.register_lowering(scaled_p, mlir.lower_fun(_scaled, multiple_results=False))
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """By the second operand: the first is constant wherever this is used."""
+    result = scaled_p.bind(*primals)
+    if type(tangents[1]) is ad.Zero:
+        return result, ad.Zero(jax.typeof(result).to_tangent_aval())
+    return result, scaled_p.bind(primals[0], ad.instantiate_zeros(tangents[1]))
+
+
+def _transpose(cotangent: Any, factor: Any, carried: Any) -> list[Any]:
+    return [None, cotangent if type(cotangent) is ad.Zero else scaled_p.bind(factor, cotangent)]
+
+
+ad.primitive_jvps[scaled_p] = _jvp
+ad.primitive_transposes[scaled_p] = _transpose
+
+
+def _batch(operands: Sequence[Any], dims: Sequence[Any]) -> tuple[Any, int]:
+    size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
+    first = [
+        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+        for x, d in zip(operands, dims, strict=True)
+    ]
+    return scaled_p.bind(*first), 0
+
+
+batching.primitive_batchers[scaled_p] = _batch

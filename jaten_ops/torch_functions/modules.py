@@ -1,0 +1,70 @@
+"""A torch module as a function of its parameters and buffers."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_locks: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
+
+
+def of_module(module: torch.nn.Module, mutable: bool) -> Callable[..., Any]:
+    """A function of a dict of parameters and buffers by their names, and of the module's own arguments.
+
+    A parameter that is not to be trained has no gradient. Names of one parameter are one: it has the value of the first
+    that is given, and its gradient stands at each. What the module writes to buffers goes nowhere unless it is mutable;
+    the function returns the buffers, too, then.
+    """
+    lock = _locks.setdefault(module, threading.RLock())
+
+    def call(given: dict[str, torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+        with lock:  # torch puts the tensors into the module for the length of the call
+            state = _state(module, given)
+            result = torch.func.functional_call(module, state, args, kwargs)
+        if not mutable:
+            return result
+        return result, {name: state[name].detach() for name, _ in module.named_buffers(remove_duplicate=False)}
+
+    return call
+
+
+def _names(module: torch.nn.Module) -> dict[int, tuple[torch.Tensor, list[str]]]:
+    """The module's own parameters and buffers, each with its names."""
+    found: dict[int, tuple[torch.Tensor, list[str]]] = {}
+    both = *module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)
+    for name, own in both:
+        found.setdefault(id(own), (own, []))[1].append(name)
+    return found
+
+
+def _state(module: torch.nn.Module, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A tensor for each name of the module: what is given, else its own, of buffers a copy."""
+    state = dict(given)
+    for own, names in _names(module).values():
+        values, is_parameter = [given[n] for n in names if n in given], isinstance(own, torch.nn.Parameter)
+        if not values:
+            if is_parameter:
+                continue
+            values = [own.detach().clone()]
+        value = values[0] if len(values) == 1 else _Tied.apply(*values)
+        if is_parameter and not own.requires_grad:
+            value = value.detach()
+        state.update(dict.fromkeys(names, value))
+    return state
+
+
+class _Tied(torch.autograd.Function):
+    """The first of the values that are given for one parameter, whose gradient is that of each."""
+
+    @staticmethod
+    def forward(ctx: Any, *values: torch.Tensor) -> torch.Tensor:
+        ctx.count = len(values)
+        return values[0].clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (gradient,) * ctx.count

@@ -1,0 +1,307 @@
+"""The primitive of JAX that torch functions are, with rules for each of JAX's transformations.
+
+Its one parameter is a program. A program says what is evaluated, and of what function it is: to differentiate it
+further is to differentiate that, by torch's autograd. So what a torch function cuts off from autograd stays cut off in
+derivatives of any order, whereas JAX's derivative of a gradient's operations would not know of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Primitive
+from jax.interpreters import ad, batching, mlir
+
+from jaten_ops.x64 import Enabled
+
+from .functions import Batch, BatchedFunction, Function, Split, TorchFunction, evaluated, spread, traced
+from .linear import transposed
+
+
+class Program(Protocol):
+    """What the primitive evaluates.
+
+    Attributes:
+        function: what it is of.
+        arguments: which operands are the function's.
+        results: how many of its results, the first ones, are the function's.
+        linear: the operands in which it is linear; the results are then, too.
+    """
+
+    @property
+    def function(self) -> Function: ...
+
+    @property
+    def arguments(self) -> tuple[int, ...]: ...
+
+    @property
+    def results(self) -> int: ...
+
+    @property
+    def linear(self) -> tuple[int, ...]: ...
+
+    def evaluate(self, *arrays: Any) -> list[Any]: ...
+
+    def avals(self, given: Sequence[Any]) -> list[Any]: ...
+
+    def spread(self, flags: Sequence[bool], given: Sequence[Any]) -> list[bool | None]:
+        """Which results have a batch that some operands have; None for those that do not depend on these."""
+
+    def transposed(self) -> Program: ...
+
+
+def bind(program: Program, *arrays: Any) -> list[Any]:
+    with Enabled():
+        return program_p.bind(*arrays, program=program)
+
+
+@dataclass(eq=False)
+class Whole:
+    """A function itself."""
+
+    function: Function
+    given: Sequence[Any]
+    linear: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.arguments = tuple(range(len(self.given)))
+
+    @functools.cached_property
+    def program(self) -> ClosedJaxpr:
+        return traced(self.function.evaluate, self.given)
+
+    @property
+    def results(self) -> int:
+        return len(self.program.out_avals)
+
+    def evaluate(self, *arrays: Any) -> list[Any]:
+        return evaluated(self.program, arrays)
+
+    def avals(self, given: Sequence[Any]) -> list[Any]:
+        return list(self.program.out_avals)
+
+    def spread(self, flags: Sequence[bool], given: Sequence[Any]) -> list[bool | None]:
+        return [True] * self.results
+
+    def transposed(self) -> Program:
+        raise AssertionError("not linear")
+
+
+@dataclass(eq=False)
+class Forward:
+    """A function, and what its backward pass needs."""
+
+    function: Function
+    split: Split
+    linear: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert self.split.forward is not None
+        self.program = self.split.forward
+        self.arguments = tuple(range(len(self.program.in_avals)))
+        self.results = len(self.program.out_avals) - self.split.kept.count(None)
+
+    def evaluate(self, *arrays: Any) -> list[Any]:
+        return evaluated(self.program, arrays)
+
+    def avals(self, given: Sequence[Any]) -> list[Any]:
+        return list(self.program.out_avals)
+
+    def spread(self, flags: Sequence[bool], given: Sequence[Any]) -> list[bool | None]:
+        found = [has or None for has in spread(self.program, flags)]
+        return [True] * self.results + found[self.results :]
+
+    def transposed(self) -> Program:
+        raise AssertionError("not linear")
+
+
+@dataclass(eq=False)
+class Linear:
+    """The derivative of a function at its operands: what follows these, and what the forward pass kept, is carried.
+
+    Attributes:
+        of: the function.
+        count: of its operands.
+        backward: whether gradients of its results are carried back to those of its operands, or tangents forward.
+    """
+
+    of: Function
+    count: int
+    wrt: tuple[int, ...]
+    split: Split
+    backward: bool
+
+    def __post_init__(self) -> None:
+        derive = self.of.pulled_back if self.backward else self.of.pushed_forward
+        self.function = derive(self.wrt, self.split.by)
+        first = self.count + self.split.kept.count(None)
+        taken, given = (self.split.by, self.wrt) if self.backward else (self.wrt, self.split.by)
+        self.linear = tuple(range(first, first + len(taken)))
+        self.arguments = (*range(self.count), *self.linear)
+        self.results = len(given)
+
+    def _parts(self, arrays: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+        """What the backward pass needs, and what is carried."""
+        extra = iter(arrays[self.count : self.linear[0]]) if self.linear else iter(arrays[self.count :])
+        return [next(extra) if i is None else arrays[i] for i in self.split.kept], [arrays[i] for i in self.linear]
+
+    def evaluate(self, *arrays: Any) -> list[Any]:
+        kept, carried = self._parts(arrays)
+        if self.backward:
+            return evaluated(self.split.backward, [*kept, *carried])
+
+        with Enabled():
+            return transposed(self.split.backward, kept, carried)
+
+    def _cotangents(self) -> list[Any]:
+        return list(self.split.backward.in_avals[len(self.split.kept) :])
+
+    def avals(self, given: Sequence[Any]) -> list[Any]:
+        return list(self.split.backward.out_avals) if self.backward else self._cotangents()
+
+    def spread(self, flags: Sequence[bool], given: Sequence[Any]) -> list[bool | None]:
+        return [True] * self.results
+
+    def transposed(self) -> Linear:
+        return Linear(self.of, self.count, self.wrt, self.split, not self.backward)
+
+
+@dataclass(eq=False)
+class Batched:
+    """A program that is mapped over a batch."""
+
+    one: Program
+    batch: Batch
+
+    def __post_init__(self) -> None:
+        self.arguments, self.results, self.linear = self.one.arguments, self.one.results, self.one.linear
+
+    @functools.cached_property
+    def function(self) -> BatchedFunction:
+        flags = tuple([self.batch.operands[i] for i in self.arguments])
+        return BatchedFunction(self.one.function, Batch(self.batch.size, flags, self.batch.results[: self.results]))
+
+    def evaluate(self, *arrays: Any) -> list[Any]:
+        with Enabled():
+            return self.batch.mapped(self.one.evaluate)(*arrays)
+
+    def avals(self, given: Sequence[Any]) -> list[Any]:
+        single = self.one.avals(self.batch.single(given))
+        return [
+            a.update(shape=(self.batch.size, *a.shape)) if has else a
+            for a, has in zip(single, self.batch.results, strict=True)
+        ]
+
+    def spread(self, flags: Sequence[bool], given: Sequence[Any]) -> list[bool | None]:
+        if len(self.batch.results) == self.results:
+            return [True] * self.results
+        return self.one.spread(flags, self.batch.single(given))
+
+    def transposed(self) -> Batched:
+        operands = self.batch.operands
+        carried = tuple([bool(has) for has in self.batch.results])
+        flags = (*operands[: len(operands) - len(self.linear)], *carried)
+        results = tuple([operands[i] for i in self.linear])
+        return Batched(self.one.transposed(), Batch(self.batch.size, flags, results))
+
+
+program_p = Primitive("torch_program")
+program_p.multiple_results = True
+
+
+@program_p.def_impl
+def _impl(*arrays: Any, program: Program) -> list[Any]:
+    return program.evaluate(*arrays)
+
+
+@program_p.def_abstract_eval
+def _abstract_eval(*avals: Any, program: Program) -> list[Any]:
+    return program.avals(avals)
+
+
+def _lowered(*arrays: Any, program: Program) -> list[Any]:
+    return program.evaluate(*arrays)
+
+
+mlir.register_lowering(program_p, mlir.lower_fun(_lowered, multiple_results=True))
+
+
+def _is_zero(tangent: Any) -> bool:
+    return type(tangent) is ad.Zero
+
+
+def _zero_of(array: Any) -> Any:
+    return ad.Zero(jax.typeof(array).to_tangent_aval())
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: Program) -> tuple[list[Any], list[Any]]:
+    wrt = tuple([k for k, i in enumerate(program.arguments) if not _is_zero(tangents[i])])
+    if all(program.arguments[k] in program.linear for k in wrt):
+        results = bind(program, *primals)
+        if not wrt:
+            return results, [_zero_of(r) for r in results]
+        carried = [ad.instantiate_zeros(tangents[i]) for i in program.linear]
+        return results, bind(program, *primals[: program.linear[0]], *carried)
+    operands = [primals[i] for i in program.arguments]
+    split, results, needed = _split(program.function, operands, wrt)
+    if not _is_whole(program):
+        results = bind(program, *primals)
+    out = [_zero_of(r) for r in results]
+    if split.by:
+        linear = Linear(program.function, len(operands), wrt, split, backward=False)
+        given = [tangents[program.arguments[k]] for k in wrt]
+        for i, tangent in zip(split.by, bind(linear, *operands, *needed, *given), strict=True):
+            out[i] = tangent
+    return results, out
+
+
+def _is_whole(program: Program) -> bool:
+    return isinstance(program, Whole) or (isinstance(program, Batched) and _is_whole(program.one))
+
+
+def _split(function: Function, operands: list[Any], wrt: tuple[int, ...]) -> tuple[Split, list[Any], list[Any]]:
+    """A split of a function, its results and what the backward pass needs. With values it is run as torch would."""
+    if isinstance(function, TorchFunction) and not any(isinstance(a, jax.core.Tracer) for a in operands):
+        split, needed, results = function.record(operands, wrt)
+        return split, results, needed
+    split = function.split([jax.typeof(a) for a in operands], wrt)
+    found = bind(Forward(function, split), *operands)
+    count = len(found) - split.kept.count(None)
+    return split, found[:count], found[count:]
+
+
+ad.primitive_jvps[program_p] = _jvp
+
+
+def _transpose(cotangents: Sequence[Any], *operands: Any, program: Program) -> list[Any]:
+    out: list[Any] = [None] * len(operands)
+    if all(map(_is_zero, cotangents)):
+        for i in program.linear:
+            out[i] = ad.Zero(operands[i].aval)
+        return out
+    given = operands[: program.linear[0]]
+    back = bind(program.transposed(), *given, *map(ad.instantiate_zeros, cotangents))
+    for i, cotangent in zip(program.linear, back, strict=True):
+        out[i] = cotangent if ad.is_undefined_primal(operands[i]) else None
+    return out
+
+
+ad.primitive_transposes[program_p] = _transpose
+
+
+def _batch(operands: Sequence[Any], dims: Sequence[Any], *, program: Program) -> tuple[list[Any], list[Any]]:
+    size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
+    first = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]
+    flags = tuple([d is not None for d in dims])
+    single = Batch(size, flags, ()).single([jax.typeof(x) for x in first])
+    batch = Batch(size, flags, tuple(program.spread(flags, single)))
+    results = bind(Batched(program, batch), *first)
+    return results, [0 if has else None for has in batch.results]
+
+
+batching.primitive_batchers[program_p] = _batch

@@ -1,0 +1,88 @@
+"""What a torch function returns, in any structure, taken apart into tensors for JAX and put together of arrays."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import torch
+from torch.utils import _pytree
+
+from jaten_ops.errors import UnsupportedInputError
+
+_Taken = tuple[list[torch.Tensor], tuple[list[Any], Any]]
+_TENSOR = object()
+
+
+def taken_apart(result: Any) -> _Taken:
+    """The tensors of a result; and its other values, with marks in the tensors' places, and its structure."""
+    leaves, structure = jax.tree.flatten(result)
+    while any(_told_jax(type(leaf)) for leaf in leaves):
+        leaves, structure = jax.tree.flatten(result)
+    tensors = [v for v in leaves if isinstance(v, torch.Tensor)]
+    for tensor in tensors:
+        if tensor.device.type != "jax":
+            raise UnsupportedInputError("tensor", f"one on {tensor.device}", "one on jax; move it with .to('jax')")
+    return tensors, ([_TENSOR if isinstance(v, torch.Tensor) else v for v in leaves], structure)
+
+
+def put_together(arrays: Sequence[Any], rest: list[Any], structure: Any) -> Any:
+    each = iter(arrays)
+    return jax.tree.unflatten(structure, [next(each) if v is _TENSOR else v for v in rest])
+
+
+class _Context:
+    """What torch's registry of structures says of one beside its values, for JAX, which compares and hashes it."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Context) and self.value == other.value
+
+    def __hash__(self) -> int:
+        return hash(repr(self.value))
+
+
+def _told_jax(kind: type) -> bool:
+    """Tells JAX of a class that it takes for a leaf, by what torch knows of it, or if it is a dataclass."""
+    if issubclass(kind, torch.Tensor) or not (kind in _pytree.SUPPORTED_NODES or dataclasses.is_dataclass(kind)):
+        return False
+    if kind in _pytree.SUPPORTED_NODES:
+        node = _pytree.SUPPORTED_NODES[kind]
+
+        def flatten(value: Any) -> tuple[Any, Any]:
+            children, context = node.flatten_fn(value)
+            return children, _Context(context)
+
+        _register(kind, flatten, lambda context, children: node.unflatten_fn(list(children), context.value))
+    else:
+        _register(kind, _fields_of, lambda context, children: _of_fields(kind, context, children))
+    return True
+
+
+def _fields_of(value: Any) -> tuple[Any, Any]:
+    """A dataclass's fields: those that hold arrays or tensors, and the others, which are part of the structure."""
+    fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    held = {k: v for k, v in fields.items() if any(_is_array(x) for x in jax.tree.leaves(v))}
+    return tuple(held.values()), _Context((tuple(held), {k: v for k, v in fields.items() if k not in held}))
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.Array | torch.Tensor) or dataclasses.is_dataclass(value)
+
+
+def _of_fields(kind: type, context: _Context, children: Sequence[Any]) -> Any:
+    names, others = context.value
+    made: Any = object.__new__(kind)
+    for name, value in (*zip(names, children, strict=True), *others.items()):
+        object.__setattr__(made, name, value)
+    return made
+
+
+def _register(kind: type, flatten: Callable[[Any], Any], unflatten: Callable[[Any, Any], Any]) -> None:
+    with contextlib.suppress(ValueError):  # another thread has
+        jax.tree_util.register_pytree_node(kind, flatten, unflatten)
