@@ -225,5 +225,5 @@ def _run_python(node: torch.fx.Node, read: Callable[[Any], Any]) -> Any:
     if name == "sym_numel":
         return args[0].size
     if name == _READ:  # in a graph inside another
-        return number_of(args[0])
+        return promotion.number_of(args[0])
     return node.target(*args, **node.kwargs)  # type: ignore[operator]  # a call_function's target is callable
