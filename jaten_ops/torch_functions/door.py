@@ -14,6 +14,7 @@ import torch
 from jaten_ops import random
 from jaten_ops.execute import collecting
 from jaten_ops.higher_order import AROUND_CAPTURE
+from jaten_ops.tracing import set_compiling
 
 _lock = threading.Lock()
 _tracing = 0
@@ -22,15 +23,26 @@ _stances: list[Any] = []
 
 @contextlib.contextmanager
 def _told_compiling() -> Iterator[None]:
-    """Has `torch.compiler.is_compiling()` be True: libraries read no values of tensors then.
+    """Has `torch.compiler.is_compiling()` be True: libraries read no values of tensors then."""
+    if torch.compiler.is_compiling():
+        yield
+        return
+    set_compiling(True)
+    try:
+        yield
+    finally:
+        set_compiling(False)
 
-    What the function has compiled by torch runs as it is written: executables take no tensors without values. Both are
-    of the process, so that threads are counted.
+
+@contextlib.contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Has what torch compiles run as it is written: executables take no tensors without values.
+
+    torch's stance is one for the process, so that threads are counted.
     """
     global _tracing
     with _lock:
         _tracing += 1
-        torch.compiler._is_compiling_flag = True  # private; nothing public says so
         if _tracing == 1 and "torch._dynamo" in sys.modules:
             with contextlib.suppress(RuntimeError):  # in a compiled function there is no other stance
                 _stances.append(torch.compiler.set_stance("force_eager"))
@@ -39,7 +51,6 @@ def _told_compiling() -> Iterator[None]:
     finally:
         with _lock:
             _tracing -= 1
-            torch.compiler._is_compiling_flag = _tracing > 0
             while not _tracing and _stances:
                 _stances.pop().__exit__(None, None, None)
 
@@ -67,5 +78,6 @@ def inside(key: Any, arrays: Sequence[Any]) -> Iterator[None]:
         stack.enter_context(random.drawn_from(random.Rewindable(key)))
         if any(isinstance(a, jax.core.Tracer) for a in arrays):
             stack.enter_context(_told_compiling())
+            stack.enter_context(_uncompiled())
             stack.enter_context(collecting())  # conditions without values are dropped
         yield
