@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .programs import jitted
+from .jitted import jitted
 from .x64 import Enabled
 
 Shape = tuple[int, ...]

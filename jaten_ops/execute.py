@@ -14,9 +14,9 @@ import torch
 
 from . import (
     bridge,
+    jitted,
     kernel_cache,  # noqa: F401  # it watches for the names that are given here
     parameters,
-    programs,
     results,
     x64,
 )
@@ -185,7 +185,7 @@ class Executor:
             if is_own
             else {(d, w): self._make_traced(bridge.DTYPES[d], w) for d in _DEFAULT_DTYPES for w in (False, True)}
         )
-        self._jit = {key: programs.jitted(run, static_argnums=static_positions) for key, run in self._run.items()}
+        self._jit = {key: jitted.jitted(run, static_argnums=static_positions) for key, run in self._run.items()}
         # A number costs a microsecond to hand over. Those that have a default mostly are the default: static then.
         self._defaults = [
             (i, a.default)
@@ -194,7 +194,7 @@ class Executor:
         ]
         static_too = [*static_positions, *(i for i, _ in self._defaults)]
         self._jit_of_defaults = {
-            key: programs.jitted(run, static_argnums=static_too) if self._defaults else self._jit[key]
+            key: jitted.jitted(run, static_argnums=static_too) if self._defaults else self._jit[key]
             for key, run in self._run.items()
         }
 
@@ -217,7 +217,7 @@ class Executor:
             return traced
 
         return {
-            key: programs.jitted(over(run), static_argnums=self._static_positions, donate_argnums=0)
+            key: jitted.jitted(over(run), static_argnums=self._static_positions, donate_argnums=0)
             for key, run in self._run.items()
         }
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from . import disk, fingerprint, programs
+from . import disk, fingerprint, jitted
 from .options import keeps_loops, known, without_unrolling
 from .patches import replace
 
@@ -27,7 +27,7 @@ try:
 except ImportError:  # pragma: no cover  # a JAX that has moved them: the ledger says so
     compilation_cache = None
 
-_NAME = f"jit_{programs.PREFIX}"
+_NAME = f"jit_{jitted.PREFIX}"
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def _make_room() -> None:
     if _made > _MOST:
         _made = 0
         _log.info("%d executables of kernels are in memory: they are dropped, and found on the disk if need be", _MOST)
-        programs.forget()
+        jitted.forget()
 
 
 def _is_ours(module: Any) -> bool:

@@ -14,7 +14,7 @@ import torch
 from . import bridge
 from .aliasing import AnyStorage, Lens, View
 from .errors import UnsupportedInputError
-from .programs import jitted
+from .jitted import jitted
 from .tracing import out_of_sight
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]

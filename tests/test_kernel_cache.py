@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from jaten_ops import kernel_cache, programs
+from jaten_ops import jitted, kernel_cache
 
 
 def _live() -> int:
@@ -40,7 +40,7 @@ def test_a_users_function_stays(monkeypatch: pytest.MonkeyPatch) -> None:
         traces.append(x.shape)
         return jnp.sin(x) + x
 
-    monkeypatch.setattr(programs, "forget", lambda forget=programs.forget: forgotten.append(1) or forget())
+    monkeypatch.setattr(jitted, "forget", lambda forget=jitted.forget: forgotten.append(1) or forget())
     own(jnp.ones(3))
     for size in range(2000, 2012):
         own(jnp.ones(size))
@@ -55,6 +55,6 @@ def test_a_users_function_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_programs_have_names_of_ours() -> None:
-    function = programs.jitted(lambda x, n: x + n, static_argnums=1)
+    function = jitted.jitted(lambda x, n: x + n, static_argnums=1)
     assert "jit_jaten_lambda" in function.lower(jnp.ones(2), 3).as_text()
     assert function(jnp.ones(2), 3).tolist() == [4, 4]

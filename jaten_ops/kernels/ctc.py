@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaten_ops.programs import jitted
+from jaten_ops.jitted import jitted
 from jaten_ops.registry import kernel
 
 NEVER = -np.inf

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaten_ops.programs import jitted
+from jaten_ops.jitted import jitted
 from jaten_ops.registry import kernel
 
 from . import checks
