@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "host",
         "foreign",
         "streams",
-        "programs",
+        "jitted",
     ),
     ("engine", "parameters", "random"),
     ("registry", "bridge", "device", "lazy", "aliasing"),
