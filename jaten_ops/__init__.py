@@ -5,6 +5,7 @@ from .custom import op
 from .errors import (
     DeviceSlotError,
     DuplicateRegistrationError,
+    GradientRegistrationError,
     InvalidSchemaError,
     JatenError,
     KernelError,
@@ -15,13 +16,15 @@ from .errors import (
     UnsupportedInputError,
 )
 from .interop import as_jax, call_jax, from_jax, to_jax
-from .registry import fake, gradient, kernel
+from .registry import fake, kernel
+from .registry import gradient_of_users as gradient
 from .step import compile_step
 from .tensor import Tensor
 
 __all__ = [
     "DeviceSlotError",
     "DuplicateRegistrationError",
+    "GradientRegistrationError",
     "InvalidSchemaError",
     "JatenError",
     "KernelError",

@@ -52,6 +52,21 @@ class MissingGradientError(JatenError, NotImplementedError):
         )
 
 
+class GradientRegistrationError(JatenError, ValueError):
+    """A gradient was given to an operator whose gradients are not jaten's."""
+
+    def __init__(self, name: str, owner: str) -> None:
+        remedy = (
+            "register it with that library, as with `torch.library.register_autograd`"
+            if owner == "its library"
+            else "make an operator of your own with `jaten_ops.op` that computes the same, and give it this gradient"
+        )
+        super().__init__(
+            f"{name}: its gradient is that of {owner}, in compiled graphs and on the device too, where no other"
+            f" is asked. Instead, {remedy}, or write a `torch.autograd.Function` around it."
+        )
+
+
 class InvalidSchemaError(JatenError, ValueError):
     """A user's operator that cannot be registered as it is written."""
 

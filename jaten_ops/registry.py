@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from . import foreign, parameters
-from .errors import DuplicateRegistrationError, MissingKernelError, UnknownOpError
+from .errors import DuplicateRegistrationError, GradientRegistrationError, MissingKernelError, UnknownOpError
 from .schema import FUNCTIONAL, VARIANTS, OpSpec
 from .schema.exclusions import reason_of
 
@@ -33,6 +33,12 @@ class Entry:
 
 SPECS: dict[str, OpSpec] = dict(FUNCTIONAL)
 """Every op that may have a kernel: ATen's functional overloads, and those of others under their qualified names."""
+
+OWN: set[str] = set()
+"""Those that `jaten_ops.op` has made."""
+
+FOREIGN: set[str] = set()
+"""Those of other libraries, which keep their own gradients."""
 
 KERNELS: dict[str, Entry] = {}
 FAKES: dict[str, Entry] = {}
@@ -82,6 +88,7 @@ def add_op(spec: OpSpec, entry: Entry) -> None:
         raise DuplicateRegistrationError("operator", spec.name, first, entry.where)
     SPECS[spec.name] = spec
     KERNELS[spec.name] = entry
+    OWN.add(spec.name)
 
 
 def caller() -> str:
@@ -127,6 +134,8 @@ def kernel(*overloads: str, static: Iterable[str] = (), eager: bool | Callable[.
             if spec is not None:
                 parameters.check(spec, fn)
                 SPECS.setdefault(spec.name, spec)
+                if spec.name not in OWN:
+                    FOREIGN.add(spec.name)
         _add(KERNELS, "kernel", overloads, Entry(fn, where, frozenset(static), eager))
         return fn
 
@@ -150,6 +159,9 @@ def fake(*overloads: str) -> Callable[[F], F]:
 def gradient(*overloads: str) -> Callable[[F], F]:
     """Registers the decorated function as the gradient of each overload, in place of `jax.vjp` of its kernel.
 
+    Of one of ATen's it is that of direct calls: elsewhere ATen's formulas stand, with which it has to agree. So this is
+    for jaten's own formulas, and `gradient_of_users` for those of users.
+
     It is called as `fn(grads, args, results)`, all lists of torch values in schema order, and returns a dict from
     argument names to gradients. It is written in `torch.ops.jaten` calls, so it is differentiable again. A function
     with a parameter `wanted` is told there which arguments' gradients are asked for, and may leave out the others.
@@ -158,6 +170,33 @@ def gradient(*overloads: str) -> Callable[[F], F]:
 
     def register(fn: F) -> F:
         _add(GRADIENTS, "gradient", overloads, Entry(fn, where))
+        return fn
+
+    return register
+
+
+def gradient_of_users(*operators: str) -> Callable[[F], F]:
+    """Registers the decorated function as the gradient of operators that `jaten_ops.op` has made ("mylib::f").
+
+    It holds in place of `jax.vjp` of the kernel wherever PyTorch differentiates: in direct calls, on the device, in
+    compiled graphs and steps, under `torch.func`.
+
+    It is called as `fn(grads, args, results)`, all lists of torch values in schema order, and returns a dict from
+    argument names to gradients. It is written in `torch.ops.jaten` calls, so it is differentiable again. A function
+    with a parameter `wanted` is told there which arguments' gradients are asked for, and may leave out the others.
+
+    Raises:
+        UnknownOpError: an operator that does not exist.
+        GradientRegistrationError: one of ATen's, or of another library, which have gradients of their own.
+        DuplicateRegistrationError: an operator that has a gradient already.
+    """
+    where = caller()
+
+    def register(fn: F) -> F:
+        for name in operators:
+            if name in SPECS and name not in OWN:
+                raise GradientRegistrationError(name, "its library" if name in FOREIGN else "ATen")
+        _add(GRADIENTS, "gradient", operators, Entry(fn, where))
         return fn
 
     return register

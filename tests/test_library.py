@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import pytest
 import torch
 import torch._dynamo
+import torch.utils.checkpoint
 from torch.testing import assert_close
 
 import jaten_ops
 from jaten_ops import registry
-from jaten_ops.errors import DuplicateRegistrationError, JatenError, UnknownOpError
+from jaten_ops.errors import DuplicateRegistrationError, GradientRegistrationError, JatenError, UnknownOpError
 
 NAMESPACE = "jaten_test_library"
 OPS = getattr(torch.ops, NAMESPACE)
@@ -287,3 +288,58 @@ def test_kernel_errors_reach_the_caller_and_the_next_call_works() -> None:
     with pytest.raises(ValueError, match="cannot do that"):
         OPS.fragile(torch.ones(2), True)
     assert OPS.fragile(torch.ones(2)).tolist() == [2, 2]
+
+
+def _stepped(call: Callable[..., torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    kept = x.detach().to("jax").requires_grad_()
+    grads = kept.detach() * 0
+
+    def step() -> None:
+        (grad,) = torch.autograd.grad(call(kept), kept)
+        grads.copy_(grad)
+
+    compiled = jaten_ops.compile_step(step, kept, grads)
+    compiled(), compiled()
+    return grads
+
+
+def _grad(call: Callable[..., torch.Tensor], x: torch.Tensor, device: str = "cpu") -> torch.Tensor:
+    x = x.detach().to(device).requires_grad_()
+    call(x).backward()
+    assert x.grad is not None
+    return x.grad
+
+
+def _compiled_grad(device: str, backend: str = "jaten", **options: Any) -> Callable[..., torch.Tensor]:
+    return lambda call, x: _grad(torch.compile(call, backend=backend, **options), x, device)
+
+
+# how a program asks for gradients: a registered one holds in each
+WAYS_TO_GRADIENTS: dict[str, Callable[..., torch.Tensor]] = {
+    "direct": _grad,
+    "device": lambda call, x: _grad(call, x, "jax"),
+    "compiled": _compiled_grad("cpu", fullgraph=True),
+    "compiled, any size": _compiled_grad("cpu", dynamic=True),
+    "compiled on the device": _compiled_grad("jax"),
+    "another backend": _compiled_grad("cpu", "aot_eager"),
+    "step": _stepped,
+    "func.grad": lambda call, x: torch.func.grad(call)(x.detach()),
+    "vmap": lambda call, x: torch.vmap(torch.func.grad(call))(x.detach()[None])[0],
+    "checkpoint": lambda call, x: _grad(lambda y: torch.utils.checkpoint.checkpoint(call, y, use_reentrant=False), x),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_GRADIENTS)
+def test_a_registered_gradient_holds_on_every_path(way: str) -> None:
+    got = WAYS_TO_GRADIENTS[way](lambda x: (OPS.straight_through(x * 3) * 2).sum(), _leaf(3))
+    assert got.tolist() == [6, 6, 6]
+
+
+@pytest.mark.parametrize("name", ["relu", "mul.Tensor", "argmax", f"{NAMESPACE}::of_another"])
+def test_a_gradient_that_would_not_be_asked_is_refused(name: str) -> None:
+    if "::" in name:
+        jaten_ops.kernel(f"{name}(Tensor x) -> Tensor")(lambda x: x)
+    before = dict(registry.GRADIENTS)
+    with pytest.raises(GradientRegistrationError, match=rf"{name}: .*(jaten_ops\.op|register_autograd)"):
+        jaten_ops.gradient(name)(lambda grads, args, results: {})
+    assert before == registry.GRADIENTS

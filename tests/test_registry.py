@@ -14,7 +14,7 @@ from jaten_ops import errors, registry
 from jaten_ops.errors import DuplicateRegistrationError, JatenError, MissingKernelError, UnknownOpError
 from jaten_ops.schema import FUNCTIONAL
 
-REGISTERS = {"kernel": jaten_ops.kernel, "fake": jaten_ops.fake, "gradient": jaten_ops.gradient}
+REGISTERS = {"kernel": jaten_ops.kernel, "fake": jaten_ops.fake, "gradient": registry.gradient}
 TABLES = {"kernel": "KERNELS", "fake": "FAKES", "gradient": "GRADIENTS"}
 
 # (Tensor self, Tensor other) -> Tensor; it exists for PyTorch's own tests, and so will never have a kernel
