@@ -19,6 +19,19 @@ def _overload_order(packet: str) -> list[str]:
     return names or []  # None of a packet that ATen has not
 
 
+class _UnknownName(AttributeError):
+    """Tells which operators may have been meant, when it is read: torch asks for a name before it defines an operator."""
+
+    def __init__(self, text: str, packet: str) -> None:
+        super().__init__(text)
+        self.packet = packet
+
+    def __str__(self) -> str:
+        close = difflib.get_close_matches(self.packet, dir(torch.ops.jaten), n=3)
+        meant = ", ".join(f"torch.ops.jaten.{name}" for name in close)
+        return f"{super().__str__()}. Did you mean {meant}?" if meant else super().__str__()
+
+
 class _Namespace(torch._ops._OpNamespace):
     """Defines all overloads of a packet, in ATen's order, before torch looks for the packet."""
 
@@ -34,12 +47,7 @@ class _Namespace(torch._ops._OpNamespace):
             try:
                 return super().__getattr__(packet)
             except AttributeError as error:
-                raise AttributeError(f"{error}{self._meant(packet)}") from None
-
-    def _meant(self, name: str) -> str:
-        """The operators that may have been meant, if the name is not one that Python asks for."""
-        close = [] if name.startswith("__") else difflib.get_close_matches(name, dir(self), n=3)
-        return f". Did you mean {', '.join(f'torch.ops.jaten.{n}' for n in close)}?" if close else ""
+                raise _UnknownName(str(error), packet) from None
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *_DEFINITIONS})
