@@ -20,7 +20,7 @@ def _overload_order(packet: str) -> list[str]:
 
 
 class _UnknownName(AttributeError):
-    """Tells which operators may have been meant, when it is read: torch asks for a name before it defines an operator."""
+    """Tells, when it is read, which operators may have been meant: torch asks for each name before it defines one."""
 
     def __init__(self, text: str, packet: str) -> None:
         super().__init__(text)
