@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from .patches import replace
+
 _DEFINITIONS: dict[str, dict[str, Callable[[], Any]]] = {}
 _LOCK = threading.RLock()  # a second thread that asks for a packet waits until it is whole
 
@@ -55,6 +57,33 @@ class _Namespace(torch._ops._OpNamespace):
 
 # in place: a program may have asked for the namespace before it imported jaten
 torch.ops.jaten.__class__ = _Namespace
+
+
+def define(packet: str) -> bool:
+    """Defines the overloads of a packet, if nobody has named it; says whether it did."""
+    if packet not in _DEFINITIONS:
+        return False
+    getattr(torch.ops.jaten, packet)
+    return True
+
+
+def _found_by_name(find: Callable[..., Any]) -> Callable[..., Any]:
+    """A look-up of a schema in C++, which asks no namespace: where it finds none, the packet is defined."""
+
+    def call(name: str, overload: str) -> Any:
+        try:
+            return find(name, overload)
+        except RuntimeError:
+            namespace, _, packet = name.partition("::")
+            if namespace != "jaten" or not define(packet):
+                raise
+            return find(name, overload)
+
+    return call
+
+
+for _what in ("torch._C:_get_schema", "torch._C:_dispatch_find_schema_or_throw"):
+    replace(_what, _found_by_name)
 
 
 def when_named(name: str, define: Callable[[], Any]) -> None:

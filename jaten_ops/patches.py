@@ -52,6 +52,7 @@ ACCELERATOR = (
 
 _MAKE_ON_DEVICE = "torch's own constructor makes no object on a device written in Python"
 _TORCHSCRIPT = "C++ keeps, moves and saves a scripted module's tensors, which on the device have no bytes there"
+_NAMED = "an operator of jaten's is defined when it is named, and C++ looks it up without asking torch.ops"
 _HIGHER_ORDER = "cond, scan, map and flex_attention look at their operands' memory, which on the device is not torch's"
 _GRAPH_CACHE = "AOTAutograd's graphs are kept in jaten's folder, with a key that knows its kernels"
 _NOT_CHOSEN = "no program comes onto the device that has not named it: the process has the accelerator that it had"
@@ -61,6 +62,7 @@ PATCHES: dict[str, Patch] = {
     for row in (
         Patch("torch._C:_accelerator_getAccelerator", _NOT_CHOSEN, "test_plain_programs"),
         Patch("torch._C:_get_accelerator", _NOT_CHOSEN, "test_plain_programs"),
+        *_rows("torch._C:", ("_get_schema", "_dispatch_find_schema_or_throw"), _NAMED, "test_scripting"),
         *_rows(
             "torch.accelerator:", ACCELERATOR, "they ask C++, where a device written in Python is not", "test_device"
         ),

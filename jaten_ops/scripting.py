@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import re
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.export import ExportedProgram
 from torch.jit import RecursiveScriptModule
 from torch.utils._pytree import tree_leaves
 
+from .lazy import define
 from .patches import replace
 from .tensor import RECORDED, Tensor
 from .tracing import recorded
@@ -70,15 +72,32 @@ def _saved_from_cpu(save: Any) -> Any:
     return call
 
 
+_UNKNOWN = re.compile(r"Unknown builtin op: jaten::(\w+)")
+
+
 def _loaded_and_moved(load: Any) -> Any:
     @functools.wraps(load)
     def call(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         wanted = None if map_location is None else torch.device(map_location)
         if wanted is None or wanted.type != "jax":
-            return load(f, map_location, *args, **kwargs)
-        return load(f, "cpu", *args, **kwargs).to(wanted)
+            return _with_operators(load, f, map_location, *args, **kwargs)
+        return _with_operators(load, f, "cpu", *args, **kwargs).to(wanted)
 
     return call
+
+
+def _with_operators(load: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+    """Loads a program; jaten's operators in it are defined one by one, as it misses them."""
+    begin = f.tell() if hasattr(f, "tell") else None
+    while True:
+        try:
+            return load(f, *args, **kwargs)
+        except RuntimeError as error:
+            unknown = _UNKNOWN.search(str(error))
+            if unknown is None or not define(unknown[1]):
+                raise
+        if begin is not None:
+            f.seek(begin)
 
 
 def _record_convolution(*args: Any) -> torch.Tensor:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import io
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -171,3 +174,48 @@ def test_exported_programs_of_any_batch(dim: Any, strict: bool) -> None:
     sizes = ({0: dim},) if strict else {"input": {0: dim}}
     program = torch.export.export(model, (torch.randn(2, 4, device="jax"),), dynamic_shapes=sizes, strict=strict)
     torch.testing.assert_close(program.module()(x.to("jax")).cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+SAVE = """
+import sys, torch, jaten_ops
+class Module(torch.nn.Module):
+    def forward(self, x):
+        return torch.ops.jaten.relu(torch.ops.jaten.add(x, x)) + torch.ops.jaten.matmul(x, x)
+for overload in (torch.ops.jaten.relu, torch.ops.jaten.add, torch.ops.jaten.matmul):
+    pass
+torch.jit.script(Module()).save(sys.argv[1])
+"""
+LOOK_UP = """
+import io, sys, torch, jaten_ops
+x = torch.tensor([[-1.0, 2.0], [0.0, 1.0]])
+expected = torch.relu(x + x) + x @ x
+assert torch.equal(torch.jit.load(sys.argv[1])(x), expected)
+assert str(torch._C._get_schema("jaten::sigmoid", "")).startswith("jaten::sigmoid(Tensor self)")
+assert torch._C._dispatch_find_schema_or_throw("jaten::cos", "") is not None
+for look_up in (torch._C._get_schema, torch._C._dispatch_find_schema_or_throw):
+    for name in ("jaten::no_such", "other::no_such"):
+        try:
+            look_up(name, "")
+        except RuntimeError:
+            continue
+        raise AssertionError(name)
+print("found")
+"""
+
+
+def test_operators_are_found_by_name_in_a_new_process(tmp_path: Path) -> None:
+    """They are defined when they are named, which C++ does without asking Python."""
+    place = str(tmp_path / "module.pt")
+    for program in (SAVE, LOOK_UP):
+        source = tmp_path / "program.py"  # TorchScript reads it
+        source.write_text(program, encoding="utf-8")
+        done = subprocess.run([sys.executable, "-W", "ignore", source, place], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "found"
+
+
+def test_a_file_is_read_anew_for_each_operator() -> None:
+    content = io.BytesIO()
+    torch.jit.save(torch.jit.script(Loop()), content)
+    content.seek(0)
+    assert torch.jit.load(content)(torch.ones(2, 4)).shape == (2, 4)
