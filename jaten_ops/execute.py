@@ -18,6 +18,7 @@ from . import (
     kernel_cache,  # noqa: F401  # it watches for the names that are given here
     parameters,
     results,
+    starts,
     x64,
 )
 from .defaults import as_outside
@@ -282,6 +283,8 @@ class Executor:
         scope |= {"_default_dtype": torch.get_default_dtype, "_outside": x64.outside}
         if in_place:
             return f"_in_place[{self._selected}]({', '.join(values)})", scope | {"_in_place": self._jit_in_place}
+        if self._spec.namespace == "jaten" and self._spec.overload in starts.RUNS:
+            return f"_execute([{', '.join(values)}], {self._selected})", scope | {"_execute": self._execute_anywhere}
         if self._may_be_eager:
             return f"_execute([{', '.join(values)}], {self._selected})", scope | {"_execute": self._execute}
         scope |= {"_traced": self._jit, "_static": self._jit_of_defaults}
@@ -293,6 +296,10 @@ class Executor:
     def _execute(self, values: Sequence[Any], key: Any) -> Any:
         run = self._run if self._is_eager(values) else self._jit
         return run[key](*values)
+
+    def _execute_anywhere(self, values: Sequence[Any], key: Any) -> Any:
+        found = starts.RUNS[self._spec.overload](*values)
+        return self._jit[key](*values) if found is None else found
 
     def _checked(self, results: Checked) -> Any:
         if not isinstance(results.holds, jax.core.Tracer):

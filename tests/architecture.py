@@ -34,7 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("attributes",),
     ("kernels", "meta", "autograd", "carrier", "overlap", "memory", "batching", "view_ops", "fingerprint"),
     ("subclasses", "variants", "storage", "executables", "ordering", "kernel_cache", "generators"),
-    ("defaults", "results"),
+    ("defaults", "results", "starts"),
     ("execute", "composite", "tensor", "autocast"),
     ("op_kernel", "recording", "scripting", "uninitialized"),
     ("library", "in_place"),
