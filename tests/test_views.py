@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
-import jaten_ops  # noqa: F401  # the backend
+from jaten_ops import fingerprint
 
 Tensors = Sequence[torch.Tensor]
 Break = Callable[[], None]
@@ -248,3 +250,19 @@ def test_what_shares_memory_sees_what_is_written(name: str, device: str) -> None
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_in_each_way_to_run_it(name: str, device: str, mode: str, cut: Break, dynamic: bool) -> None:
     _check(PROGRAMS[name], cut, mode, device, dynamic=dynamic)
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["", "grad"])
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_a_graph_that_is_found_on_the_disk(
+    device: str, requires_grad: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JATEN_CACHE", "1")
+    monkeypatch.setenv("JATEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(fingerprint, "of_package", lambda: "as it is")  # somebody may be writing to it
+    for found in (False, True):
+        torch._dynamo.reset()
+        counters.clear()
+        _check(_chain, _whole, "grad" if requires_grad else "", device, dynamic=False)
+        assert counters["aot_autograd"]["autograd_cache_hit"] == found
