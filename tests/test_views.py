@@ -235,6 +235,12 @@ def _check(program: Callable[..., Tensors], cut: Break, mode: str, device: str, 
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("name", ["written_input", "part_of_input_written", "copied_to_input"])
+def test_what_is_written_to_inputs_of_sizes_that_change(name: str) -> None:
+    _check(PROGRAMS[name], _whole, "no_grad", "jax", dynamic=True)
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_shares_memory_sees_what_is_written(name: str, device: str) -> None:
@@ -249,6 +255,8 @@ def test_what_shares_memory_sees_what_is_written(name: str, device: str) -> None
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_in_each_way_to_run_it(name: str, device: str, mode: str, cut: Break, dynamic: bool) -> None:
+    if (name, mode, cut, device, dynamic) == ("written_between", "inference", _broken, "cpu", True):
+        pytest.xfail("torch cannot set up such inputs: aot_eager raises the same")
     _check(PROGRAMS[name], cut, mode, device, dynamic=dynamic)
 
 

@@ -128,15 +128,26 @@ def _written_inputs(values: Sequence[Any]) -> frozenset[int] | None:
     return frozenset(n for n, info in enumerate(of_tensors) if info.mutates_data)
 
 
-def _rewritten(gm: torch.fx.GraphModule) -> dict[int, int]:
-    """For each output of an inference graph that is an input's new value the number of that input."""
+def _new_values(gm: torch.fx.GraphModule, written: int) -> tuple[dict[int, int], int]:
+    """For each output of a forward graph that is an input's new value the number of that input, and what comes next.
+
+    Behind a tensor of the device stand those of its sizes and strides that are not known.
+    """
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
-    if metadata is None or len(metadata.input_info) != len(gm.graph.find_nodes(op="placeholder")):
-        return {}
-    infos = metadata.input_info
-    numbers = metadata.mutated_inp_runtime_indices
-    return {n: i for n, i in enumerate(numbers) if infos[i].mutates_data and not infos[i].mutates_metadata}
+    if metadata is None:
+        return {}, written
+    infos, found, place = metadata.input_info, {}, written
+    known = len(infos) == len(gm.graph.find_nodes(op="placeholder"))
+    outputs: Any = gm.graph.output_node().args[0]
+    for i in metadata.mutated_inp_runtime_indices:
+        if known and infos[i].mutates_data and not infos[i].mutates_metadata:
+            found[place] = i
+        value = outputs[place].meta.get("val") if isinstance(outputs[place], torch.fx.Node) else None
+        on_device = isinstance(value, torch.Tensor) and value.device.type == "jax"
+        sizes = [*value.shape, *value.stride()] if on_device and isinstance(value, torch.Tensor) else []
+        place += 1 + sum(isinstance(n, torch.SymInt) for n in sizes)
+    return found, place
 
 
 def _drop_tokens(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
@@ -154,14 +165,6 @@ def _drop_tokens(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
     for node in {*placeholders[:count], *tokens}:
         if isinstance(node, torch.fx.Node) and not node.users:
             gm.graph.erase_node(node)
-
-
-def _seen_outputs(*, backward: bool) -> int | None:
-    """How many of a graph's outputs the user may see; None for all. The others are saved for the backward."""
-    context = TracingContext.try_get()
-    if backward or context is None or context.fw_metadata is None:
-        return None
-    return context.fw_metadata.num_forward_returns
 
 
 def _compile(
@@ -224,11 +227,10 @@ def _made(gm: torch.fx.GraphModule, written: int = 0, *, backward: bool, inferen
     """
     _donates_nothing()
     refuse_unknown(gm)
-    static, seen = _static_inputs(gm.graph, backward=backward), _seen_outputs(backward=backward)
-    rewritten = _rewritten(gm) if not backward and not written else {}
-    made = _views(gm, written, seen, rewritten, inference=inference) if seen is not None else None
-    if seen is not None:
-        seen = seen + written if made is None else made.seen
+    static = _static_inputs(gm.graph, backward=backward)
+    rewritten, first = ({}, written) if backward else _new_values(gm, written)
+    rewritten = {} if written else rewritten
+    seen, made = (None, None) if backward else _views(gm, first, rewritten, inference=inference)
     retarget(gm)
     by_rows(gm, backward=backward)
     assemble(gm)
@@ -240,13 +242,18 @@ def _made(gm: torch.fx.GraphModule, written: int = 0, *, backward: bool, inferen
 
 
 def _views(
-    gm: torch.fx.GraphModule, written: int, seen: int, rewritten: dict[int, int], *, inference: bool
-) -> Views | None:
-    """The outputs of a forward graph that are to be views of others, which it returns no longer."""
-    metadata = TracingContext.get().fw_metadata
-    assert metadata is not None
-    first = written + metadata.num_mutated_inp_runtime_indices
-    return taken_out(gm.graph, Known(first, written + seen, metadata.output_info, rewritten, inference))
+    gm: torch.fx.GraphModule, first: int, rewritten: dict[int, int], *, inference: bool
+) -> tuple[int | None, Views | None]:
+    """How many outputs of a forward graph the user may see, None for all: the others are saved for the backward; and
+    those that are to be views of others, which it returns no longer.
+    """
+    context = TracingContext.try_get()
+    if context is None or context.fw_metadata is None:
+        return None, None
+    infos = context.fw_metadata.output_info
+    last = first + len(infos) + context.fw_metadata.num_intermediate_bases
+    made = taken_out(gm.graph, Known(first, last, infos, rewritten, inference))
+    return last if made is None else made.seen, made
 
 
 def _buckets(options: Mapping[str, Any] | None) -> Buckets | None:
