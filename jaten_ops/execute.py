@@ -135,11 +135,19 @@ def _to_meta(value: Any, type_name: str) -> Any:
         return [_to_meta(v, type_name) for v in value]
     if isinstance(value, np.dtype):
         return bridge.TORCH_DTYPES[value]
-    if isinstance(value, jax.Array):
+    if isinstance(value, jax.Array | np.ndarray):
         if promotion.is_scalar(value) or not type_name.startswith("Tensor"):
             return np.ones((), value.dtype).item()
         return torch.empty(value.shape, dtype=bridge.TORCH_DTYPES[np.dtype(value.dtype)], device="meta")
     return value
+
+
+def as_meta(signature: Signature, values: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+    """A kernel's arguments as its op's fake takes them, on the device `meta`."""
+    full: list[Any] = [torch.device("meta") if a.type.startswith("Device") else None for a in signature.arguments]
+    for i, value in zip(signature.kernel_positions, values, strict=True):
+        full[i] = _to_meta(value, signature.arguments[i].type)
+    return signature.split(full)
 
 
 class Unsuitable(Exception):
@@ -249,10 +257,7 @@ class Executor:
     def _validate(self, values: Sequence[Any]) -> Any:
         if self._fake is None:
             return None
-        full: list[Any] = [torch.device("meta") if a.type.startswith("Device") else None for a in self._spec.arguments]
-        for i, value in zip(self._signature.kernel_positions, values, strict=True):
-            full[i] = _to_meta(value, self._spec.arguments[i].type)
-        args, kwargs = self._signature.split(full)
+        args, kwargs = as_meta(self._signature, values)
         try:
             expected = self._fake(*args, **kwargs)
         except NotImplementedError:  # ATen has no meta function for it

@@ -10,11 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from jaten_ops import bridge, registry, results
 from jaten_ops.errors import KernelError, KernelResultError, UnsupportedInputError
-from jaten_ops.execute import KernelCall, Signature, freeze
+from jaten_ops.execute import KernelCall, Signature, as_meta, freeze
 from jaten_ops.kernels import checks, prng, promotion
+from jaten_ops.meta.refusals import refuse
 
 from .higher_order import rule_of
 from .layout import concretize, symbols_of
@@ -23,6 +25,9 @@ from .targets import attribute_of, is_higher_order, overload_of, source_line
 
 SizeOf = Callable[[Any], int | None]
 """The value of a size of the graph that may have symbols; None where it is not known."""
+
+
+_PLAIN = (IndexError, RuntimeError, TypeError, ValueError)  # whose only argument is a message
 
 
 class _KernelNode:
@@ -45,6 +50,7 @@ class _KernelNode:
             key = jax.random.key(0, impl=prng.IMPL) if self._spec.random else None
         elif key is not None:
             key = jax.random.fold_in(key, self.index)
+        self._ask(values)
         conditions = checks.Conditions()
         source = "" if self._is_own else source_line(self._node)
         try:
@@ -60,6 +66,16 @@ class _KernelNode:
         if not self._is_own:
             results.hold_against(self._spec, got, self._node.meta["val"], source, size_of)
         return got
+
+    def _ask(self, values: list[Any]) -> None:
+        """Raises what ATen's kernel refuses and its meta function, by which the graph was captured, does not."""
+        if not self._is_own:
+            return
+        try:
+            with _disable_current_modes(), torch.no_grad():
+                refuse(self._spec, *as_meta(self._signature, values))
+        except _PLAIN as error:
+            raise type(error)(f"{error}{source_line(self._node)}") from error
 
     def _refuse_unknown_sizes(self, values: list[Any], error: Exception) -> None:
         """Raises what a call in a loop or a branch has to be told that fails by a size which is an array there."""

@@ -1,0 +1,78 @@
+"""What ATen refuses, compiled: PyTorch's own wrong calls of its operators, and dims that are out of range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import jaten_ops  # noqa: F401  # the device jax
+
+from .paths import compile_whole
+from .replay import OP_INFOS
+
+_OFTEN = ("nn.functional.avg_pool2d", "index_add", "linalg.lu", "softmax", "median")
+_WITH_ERRORS = sorted(name for name, op in OP_INFOS.items() if op.error_inputs_func is not None)
+
+
+def _raised(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Exception | None:
+    try:
+        fn(*args, **kwargs)
+    except Exception as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in _OFTEN else pytest.mark.exhaustive) for n in _WITH_ERRORS]
+)
+def test_wrong_calls_of_pytorch_are_refused_compiled(name: str) -> None:
+    op = OP_INFOS[name]
+    for wrong in op.error_inputs("cpu"):
+        sample = wrong.sample_input
+        call = sample.input, *sample.args
+        if _raised(op.op, *call, **sample.kwargs) is None:
+            continue  # only of an in-place form, or on another device
+        torch._dynamo.reset()
+        by_torch = _raised(torch.compile(op.op, backend="aot_eager", fullgraph=True), *call, **sample.kwargs)
+        torch._dynamo.reset()
+        by_jaten = _raised(compile_whole(op.op), *call, **sample.kwargs)
+        assert by_torch is None or by_jaten is not None, (sample, by_torch)
+
+
+x = torch.ones(3, 4)
+WRONG: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
+    "softmax": (lambda x: torch.softmax(x, 3), x),
+    "softmin": (lambda x: F.softmin(x, -3), x),
+    "log_softmax": (lambda x: torch.log_softmax(x, 2), x),
+    "logsumexp": (lambda x: torch.logsumexp(x, 2), x),
+    "cumsum": (lambda x: torch.cumsum(x, 2), x),
+    "logcumsumexp": (lambda x: torch.logcumsumexp(x, 2), x),
+    "glu": (lambda x: F.glu(x, 2), x),
+    "sort": (lambda x: torch.sort(x, 2), x),
+    "topk": (lambda x: torch.topk(x, 5), x),
+    "median": (lambda x: torch.median(x, 2), x),
+    "norm": (lambda x: torch.linalg.vector_norm(x, dim=2), x),
+    "integers in an average": (lambda x: F.adaptive_avg_pool2d(x, 2), torch.ones(1, 1, 4, 4, dtype=torch.int64)),
+    "integers in a softmax": (lambda x: torch.softmax(x, 1), torch.ones(2, 2, dtype=torch.int64)),
+    "floats and bits": (lambda x: x & x, x),
+    "shifted floats": (lambda x: torch.bitwise_left_shift(x, x), x),
+    "lcm of floats": (lambda x: torch.lcm(x, x), x),
+}
+
+
+@pytest.mark.parametrize("path", ["compiled", "on the device", "compiled on the device"])
+@pytest.mark.parametrize("name", WRONG)
+def test_refused_as_by_aten(name: str, path: str) -> None:
+    fn, given = WRONG[name]
+    expected = _raised(fn, given)
+    assert expected is not None
+    torch._dynamo.reset()
+    run = compile_whole(fn) if "compiled" in path else fn
+    found = _raised(run, given.to("jax") if "device" in path else given)
+    assert found is not None
+    own = isinstance(expected, IndexError | NotImplementedError) and type(found).__module__ != "torch._dynamo.exc"
+    assert isinstance(found, type(expected) if own else Exception), repr(found)
