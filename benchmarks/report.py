@@ -2,7 +2,8 @@
 
 Takes what `python -m benchmarks`, `benchmarks.first_call` and `benchmarks.profile` wrote, prints how it compares with
 the last run that was published, and writes the tables to OUT/benchmarks.md, the plots to OUT/benchmarks/, and the
-measurements to OUT/benchmarks.json, with which the next report compares.
+measurements to OUT/benchmarks.json, with which the next report compares. Cases that were not measured again stay as
+they were published. Those of another machine or version are not put beside them: there all cases are measured anew.
 """
 
 from __future__ import annotations
@@ -46,8 +47,13 @@ def main() -> None:
     report = merged([json.loads(file.read_text(encoding="utf-8")) for file in files])
     saved = options.out / "benchmarks.json"
     if saved.exists():
-        for line in compared(report["results"], json.loads(saved.read_text(encoding="utf-8"))["results"]):
+        published = json.loads(saved.read_text(encoding="utf-8"))
+        for line in compared(report["results"], published["results"]):
             print(line)
+        report, left = added(report, published)
+        if left:
+            print(f"not written: {left}")
+            return
     else:
         print(f"nothing to compare with: {saved} is not there")
     if not options.dry:
@@ -58,18 +64,38 @@ def main() -> None:
         print(f"written to {options.out}: benchmarks.md, benchmarks.json, {len(plots)} plots")
 
 
+def added(report: dict[str, Any], published: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """What is published with a report's measurements in the place of their like; or why they are not to be."""
+    different = sorted(_differences(report["environment"], published["environment"]))
+    if not different:
+        return merged([published, report]), ""
+    missing = {_key(r) for r in published["results"]} - {_key(r) for r in report["results"]}
+    if not missing:
+        return report, ""
+    values = ", ".join(f"{name} {report['environment'].get(name)}" for name in different)
+    return published, (
+        f"what is published was measured elsewhere (here: {values}), and {len(missing)} of its cases were not measured"
+        " again; measure all, or give another folder with --out"
+    )
+
+
+def _differences(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
+    """The names of what both environments have, and differently; torchax may have been there for some."""
+    return {name for name in one.keys() & other.keys() if one[name] != other[name]}
+
+
 def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
     """One report of several. Of one case, job and dtype the last counts."""
     results = {_key(r): r for report in reports for r in report.get("results", [])}
     first_calls = {_key(r): r for report in reports for r in report.get("first_calls", [])}
     profiles = {_key(r): r for report in reports for r in report.get("profiles", [])}
     environment: dict[str, Any] = {}
-    for report in reports:  # torchax may have been there for some
+    for report in reports:
         environment |= report["environment"]
-    if any(environment != environment | report["environment"] for report in reports):
+    if any(_differences(environment, report["environment"]) for report in reports):
         raise SystemExit("the files come from different environments, so they do not belong in one report")
     return {
-        "commands": [command for r in reports for command in r.get("commands", [r.get("command")])],
+        "commands": list(dict.fromkeys(c for r in reports for c in r.get("commands", [r.get("command")]))),
         "environment": environment,
         "results": list(results.values()),
         "first_calls": list(first_calls.values()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,6 +162,32 @@ def _result(case: str, jaten: float) -> table.Result:
     seconds = {"eager": 2.0, "Inductor": 1.5, "jaten": jaten, "JAX": 1.0, "capture alone": 0.1}
     rounds = {name: {"first call": 3.0, "rounds": [s, s * 1.01, s]} for name, s in seconds.items()}
     return {"case": case, "job": "inference", "dtype": "float32", "seconds": rounds, "errors": {"jaten on jax": "why"}}
+
+
+def test_a_case_leaves_the_others_as_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `make bench OPTIONS="--case linear"`."""
+    report = pytest.importorskip("benchmarks.report", reason="needs matplotlib, of the extra `examples`")
+    measurements, out = tmp_path / "measurements.json", tmp_path / "docs"
+    monkeypatch.setattr(sys, "argv", ["report", str(measurements), "--out", str(out)])
+
+    def published(*results: table.Result, **environment: Any) -> dict[str, float]:
+        about = processes.about("benchmarks", 1)
+        about["environment"] |= environment
+        processes.write(measurements, {**about, "results": results})
+        report.main()
+        saved = json.loads((out / "benchmarks.json").read_text(encoding="utf-8"))["results"]
+        page = (out / "benchmarks.md").read_text(encoding="utf-8")
+        assert all(r["case"] in page for r in saved)
+        return {r["case"]: r["seconds"]["jaten"]["rounds"][0] for r in saved}
+
+    whole = published(_result("linear", 1.0), _result("mlp", 2.0))
+    assert whole == {"linear": 1.0, "mlp": 2.0}
+    assert published(_result("linear", 3.0)) == {"linear": 3.0, "mlp": 2.0}
+    assert published(_result("lstm", 4.0)) == {"linear": 3.0, "mlp": 2.0, "lstm": 4.0}
+    # a part from elsewhere is not put beside them; all of them are
+    assert published(_result("linear", 5.0), processor="another") == {"linear": 3.0, "mlp": 2.0, "lstm": 4.0}
+    every = [_result(name, 6.0) for name in ("linear", "mlp", "lstm")]
+    assert published(*every, processor="another") == {"linear": 6.0, "mlp": 6.0, "lstm": 6.0}
 
 
 def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
