@@ -11,9 +11,11 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.device_interface import get_interface_for_device
 from torch.testing._internal import common_device_type
 
 import jaten_ops  # claims the device
+import jaten_ops.backend
 
 
 def test_default_device() -> None:
@@ -278,7 +280,20 @@ assert is_sharded(x) and torch.equal(x.cpu(), again) and total.item() == again.s
 """
 
 
-@pytest.mark.parametrize("script", [TWO_DEVICES, SHARDED], ids=["apart", "of one array"])
+GRADIENTS = """
+import torch, jaten_ops
+x = torch.ones(3, device="jax:1", requires_grad=True)
+y = torch.ones(3, device="jax:0", requires_grad=True)
+(x * x * y.to("jax:1")).sum().backward()
+assert x.grad.device == torch.device("jax:1") and x.grad.tolist() == [2, 2, 2]
+assert y.grad.device == torch.device("jax:0") and y.grad.tolist() == [1, 1, 1]
+model = torch.nn.Linear(3, 2).to("jax:1")
+torch.compile(model, backend="jaten")(x.detach()).sum().backward()
+assert model.weight.grad.device == torch.device("jax:1") and model.weight.grad.tolist() == [[1, 1, 1]] * 2
+"""
+
+
+@pytest.mark.parametrize("script", [TWO_DEVICES, SHARDED, GRADIENTS], ids=["apart", "of one array", "gradients"])
 def test_two_devices(script: str) -> None:
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     done = subprocess.run(
@@ -298,6 +313,16 @@ def test_compiled_programs_look_up_no_stream(backend: str, monkeypatch: pytest.M
     for _ in range(2):
         torch.testing.assert_close(compiled(torch.ones(2)), torch.full((2,), 2.0))
     assert not asked and torch.get_device_module("jax").is_available()
+
+
+def test_interface_of_dynamo() -> None:
+    """As whatever is written for several devices asks it; `jaten_ops.backend` tells Dynamo of it."""
+    found = get_interface_for_device("jax")
+    assert found.is_available() and found.device_count() == torch.jax.device_count() and found.current_device() == 0
+    assert found.Worker.get_device_properties(0).name == torch.jax.get_device_name()
+    found.synchronize()
+    with found.device(0), pytest.raises(RuntimeError, match="no such device"):
+        found.set_device(99)
 
 
 @pytest.mark.parametrize("backend", ["eager", "jaten"])

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from jaten_ops import higher_order, registry
 from jaten_ops.errors import JatenError, UnsupportedInputError
 
-from . import early, graph_cache, returned, shared, writes
+from . import early, graph_cache, interface, returned, shared, writes
 from .aliases import placed
 from .assembled import assemble
 from .buckets import Buckets, bucketed
@@ -36,6 +36,7 @@ from .views import Known, Views, taken_out, with_views
 
 _log = logging.getLogger(__name__)
 higher_order.teach_dynamo()
+interface.register()
 
 
 class _Decompositions(Mapping[torch._ops.OperatorBase, Callable[..., Any]]):

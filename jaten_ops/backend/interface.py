@@ -1,0 +1,49 @@
+"""The device `jax` as Dynamo and Inductor ask for devices: `get_interface_for_device("jax")`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
+
+from jaten_ops.device import CLAIMED, JaxModule, index_of
+
+
+class JaxInterface(DeviceInterface):
+    """What `torch.jax` answers. Of what only Inductor asks, to make kernels, torch's base class says that it is not."""
+
+    device = JaxModule.device  # type: ignore[assignment]  # torch's are classes within it, and no base of others
+    Event = JaxModule.Event  # type: ignore[assignment]  # as above
+    Stream = JaxModule.Stream  # type: ignore[assignment]  # as above
+
+    class Worker:  # type: ignore[assignment]  # as above
+        """The same in another process."""
+
+        @staticmethod
+        def set_device(index: int) -> None:
+            index_of(index)
+
+        @staticmethod
+        def current_device() -> int:
+            return 0
+
+        @staticmethod
+        def get_device_properties(where: Any = None) -> Any:
+            return torch.get_device_module("jax").get_device_properties(where)
+
+
+_ANSWERED = (
+    *("current_device", "current_stream", "device_count", "is_available", "is_bf16_supported", "set_device"),
+    *("set_stream", "stream", "synchronize"),
+)
+
+
+def register() -> None:
+    """Lets Dynamo find it, if the device is ours."""
+    if not CLAIMED:
+        return
+    module = torch.get_device_module("jax")
+    for name in _ANSWERED:
+        setattr(JaxInterface, name, staticmethod(getattr(module, name)))
+    register_interface_for_device("jax", JaxInterface)
