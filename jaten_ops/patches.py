@@ -229,7 +229,17 @@ REGISTERED: dict[str, str] = {
 }
 """What torch's own ways to register a device and operators change, and which they are."""
 
+_PRIMITIVES = "a JAX primitive of jaten's own and its rules, by the tables that jax.extend and jax.interpreters give"
+
 FILLED: dict[str, str] = {
+    **{
+        f"{package}.interpreters.{table}": _PRIMITIVES
+        for package in ("jax", "jax._src")
+        for table in (
+            *("ad:primitive_jvps", "ad:primitive_transposes", "batching:fancy_primitive_batchers"),
+            "mlir:_lowerings",
+        )
+    },
     "jax._src.tree_util:_registry": "jax.tree_util.register_pytree_node",
     "jax._src.state.types:_registry": "the same",
     "torch.distributed.distributed_c10d:Backend.default_device_backend_map": "gloo serves the device's tensors",
