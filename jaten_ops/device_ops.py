@@ -278,6 +278,17 @@ def _refuse_to_pin(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
     raise RuntimeError(f"cannot pin a tensor on {tensor.device}: only dense CPU tensors can be pinned")
 
 
+def _no_nested(overload: str) -> Callable[..., Any]:
+    """An operator of which ATen's own composition, or view, would be a nested tensor."""
+
+    def refuse(*_args: Any, **_kwargs: Any) -> Any:
+        raise registry.missing(f"aten::{overload}")
+
+    return refuse
+
+
+_NESTED = ("_nested_tensor_from_tensor_list", "_nested_view_from_buffer")
+
 HANDLERS.update(
     {
         _aten.detach.default: _alias,
@@ -300,6 +311,7 @@ HANDLERS.update(
         _aten.set_.source_Storage_storage_offset: _set_part_,
         _aten._pack_padded_sequence.default: _pack_padded_sequence,
         **{operator_of(overload, "aten"): _unwritten(overload) for overload in unwritten.OVERLOADS},
+        **{operator_of(overload, "aten"): _no_nested(overload) for overload in _NESTED},
         _aten.is_set_to.default: _is_set_to,
         _aten.is_same_size.default: lambda tensor, other: tensor.shape == other.shape,  # of tensors anywhere
         # what C++ code asks that takes no symbols: they become numbers, as for torch's own fake tensors

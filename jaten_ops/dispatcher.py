@@ -32,7 +32,7 @@ from .errors import UnsupportedInputError
 from .lazy import operator_of
 from .patches import replace
 from .schema import VARIANTS
-from .tensor import CLASSES, HANDLERS, array_of, exchange, has_values, make_handler, may_leave
+from .tensor import CLASSES, HANDLERS, Tensor, array_of, exchange, has_values, make_handler, may_leave
 from .torch_functions import control_flow
 from .tracing import is_traced_now, keep_out_of_constants, opaque
 
@@ -60,6 +60,13 @@ def _no_array(func: Any, *args: Any, **kwargs: Any) -> Any:
     expected = "a dense one, as x.to_dense() is before it is moved, or a nested one with layout=torch.jagged"
     raise UnsupportedInputError(func.name(), f"a {kind} tensor on {got.device}", expected)
 
+
+def _measured(op: torch._ops.OpOverload) -> Callable[..., Any]:
+    """What a nested tensor on any device is asked: autograd asks it of all that it makes, and may be told no error."""
+    return opaque(lambda tensor: op._op_dk(torch._C.DispatchKey.NestedTensorCPU, tensor))
+
+
+_MEASURES = ("_nested_tensor_size", "_nested_tensor_storage_offsets", "_nested_tensor_strides")
 
 _NO_ARRAYS = ("SparsePrivateUse1", "SparseCsrPrivateUse1", "NestedTensorPrivateUse1", "QuantizedPrivateUse1")
 
@@ -161,6 +168,8 @@ if device.CLAIMED:
     _FALLBACK.fallback(_fallback, "PrivateUse1")
     for _key in _NO_ARRAYS:
         _FALLBACK.fallback(_no_array, _key)
+    for _measure in _MEASURES:
+        _ATEN.impl(_measure, _measured(operator_of(_measure, "aten")), "NestedTensorPrivateUse1")
     # `torch.tensor` copies, and reads numbers, with __torch_dispatch__ switched off, where the fallback is not reached
     _ATEN.impl("_copy_from", _copy_from, "PrivateUse1")
     _ATEN.impl("_local_scalar_dense", opaque(HANDLERS[_aten._local_scalar_dense.default]), "PrivateUse1")
@@ -178,6 +187,7 @@ if device.CLAIMED:
     _ATEN.impl("_has_compatible_shallow_copy_type", _has_compatible_shallow_copy_type, "AutogradPrivateUse1")
     replace("torch.utils:swap_tensors", lambda _: exchange)
     keep_out_of_constants("jax")
+    setattr(torch.get_device_module("jax"), Tensor.__name__, Tensor)  # where the class says that it is
     CLASSES.keep_parameters()
     storage.register()
     recording.register()

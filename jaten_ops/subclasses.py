@@ -1,7 +1,12 @@
-"""Subclasses of `torch.Tensor` on the device: tensors there are of such a class and of jaten's own."""
+"""Subclasses of `torch.Tensor` on the device: tensors there are of such a class and of jaten's own.
+
+Such a class equals the user's. It is found where that one is a key, makes what that one makes, and what is set on it
+is set on that one: `type(tensor) is cls` alone tells the two apart.
+"""
 
 from __future__ import annotations
 
+import copyreg
 from typing import Any
 
 import torch
@@ -14,6 +19,41 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _OF_CLASSES = {"__new__", "__torch_function__", "__dict__", "__weakref__", "__module__", "__doc__"}
 
 
+class OfCounterparts(type):
+    """The class of classes of tensors on the device that stand for a user's there."""
+
+    _elsewhere: type  # the user's class
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls._elsewhere
+
+    def __hash__(cls) -> int:
+        return hash(cls._elsewhere)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls._elsewhere(*args, **kwargs)
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        setattr(cls._elsewhere, name, value)
+
+    def __delattr__(cls, name: str) -> None:
+        delattr(cls._elsewhere, name)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls._elsewhere)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, cls._elsewhere)
+
+
+def counterpart_of(cls: type, base: type) -> type:
+    """The class that a user's has on the device, as it is pickled: by the name of the user's."""
+    return _ALL[base].on_device(cls)
+
+
+_ALL: dict[type, Counterparts] = {}
+
+
 class Counterparts:
     """What classes objects have on the device and elsewhere.
 
@@ -24,6 +64,8 @@ class Counterparts:
     def __init__(self, base: type) -> None:
         self._base = base
         self._pairs: dict[type, type] = {}
+        self._kinds: dict[type, type] = {}
+        _ALL[base] = self
 
     def add(self, cls: type, counterpart: type) -> None:
         """Has objects of a class be of another on the device, which no class is made for then."""
@@ -43,6 +85,15 @@ class Counterparts:
                 got = f"a {cls.__name__}, which has a __torch_dispatch__"
                 raise UnsupportedInputError("tensor", got, "the tensors in it, moved and put together again")
             found = self._pairs[cls] = _combined(cls, self._base, self)
+        return found
+
+    def kind_of(self, cls: type) -> type:
+        """The class of the class on the device of objects of a class."""
+        kind = type(cls)
+        found = self._kinds.get(kind)
+        if found is None:
+            found = self._kinds[kind] = type(kind.__name__, (OfCounterparts, kind), {})
+            copyreg.pickle(found, lambda c: (counterpart_of, (self.elsewhere(c), self._base)))
         return found
 
     def keep_parameters(self) -> None:
@@ -78,7 +129,7 @@ def _combined(cls: type, base: type, counterparts: Counterparts) -> type:
         return tensor
 
     is_asked = function is not torch._C._disabled_torch_function_impl
-    members: dict[str, Any] = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    members = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     members["__torch_function__"] = classmethod(__torch_function__) if is_asked else function
     if issubclass(cls, torch.nn.Parameter):  # whose copies and texts are of tensors in torch's memory
         above = cls.__mro__[: cls.__mro__.index(torch.nn.Parameter)]
@@ -86,5 +137,6 @@ def _combined(cls: type, base: type, counterparts: Counterparts) -> type:
         members |= {name: value for name, value in vars(base).items() if name in of_torch}
     members["__dict__"] = DICTIONARY
     members["__tensor_unflatten__"] = staticmethod(__tensor_unflatten__)
-    combined: type = type(cls)(cls.__name__, (cls, base), members)
+    members["_elsewhere"] = cls
+    combined: type = counterparts.kind_of(cls)(cls.__name__, (cls, base), members)
     return combined

@@ -42,6 +42,7 @@ class Tensor(torch.Tensor):
     Where its values are is kept beside its attributes: see `jaten_ops.attributes`.
     """
 
+    __module__ = "torch.jax"  # whose tensors they are: libraries tell by this name what computes with an array
     __dict__ = attributes.DICTIONARY
     _is_param = attributes.IS_PARAM
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import pickle
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -228,3 +231,79 @@ def test_the_class_of_a_tensor_makes_tensors() -> None:
     assert kind(2, 3).shape == (2, 3)
     assert kind().shape == (0,)
     assert type(kind(torch.ones(2))) is torch.Tensor
+
+
+class _Counting(type(torch.Tensor)):  # type: ignore[misc]  # a class, though the checker cannot know it
+    """A class of classes that knows how many objects its classes have been asked for."""
+
+    made = 0
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        _Counting.made += 1
+        return super().__call__(*args, **kwargs)
+
+
+class Counted(torch.Tensor, metaclass=_Counting):
+    pass
+
+
+@functools.singledispatch
+def _dispatched(value: Any) -> str:
+    return "any"
+
+
+for _cls in (Named, Scaled, Counted):
+    _dispatched.register(_cls, lambda value: type(value).__name__)
+
+
+def _set(kind: Any, cls: Any) -> Any:
+    kind.note = "set"
+    found = cls.note, kind.note
+    del kind.note
+    return found, hasattr(cls, "note")
+
+
+# what programs ask of the class of a tensor, and of the class that they have moved one of
+OF_CLASSES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "equal": lambda x, kind, cls: (kind == cls, cls == kind, kind != cls, kind == torch.Tensor, kind == Picture),
+    "key": lambda x, kind, cls: ({cls: 1}.get(kind), {kind: 1}.get(cls), {torch.Tensor: 1}.get(kind)),
+    "among": lambda x, kind, cls: (kind in (int, cls), kind in {cls}, [cls].index(kind), len({kind, cls})),
+    "names": lambda x, kind, cls: (kind.__name__, kind.__qualname__, kind.__module__, repr(kind), str(kind)),
+    "subclass": lambda x, kind, cls: (issubclass(kind, cls), issubclass(cls, kind), issubclass(torch.Tensor, kind)),
+    "object": lambda x, kind, cls: (
+        isinstance(x, cls),
+        isinstance(cls(torch.ones(2)), kind),
+        isinstance(torch.ones(2), kind),
+    ),
+    "made": lambda x, kind, cls: type(kind(torch.ones(2))) is cls,
+    "as": lambda x, kind, cls: type(torch.ones(2, device=x.device).as_subclass(kind)) in (cls,),
+    "set": lambda x, kind, cls: _set(kind, cls),
+    "by functools": lambda x, kind, cls: _dispatched(x),
+    "pickled": lambda x, kind, cls: pickle.loads(pickle.dumps(kind)) is kind,
+    "copied": lambda x, kind, cls: copy.deepcopy(kind) is kind,
+    "documented": lambda x, kind, cls: kind.__doc__,
+}
+
+
+@pytest.mark.parametrize("cls", [Named, Scaled, Counted])
+@pytest.mark.parametrize("name", OF_CLASSES)
+def test_the_class_there_is_as_the_class_elsewhere(cls: Any, name: str) -> None:
+    here = cls(torch.ones(2))
+    there = here.to("jax").as_subclass(cls)
+    assert OF_CLASSES[name](there, type(there), cls) == OF_CLASSES[name](here, type(here), cls)
+
+
+def test_a_table_by_classes_finds_what_is_on_the_device() -> None:
+    """As torchvision's transforms have it, which else did nothing, silently."""
+    dtypes = {Named: torch.float64, Picture: torch.int32}
+    moved = {cls: torch.ones(2).as_subclass(cls).to("jax") for cls in dtypes}
+    assert {cls: x.to(dtypes[type(x)]).dtype for cls, x in moved.items()} == dtypes
+
+
+@pytest.mark.parametrize("make", [torch.ones, lambda n, device: nn.Parameter(torch.ones(n, device=device))])
+def test_the_name_of_the_class_leads_to_torch(make: Any) -> None:
+    """opt_einsum, autoray and tensorly choose what computes by the first part of the module's name."""
+    kind = type(make(2, device="jax"))
+    assert sys.modules[kind.__module__.partition(".")[0]] is torch
+    assert kind.__module__ == "torch.jax" and torch.get_device_module("jax").Tensor is kind is jaten_ops.Tensor
+    assert pickle.loads(pickle.dumps(kind)) is kind
