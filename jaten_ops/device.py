@@ -53,6 +53,7 @@ class JaxModule(types.ModuleType):
     """What `torch.jax` and `torch.get_device_module("jax")` answer. A module, by whose name Dynamo finds it again."""
 
     _initialized = True  # by which torch.utils.checkpoint asks whether there is a state to be kept
+    Tensor: type[torch.Tensor]  # what tensors of the device are; given by the module that has it
     device = _Chosen
     Event = streams.Event
     Stream = streams.Stream

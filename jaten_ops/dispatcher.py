@@ -187,7 +187,7 @@ if device.CLAIMED:
     _ATEN.impl("_has_compatible_shallow_copy_type", _has_compatible_shallow_copy_type, "AutogradPrivateUse1")
     replace("torch.utils:swap_tensors", lambda _: exchange)
     keep_out_of_constants("jax")
-    setattr(torch.get_device_module("jax"), Tensor.__name__, Tensor)  # where the class says that it is
+    device.JaxModule.Tensor = Tensor  # where the class says that it is
     CLASSES.keep_parameters()
     storage.register()
     recording.register()
