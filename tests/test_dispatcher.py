@@ -26,6 +26,10 @@ def _buffer() -> tuple[torch.Tensor, ...]:
     return torch.ones(12, device="jax", requires_grad=True), sizes, strides, torch.tensor([0, 6])
 
 
+def _sparse_embedding() -> torch.Tensor:
+    return torch.nn.functional.embedding(torch.tensor([0, 1], device="jax"), _rows()[0], sparse=True)
+
+
 _coo = torch.sparse_coo_tensor
 
 
@@ -43,11 +47,9 @@ MADE: dict[str, Callable[[], Any]] = {
     "padded": lambda: torch._nested_from_padded(torch.ones(2, 2, 3, device="jax", requires_grad=True), _buffer()[1]),
     "sparse": lambda: _rows()[0].to_sparse(),
     "sparse of its parts": lambda: _coo(torch.zeros(1, 1, device="jax").long(), _rows()[0][0, :1], (2,)),
-    "sparse gradient": lambda: (
-        torch.nn.functional.embedding(_buffer()[1].to("jax"), _rows()[1], sparse=True).sum().backward()
-    ),
+    "sparse gradient": lambda: _sparse_embedding().sum().backward(),
     "sparse, moved": lambda: torch.ones(2, 2).to_sparse().requires_grad_().to("jax"),
-    "compressed": lambda: torch.ones(2, 2).to_sparse_csr().requires_grad_().to("jax"),
+    "compressed": lambda: torch.ones(2, 2).to_sparse_csr().requires_grad_().to("jax").sin(),
     "oneDNN": lambda: _rows()[0].to_mkldnn(),
     "quantized": lambda: torch.quantize_per_tensor(_rows()[0], 0.1, 0, torch.qint8),
     "quantized, moved": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8).to("jax"),
