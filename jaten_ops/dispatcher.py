@@ -170,8 +170,10 @@ if device.CLAIMED:
         _FALLBACK.fallback(_no_array, _key)
     for _measure in _MEASURES:
         _ATEN.impl(_measure, _measured(operator_of(_measure, "aten")), "NestedTensorPrivateUse1")
-    # `torch.tensor` copies, and reads numbers, with __torch_dispatch__ switched off, where the fallback is not reached
+    # `torch.tensor` copies, takes a storage and reads numbers with __torch_dispatch__ switched off, where the fallback
+    # is not reached
     _ATEN.impl("_copy_from", _copy_from, "PrivateUse1")
+    _ATEN.impl("set_.source_Storage", opaque(HANDLERS[_aten.set_.source_Storage]), "PrivateUse1")
     _ATEN.impl("_local_scalar_dense", opaque(HANDLERS[_aten._local_scalar_dense.default]), "PrivateUse1")
     _ATEN.impl("_pin_memory", _pin_memory, "CPU")
     _replace("ctc_loss.Tensor", _ctc_loss)

@@ -7,6 +7,7 @@ by it.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable
@@ -104,7 +105,33 @@ class JaxStorage(torch.UntypedStorage):
         raise RuntimeError("share_memory_: processes share no memory on the device jax; move the tensor to the CPU")
 
     def clone(self) -> JaxStorage:
-        return JaxStorage(self.nbytes(), device=self.device).copy_(self)
+        if self.arrays is None:
+            return JaxStorage(self.nbytes(), device=self.device).copy_(self)
+        return _handle_of(Storage(self.arrays.array))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> JaxStorage:
+        """A copy that tensors share which are copied with it."""
+        if self.arrays is None:
+            return memo.setdefault(id(self), self.clone())
+        return _handle_of(copy.deepcopy(self.arrays, memo))
+
+    def new(self) -> JaxStorage:
+        return JaxStorage(device=self.device)
+
+    def is_shared(self) -> bool:
+        """False: processes share no memory on the device."""
+        return False
+
+    def to(self, *, device: Any, non_blocking: bool = False) -> torch.UntypedStorage:
+        where = torch.device(device)
+        if where.type != _DEVICE:
+            return self.cpu().to(device=where, non_blocking=non_blocking)
+        if where == self.device or where.index is None:
+            return self
+        return _from_bytes(self.cpu(), str(where))
+
+    def _byteswap(self, size: int) -> None:
+        self._changed(lambda held: held._byteswap(size))  # type: ignore[attr-defined]  # torch's stub lacks it
 
     def _write_file(self, *args: Any) -> None:
         self.cpu()._write_file(*args)
@@ -132,10 +159,16 @@ def _array(held: torch.UntypedStorage, dtype: torch.dtype, device: torch.device)
 
 def storage_of(view: View) -> JaxStorage:
     """The storage of a view; of all views that share, the same."""
-    root = view.storage.root
+    return _handle_of(view.storage.root)
+
+
+def _handle_of(root: Storage) -> JaxStorage:
     if root.handle is None:
-        root.handle = JaxStorage()
-        root.handle.arrays = root
+        # one of torch's that is on the device, for what asks it in C++, as `torch.tensor(storage)` does
+        handle: Any = torch._C._acc.create_empty_tensor((0,), torch.uint8).untyped_storage()
+        handle.__class__ = JaxStorage
+        handle.arrays, handle._number, handle._index = root, next(_numbers), 0
+        root.handle = handle
     return root.handle
 
 
@@ -146,7 +179,8 @@ def typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStora
         return typed(JaxStorage(size * dtype.itemsize, device=storage.device), dtype)
 
     found = torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
-    setattr(found, "_new_shared", new_shared)  # noqa: B010  # torch's own makes one by an allocator in C++
+    # torch's own makes one by an allocator in C++, and knows no class of storages but one
+    vars(found).update(_new_shared=new_shared, _new_wrapped_storage=lambda storage: typed(storage, dtype))
     return found
 
 

@@ -49,7 +49,7 @@ MADE: dict[str, Callable[[], Any]] = {
     "sparse of its parts": lambda: _coo(torch.zeros(1, 1, device="jax").long(), _rows()[0][0, :1], (2,)),
     "sparse gradient": lambda: _sparse_embedding().sum().backward(),
     "sparse, moved": lambda: torch.ones(2, 2).to_sparse().requires_grad_().to("jax"),
-    "compressed": lambda: torch.ones(2, 2).to_sparse_csr().requires_grad_().to("jax").sin(),
+    "compressed": lambda: _rows()[0].to_sparse_csr(),
     "oneDNN": lambda: _rows()[0].to_mkldnn(),
     "quantized": lambda: torch.quantize_per_tensor(_rows()[0], 0.1, 0, torch.qint8),
     "quantized, moved": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8).to("jax"),
@@ -61,6 +61,8 @@ def _outcome(make: Callable[[], Any]) -> str:
         return f"made a {type(make()).__name__}"
     except _REFUSED as error:
         return f"refused: {error}"
+    except Exception as error:
+        return f"raised {error!r}"
 
 
 def _tell() -> None:

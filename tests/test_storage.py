@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -176,3 +177,69 @@ def test_storages_are_made_on_the_device() -> None:
     assert torch.UntypedStorage(4, device="cpu").device == torch.device("cpu")
     with pytest.raises(RuntimeError, match="no such device"):
         torch.UntypedStorage(4, device="jax:99")
+
+
+def _seen(value: Any) -> Any:
+    """What can be compared of what a program returns."""
+    if isinstance(value, list | tuple):
+        return [_seen(v) for v in value]
+    if isinstance(value, torch.TypedStorage):
+        return "typed", value.device.type, value.dtype, value.tolist()
+    if isinstance(value, torch.UntypedStorage):
+        return "untyped", value.device.type, value.tolist()
+    if isinstance(value, torch.Tensor):
+        return value.device.type, value.dtype, value.tolist()
+    return value
+
+
+def _then(first: Any, second: Any) -> Any:
+    return [first, second]
+
+
+def _copied(a: Any, u: Any) -> Any:
+    b, v = copy.deepcopy([a, u])
+    v.fill_(0)
+    return a, b, v, b.untyped_storage().data_ptr() == v.data_ptr()
+
+
+# a tensor, its typed storage, its untyped one and its device, to what a program makes of them
+OF_STORAGES: dict[str, Callable[[Any, Any, Any, str], Any]] = {
+    "tensor": lambda a, s, u, d: torch.tensor(s, device=d),
+    "tensor where it is": lambda a, s, u, d: torch.tensor(s),
+    "tensor on the CPU": lambda a, s, u, d: torch.tensor(s, device="cpu"),
+    "tensor of bytes": lambda a, s, u, d: torch.tensor(u),
+    "as_tensor": lambda a, s, u, d: torch.as_tensor(s),
+    "asarray": lambda a, s, u, d: torch.asarray(s),
+    "new_tensor": lambda a, s, u, d: a.new_tensor(s),
+    "new tensor": lambda a, s, u, d: a.new(s),
+    "deepcopy": lambda a, s, u, d: _then(copy.deepcopy(s), copy.deepcopy(u)),
+    "deepcopy with the tensor": lambda a, s, u, d: _copied(a, u),
+    "deepcopy apart": lambda a, s, u, d: _then(copy.deepcopy(u).fill_(0), a),
+    "deepcopy of nothing": lambda a, s, u, d: copy.deepcopy(torch.empty(0, device=d).storage()),
+    "deepcopy of a copy": lambda a, s, u, d: copy.deepcopy(copy.deepcopy(s)),
+    "copy": lambda a, s, u, d: _then(copy.copy(s), copy.copy(u)),
+    "clone": lambda a, s, u, d: _then(s.clone(), u.clone()),
+    "clone apart": lambda a, s, u, d: _then(u.clone().fill_(0), a),
+    "to the CPU": lambda a, s, u, d: _then(s.to(device="cpu"), u.to(device="cpu")),
+    "to where it is": lambda a, s, u, d: _then(s.to(device=d), u.to(device=d) is u),
+    "dtypes": lambda a, s, u, d: [getattr(s, n)() for n in ("double", "half", "long", "bool", "bfloat16")],
+    "dtypes of bytes": lambda a, s, u, d: [getattr(u, n)() for n in ("float", "byte")],
+    "byteswap": lambda a, s, u, d: (u.byteswap(torch.float32), u, a.view(torch.uint8)),
+    "new": lambda a, s, u, d: u.new(),
+    "asked": lambda a, s, u, d: (u.is_shared(), s.is_pinned(), u.resizable(), len(s), s.nbytes(), bool(u)),
+    "set_": lambda a, s, u, d: torch.empty(0, device=d).set_(copy.deepcopy(u)),
+    "set_ of a part": lambda a, s, u, d: torch.empty(0, device=d).set_(u.clone(), 1, (2,), (1,)),
+    "set_ shares": lambda a, s, u, d: _then(torch.empty(0, device=d).set_(s).fill_(5), a),
+    "of another dtype": lambda a, s, u, d: torch.tensor(a.view(torch.int32).storage(), dtype=torch.int32, device=d),
+}
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("name", OF_STORAGES)
+def test_programs_see_in_storages_what_they_see_elsewhere(name: str) -> None:
+    seen = []
+    for device in ("cpu", "jax"):
+        a = torch.arange(1.0, 5.0).to(device)
+        found = _seen(OF_STORAGES[name](a, a.storage(), a.untyped_storage(), device))
+        seen.append(repr(found).replace("'jax'", "'cpu'"))
+    assert seen[1] == seen[0]

@@ -7,12 +7,14 @@ import copy
 import gc
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import pytest
 import torch
 import torch._dynamo
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import jaten_ops
@@ -234,3 +236,12 @@ def test_encoder_with_a_mask() -> None:
     expected = encoder(x, src_key_padding_mask=mask)
     got = encoder.to("jax")(x.to("jax"), src_key_padding_mask=mask.to("jax")).cpu()
     torch.testing.assert_close(got[~mask], expected[~mask])
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0), (2,), ()])
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+def test_programs_are_traced_for_tensors_of_any_size(mode: Any, shape: tuple[int, ...]) -> None:
+    """By `make_fx`, whose mode sees the functions that are called while it looks at a tensor."""
+    x = torch.ones(shape, device="jax")
+    graph = make_fx(lambda x: x + 1, tracing_mode=mode)(x)
+    assert "add" in graph.code and torch.equal(graph(x), x + 1)
