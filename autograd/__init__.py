@@ -5,6 +5,6 @@ if __name__ != "jaten_ops.autograd":
 
 from . import attention, formulas
 from .differentiability import vjp_spec
-from .function import is_transformed, leaf_like, make_autograd_kernel
+from .function import is_recorded, is_transformed, leaf_like, make_autograd_kernel
 
-__all__ = ["attention", "formulas", "is_transformed", "leaf_like", "make_autograd_kernel", "vjp_spec"]
+__all__ = ["attention", "formulas", "is_recorded", "is_transformed", "leaf_like", "make_autograd_kernel", "vjp_spec"]

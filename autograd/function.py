@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -11,8 +11,27 @@ from torch._functorch.autograd_function import enable_single_level_autograd_func
 from torch.autograd import forward_ad
 
 from jaten_ops.schema import OpSpec
+from jaten_ops.tracing import opaque
 
 _NOTHING = contextlib.nullcontext()
+
+
+class _Modes:
+    """Which gradients were recorded where an op was called.
+
+    torch switches both modes off while it calls what an `autograd.Function` consists of. A transform of torch.func is a
+    level of its own: below it the same op is recorded again, by the level around it, as the program's modes say.
+    """
+
+    __slots__ = ("_backward", "_forward")
+
+    def __init__(self) -> None:
+        self._backward, self._forward = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        with torch.set_grad_enabled(self._backward), forward_ad._set_fwd_grad_enabled(self._forward):
+            yield
 
 
 class Derivative(Protocol):
@@ -50,8 +69,9 @@ def _needs_grad(values: Sequence[Any], positions: Sequence[int]) -> bool:
 class _Call:
     """The values of a call without its tensors, which `autograd.Function` must see one by one."""
 
-    def __init__(self, values: Sequence[Any], positions: Sequence[int]) -> None:
+    def __init__(self, values: Sequence[Any], positions: Sequence[int], modes: _Modes | None = None) -> None:
         self.values = list(values)
+        self._modes = modes
         self.tensors: list[torch.Tensor | None] = []
         self.slices: dict[int, slice] = {}  # where the tensors of each argument are among all
         self._lists: set[int] = set()
@@ -68,6 +88,17 @@ class _Call:
     def take_tensors(self) -> list[torch.Tensor | None]:
         tensors, self.tensors = self.tensors, []
         return tensors
+
+    def in_its_modes(self) -> contextlib.AbstractContextManager[None]:
+        """For the length of a block the outer levels record what they recorded where the op was called."""
+        return _NOTHING if self._modes is None else self._modes.restored()
+
+    def at_its_level(self, tensors: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        """Tensors without the tangents of their own level, which in its modes would be pushed forward once more."""
+        if self._modes is None:
+            return tensors
+        # what `forward_ad.unpack_dual` calls at its level, which in a graph that is replayed it does not know
+        return [None if t is None else torch._VF._unpack_dual(t, level=0)[0] for t in tensors]
 
     def restore(self, tensors: Sequence[torch.Tensor | None]) -> list[Any]:
         values = list(self.values)
@@ -86,7 +117,7 @@ def make_function(spec: OpSpec, call: Callable[[Sequence[Any]], Any], derivative
         return i not in spec.nondifferentiable_outputs and (result.is_floating_point() or result.is_complex())
 
     def forward(made: _Call, *tensors: Any) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():
+        with torch._C._AutoDispatchBelowAutograd(), made.in_its_modes():
             results = call(made.restore(tensors))
         return tuple(results) if isinstance(results, list) else results
 
@@ -101,13 +132,12 @@ def make_function(spec: OpSpec, call: Callable[[Sequence[Any]], Any], derivative
         ctx.save_for_backward(*tensors, *(map(results.get, range(len(flat))) if derivative.needs_results else ()))
         ctx.save_for_forward(*tensors, *map(results.get, range(len(flat))))
 
-    def restored(ctx: Any) -> tuple[list[Any], list[Any]]:
-        tensors = ctx.saved_tensors
+    def restored(ctx: Any, tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         results = [ctx.numbers.get(i, r) for i, r in enumerate(tensors[ctx.inputs :])]
         return ctx.made.restore(tensors[: ctx.inputs]), results
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        values, results = restored(ctx)
+        values, results = restored(ctx, ctx.saved_tensors)
         needs = ctx.needs_input_grad[1:]
         slices = [ctx.made.slices[i] for i in diff_positions]
         mask = [any(needs[where]) for where in slices]
@@ -120,10 +150,14 @@ def make_function(spec: OpSpec, call: Callable[[Sequence[Any]], Any], derivative
         return tuple(out)
 
     def jvp(ctx: Any, _: None, *tangents: Any) -> Any:
-        if not spec.differentiable and any(t is not None for t in tangents):
+        if not spec.differentiable and ctx.differentiable and any(t is not None for t in tangents):
             raise NotImplementedError(f"derivative for {spec.name} is not implemented")  # as ATen says
-        values, results = restored(ctx)
-        primals = ctx.saved_tensors
+        with ctx.made.in_its_modes():
+            return push_forward(ctx, tangents)
+
+    def push_forward(ctx: Any, tangents: Sequence[Any]) -> Any:
+        primals = ctx.made.at_its_level(ctx.saved_tensors)
+        values, results = restored(ctx, primals)
         slices = [ctx.made.slices[i] for i in diff_positions]
         mask = [any(t is not None for t in tangents[where]) for where in slices]
         wanted = [
@@ -140,12 +174,8 @@ def make_function(spec: OpSpec, call: Callable[[Sequence[Any]], Any], derivative
                 out[i] = tangent
         return tuple(out) if returns_many else out[0]
 
-    body = {
-        "forward": staticmethod(forward),
-        "setup_context": staticmethod(setup_context),
-        "backward": staticmethod(backward),
-        "jvp": staticmethod(jvp),
-    }
+    # autograd calls them from C++, also between the graphs of a program, where Dynamo would compile what it sees
+    body = {fn.__name__: staticmethod(opaque(fn)) for fn in (forward, setup_context, backward, jvp)}
     return type(f"{spec.packet}_{spec.overload.partition('.')[2] or 'default'}", (torch.autograd.Function,), body)
 
 
@@ -161,6 +191,14 @@ def leaf_like(tensor: torch.Tensor) -> torch.Tensor:
         torch._C._functorch.set_inplace_requires_grad_allowed(before)
 
 
+def is_recorded(values: Iterable[Any]) -> bool:
+    """Whether autograd, or a transform of torch.func around, may differentiate what is computed of some values."""
+    if not torch.is_grad_enabled():
+        return False
+    requires = any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
+    return requires or torch._C._are_functorch_transforms_active()
+
+
 def is_transformed() -> bool:
     """Whether forward-mode differentiation or a transform of torch.func is at work, which tensors do not tell."""
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
@@ -170,7 +208,7 @@ def make_autograd_kernel(
     spec: OpSpec,
     bind: Callable[[Sequence[Any], dict[str, Any]], list[Any]],
     call: Callable[[Sequence[Any]], Any],
-    derivative: Derivative,
+    make_derivative: Callable[[], Derivative],
 ) -> Callable[..., Any]:
     """The op's kernel for the Autograd dispatch key.
 
@@ -178,7 +216,7 @@ def make_autograd_kernel(
         spec: the op.
         bind: turns a call's arguments into values in schema order.
         call: the op itself, on values in schema order.
-        derivative: of the op.
+        make_derivative: makes its derivative, when it is first needed.
     """
     names = [a.name for a in spec.arguments]
     tensor_positions = [i for i, a in enumerate(spec.arguments) if a.is_tensor]
@@ -195,9 +233,13 @@ def make_autograd_kernel(
                 return call(values)
         if apply is None:
             # Function's own `apply` hands over to torch.func, whose dispatch has brought the call here already
-            apply = super(torch.autograd.Function, make_function(spec, call, derivative)).apply  # type: ignore[misc]
-        made = _Call(values, tensor_positions)
-        with enable_single_level_autograd_function() if torch._C._are_functorch_transforms_active() else _NOTHING:
+            apply = super(torch.autograd.Function, make_function(spec, call, make_derivative())).apply  # type: ignore[misc]
+        if torch._C._are_functorch_transforms_active():
+            made = _Call(values, tensor_positions, _Modes())
+            with enable_single_level_autograd_function():
+                results = apply(made, *made.take_tensors())
+        else:
+            made = _Call(values, tensor_positions)
             results = apply(made, *made.take_tensors())
         return list(results) if returns_list else results
 

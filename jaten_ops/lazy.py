@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import threading
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import torch
 from .patches import replace
 
 _DEFINITIONS: dict[str, dict[str, Callable[[], Any]]] = {}
-_LOCK = threading.RLock()  # a second thread that asks for a packet waits until it is whole
+LOCK = threading.RLock()  # a second thread that asks for a packet waits until it is whole
 
 
 def _overload_order(packet: str) -> list[str]:
@@ -40,7 +41,10 @@ class _Namespace(torch._ops._OpNamespace):
     __module__ = "torch._ops"  # operators have it from here; FX and pickle import them by it
 
     def __getattr__(self, packet: str) -> Any:
-        with _LOCK:
+        with LOCK:
+            if packet.endswith("_vjp") and packet not in _DEFINITIONS:
+                with contextlib.suppress(AttributeError):
+                    getattr(self, packet.removesuffix("_vjp"))  # a gradient's own one is told of by its definition
             waiting = _DEFINITIONS.pop(packet, None)
             if waiting:
                 order = [o for o in _overload_order(packet) if o in waiting]

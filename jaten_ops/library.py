@@ -63,6 +63,9 @@ class _Derivative:
         self.needs_results = self._formula is not None
         self._asks = entry is not None and "wanted" in inspect.signature(entry.fn).parameters
         self._signature = Signature(spec)
+        # looked up here, since Dynamo traces what compiled autograd calls, and no lock
+        has_companion = spec.differentiable and self._formula is None and not spec.random
+        self._companion = _vjp_op(spec) if has_companion else None
 
     def pull_back(self, grads: Sequence[Any], values: list[Any], results: Sequence[Any], mask: list[bool]) -> list[Any]:
         if not self._spec.differentiable:
@@ -71,10 +74,10 @@ class _Derivative:
             wanted = self._selected(mask)
             by_name = self._formula(grads, values, results, **({"wanted": wanted} if self._asks else {}))
             return [by_name.get(n) for n in wanted]
-        if self._spec.random:
+        if self._companion is None:
             raise MissingGradientError(self._spec.name)
         args, kwargs = self._signature.split(values)
-        return _vjp_op(self._spec)(list(grads), mask, *args, **kwargs)
+        return self._companion(list(grads), mask, *args, **kwargs)
 
     def push_forward(
         self, tangents: Sequence[Any], values: list[Any], results: Sequence[Any], mask: list[bool]
@@ -87,12 +90,13 @@ class _Derivative:
             and isinstance(r, torch.Tensor)
             and (r.is_floating_point() or r.is_complex())
         ]
-        if self._formula is None and not self._spec.random:
+        if self._companion is not None:
             zeros = [torch.zeros_like(r) for r in outputs]
             transposed = _vjp_op(autograd.vjp_spec(self._spec))
             args, kwargs = self._signature.split(values)
             by_grads_only = [True] + [False] * len(mask)
             return transposed(list(tangents), by_grads_only, zeros, mask, *args, **kwargs)
+        recorded = autograd.is_recorded([*tree_leaves(values), *tangents])
         with torch.enable_grad():
             zeros = [autograd.leaf_like(r) for r in outputs]
             pulled = self._pulled(zeros, values, results, mask)
@@ -100,7 +104,9 @@ class _Derivative:
             if not pairs:
                 return zeros
             by, along = zip(*pairs, strict=True)
-            return torch.autograd.grad(by, zeros, along, allow_unused=True, materialize_grads=True)
+            return torch.autograd.grad(
+                by, zeros, along, create_graph=recorded, allow_unused=True, materialize_grads=True
+            )
 
     def _pulled(
         self, grads: Sequence[Any], values: list[Any], results: Sequence[Any], mask: list[bool]
@@ -121,11 +127,12 @@ class _Derivative:
 
 
 def _vjp_op(spec: OpSpec) -> torch._ops.OpOverload:
-    """The companion op of a differentiable op; that of a companion is defined at its first use."""
+    """The companion op of a differentiable op; one of a user's is defined at its first use."""
     companion = autograd.vjp_spec(spec)
-    if key_of(companion) not in registry.SPECS and "_vjp" in spec.packet:
-        op_of(spec)  # is defined first, if this is the first time that it is named
-        define_vjp(spec)
+    if spec.namespace != "jaten":
+        with lazy.LOCK:
+            if key_of(companion) not in registry.SPECS:
+                define_vjp(spec)
     return op_of(companion)
 
 
@@ -159,6 +166,8 @@ def define_vjp(spec: OpSpec) -> None:
     registry.KERNELS[key] = registry.Entry(vjp_kernel, "its kernel", entry.static if entry else frozenset())
     registry.FAKES[key] = registry.Entry(vjp_fake, "its kernel")
     register_op(companion)
+    if spec.namespace == "jaten":
+        lazy.when_named(autograd.vjp_spec(companion).overload, functools.partial(define_vjp, companion))
 
 
 def register_op(spec: OpSpec) -> None:
@@ -235,7 +244,7 @@ def _autograd_kernel(spec: OpSpec) -> Callable[..., Any]:
         args, kwargs = signature.split(values)
         return op(*args, **kwargs)
 
-    return autograd.make_autograd_kernel(spec, signature.bind, call, _Derivative(spec))
+    return autograd.make_autograd_kernel(spec, signature.bind, call, functools.partial(_Derivative, spec))
 
 
 def _by_device(spec: OpSpec, plain: OpKernel, on_jax: OpKernel) -> Callable[..., Any]:

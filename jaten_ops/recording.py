@@ -14,10 +14,11 @@ from torch.utils._pytree import tree_leaves
 
 from .patches import replace
 from .tensor import Tensor, is_traced
-from .tracing import is_faked_now
+from .tracing import is_faked_now, opaque
 
 
 def _recording(dispatch: Any) -> Any:
+    @opaque
     def record(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(t, Tensor) for t in types) and not is_faked_now():
             tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]

@@ -214,6 +214,34 @@ def test_compiled() -> None:
     assert_close(torch.compile(fn, backend="jaten", fullgraph=True)(x, y), torch.cat([x, y.sin()], 1))
 
 
+# of one element, a number of no dimension, and of Python's numbers
+NUMBERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "float": lambda t: t * 3.14,
+    "int": lambda t: 2 - t + 1,
+    "bool": lambda t: t * True,
+    "complex": lambda t: t * (1 + 2j),
+    "of integers": lambda t: t.long() * 2.5,
+    "half": lambda t: t.bfloat16() * 3.14 + 1,
+    "quotient": lambda t: 1 / t + torch.div(t, 0.3, rounding_mode="floor"),
+    "scaled": lambda t: torch.add(t, 3, alpha=2),
+    "chosen": lambda t: torch.where(t > 0, t, 0.1),
+    "interpolated": lambda t: torch.lerp(t, t * 2, 0.3),
+    "written": lambda t: t.clone().mul_(3.0).add_(1).div_(2),
+    "gradient": torch.func.grad(lambda t: (t.sin() * 2.5 + 1) / 3),
+    "tangent": lambda t: torch.func.jvp(lambda s: s * 2.5 / 3, (t,), (t * 2,))[1],
+    "batch of a batch": lambda t: torch.vmap(lambda s: 2 * s + 1)(torch.stack([t, t])),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_compiled_numbers(device: str) -> None:
+    def each(a: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {name: torch.vmap(fn)(a) for name, fn in NUMBERS.items()}
+
+    got = torch.compile(each, backend="jaten", fullgraph=True)(x[0].to(device))
+    assert_close({name: value.cpu() for name, value in got.items()}, each(x[0]))
+
+
 def test_compiled_randomness() -> None:
     fn = torch.compile(torch.vmap(lambda a: jaten.rand_like(a), randomness="different"), backend="jaten")
     one, two, _ = fn(x)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -41,11 +42,16 @@ class _KernelNode:
         self._signature = Signature(spec)
         self._call = KernelCall(spec, kernel_of(node, registry.KERNELS[key].fn))
         self._values = self._signature.bind(node.args, node.kwargs)
+        kinds = [spec.arguments[i].type for i in self._signature.kernel_positions]
+        self._tensors = [n for n, kind in enumerate(kinds) if kind in ("Tensor", "Tensor?")]
         self._is_own = spec.namespace == "jaten"
         self.draws = spec.draws(self._values)
 
     def run(self, read: Callable[[Any], Any], key: jax.Array | None, size_of: SizeOf) -> Any:
         values = [freeze(read(self._values[i])) for i in self._signature.kernel_positions]
+        for n in self._tensors:  # the graph has a number as it is where ATen makes a tensor of it that promotes as one
+            if isinstance(values[n], bool | int | float | complex):
+                values[n] = jnp.asarray(values[n])
         if not self.draws:  # a kernel may take one that it uses for other arguments
             key = jax.random.key(0, impl=prng.IMPL) if self._spec.random else None
         elif key is not None:
