@@ -73,16 +73,31 @@ _ARRAYS = (jax.Array, np.ndarray, np.number, np.bool_)
 
 
 def as_jax(program: Callable[..., Any], *, mutable: bool = False) -> Callable[..., Any]:
-    """A torch function or module as a function of `jax.Array`s, for `jax.jit`, `grad`, `vmap`, `checkpoint`.
+    """A torch function or module as a function of `jax.Array`s, for `jax.jit`, `grad`, `vmap`, `checkpoint`, `scan`.
+
+    Its derivatives, of any order, are what torch's autograd says: `detach`, `no_grad` and hooks count, and so do the
+    backward of an `autograd.Function` and ATen's gradients at ties and zeros. `jax.jvp` is the transpose of that.
 
     Args:
         program: a function of tensors; or a module, whose parameters and buffers become the first argument, a dict of
-            arrays by their names (`to_jax(dict(module.to("jax").state_dict()))`).
+            arrays by their names (`to_jax(dict(module.to("jax").state_dict()))`). A parameter that does not require
+            gradients has none. Names of one parameter are one: the first that is given has its value, and its gradient
+            stands at each.
+        mutable: whether the function of a module returns a pair, of its result and the dict of its buffers as they are
+            then. Else what the module writes to buffers goes nowhere.
 
     Returns:
         The function. Its keyword argument `key`, a PRNG key of JAX, seeds random operators: without one they raise
         RuntimeError, so that no draw is baked into a compiled program. What ATen refuses for the values of tensors
-        (an index out of range) is not refused where JAX traces.
+        (an index out of range) is not refused where JAX traces. What torch compiles inside runs as it is written.
+
+    Raises:
+        UnsupportedInputError: where JAX traces, the program reads the value of a tensor, writes to one that is not an
+            argument, keeps one after the call, or reads an array that JAX traces elsewhere.
+
+    Example:
+        >>> jax.grad(jaten_ops.as_jax(lambda x: (x * x.detach()).sum()))(jnp.arange(3.0))
+        Array([0., 1., 2.], dtype=float32)
     """
     call = torch_functions.of_module(program, mutable) if isinstance(program, torch.nn.Module) else program
 

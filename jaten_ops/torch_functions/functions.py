@@ -72,6 +72,16 @@ def traced(fn: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
     return closed
 
 
+def self_contained(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """A program as it is; UnsupportedInputError if arrays are among its constants that JAX traces outside of it."""
+    if any(isinstance(c, jax.core.Tracer) for c in closed.consts):
+        raise UnsupportedInputError(
+            "a torch function that JAX traces", "one that reads an array that JAX traces and that is no argument of it",
+            "one that is given the array as an argument: torch would take it for a constant",
+        )  # fmt: skip
+    return closed
+
+
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
@@ -141,7 +151,7 @@ class TorchFunction:
                 found.append(split)
                 return [*outs, *needed]
 
-            program = traced(forward, avals)
+            program = self_contained(traced(forward, avals))
             self._splits[key] = Split(program, found[0].backward, found[0].by, found[0].kept)
         return self._splits[key]
 

@@ -19,7 +19,7 @@ from jax.interpreters import ad, batching, mlir
 
 from jaten_ops.x64 import Enabled
 
-from .functions import Batch, BatchedFunction, Function, Split, TorchFunction, evaluated, spread, traced
+from .functions import Batch, BatchedFunction, Function, Split, TorchFunction, evaluated, self_contained, spread, traced
 from .linear import transposed
 
 
@@ -73,7 +73,7 @@ class Whole:
 
     @functools.cached_property
     def program(self) -> ClosedJaxpr:
-        return traced(self.function.evaluate, self.given)
+        return self_contained(traced(self.function.evaluate, self.given))
 
     @property
     def results(self) -> int:
