@@ -18,7 +18,7 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.tensor import array_of, from_array
-from jaten_ops.x64 import Enabled
+from jaten_ops.x64 import tracing
 
 from .autograd import FlatFunction, conjugated, gradients, is_continuous, pulled_back, pushed_forward, run
 from .door import inside
@@ -62,7 +62,7 @@ class Function(Protocol):
 def traced(fn: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
     """A function's program; UnsupportedInputError where it reads values, or arrays that JAX traces elsewhere."""
     try:
-        with Enabled(), none_kept():
+        with tracing(), none_kept():
             closed = jax.make_jaxpr(fn)(*map(_struct, avals))
     except jax.errors.ConcretizationTypeError as error:
         raise UnsupportedInputError(
@@ -91,7 +91,7 @@ def _struct(aval: Any) -> Any:
 
 
 def evaluated(closed: ClosedJaxpr, arrays: Sequence[Any]) -> list[Any]:
-    with Enabled():
+    with tracing():
         return list(jaxpr_as_fun(closed)(*arrays))
 
 

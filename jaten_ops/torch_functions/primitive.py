@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jaten_ops.x64 import Enabled
+from jaten_ops.x64 import tracing
 
 from .functions import Batch, BatchedFunction, Function, Split, TorchFunction, evaluated, self_contained, spread, traced
 from .linear import transposed
@@ -56,7 +56,7 @@ class Program(Protocol):
 
 
 def bind(program: Program, *arrays: Any) -> list[Any]:
-    with Enabled():
+    with tracing():
         return program_p.bind(*arrays, program=program)
 
 
@@ -155,7 +155,7 @@ class Linear:
         if self.backward:
             return evaluated(self.split.backward, [*kept, *carried])
 
-        with Enabled():
+        with tracing():
             return transposed(self.split.backward, kept, carried)
 
     def _cotangents(self) -> list[Any]:
@@ -187,7 +187,7 @@ class Batched:
         return BatchedFunction(self.one.function, Batch(self.batch.size, flags, self.batch.results[: self.results]))
 
     def evaluate(self, *arrays: Any) -> list[Any]:
-        with Enabled():
+        with tracing():
             return self.batch.mapped(self.one.evaluate)(*arrays)
 
     def avals(self, given: Sequence[Any]) -> list[Any]:
