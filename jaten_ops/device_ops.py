@@ -40,6 +40,7 @@ from .tensor import (
 )
 from .tracing import is_traced_now, out_of_sight
 from .view_ops import strides_in, strides_kept, strides_resized
+from .watching import WATCHERS, watcher
 
 _aten = torch.ops.aten
 
@@ -195,7 +196,9 @@ def _lift_fresh(tensor: torch.Tensor) -> torch.Tensor:
 def _local_scalar_dense(tensor: torch.Tensor) -> Any:
     if is_traced(tensor):
         return torch.ops.aten._local_scalar_dense(to_carrier(tensor))
-    return array_of(tensor).item()
+    array = array_of(tensor)
+    watched = watcher() if WATCHERS else None
+    return array.item() if watched is None else watched.read(array)
 
 
 def _linalg_check_errors(info: torch.Tensor, api_name: str, *, is_matrix: bool) -> None:

@@ -35,6 +35,7 @@ from .schema import VARIANTS
 from .tensor import CLASSES, HANDLERS, Tensor, array_of, exchange, has_values, make_handler, may_leave
 from .torch_functions import control_flow
 from .tracing import is_traced_now, keep_out_of_constants, opaque
+from .watching import WATCHERS, met
 
 _aten = torch.ops.aten
 _ATEN = torch.library.Library("aten", "IMPL")
@@ -75,6 +76,8 @@ def _factory(overload: str) -> Callable[..., Any]:
     special = HANDLERS.get(operator_of(overload, "aten"))
 
     def make(*args: Any, **kwargs: Any) -> Any:
+        if WATCHERS:
+            args, kwargs = met(args, kwargs)  # type: ignore[assignment]  # a sequence is as good as a tuple
         return (special or functional(overload))(*args, **kwargs)
 
     return opaque(make)

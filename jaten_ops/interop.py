@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map_only
 from . import bridge, custom, device, torch_functions
 from .errors import UnsupportedInputError
 from .tensor import array_of, from_array
+from .watching import WATCHERS, met
 from .x64 import Enabled
 
 
@@ -64,6 +65,8 @@ def to_jax(tree: Any) -> Any:
     def one(tensor: torch.Tensor) -> jax.Array:
         if tensor.device.type != "jax":
             raise UnsupportedInputError("tensor", f"one on {tensor.device}", "one on jax; move it with .to('jax')")
+        if WATCHERS:
+            met((tensor,), None)
         return array_of(tensor)
 
     return tree_map_only(torch.Tensor, one, tree)

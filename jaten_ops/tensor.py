@@ -26,6 +26,7 @@ from .patches import replace
 from .storage import TracedStorage, reduced, storage_of, typed
 from .subclasses import Counterparts
 from .tracing import is_recording, opaque, unrecorded
+from .watching import WATCHERS, made, met
 from .x64 import Enabled
 
 Handler = Callable[..., Any]
@@ -246,6 +247,8 @@ class Tensor(torch.Tensor):
         if len(types) > 1 and not all(issubclass(t, _KNOWN) for t in types):
             return NotImplemented  # a class that runs operators itself, as jagged nested tensors do
         handler = _BY_IDENTITY.get(id(func)) or make_handler(func)
+        if WATCHERS:
+            args, kwargs = met(args, kwargs)
         if is_recording():
             return (RECORDED.get(func) or functools.partial(unrecorded, handler))(*args, **kwargs or {})
         return handler(*args, **kwargs) if kwargs else handler(*args)
@@ -295,6 +298,8 @@ def from_array(array: jax.Array) -> Tensor:
     give(self, held)
     if aliasing.WATCHES:
         _tell(self)
+    if WATCHERS:
+        made(self)
     return self
 
 
@@ -315,6 +320,8 @@ def from_view(view: View, dtype: torch.dtype) -> Tensor:
     give(self, held)
     if aliasing.WATCHES:
         _tell(self)
+    if WATCHERS:
+        made(self)
     return self
 
 
@@ -461,12 +468,15 @@ _MOST_NUMBERS = 512
 
 def number(value: Any) -> Any:
     """A Python number as an operand: the same array each time, which JAX takes faster than the number."""
-    found = _NUMBERS.get(type(value), {}).get(value)
+    known = _NUMBERS.get(type(value))
+    if known is None:
+        return value
+    found = known.get(value)
     return _number(value) if found is None else found
 
 
 def _number(value: Any) -> Any:
-    if type(value) not in _NUMBERS or not value:  # 0.0 and -0.0 are one key
+    if not value:  # 0.0 and -0.0 are one key
         return value
     with Enabled():
         array = jnp.asarray(value)

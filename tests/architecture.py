@@ -28,6 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "foreign",
         "streams",
         "jitted",
+        "watching",
     ),
     ("engine", "parameters", "random"),
     ("registry", "bridge", "device", "lazy", "aliasing"),

@@ -1,0 +1,257 @@
+"""A step run on traced arrays: what it reads becomes an operand, what it changes a result.
+
+Storages get a traced array when an operator first meets them, and their own back when the capture ends. So nothing need
+be named beforehand, and what nobody named is read anew at each call, and written, all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from threading import get_ident
+from typing import Any, NamedTuple
+
+import jax
+import torch
+from jax.extend import core
+from torch.utils.weak import TensorWeakRef
+
+from .. import bridge
+from ..aliasing import Storage
+from ..errors import UnsupportedInputError
+from ..tensor import Tensor, from_array, is_traced
+from ..watching import WATCHERS
+from .numbers import Conditions, Number, node_of, refusal, symbol
+
+operand = core.Primitive("jaten_operand")
+"""An operand of the program, which is bound where it is first met. No program that is compiled has it."""
+
+
+@operand.def_abstract_eval
+def _(*, index: int, aval: Any) -> Any:
+    return aval
+
+
+weakened = core.Primitive("jaten_weakened")
+"""An array of one element as a number, which leaves others their dtype; as `operand` in no program that is compiled."""
+
+
+@weakened.def_abstract_eval
+def _(array: Any) -> Any:
+    return jax.core.ShapedArray((), array.dtype, weak_type=True)
+
+
+class Source(NamedTuple):
+    """Where a call of the program finds an operand.
+
+    Attributes:
+        kind: "held" (a tensor of the holders), "given" (an argument), "grad" (the gradient of a leaf), "met" (a tensor
+            that no holder has), "storage" (one that no tensor is left of), "cpu" (a tensor in torch's memory),
+            "constant" (an array), "number" (of a group of parameters), "seed".
+        what: its index, or it itself.
+    """
+
+    kind: str
+    what: Any
+
+
+class Lifted(NamedTuple):
+    """A storage that has a traced array for the time being."""
+
+    storage: Storage
+    array: jax.Array
+    traced: Any
+    operand: int
+
+
+class Capture:
+    """What is known of a step while it is traced.
+
+    Args:
+        sources: where storages are found that can be foreseen, by the `id` of the storage.
+        values: those of the numbers.
+    """
+
+    def __init__(self, sources: dict[int, Source], values: Sequence[float]) -> None:
+        self._foreseen = sources
+        self.conditions = Conditions(values)
+        self.operands: list[tuple[Source, Any]] = []
+        self.lifted: dict[int, Lifted] = {}
+        self.born: dict[int, TensorWeakRef] = {}
+        self._born_storages: dict[int, Storage] = {}
+        self._moved: dict[int, tuple[TensorWeakRef, torch.Tensor]] = {}
+        self.leaves: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        self.reads_numbers = 0  # in how many optimizers the step is, whose reads are numbers of the program
+        self._answers: list[bool] = []
+        self._first: dict[int, Any] = {}
+        self._trace: Any = None
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """For the length of a block, under JAX's trace, this thread's tensors are watched."""
+        with core.take_current_trace() as self._trace, core.set_current_trace(self._trace):
+            WATCHERS[get_ident()] = self
+            try:
+                yield
+            finally:
+                del WATCHERS[get_ident()]
+
+    def bind(self, source: Source, aval: Any) -> Any:
+        """The traced array of a new operand, also where a part of the program is traced by itself."""
+        with core.set_current_trace(self._trace):
+            traced = operand.bind(index=len(self.operands), aval=aval)
+        self.operands.append((source, aval))
+        return traced
+
+    def outermost(self, fn: Callable[[], Any]) -> Any:
+        """What a function computes, in the program itself and not in a part that is traced by itself."""
+        with core.set_current_trace(self._trace):
+            return fn()
+
+    # what happens to tensors
+
+    def met(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+        target = args[0] if args else None
+        if isinstance(target, torch.Tensor) and target.device.type != "jax" and len(args) > 1:
+            if any(isinstance(a, Tensor) for a in args[1:]) and target.dim():
+                raise refusal(f"it is copied to {target.device}")
+        device = kwargs.get("device")
+        if device is not None and isinstance(target, Tensor) and torch.device(device).type not in ("jax", "meta"):
+            raise refusal(f"it is moved to {device}")
+        return [self._one(a) for a in args], {k: self._one(v) for k, v in kwargs.items()}
+
+    def _one(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if type(value) in (list, tuple):
+            return [self._one(v) for v in value]
+        number = node_of(value) if type(value) is torch.SymFloat else None
+        return value if number is None else number.array
+
+    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, Tensor):
+            self.lift(tensor)
+        elif tensor.device.type == "cpu" and type(tensor) in (torch.Tensor, torch.nn.Parameter):
+            return self._from_cpu(tensor)
+        return tensor
+
+    def lift(self, tensor: torch.Tensor) -> None:
+        """Gives the storage of a tensor a traced array, if it has one with values from before the capture."""
+        if is_traced(tensor):
+            return
+        root = tensor.view_of_arrays.storage.root  # type: ignore[attr-defined]  # it is on the device
+        if id(root) in self.lifted or id(root) in self._born_storages:
+            return
+        array = root.array
+        if isinstance(array, jax.core.Tracer):  # one that is born of another's view
+            self._born_storages[id(root)] = root
+            return
+        source = self._foreseen.get(id(root))
+        if source is None:
+            source = Source("met", (TensorWeakRef(tensor), root))
+        if tensor.requires_grad and tensor.is_leaf and id(tensor) not in self.leaves:
+            self.leaves[id(tensor)] = tensor, tensor.grad
+        index = len(self.operands)
+        traced = self.bind(source, jax.core.ShapedArray(array.shape, array.dtype))
+        self.lifted[id(root)] = Lifted(root, array, traced, index)
+        root.put(traced)
+
+    def _from_cpu(self, tensor: torch.Tensor) -> torch.Tensor:
+        known = self._moved.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        array = bridge.borrow(tensor.detach().clone(memory_format=torch.contiguous_format))
+        traced = self.bind(
+            Source("cpu", (TensorWeakRef(tensor), tensor._version, array)),
+            jax.core.ShapedArray(array.shape, array.dtype),
+        )
+        moved = from_array(traced)
+        self._moved[id(tensor)] = TensorWeakRef(tensor), moved
+        return moved
+
+    def made(self, tensor: torch.Tensor) -> None:
+        root = tensor.view_of_arrays.storage.root  # type: ignore[attr-defined]  # it is on the device
+        self.born[id(tensor)] = TensorWeakRef(tensor)
+        if id(root) not in self.lifted and (root.version == 0 or isinstance(root.array, jax.core.Tracer)):
+            self._born_storages.setdefault(id(root), root)
+            self._first.setdefault(id(root), root.array)
+
+    @contextlib.contextmanager
+    def answering(self, *answers: bool) -> Iterator[None]:
+        """The next values that the step asks for, which the caller has provided for both."""
+        self._answers = list(answers)
+        try:
+            yield
+        finally:
+            self._answers = []
+
+    def storages(self) -> Iterator[tuple[int, Storage]]:
+        """Those that have traced arrays now."""
+        yield from ((key, found.storage) for key, found in list(self.lifted.items()))
+        yield from list(self._born_storages.items())
+
+    def first(self, root: Storage) -> Any:
+        """What a storage was made with."""
+        return self._first.get(id(root))
+
+    def read(self, array: Any) -> Any:
+        """A value that the step asks for: in an optimizer a number of the program, elsewhere an error."""
+        if not isinstance(array, jax.core.Tracer):
+            return array.item()
+        if self._answers:
+            return self._answers.pop(0)
+        if not self.reads_numbers or not jax.numpy.issubdtype(array.dtype, jax.numpy.floating):
+            raise refusal("item(), bool() or float()")
+        with core.set_current_trace(self._trace):
+            weak = weakened.bind(jax.lax.convert_element_type(array.reshape(()), "float64"))
+        return symbol(Number(None, lambda: weak, self.conditions))
+
+    def number(self, index: int) -> torch.SymFloat:
+        """One of the numbers of groups, which becomes an operand when it is first computed with."""
+        aval = jax.core.ShapedArray((), "float64", weak_type=True)
+        number = Number(
+            lambda values: values[index], lambda: self.bind(Source("number", index), aval), self.conditions
+        )
+        return symbol(number)
+
+    # what is left
+
+    def is_born(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor was made in the capture."""
+        found = self.born.get(id(tensor))
+        return found is not None and found() is tensor
+
+    def survivors(self) -> list[torch.Tensor]:
+        """The tensors made in the capture that something still has."""
+        return [tensor for ref in self.born.values() if (tensor := ref()) is not None]
+
+    def is_own(self, root: Storage) -> bool:
+        """Whether a storage was made in the capture."""
+        return id(root) in self._born_storages
+
+    def written(self) -> list[Lifted]:
+        return [found for found in self.lifted.values() if found.storage.array is not found.traced]
+
+    def is_moved(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor stands for one in torch's memory."""
+        return any(moved is tensor for _, moved in self._moved.values())
+
+    def forget_moved(self) -> None:
+        """Lets go of the tensors that stand for those in torch's memory."""
+        self._moved.clear()
+
+    def restore(self) -> None:
+        """Gives the storages their own arrays back."""
+        for found in self.lifted.values():
+            found.storage.put(found.array)
+        for leaf, gradient in self.leaves.values():
+            if leaf.grad is not gradient:
+                leaf.grad = gradient
+
+
+def check_given(tensor: torch.Tensor) -> None:
+    """Raises for an argument that the program cannot take."""
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise UnsupportedInputError(
+            "an argument of the step", "a tensor that a graph was recorded for", "x.detach(): the step ends there"
+        )

@@ -1,0 +1,69 @@
+"""Which names a step's code mentions: what it can reach, without running it."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+_LIBRARIES = frozenset({"torch", "jax", "jaxlib", "numpy", "jaten_ops", "pytest", "_pytest"}) | sys.stdlib_module_names
+_LOOKED_INTO = ("torch.optim", "torch.amp", "torch.nn", "torch.utils")  # whose objects hold state of a step
+
+
+def is_library(module: str | None) -> bool:
+    """Whether what a module defines is nobody's state: torch, JAX, Python itself."""
+    return (module or "").partition(".")[0] in _LIBRARIES - {"__main__"}
+
+
+def holds_state(cls: type) -> bool:
+    """Whether objects of a class are looked into: those of the user's and some of torch's."""
+    module = getattr(cls, "__module__", "") or ""
+    return not is_library(module) or module.startswith(_LOOKED_INTO)
+
+
+def names_in(code: types.CodeType) -> Iterator[str]:
+    """Attributes, globals and free variables that a function and those defined in it mention."""
+    yield from code.co_names
+    yield from code.co_freevars
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from names_in(constant)
+
+
+def function_of(value: Any) -> types.FunctionType | None:
+    """The function in Python that a descriptor of a class stands for."""
+    if isinstance(value, property):
+        value = value.fget
+    value = getattr(value, "__func__", value)
+    return value if isinstance(value, types.FunctionType) else None
+
+
+_ALWAYS = frozenset({"forward", "__call__"})
+_BASES = frozenset({"torch.nn.modules.module", "torch.optim.optimizer"})  # which set attributes of all kinds
+
+
+class Names:
+    """The names that the code met so far mentions; what is called by a name is looked into when it is met."""
+
+    def __init__(self) -> None:
+        self.known: set[str] = set()
+        self._read: set[int] = set()
+        self._kept: list[Any] = []  # so that no `id` is used again
+
+    def add(self, fn: types.FunctionType) -> None:
+        if id(fn.__code__) not in self._read:
+            self._read.add(id(fn.__code__))
+            self._kept.append(fn.__code__)
+            self.known.update(names_in(fn.__code__))
+
+    def add_methods(self, cls: type) -> None:
+        """Of a class the methods that are called by a name."""
+        for base in cls.__mro__:
+            if base.__module__ in _BASES or base.__module__ == "builtins":
+                continue
+            for name, value in vars(base).items():
+                if name in self.known or name in _ALWAYS:
+                    fn = function_of(value)
+                    if fn is not None:
+                        self.add(fn)

@@ -1,0 +1,219 @@
+"""`compile_step`: which program a call takes, and when the step is traced anew."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from ..dispatch import borrowed_copy
+from ..errors import UnsupportedInputError
+from ..progress import announced
+from ..tensor import Tensor, from_array, shared_view
+from ..tracing import is_traced_now, opaque
+from ..watching import watcher
+from ..x64 import Enabled
+from .capture import check_given
+from .code import Names
+from .holders import Reach, difference
+from .numbers import refusal
+from .optimizers import LateOptimizer, settle
+from .program import Executables, Program
+from .trace import Trace, require_on_device
+
+_log = logging.getLogger("jaten_ops.step")
+
+_ONE_AT_A_TIME = threading.RLock()  # steps may share what they write to, and a traced one has tracers in its tensors
+_WARNED_AT = 4  # compiles of one step
+_MOST_TEXTS = 16  # executables of programs that are traced again at each call
+
+
+def compile_step(step: Callable[..., Any], *holders: Any) -> Callable[..., Any]:
+    """A training step as one executable: forward, `backward()`, clipping, the optimizer, all that it does.
+
+    The first call runs `step` as it is, so that optimizers make their state. The second traces it, and each new
+    combination of argument shapes, flags and `training` does again. What the step writes to tensors is written, in
+    place and without a second copy of them; what it stores in attributes, dicts and lists is stored. Modules,
+    optimizers, scalers and other tensors are found where the step's code names them.
+
+    Floats of an optimizer's groups (`lr`, `momentum`, `betas`, `weight_decay`) are operands: a schedule that changes
+    them between calls compiles nothing. Integers and flags, and numbers elsewhere, are part of the program. Counts
+    that optimizers keep on the CPU move to the device.
+
+    A step that changes Python objects (appends to a list, counts in an attribute that it reads) is traced again at each
+    call, and a warning says so: return such values instead. End the step with `zero_grad()` if the gradients are not
+    needed after it: then they never leave the executable.
+
+    Args:
+        step: takes and returns tensors, in any structure, and what else it likes. It must not read values (`item()`,
+            `if loss > 1:`). Tensors on the CPU that it is given are moved to the device.
+        holders: modules, optimizers and others that the step reaches in a way that its code does not show.
+
+    Returns:
+        A function of the same arguments, whose results have no graph. Calls from several threads run one after
+        another. If the step raises, tensors, optimizers and attributes are as they were before the call. What ATen
+        refuses for the values of tensors (an index out of range) is raised after the step.
+
+    Raises:
+        UnsupportedInputError: a module is on another device, or the step reads a value.
+    """
+    return Step(step, holders)
+
+
+class Step:
+    """What `compile_step` returns."""
+
+    def __init__(self, step: Callable[..., Any], holders: Sequence[Any]) -> None:
+        self._step = step
+        self._holders = list(holders)
+        self._names = Names()
+        self._programs: dict[Any, list[Program]] = {}
+        self._signatures: dict[Any, int] = {}
+        self._structures: dict[int, Any] = {}
+        self._executables: Executables = {}
+        self._reach: Reach | None = None
+        self._id = -1
+        self._warm = False
+        self._compiles = self._repeats = 0
+        self._last: Any = None
+
+    @opaque
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if watcher() is not None or is_traced_now():  # a part of another program
+            return self._step(*args, **kwargs)
+        with _ONE_AT_A_TIME:
+            leaves, structure = tree_flatten((args, kwargs))
+            given = [_moved(v) if isinstance(v, torch.Tensor) else v for v in leaves]
+            if self._warm:
+                return self._call(given, structure)
+            args, kwargs = tree_unflatten(given, structure)
+            result = self._step(*args, **kwargs)
+            self._warm = True
+            return result
+
+    def _call(self, given: list[Any], structure: Any) -> Any:
+        reach = self._reach
+        if reach is None or not reach.is_current():
+            reach = self._look(given)
+        values = reach.numbers()
+        described = tuple([_described(v, reach) for v in given])
+        gradients = [t.grad is not None for t in reach.leaves]
+        gradients += [v.grad is not None for v in given if isinstance(v, torch.Tensor) and v.requires_grad]
+        key = self._id, structure, described, tuple(gradients), _settings()
+        for program in self._programs.get(key, ()):
+            operands = program.operands(reach, given, values)
+            if operands is not None:
+                return program(operands, reach, given, values)
+        return self._trace(key, reach, given, structure, values)
+
+    def _look(self, given: Sequence[Any]) -> Reach:
+        """What the step reaches now."""
+        for value in given:
+            known = any(value is holder for holder in self._holders)
+            if isinstance(value, torch.nn.Module | torch.optim.Optimizer | torch.amp.GradScaler) and not known:
+                self._holders.append(value)
+        reach = self._reached()
+        if settle(reach):
+            reach = self._reached()
+        require_on_device(reach)
+        signature = reach.signature()
+        self._id = self._signatures.setdefault(signature, len(self._signatures))
+        self._structures[self._id] = signature
+        self._reach = reach
+        return reach
+
+    def _reached(self) -> Reach:
+        return Reach(self._step, self._holders, self._names)
+
+    def _trace(self, key: Any, reach: Reach, given: list[Any], structure: Any, values: list[float]) -> Any:
+        for value in given:
+            if isinstance(value, torch.Tensor):
+                check_given(value)
+        try:
+            with Enabled(), announced("a step"):
+                trace = Trace(self._step, reach, self._reached, given, structure, values)
+                try:
+                    program = Program(trace, reach, given, self._executables)
+                    operands = program.operands(reach, given, values)
+                    assert operands is not None, "a program does not fit what it was traced with"
+                    results = program(operands, reach, given, values)
+                except BaseException:
+                    reach.restore()
+                    raise
+        except LateOptimizer as late:
+            self._holders.append(late.optimizer)
+            self._reach = None
+            return self._call(given, structure)
+        except jax.errors.ConcretizationTypeError as error:
+            raise refusal(str(error).partition("\n")[0]) from error
+        self._tell(key, program)
+        if program.repeats:
+            self._programs.setdefault(key, []).append(program)
+        while len(self._executables) > _MOST_TEXTS:
+            self._executables.pop(next(iter(self._executables)))
+        return results
+
+    def _tell(self, key: Any, program: Program) -> None:
+        """Logs a compile; warns of the fourth, and of a step that has to be traced again and again."""
+        self._compiles += 1
+        name = getattr(self._step, "__qualname__", type(self._step).__name__)
+        why = "the first" if self._last is None else self._what_changed(key)
+        self._last = key
+        _log.info("%s: compile %d: %s", name, self._compiles, why)
+        if not program.repeats:
+            self._repeats += 1
+            if self._repeats == 3:  # what it makes once, it makes in a call or two
+                _log.warning(
+                    "%s is traced again at each call, which is slow, since %s. Python does not run in a compiled step:"
+                    " return such values from the step and keep them there.",
+                    name, "; ".join(program.trace.effects),
+                )  # fmt: skip
+        elif self._compiles - self._repeats == _WARNED_AT:
+            _log.warning(
+                "%s is compiled the %dth time: %s. Give what changes as a tensor, or pad to one shape.",
+                name, self._compiles, why,
+            )  # fmt: skip
+
+    def _what_changed(self, key: Any) -> str:
+        old, new = self._last, key
+        if old[0] != new[0]:
+            before, after = self._structures[old[0]], self._structures[new[0]]
+            found = difference(before[0], after[0])
+            return found if found != "nothing" else difference(before[1:], after[1:])
+        names = "", "the structure of the arguments", "arguments", "which gradients there are", "settings"
+        for what, a, b in zip(names, old, new, strict=True):
+            if a != b:
+                return f"{what}: {a} is now {b}"
+        return "numbers of a group that are compared, or tensors that no holder has"
+
+
+def _moved(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that the step is given, on the device."""
+    if tensor.device.type != "cpu":
+        return tensor
+    return from_array(borrowed_copy(tensor)).requires_grad_(tensor.requires_grad)
+
+
+def _described(value: Any, reach: Reach) -> Any:
+    """What of an argument is part of the program."""
+    if isinstance(value, torch.Tensor):
+        view = shared_view(value) if isinstance(value, Tensor) else None
+        lies = None
+        if view is not None:
+            at = next((i for i, root in enumerate(reach.roots) if root is view.storage.root), None)
+            lies = (at, view.offset, None if view.is_row_major() else view.strides())
+        return value.shape, value.dtype, value.requires_grad, lies
+    if value.__hash__ is None:
+        raise UnsupportedInputError("an argument of the step", type(value).__name__, "a tensor or a hashable value")
+    return type(value), value
+
+
+def _settings() -> Any:
+    """What of torch's state is part of a program."""
+    autocast = torch.is_autocast_enabled("jax"), torch.get_autocast_dtype("jax")
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), autocast

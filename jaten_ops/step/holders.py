@@ -1,0 +1,373 @@
+"""What a step can reach: tensors, the containers that they are in, and the values that decide what it does.
+
+The walk starts at the holders that the caller names and at what the step's code names: closures, globals, defaults,
+attributes of `self`. It goes through modules, optimizers, other objects and collections. Of objects it sees the
+attributes whose names the code mentions, so that a counter which only the training loop reads is none of the step's.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from operator import call, getitem, is_, itemgetter
+from typing import Any, NamedTuple
+
+import torch
+
+from ..aliasing import Storage, View
+from ..errors import UnsupportedInputError
+from ..tensor import Tensor
+from .code import Names, function_of, holds_state, is_library
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, enum.Enum)
+_MOST_ITEMS = 64  # of a collection whose plain items are watched one by one
+_MOST_PLACES = 100_000
+
+
+class Cells:
+    """A function's closure as a collection."""
+
+    def __init__(self, cells: Sequence[types.CellType]) -> None:
+        self.cells = cells
+
+    def __getitem__(self, index: int) -> Any:
+        return self.cells[index].cell_contents
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        self.cells[index].cell_contents = value
+
+
+class Float(NamedTuple):
+    """A number of a group of parameters that is an operand of the program."""
+
+    group: dict[str, Any]
+    key: str
+    index: int | None  # within a tuple
+
+    def read(self) -> Any:
+        value = self.group[self.key]
+        return value if self.index is None else value[self.index]
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value decides what a step does by itself, and can be compared."""
+    return isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(map(is_plain, value)))
+
+
+def place_of(tensor: torch.Tensor) -> View | None:
+    """Where a tensor's values are; None for one that is not on the device."""
+    return tensor.view_of_arrays if isinstance(tensor, Tensor) else None
+
+
+class Reach:
+    """What a step can reach at one time.
+
+    Attributes:
+        owners, keys, values, paths: the places of tensors and collections.
+        tensors: each tensor once, in the order of places, with the places that it has.
+        floats: the numbers that are operands.
+        structure: what must be the same for a program to be right, but for the tensors.
+        modules, optimizers: those met.
+        objects: other objects met.
+    """
+
+    def __init__(self, step: Callable[..., Any], holders: Sequence[Any], names: Names) -> None:
+        self._names = names
+        size = -1
+        while size != len(names.known):  # code that is met late may name what was passed by
+            size = len(names.known)
+            self._start()
+            self._visit(self._roots, 0, "step", step)
+            for i, holder in enumerate(holders):
+                self._visit(self._roots, i + 1, f"holder {i}", holder)
+        self._finish()
+
+    def _start(self) -> None:
+        self.owners: list[Any] = []
+        self.keys: list[Any] = []
+        self.values: list[Any] = []
+        self.paths: list[str] = []
+        self.tensors: list[torch.Tensor] = []
+        self.places: dict[int, list[int]] = {}
+        self.floats: list[Float] = []
+        self.modules: list[torch.nn.Module] = []
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.objects: list[Any] = []
+        self.copies: list[tuple[Any, Any]] = []
+        self._plain: dict[int, tuple[Any, list[Any]]] = {}
+        self._plain_paths: list[tuple[str, Any]] = []
+        self._sized: list[Any] = []
+        self._index: dict[int, int] = {}
+        self._roots: dict[int, Any] = {}
+        self._seen: dict[int, Any] = {}
+
+    # the walk
+
+    def _visit(self, owner: Any, key: Any, path: str, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            self._place(owner, key, path, value)
+            if id(value) not in self._index:
+                self._index[id(value)] = len(self.tensors)
+                self.tensors.append(value)
+            self.places.setdefault(id(value), []).append(len(self.values) - 1)
+        elif is_plain(value):
+            if owner is not self._roots:
+                self._plain.setdefault(id(owner), (owner, []))[1].append(key)
+                self._plain_paths.append((path, value))
+        elif isinstance(value, dict | list | deque | tuple | set | frozenset):
+            if owner is not self._roots:
+                self._place(owner, key, path, value)
+            self._collection(path, value)
+        elif not isinstance(value, type | types.ModuleType):
+            if owner is not self._roots:
+                self._place(owner, key, path, value)
+            self._object(path, value)
+
+    def _place(self, owner: Any, key: Any, path: str, value: Any) -> None:
+        if len(self.values) > _MOST_PLACES:
+            raise UnsupportedInputError("a step", f"one that reaches over {_MOST_PLACES} tensors", "one with fewer")
+        self.owners.append(owner)
+        self.keys.append(key)
+        self.values.append(value)
+        self.paths.append(path)
+
+    def _is_new(self, value: Any) -> bool:
+        if id(value) in self._seen:
+            return False
+        self._seen[id(value)] = value
+        return True
+
+    def _collection(self, path: str, value: Any) -> None:
+        if not self._is_new(value):
+            return
+        if not isinstance(value, tuple):
+            self._sized.append(value)
+            self.copies.append((value, value.copy()))
+        if isinstance(value, dict):
+            few = len(value) <= _MOST_ITEMS
+            for i, (k, v) in enumerate(list(value.items())):
+                if few or not is_plain(v):
+                    self._visit(value, k, f"{path}[{k!r}]" if is_plain(k) else f"{path}[{i}]", v)
+        elif isinstance(value, set | frozenset):
+            for item in value:
+                if not is_plain(item) and not isinstance(item, torch.Tensor):
+                    self._object(path, item)
+        else:
+            few = len(value) <= _MOST_ITEMS
+            for i, v in enumerate(list(value)):
+                if few or not is_plain(v):
+                    self._visit(value, i, f"{path}[{i}]", v)
+
+    def _object(self, path: str, value: Any) -> None:
+        if not self._is_new(value):
+            return
+        if isinstance(value, torch.nn.Module):
+            self.modules.append(value)
+            self._names.add_methods(type(value))
+            self._attributes(path, value, _OF_MODULES)
+        elif isinstance(value, torch.optim.Optimizer):
+            self.optimizers.append(value)
+            self._names.add_methods(type(value))
+            self._optimizer(path, value)
+        elif isinstance(value, types.FunctionType):
+            self._function(path, value)
+        elif isinstance(value, types.MethodType):
+            self._object(path, value.__func__)
+            self._object(path, value.__self__)
+        elif isinstance(value, functools.partial):
+            for part in (value.func, value.args, value.keywords):
+                self._visit(self._roots, path, path, part)
+        elif not isinstance(value, type | types.ModuleType) and hasattr(value, "__dict__") and holds_state(type(value)):
+            self.objects.append(value)
+            self._names.add_methods(type(value))
+            self._attributes(path, value, frozenset())
+
+    def _attributes(self, path: str, value: Any, always: frozenset[str]) -> None:
+        attributes = value.__dict__
+        self.copies.append((attributes, attributes.copy()))
+        for name, found in list(attributes.items()):
+            if name in always or name in self._names.known:
+                self._attribute(attributes, name, f"{path}.{name}", found)
+
+    def _attribute(self, attributes: dict[str, Any], name: str, path: str, value: Any) -> None:
+        if name in _OF_MODULES and isinstance(value, dict):  # never replaced: only looked into
+            if name == "_parameters" or name == "_buffers" or name == "_modules" or value:
+                self._collection(path.replace("._parameters", "").replace("._buffers", "").replace("._modules", ""), value)
+            elif self._is_new(value):
+                self._sized.append(value)
+                self.copies.append((value, value.copy()))
+        else:
+            self._visit(attributes, name, path, value)
+
+    def _optimizer(self, path: str, optimizer: torch.optim.Optimizer) -> None:
+        attributes = optimizer.__dict__
+        self.copies.append((attributes, attributes.copy()))
+        groups = optimizer.param_groups
+        self._place(attributes, "param_groups", f"{path}.param_groups", groups)
+        self._sized.append(groups)
+        self.copies.append((groups, groups.copy()))
+        for i, group in enumerate(groups):
+            self._place(groups, i, f"{path}.param_groups[{i}]", group)
+            self._sized.append(group)
+            self.copies.append((group, group.copy()))
+            for name, value in group.items():
+                self._setting(group, name, f"{path}.param_groups[{i}][{name!r}]", value)
+        for name, value in list(attributes.items()):
+            if name == "state" or name in _OF_OPTIMIZERS or (name in self._names.known and name not in _PASSED):
+                self._visit(attributes, name, f"{path}.{name}", value)
+
+    def _setting(self, group: dict[str, Any], name: str, path: str, value: Any) -> None:
+        if type(value) is float:
+            self.floats.append(Float(group, name, None))
+        elif type(value) is tuple and any(type(v) is float for v in value):
+            for i, v in enumerate(value):
+                if type(v) is float:
+                    self.floats.append(Float(group, name, i))
+                else:
+                    self._visit(value, i, f"{path}[{i}]", v)
+        elif isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.dim() == 0:
+            self.floats.append(Float(group, name, None))
+        else:
+            self._visit(group, name, path, value)
+
+    def _function(self, path: str, fn: types.FunctionType) -> None:
+        if fn.__closure__:
+            cells = Cells(fn.__closure__)
+            self._seen[id(cells)] = cells
+            for i, (name, cell) in enumerate(zip(fn.__code__.co_freevars, fn.__closure__, strict=True)):
+                try:
+                    found = cell.cell_contents
+                except ValueError:  # not yet assigned
+                    continue
+                if self._is_new(cell):
+                    self.copies.append((cells, (i, found)))
+                    self._visit(cells, i, name, found)
+        if is_library(fn.__module__):
+            return
+        self._names.add(fn)
+        for part in (fn.__defaults__, fn.__kwdefaults__):
+            if part:
+                self._collection(f"{path}.defaults", part)
+        for name in sorted(set(fn.__code__.co_names) | _inner_names(fn.__code__)):
+            found = fn.__globals__.get(name)
+            if found is not None and not isinstance(found, type | types.ModuleType):
+                self._visit(fn.__globals__, name, name, found)
+        wrapped = function_of(getattr(fn, "__wrapped__", None))
+        if wrapped is not None:
+            self._object(path, wrapped)
+
+    # what was found
+
+    def _finish(self) -> None:
+        self._seen = {}
+        self.sizes = [*map(len, self._sized)]
+        self._getters: list[Any] = []
+        self._watched: list[Any] = []
+        for owner, keys in self._plain.values():
+            self._getters.append(itemgetter(*keys) if len(keys) > 1 else itemgetter(keys[0]))
+            self._watched.append(owner)
+        self._saved = [*map(call, self._getters, self._watched)]
+        self.views = [*map(place_of, self.tensors)]
+        self.roots: list[Storage | None] = [None if v is None else v.storage.root for v in self.views]
+        self._flags = [t.requires_grad for t in self.tensors]
+        self.leaves = [t for t, flag in zip(self.tensors, self._flags, strict=True) if flag and t.is_leaf]
+        indices = {id(t): i for i, t in enumerate(self.tensors)}
+        self.structure = (
+            tuple([(p, indices.get(id(v), _kind(v))) for p, v in zip(self.paths, self.values, strict=True)]),
+            tuple(self.sizes),
+            tuple([(path, type(value), value) for path, value in self._plain_paths]),
+            tuple([(f.key, f.index) for f in self.floats]),
+            tuple([type(o) for o in self.optimizers]),
+        )
+
+    def signature(self) -> Any:
+        """What of all that a program is made for."""
+        where: dict[int, int] = {}
+        lies = []
+        for tensor, view, root in zip(self.tensors, self.views, self.roots, strict=True):
+            if view is None or root is None:
+                lies.append((tensor.device, tensor.dtype, tensor.shape))
+                continue
+            at = where.setdefault(id(root), len(where))
+            lies.append((at, tensor.dtype, view.shape, view.strides(), view.offset))  # type: ignore[arg-type]
+        return self.structure, tuple(lies), tuple(self._flags)
+
+    def is_current(self) -> bool:
+        """Whether nothing of it has changed since, but for the values of tensors and numbers."""
+        try:
+            return (
+                all(map(is_, map(getitem, self.owners, self.keys), self.values))
+                and [*map(len, self._sized)] == self.sizes
+                and [*map(call, self._getters, self._watched)] == self._saved
+                and all(map(is_, map(place_of, self.tensors), self.views))
+                and [t.requires_grad for t in self.tensors] == self._flags
+            )
+        except (LookupError, TypeError, ValueError):
+            return False
+
+    def numbers(self) -> list[float]:
+        """The values of `floats`, now."""
+        found = [f.read() for f in self.floats]
+        return [v if type(v) is float else float(v) for v in found]
+
+    def replace(self, place: int, tensor: Any) -> None:
+        """Puts another tensor of the same kind where one is; or another collection, after which the reach is not current."""
+        old = self.values[place]
+        self.owners[place][self.keys[place]] = tensor
+        if not isinstance(tensor, torch.Tensor):
+            return
+        self.values[place] = tensor
+        index = self._index.get(id(old))
+        if index is not None and self.tensors[index] is old:
+            self.tensors[index] = tensor
+            self.views[index] = place_of(tensor)
+            self.roots[index] = None if self.views[index] is None else self.views[index].storage.root  # type: ignore[union-attr]
+            self._index[id(tensor)] = index
+
+    def restore(self, only: set[int] | None = None) -> None:
+        """Puts collections and attributes back as they were, all of them or some by `id`."""
+        for holder, copy in self.copies:
+            if only is not None and id(holder) not in only:
+                continue
+            if isinstance(holder, Cells):
+                holder[copy[0]] = copy[1]
+            elif isinstance(holder, dict):
+                if len(holder) != len(copy) or any(holder.get(k, holder) is not v for k, v in copy.items()):
+                    holder.clear()
+                    holder.update(copy)
+            elif isinstance(holder, list):
+                holder[:] = copy
+            elif isinstance(holder, set | deque):
+                holder.clear()
+                (holder.update if isinstance(holder, set) else holder.extend)(copy)
+
+
+def _kind(value: Any) -> Any:
+    return value.__code__ if isinstance(value, types.FunctionType) else type(value)
+
+
+def difference(one: Any, other: Any) -> str:
+    """What differs between two structures, in words, for who reads the log."""
+    for mine, its in zip(one, other, strict=True):
+        if mine != its:
+            for a, b in zip(mine, its, strict=False):
+                if a != b:
+                    return f"{a!r} is now {b!r}"
+            return f"{len(mine)} values are now {len(its)}"
+    return "nothing"
+
+
+def _inner_names(code: types.CodeType) -> set[str]:
+    inner: Iterator[types.CodeType] = (c for c in code.co_consts if isinstance(c, types.CodeType))
+    return {name for c in inner for name in {*c.co_names, *_inner_names(c)}}
+
+
+_OF_MODULES = frozenset({
+    "training", "_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks",
+    "_backward_pre_hooks",
+})  # fmt: skip
+_OF_OPTIMIZERS = frozenset({"_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"})
+_PASSED = frozenset({"param_groups", "defaults", "state"})

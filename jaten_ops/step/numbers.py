@@ -1,0 +1,205 @@
+"""Python numbers that are operands of a program: an optimizer's learning rate, momentum, weight decay.
+
+While a step is traced a group of parameters has a `torch.SymFloat` in place of each float. It computes with others, and
+operators take it as they take a number; what it comes to is known as well, so that `if weight_decay != 0` has an answer,
+which is then a condition of the program.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import torch
+
+from ..errors import UnsupportedInputError
+
+Values = Sequence[float]
+Known = Callable[[Values], Any]  # from the values of the numbers to what an expression comes to
+
+
+class Conditions:
+    """What a program assumes of the numbers that it is called with."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = list(values)
+        self.asked: list[tuple[Known, Any]] = []
+
+    def ask(self, known: Known) -> Any:
+        """What an expression comes to, which is assumed from then on."""
+        answer = known(self.values)
+        self.asked.append((known, answer))
+        return answer
+
+    def hold(self, values: Values) -> bool:
+        try:
+            return all(known(values) == answer for known, answer in self.asked)
+        except ArithmeticError:  # as 1 / lr for a rate of 0: the program is traced then, and raises it
+            return False
+
+
+def refusal(what: str) -> UnsupportedInputError:
+    """The error of a step that asks for a value which only the executable will know."""
+    return UnsupportedInputError(
+        "a step", f"one that reads the value of a tensor ({what})",
+        "one that computes without: return the tensor and read it after the step, choose with torch.where, give what"
+        " decides as an argument; or leave that part out of the step",
+    )  # fmt: skip
+
+
+class Truth:
+    """A comparison of numbers, as torch's `SymBool` has it."""
+
+    def __init__(self, known: Known | None, conditions: Conditions) -> None:
+        self._known, self._conditions = known, conditions
+
+    def guard_bool(self, file: str, line: int) -> bool:
+        if self._known is None:
+            raise refusal("a number made of it is compared")
+        return bool(self._conditions.ask(self._known))
+
+    def bool_(self) -> bool:
+        return self.guard_bool("", 0)
+
+    def expect_true(self, file: str, line: int) -> bool:
+        """What torch takes for granted, as that the base of a power is not negative."""
+        return True if self._known is None else self.guard_bool(file, line)
+
+    guard_or_false = guard_or_true = guard_size_oblivious = guard_bool
+    is_bool = is_symbolic = lambda self: True
+    is_int = is_float = is_constant = is_nested_int = lambda self: False
+    maybe_as_bool = maybe_as_int = maybe_as_float = lambda self: None
+
+    def has_hint(self) -> bool:
+        return self._known is not None
+
+    def sym_not(self) -> Truth:
+        known = self._known
+        return Truth(None if known is None else lambda values: not known(values), self._conditions)
+
+    def _graph_repr(self) -> str:
+        return "a comparison in a traced step"
+
+    str = _graph_repr
+
+
+class Number:
+    """An expression of numbers, as torch's `SymFloat` has it: private, what torch asks of such a node by name.
+
+    Args:
+        known: what it comes to; None for one that a tensor's value is in.
+        array: makes the traced array.
+        conditions: what the program assumes.
+    """
+
+    def __init__(self, known: Known | None, array: Callable[[], Any], conditions: Conditions) -> None:
+        self._known, self._make, self._conditions = known, array, conditions
+        self._array: Any = None
+
+    @property
+    def array(self) -> Any:
+        """A weakly typed traced array without dimensions, as kernels take a number."""
+        if self._array is None:
+            self._array = self._make()
+        return self._array
+
+    def of(self, values: Values) -> float:
+        """What it comes to."""
+        if self._known is None:
+            raise refusal("a number made of it leaves the step")
+        return float(self._known(values))
+
+    def guard_float(self, file: str, line: int) -> float:
+        if self._known is None:
+            raise refusal("as a Python float")
+        return float(self._conditions.ask(self._known))
+
+    is_float = is_symbolic = lambda self: True
+    is_int = is_bool = is_constant = is_nested_int = lambda self: False
+    maybe_as_bool = maybe_as_int = maybe_as_float = lambda self: None
+
+    def has_hint(self) -> bool:
+        return self._known is not None
+
+    def sym_float(self) -> Number:
+        return self
+
+    def clone(self) -> Number:
+        return self
+
+    def wrap_float(self, value: float) -> Number:
+        return Number(lambda _: value, lambda: value, self._conditions)
+
+    def wrap_int(self, value: int) -> Number:
+        return self.wrap_float(float(value))
+
+    wrap_bool = wrap_int
+
+    def _graph_repr(self) -> str:
+        return "a number in a traced step" if self._known is None else str(self._known(self._conditions.values))
+
+    str = _graph_repr
+
+    def _with(self, other: Number, fn: Callable[..., Any]) -> Known | None:
+        mine, its = self._known, other._known
+        return None if mine is None or its is None else lambda values: fn(mine(values), its(values))
+
+
+def _binary(fn: Callable[..., Any], of_arrays: Callable[..., Any]) -> Callable[..., Number]:
+    def method(self: Number, other: Number) -> Number:
+        return Number(self._with(other, fn), lambda: of_arrays(self.array, other.array), self._conditions)
+
+    return method
+
+
+def _unary(fn: Callable[..., Any], of_array: Callable[..., Any]) -> Callable[..., Number]:
+    def method(self: Number) -> Number:
+        known = self._known
+        return Number(
+            None if known is None else lambda values: fn(known(values)), lambda: of_array(self.array), self._conditions
+        )
+
+    return method
+
+
+def _comparison(fn: Callable[..., bool]) -> Callable[..., Truth]:
+    return lambda self, other: Truth(self._with(other, fn), self._conditions)
+
+
+_BINARY = {
+    "add": (operator.add, jnp.add),
+    "sub": (operator.sub, jnp.subtract),
+    "mul": (operator.mul, jnp.multiply),
+    "mod": (operator.mod, jnp.mod),
+    "float_truediv": (operator.truediv, jnp.divide),
+    "float_pow": (operator.pow, jnp.power),
+    "pow": (operator.pow, jnp.power),
+    "sym_max": (max, jnp.maximum),
+    "sym_min": (min, jnp.minimum),
+}
+_UNARY = {
+    "neg": (operator.neg, jnp.negative),
+    "pos": (operator.pos, jnp.positive),
+    "abs": (abs, jnp.abs),
+    **{f"sym_{name}": (getattr(math, name), getattr(jnp, name)) for name in ("sqrt", "exp", "log", "cos", "sin")},
+}
+for _name, (_fn, _of_arrays) in _BINARY.items():
+    setattr(Number, _name, _binary(_fn, _of_arrays))
+for _name, (_fn, _of_arrays) in _UNARY.items():
+    setattr(Number, _name, _unary(_fn, _of_arrays))
+for _name in ("eq", "ne", "gt", "lt", "le", "ge"):
+    setattr(Number, _name, _comparison(getattr(operator, _name)))
+
+
+def symbol(number: Number) -> torch.SymFloat:
+    """A number as Python code computes with it."""
+    return torch.SymFloat(number)
+
+
+def node_of(value: Any) -> Number | None:
+    """The number behind a `SymFloat` of ours."""
+    node = getattr(value, "node", None)
+    return node if isinstance(node, Number) else None

@@ -1,0 +1,269 @@
+"""Optimizers, gradient scalers and averaged models while a step is traced: what they read becomes part of the program."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.swa_utils import AveragedModel
+
+from ..aliasing import Storage
+from ..tensor import Tensor
+from ..watching import watcher
+from .capture import Capture
+from .holders import Float, Reach
+from .numbers import node_of
+
+_COUNTS = ("step", "mu_product")  # what optimizers keep in single precision and compute with in double
+
+
+class LateOptimizer(Exception):
+    """A step has run an optimizer that was not found beforehand: its numbers are not yet operands."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__("an optimizer was not found")
+        self.optimizer = optimizer
+
+
+def settle(reach: Reach) -> bool:
+    """Moves the counts that optimizers and averages keep on the CPU to the device of what they count for.
+
+    Returns:
+        Whether there were any: the places of tensors are others then.
+    """
+    moved = False
+    for optimizer in reach.optimizers:
+        for param, state in optimizer.state.items():
+            for name in _COUNTS if isinstance(param, Tensor) else ():
+                count = state.get(name)
+                if isinstance(count, torch.Tensor) and count.device.type == "cpu":
+                    state[name] = count.to(param.device)
+                    moved = True
+    for module in reach.modules:
+        if isinstance(module, AveragedModel) and module.n_averaged.device.type == "cpu":
+            param = next(module.parameters(), None)
+            if isinstance(param, Tensor):
+                module.n_averaged = module.n_averaged.to(param.device)
+                moved = True
+    return moved
+
+
+@contextlib.contextmanager
+def traced(reach: Reach, capture: Capture, changed: list[str]) -> Iterator[None]:
+    """For the length of a block what reads values is traced instead.
+
+    Args:
+        reach: the optimizers and others.
+        capture: what the numbers become operands of.
+        changed: is filled with what the step has changed of the numbers.
+    """
+    with contextlib.ExitStack() as stack:
+        for optimizer in reach.optimizers:
+            stack.enter_context(_without_scaling(optimizer))
+        for found in reach.objects:
+            if isinstance(found, torch.amp.GradScaler):
+                stack.enter_context(_shadowed(found, "_maybe_opt_step", functools.partial(_select_step, capture)))
+        for module in reach.modules:
+            if isinstance(module, AveragedModel):
+                average = functools.partial(_average, capture, module, module.update_parameters)
+                stack.enter_context(_shadowed(module, "update_parameters", average))
+        for name in ("max", "min"):
+            stack.enter_context(_symbolic(name))
+        running = _Running(reach, capture)
+        stack.callback(register_optimizer_step_pre_hook(running.before).remove)
+        stack.callback(register_optimizer_step_post_hook(running.after).remove)
+        with _symbols(reach, capture, changed):
+            yield
+
+
+@contextlib.contextmanager
+def _symbols(reach: Reach, capture: Capture, changed: list[str]) -> Iterator[None]:
+    """The numbers of groups are symbols in this block."""
+    before = [(f.group, f.key, f.group[f.key]) for f in reach.floats]
+    for i, f in enumerate(reach.floats):
+        _set(f, capture.number(i))
+    given = [group[key] for group, key, _ in before]
+    yield
+    for (group, key, old), symbol in zip(before, given, strict=True):
+        now = group.get(key)
+        if now is symbol or now is old:
+            group[key] = old
+        else:
+            changed.append(f"an optimizer's {key!r}")
+            group[key] = _valued(now, capture)
+
+
+def _set(f: Float, value: Any) -> None:
+    if f.index is not None:
+        items = list(f.group[f.key])
+        items[f.index] = value
+        value = tuple(items)
+    f.group[f.key] = value
+
+
+def _valued(value: Any, capture: Capture) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_valued(v, capture) for v in value)
+    number = node_of(value)
+    return value if number is None else number.of(capture.conditions.values)
+
+
+@contextlib.contextmanager
+def _shadowed(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute of one object hides the method of its class for the length of a block."""
+    owner.__dict__[name] = value
+    try:
+        yield
+    finally:
+        owner.__dict__.pop(name, None)
+
+
+@contextlib.contextmanager
+def _without_scaling(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Fused optimizers unscale gradients themselves; they are run as others."""
+    if not getattr(optimizer, "_step_supports_amp_scaling", False):
+        yield
+        return
+    with _shadowed(optimizer, "_step_supports_amp_scaling", False):
+        yield
+    optimizer.__dict__["_step_supports_amp_scaling"] = True
+
+
+@contextlib.contextmanager
+def _symbolic(name: str) -> Iterator[None]:
+    """Adafactor's `max` and `min` of numbers, which in Python compare them: of symbols they are expressions."""
+    of_symbols = {"max": torch.sym_max, "min": torch.sym_min}[name]
+    of_others: Callable[..., Any] = getattr(builtins, name)
+
+    def either(*args: Any, **kwargs: Any) -> Any:
+        is_symbolic = len(args) == 2 and any(type(a) is torch.SymFloat for a in args)
+        return of_symbols(*args) if is_symbolic else of_others(*args, **kwargs)
+
+    scope = torch.optim._adafactor.__dict__  # private; without it such a step is refused, as it reads values
+    if name in scope:  # a trace in another thread
+        yield
+        return
+    scope[name] = either
+    try:
+        yield
+    finally:
+        scope.pop(name, None)
+
+
+class _Running:
+    """What is different while an optimizer runs: counts in double precision, on the device, and readable."""
+
+    def __init__(self, reach: Reach, capture: Capture) -> None:
+        self._reach, self._capture = reach, capture
+        self._undo: list[Callable[[], None]] = []
+
+    def before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if watcher() is not self._capture:
+            return
+        if not any(optimizer is known for known in self._reach.optimizers):
+            raise LateOptimizer(optimizer)
+        self._capture.reads_numbers += 1
+        for group in optimizer.param_groups:
+            for flag, wanted in (("capturable", True), ("fused", None)):
+                if group.get(flag) not in (None, wanted):
+                    self._undo.append(functools.partial(group.__setitem__, flag, group[flag]))
+                    group[flag] = wanted
+            for param in group["params"]:
+                if isinstance(param, Tensor):
+                    self._widen(optimizer, param)
+
+    def _widen(self, optimizer: torch.optim.Optimizer, param: torch.Tensor) -> None:
+        if not optimizer.state.get(param):
+            was_there = param in optimizer.state
+            optimizer.state[param] = made = _Made()
+            self._undo.append(functools.partial(_settle_made, optimizer, param, made, was_there))
+            return
+        state = optimizer.state[param]
+        for name in _COUNTS:
+            count = state.get(name)
+            if isinstance(count, Tensor) and count.dtype == torch.float32 and not count.dim():
+                state[name] = wide = count.double()
+                self._undo.append(functools.partial(_narrow, state, name, count, wide))
+
+    def after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if watcher() is not self._capture:
+            return
+        self._capture.reads_numbers -= 1
+        while self._undo:
+            self._undo.pop()()
+
+
+class _Made(dict[str, Any]):
+    """A parameter's state that is being made."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name in _COUNTS and isinstance(value, torch.Tensor) and value.dtype == torch.float32:
+            value = value.double()
+        super().__setitem__(name, value)
+
+
+def _settle_made(optimizer: torch.optim.Optimizer, param: torch.Tensor, made: _Made, was_there: bool) -> None:
+    if optimizer.state.get(param) is not made:
+        return
+    if not made and not was_there:
+        del optimizer.state[param]
+        return
+    single = torch.get_default_dtype() if torch.get_default_dtype() is torch.float64 else torch.float32
+    optimizer.state[param] = {k: v.to(single) if k in _COUNTS else v for k, v in made.items()}
+
+
+def _narrow(state: dict[str, Any], name: str, count: torch.Tensor, wide: torch.Tensor) -> None:
+    if state.get(name) is wide:
+        with torch.no_grad():
+            count.copy_(wide)
+        state[name] = count
+
+
+def _select_step(capture: Capture, optimizer: torch.optim.Optimizer, found: dict[str, Any], *args: Any, **kw: Any) -> Any:
+    """What a scaler does with an optimizer: its step, whose results are taken where all gradients are finite."""
+    bad = sum(found["found_inf_per_device"].values())
+    capture.met([bad], {})
+    before = {key: root.array for key, root in capture.storages()}
+    result = optimizer.step(*args, **kw)
+    is_bad = bad.view_of_arrays.read().reshape(()) != 0  # type: ignore[union-attr]  # it is on the device
+    for key, root in capture.storages():
+        if key in before or key in capture.lifted:
+            old = before.get(key, capture.lifted[key].traced if key in capture.lifted else None)
+            _choose(root, is_bad, old)
+    for state in optimizer.state.values():
+        for name, tensor in state.items():
+            if isinstance(tensor, Tensor):
+                root = tensor.view_of_arrays.storage.root
+                if id(root) not in before and id(root) not in capture.lifted:
+                    first = None if name == "momentum_buffer" else capture.first(root)
+                    _choose(root, is_bad, jnp.zeros_like(root.array) if first is None else first)
+    return result
+
+
+def _choose(root: Storage, is_bad: Any, old: Any) -> None:
+    new = root.array
+    if new is not old:
+        root.put(jnp.where(is_bad, old.reshape(new.shape).astype(new.dtype), new))
+
+
+def _average(capture: Capture, averaged: AveragedModel, update: Callable[..., None], model: torch.nn.Module) -> None:
+    """`update_parameters`, which copies the first time and averages from then on: a choice of the program."""
+    count = averaged.n_averaged.clone()
+    with capture.answering(False, True):  # whether it is the first time, and whether it is not
+        capture.reads_numbers += 1
+        update(model)
+        capture.reads_numbers -= 1
+    if averaged.use_buffers:
+        pairs = [*zip(averaged.module.parameters(), model.parameters(), strict=False)]
+        pairs += zip(averaged.module.buffers(), model.buffers(), strict=False)
+    else:
+        pairs = [*zip(averaged.parameters(), model.parameters(), strict=False)]
+    with torch.no_grad():
+        for mine, its in pairs:
+            mine.copy_(torch.where(count == 0, its.detach(), mine.detach()))

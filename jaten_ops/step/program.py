@@ -1,0 +1,217 @@
+"""The executable of a step, and how a call takes its operands and puts its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import torch
+from torch.utils._pytree import tree_unflatten
+
+from .. import allocator, bridge, executables, random
+from ..aliasing import Storage, owned
+from ..execute import raise_first_broken
+from ..ordering import flattened, has_turns, in_turn, ordered
+from ..progress import announced
+from ..tensor import Tensor
+from ..x64 import Enabled
+from .capture import Source
+from .holders import Reach
+from .results import Outcome
+from .trace import Trace
+
+Executables = dict[str, jax.stages.Compiled]
+
+
+class Operands(NamedTuple):
+    """What one call of a program takes.
+
+    Attributes:
+        written, read: the storages that are written to, and those that are not.
+        others: arrays that are in no storage.
+    """
+
+    written: list[Storage]
+    read: list[Storage]
+    others: list[Any]
+
+
+class Missing(Exception):
+    """An operand is not where it was, or another than it was."""
+
+
+class Program:
+    """A step's executable for one combination of shapes and settings.
+
+    Args:
+        trace: the step, traced.
+        reach, given: what it was traced with.
+        known: executables by their programs' text, to which this one is added.
+    """
+
+    def __init__(self, trace: Trace, reach: Reach, given: Sequence[Any], known: Executables) -> None:
+        self.trace = trace
+        self.repeats = not trace.effects
+        written = {w.operand for w in trace.written}
+        storages = {found.operand: found for found in trace.capture.lifted.values()}
+        self._written = [w.operand for w in trace.written]
+        self._read = [i for i in storages if i not in written]
+        self._sources = [source for source, _ in trace.capture.operands]
+        self._others, self._constants = self._outside()
+        self._numbers = [i for i, s in enumerate(self._sources) if s.kind == "number"]
+        self._seed = next((i for i, s in enumerate(self._sources) if s.kind == "seed"), None)
+        self._storages = storages
+        self._shapes = [storages[i].array.shape for i in (*self._written, *self._read)]
+        self._geometries = {
+            i: _geometry(s.kind, reach, given, s.what) for i, s in enumerate(self._sources) if s.kind.endswith("grad")
+        }
+        held = {id(t): i for i, t in enumerate(reach.tensors)}
+        at = {id(v): i for i, v in enumerate(given) if isinstance(v, torch.Tensor)}
+        self._leaves = [_finder(leaf, held, at) for leaf, _ in trace.gradients]
+        self._others_had = [
+            (leaf, gradient is not None)
+            for leaf, gradient in trace.capture.leaves.values()
+            if id(leaf) not in held and id(leaf) not in at
+        ]
+        self._run = self._compiled(known)
+        trace.capture.lifted = {}  # which has arrays that are to be given away
+        self._storages = {}
+
+    def _outside(self) -> tuple[list[int], dict[int, Any]]:
+        """The operands that are tensors in torch's memory, and those of them that are gone: constants."""
+        found = [(i, s) for i, s in enumerate(self._sources) if s.kind == "cpu"]
+        alive = [i for i, s in found if s.what[0]() is not None]
+        return alive, {i: s.what[2] for i, s in found if i not in alive}
+
+    def _compiled(self, known: Executables) -> jax.stages.Compiled:
+        def program(written: Any, read: Any, others: Any, numbers: Any, seed: Any) -> Any:
+            operands: dict[int, Any] = dict(self._constants)
+            operands.update(zip(self._written, written, strict=True))
+            operands.update(zip(self._read, read, strict=True))
+            operands.update(zip(self._others, others, strict=True))
+            operands.update((index, numbers[i]) for i, index in enumerate(self._numbers))
+            if self._seed is not None:
+                operands[self._seed] = seed
+            return self.trace.program(operands)  # type: ignore[arg-type]  # by index, as a list
+
+        allocator.retain()
+        seed = jax.ShapeDtypeStruct((), np.dtype("int64"))
+        numbers = jax.ShapeDtypeStruct((len(self._numbers),), np.dtype("float64"))
+        others = [self._sources[i].what[2] for i in self._others]
+        taken = (
+            [self._storages[i].array for i in self._written], [self._storages[i].array for i in self._read], others,
+            numbers, seed,
+        )  # fmt: skip
+        with Enabled():
+            lowered = jax.jit(flattened(ordered(program)), donate_argnums=0).lower(*taken)
+            text = lowered.as_text()
+            if has_turns(text):
+                lowered = jax.jit(in_turn(program), donate_argnums=0).lower(*taken)
+                text = lowered.as_text()
+            if text not in known:
+                known[text], _ = executables.compiled(lowered)
+        return known[text]
+
+    # a call
+
+    def operands(self, reach: Reach, given: Sequence[Any], values: Sequence[float]) -> Operands | None:
+        """What a call takes, if the program is the one for it."""
+        if not self.trace.capture.conditions.hold(values):
+            return None
+        try:
+            found = [[self._find(self._sources[i], reach, given) for i in part] for part in (self._written, self._read)]
+            if [s.array.shape for part in found for s in part] != self._shapes:
+                return None
+            for i, geometry in self._geometries.items():
+                if _geometry(self._sources[i].kind, reach, given, self._sources[i].what) != geometry:
+                    return None
+            others = [self._borrowed(self._sources[i]) for i in self._others]
+        except Missing:
+            return None
+        if any((leaf.grad is not None) is not had for leaf, had in self._others_had):
+            return None
+        return Operands(*found, others)
+
+    def _find(self, source: Source, reach: Reach, given: Sequence[Any]) -> Storage:
+        kind, what = source
+        if kind == "held":
+            root = reach.roots[what]
+            if root is None:
+                raise Missing
+            return root
+        if kind == "met":
+            ref, root = what
+            tensor = ref()
+            if tensor is not None and tensor.view_of_arrays.storage.root is not root:
+                raise Missing
+            return root  # type: ignore[no-any-return]  # the pair has no types
+        tensor = given[what] if kind.startswith("given") else reach.tensors[what]
+        if kind.endswith("grad"):
+            tensor = tensor.grad
+        if not isinstance(tensor, Tensor):
+            raise Missing
+        return tensor.view_of_arrays.storage.root
+
+    def _borrowed(self, source: Source) -> Any:
+        ref, _, example = source.what
+        tensor = ref()
+        if tensor is None:
+            raise Missing
+        array = bridge.borrow(tensor.detach().clone(memory_format=torch.contiguous_format))
+        if (array.shape, array.dtype) != (example.shape, example.dtype):
+            raise Missing
+        return array
+
+    def __call__(self, operands: Operands, reach: Reach, given: Sequence[Any], values: Sequence[float]) -> Any:
+        """Runs the executable, and puts what it has made where the step would have."""
+        trace = self.trace
+        seed = 0 if self._seed is None else random.draw_seed()
+        numbers = np.array([values[self._sources[i].what] for i in self._numbers], np.float64)
+        arrays = [owned(s) for s in operands.written]
+        with Enabled():
+            written, made, left, holds = self._run(
+                arrays, [s.array for s in operands.read], operands.others, numbers, np.int64(seed)
+            )
+        for storage, array in zip(operands.written, written, strict=True):
+            storage.put(array)
+        for storage, array in zip(trace.left, left, strict=True):
+            storage.put(array)
+        by_index = dict(zip((*self._written, *self._read), (*operands.written, *operands.read), strict=True))
+        outcome = Outcome(made, trace.shared, list(reach.tensors), given, values, by_index.__getitem__)
+        for find, (_, recipe) in zip(self._leaves, trace.gradients, strict=True):
+            find(reach, given).grad = outcome.make(recipe)
+        if self.repeats:
+            tensors = [outcome.make(recipe) for _, recipe in trace.slots]
+            for (place, _), found in zip(trace.slots, tensors, strict=True):
+                reach.replace(place, found)
+        results = [outcome.make(recipe) for recipe in trace.results]
+        if trace.errors:
+            raise_first_broken(holds, trace.errors)
+        return tree_unflatten(results, trace.structure)
+
+
+def _finder(
+    leaf: torch.Tensor, held: dict[int, int], given: dict[int, int]
+) -> Callable[[Reach, Sequence[Any]], torch.Tensor]:
+    """Finds a leaf at a call."""
+    if id(leaf) in held:
+        index = held[id(leaf)]
+        return lambda reach, _: reach.tensors[index]
+    if id(leaf) in given:
+        at = given[id(leaf)]
+        return lambda _, arguments: arguments[at]  # type: ignore[no-any-return]  # a tensor among arguments
+    return lambda *_: leaf
+
+
+def _geometry(kind: str, reach: Reach, given: Sequence[Any], index: int) -> Any:
+    """How a gradient lies in its storage."""
+    gradient = (given[index] if kind.startswith("given") else reach.tensors[index]).grad
+    if not isinstance(gradient, Tensor):
+        return None
+    view = gradient.view_of_arrays
+    return view.shape, view.strides(), view.offset
+
+
+__all__ = ["Operands", "Program", "announced"]

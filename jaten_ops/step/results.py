@@ -1,0 +1,177 @@
+"""Tensors that a step leaves behind, as recipes by which each call of its program makes them anew."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from ..aliasing import Storage, View, row_major
+from ..tensor import Tensor, from_array, from_view
+from .capture import Capture
+from .numbers import Number, node_of
+
+class Kept(NamedTuple):
+    """The same object at each call: one that the step was given, or a value of Python's."""
+
+    value: Any
+
+
+class Held(NamedTuple):
+    """What a holder has at a place when the call begins."""
+
+    index: int
+
+
+class Given(NamedTuple):
+    """An argument of the call."""
+
+    index: int
+
+
+class Computed(NamedTuple):
+    """A number made of those of the groups."""
+
+    number: Number
+
+
+class Made(NamedTuple):
+    """A tensor in a storage that the program makes.
+
+    Attributes:
+        storage: which one of those.
+        shape, stride, offset: how it lies there; None for all of it.
+    """
+
+    storage: int
+    geometry: tuple[Any, Any, Any] | None
+    dtype: torch.dtype
+    requires_grad: bool
+    is_parameter: bool
+
+
+class Seen(NamedTuple):
+    """A view of a storage that the step was given: which operand, and how the view lies there."""
+
+    operand: int
+    geometry: tuple[Any, Any, Any]
+    dtype: torch.dtype
+
+
+class Built(NamedTuple):
+    """A list, dict or tuple, made anew."""
+
+    structure: Any
+    items: tuple[Recipe, ...]
+
+
+Recipe = Kept | Held | Given | Computed | Made | Seen | Built
+
+
+class Recipes:
+    """Writes recipes, and collects the arrays that the program has to return for them."""
+
+    def __init__(self, capture: Capture, held: Sequence[torch.Tensor], given: Sequence[Any]) -> None:
+        self._capture = capture
+        self._held = {id(t): i for i, t in enumerate(held)}
+        self._given = {id(v): i for i, v in enumerate(given) if isinstance(v, torch.Tensor)}
+        self.storages: list[Storage] = []
+        self._index: dict[int, int] = {}
+        self._uses: Counter[int] = Counter()
+
+    def of(self, value: Any) -> Recipe:
+        number = node_of(value)
+        if number is not None:
+            number.of(self._capture.conditions.values)  # raises for one that a tensor's value is in
+            return Computed(number)
+        if not isinstance(value, torch.Tensor):
+            return Kept(value)
+        if id(value) in self._held:
+            return Held(self._held[id(value)])
+        if id(value) in self._given:
+            return Given(self._given[id(value)])
+        if not isinstance(value, Tensor) or not self._capture.is_born(value):
+            return Kept(value)
+        view = value.view_of_arrays
+        root = view.storage.root
+        if view.storage is not root:  # seen as another dtype: by itself
+            root, view = Storage(view.read()), View.whole(view.read())
+        elif id(root) in self._capture.lifted:
+            lifted = self._capture.lifted[id(root)]
+            return Seen(lifted.operand, (view.shape, view.strides(), view.offset), value.dtype)
+        whole = view.is_row_major() and not view.offset and root.array.shape == view.shape
+        leaf_grad = value.requires_grad and value.is_leaf
+        geometry = None if whole else (view.shape, view.strides(), view.offset)
+        return Made(self._at(root), geometry, value.dtype, leaf_grad, isinstance(value, torch.nn.Parameter))
+
+    def of_collection(self, value: Any) -> Recipe | None:
+        """Of a collection with tensors in it; None for one of a kind that torch cannot take apart."""
+        leaves, structure = tree_flatten(value)
+        return None if structure.is_leaf() else Built(structure, tuple([self.of(v) for v in leaves]))
+
+    def _at(self, root: Storage) -> int:
+        if id(root) not in self._index:
+            self._index[id(root)] = len(self.storages)
+            self.storages.append(root)
+        self._uses[self._index[id(root)]] += 1
+        return self._index[id(root)]
+
+    def shared(self) -> frozenset[int]:
+        """The storages that several tensors lie in."""
+        return frozenset(at for at, count in self._uses.items() if count > 1)
+
+
+class Outcome:
+    """What one call of a program has made: its arrays, and tensors of them when they are asked for.
+
+    Args:
+        arrays: of the storages that it makes.
+        shared: those that several tensors lie in.
+        held, given: what the holders have and the call was given.
+        values: the numbers of groups.
+        operand: finds an operand's storage.
+    """
+
+    def __init__(
+        self,
+        arrays: Sequence[jax.Array],
+        shared: frozenset[int],
+        held: Sequence[torch.Tensor],
+        given: Sequence[Any],
+        values: Sequence[float],
+        operand: Callable[[int], Storage],
+    ) -> None:
+        self._arrays, self._shared, self._held, self._given = arrays, shared, held, given
+        self._values, self._operand = values, operand
+        self._storages: dict[int, Storage] = {}
+
+    def make(self, recipe: Recipe) -> Any:
+        if isinstance(recipe, Made):
+            return self._made(recipe)
+        if isinstance(recipe, Kept):
+            return recipe.value
+        if isinstance(recipe, Held):
+            return self._held[recipe.index]
+        if isinstance(recipe, Given):
+            return self._given[recipe.index]
+        if isinstance(recipe, Computed):
+            return recipe.number.of(self._values)
+        if isinstance(recipe, Built):
+            return tree_unflatten([self.make(item) for item in recipe.items], recipe.structure)
+        return from_view(View(self._operand(recipe.operand), *recipe.geometry), recipe.dtype)
+
+    def _made(self, recipe: Made) -> torch.Tensor:
+        array = self._arrays[recipe.storage]
+        if recipe.geometry is None and recipe.storage not in self._shared:
+            tensor = from_array(array)
+        else:
+            storage = self._storages.setdefault(recipe.storage, Storage(array))
+            geometry = recipe.geometry or (array.shape, row_major(array.shape), 0)
+            tensor = from_view(View(storage, *geometry), recipe.dtype)
+        if recipe.is_parameter:
+            return torch.nn.Parameter(tensor, recipe.requires_grad)
+        return tensor.requires_grad_() if recipe.requires_grad else tensor

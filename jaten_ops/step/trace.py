@@ -1,0 +1,236 @@
+"""One run of a step on traced arrays: the program that it comes to, and what a call of it has to do."""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax.extend import core
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from .. import random
+from ..aliasing import Storage
+from ..errors import UnsupportedInputError
+from ..execute import collecting
+from ..ordering.rules import bind
+from ..tensor import Tensor
+from . import optimizers
+from .capture import Capture, Lifted, Source, operand, weakened
+from .holders import Reach, difference
+from .results import Kept, Recipe, Recipes
+
+
+class Trace:
+    """A step, traced.
+
+    Attributes:
+        capture: its operands.
+        written: the storages that it writes to.
+        program: what it computes, a function of all operands.
+        results, structure: what it returns.
+        gradients: the leaves whose gradient it replaces, and by what.
+        slots: the places whose tensor it replaces, and by what.
+        left: storages of tensors that it has stored where no call of the program would put them.
+        effects: what it did that a call of the program would not do.
+        errors: of the conditions that the program checks.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        reach: Reach,
+        again: Callable[[], Reach],
+        given: Sequence[Any],
+        structure: Any,
+        values: Sequence[float],
+    ) -> None:
+        self._step, self._reach, self._again = step, reach, again
+        self._given, self._in_structure = given, structure
+        self.effects: list[str] = []
+        self.capture = Capture(_sources(reach, given), values)
+        for tensor in [*reach.leaves, *(v for v in given if _is_leaf(v))]:
+            self.capture.leaves[id(tensor)] = tensor, tensor.grad
+        before = torch.default_generator.get_state()
+        try:
+            closed, shape = jax.make_jaxpr(self._run, return_shape=True)()
+        except BaseException:
+            self.capture.restore()
+            reach.restore()
+            raise
+        self.capture.restore()
+        if not torch.equal(before, torch.default_generator.get_state()):
+            self.effects.append("it draws random numbers on the CPU")
+        self._closed, self._shape = closed, jax.tree.structure(shape)
+        self.capture.forget_moved()
+
+    def program(self, operands: Sequence[Any]) -> Any:
+        """What the step computes: arrays of what is written, made, left and checked."""
+        jaxpr = self._closed.jaxpr
+        known: dict[Any, Any] = dict(zip(jaxpr.constvars, self._closed.consts, strict=True))
+
+        def read(atom: Any) -> Any:
+            return atom.val if isinstance(atom, core.Literal) else known[atom]
+
+        for equation in jaxpr.eqns:
+            if equation.primitive is operand:
+                results: Sequence[Any] = [operands[equation.params["index"]]]
+            elif equation.primitive is weakened:
+                results = [read(equation.invars[0])]
+            else:
+                results = bind(equation, [read(atom) for atom in equation.invars])
+            known.update(zip(equation.outvars, results, strict=True))
+        return jax.tree.unflatten(self._shape, [read(atom) for atom in jaxpr.outvars])
+
+    # under JAX's trace
+
+    def _run(self) -> Any:
+        capture = self.capture
+        changed: list[str] = []
+        with capture.watching():
+            with (
+                random.drawn_from(self._seeds()),
+                torch.autograd.set_multithreading_enabled(False),  # JAX traces in one thread
+                optimizers.traced(self._reach, capture, changed),
+                collecting() as unchecked,
+            ):
+                args, kwargs = tree_unflatten(list(self._given), self._in_structure)
+                results, self.structure = tree_flatten(self._step(*args, **kwargs))
+                del args, kwargs
+            self.effects += changed
+            recipes = Recipes(capture, self._reach.tensors, self._given)
+            self.results = [recipes.of(v) for v in results]
+            del results
+            self._note_gradients(recipes)
+            self._note_slots(recipes)
+            self.left = self._find_left()
+            self.made, self.shared = recipes.storages, recipes.shared()
+            self.written: list[Lifted] = capture.written()
+            self.errors = [error for found in unchecked for error in found.errors]
+            return (
+                [jnp.reshape(w.storage.array, w.array.shape) for w in self.written],
+                [jnp.asarray(s.array) for s in self.made],
+                [jnp.asarray(s.array) for s in self.left],
+                jnp.concatenate([found.holds for found in unchecked]) if unchecked else None,
+            )
+
+    def _seeds(self) -> Iterator[Any]:
+        seed = self.capture.bind(Source("seed", None), jax.core.ShapedArray((), "int64"))
+        seeds = self.capture.outermost(lambda: random.seeds_of(jax.random.key(seed)))
+        while True:
+            yield self.capture.outermost(lambda: next(seeds))
+
+    def _note_gradients(self, recipes: Recipes) -> None:
+        self.gradients: list[tuple[torch.Tensor, Recipe]] = []
+        self._known: set[int] = set()
+        for leaf, before in self.capture.leaves.values():
+            after = leaf.grad
+            if after is before:
+                continue
+            if after is not None and after.grad_fn is not None:
+                leaf.grad = after = after.detach()
+            self.gradients.append((leaf, Kept(None) if after is None else recipes.of(after)))
+            self._known.add(id(after))
+
+    def _note_slots(self, recipes: Recipes) -> None:
+        """Compares what the step can reach with what it could before it ran."""
+        before, after = self._reach, self._again()
+        self.slots: list[tuple[int, Recipe]] = []
+        if after.structure != before.structure:
+            self.effects.append(f"it changes {difference(before.structure, after.structure)}")
+        same = len(after.values) == len(before.values)
+        rebuilt: set[int] = set()  # collections that are made anew, with all that is in them
+        for i, (owner, key, new) in enumerate(zip(after.owners, after.keys, after.values, strict=True)):
+            if same and new is before.values[i] and id(owner) not in rebuilt:
+                continue
+            if isinstance(new, torch.Tensor):
+                if new.grad_fn is not None and self.capture.is_born(new):
+                    new = self._without_graph(owner, key, new)
+                self._known.add(id(new))
+                if same and id(owner) not in rebuilt:
+                    self.slots.append((i, recipes.of(new)))
+            elif same and isinstance(new, dict | list | tuple | deque):
+                self._note_rebuilt(i, new, recipes, rebuilt, is_inner=id(owner) in rebuilt)
+            elif same:
+                self.effects.append(f"it replaces {before.paths[i]}")
+        before.restore({id(v) for v, w in zip(before.values, after.values, strict=False) if v is not w})
+
+    def _without_graph(self, owner: Any, key: Any, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor that the step has stored, cut off from the graph that made it, as results are."""
+        if tensor._is_view() and not isinstance(owner, tuple):
+            owner[key] = tensor = tensor.detach()
+        elif not tensor._is_view():
+            tensor.detach_()
+        return tensor
+
+    def _note_rebuilt(self, place: int, new: Any, recipes: Recipes, rebuilt: set[int], is_inner: bool) -> None:
+        rebuilt.add(id(new))
+        if is_inner or not any(isinstance(v, torch.Tensor) for v in tree_leaves(new)):
+            return
+        recipe = recipes.of_collection(new)
+        if recipe is None:
+            self.effects.append(f"it replaces {self._reach.paths[place]}")
+        else:
+            self.slots.append((place, recipe))
+
+    def _find_left(self) -> list[Storage]:
+        """The storages of tensors that no recipe makes anew."""
+        unknown = self._unknown()
+        if unknown:
+            del unknown
+            gc.collect()  # a graph of autograd and what it holds may be a cycle
+            unknown = self._unknown()
+        for tensor in unknown:
+            if tensor.grad_fn is not None and not tensor._is_view():
+                tensor.detach_()
+        if unknown:
+            self.effects.append(
+                f"it stores {len(unknown)} tensors, the first of shape {tuple(unknown[0].shape)}, where later calls would"
+                " not put theirs"
+            )
+        del unknown
+        if not self.effects:
+            return []
+        roots = [t.view_of_arrays.storage.root for t in self.capture.survivors()]  # type: ignore[attr-defined]  # on the device
+        return list({id(r): r for r in roots if self.capture.is_own(r)}.values())
+
+    def _unknown(self) -> list[torch.Tensor]:
+        return [t for t in self.capture.survivors() if id(t) not in self._known and not self.capture.is_moved(t)]
+
+
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
+
+
+def _sources(reach: Reach, given: Sequence[Any]) -> dict[int, Source]:
+    """Where storages that a step may meet are found at each call."""
+    found: dict[int, Source] = {}
+    for i, root in enumerate(reach.roots):
+        if root is not None:
+            found.setdefault(id(root), Source("held", i))
+    for i, value in enumerate(given):
+        if isinstance(value, Tensor):
+            found.setdefault(id(value.view_of_arrays.storage.root), Source("given", i))
+    held = {id(t): i for i, t in enumerate(reach.tensors)}
+    for leaf in reach.leaves:
+        if isinstance(leaf.grad, Tensor):
+            found.setdefault(id(leaf.grad.view_of_arrays.storage.root), Source("held grad", held[id(leaf)]))
+    for i, value in enumerate(given):
+        if _is_leaf(value) and isinstance(value.grad, Tensor):
+            found.setdefault(id(value.grad.view_of_arrays.storage.root), Source("given grad", i))
+    return found
+
+
+def require_on_device(reach: Reach) -> None:
+    """Raises for a module that is not on the device: what it computes would be a constant of the program."""
+    for module in reach.modules:
+        for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
+            if tensor is not None and not isinstance(tensor, Tensor):
+                raise UnsupportedInputError(
+                    f"a holder's tensor, {type(module).__name__}.{name}", f"one on {tensor.device}",
+                    "one on jax: move modules with .to('jax')",
+                )  # fmt: skip
