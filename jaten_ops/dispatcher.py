@@ -73,11 +73,12 @@ _NO_ARRAYS = ("SparsePrivateUse1", "SparseCsrPrivateUse1", "NestedTensorPrivateU
 
 
 def _factory(overload: str) -> Callable[..., Any]:
-    special = HANDLERS.get(operator_of(overload, "aten"))
+    op = operator_of(overload, "aten")
+    special = HANDLERS.get(op)
 
     def make(*args: Any, **kwargs: Any) -> Any:
         if WATCHERS:
-            args, kwargs = met(args, kwargs)  # type: ignore[assignment]  # a sequence is as good as a tuple
+            args, kwargs = met(op, args, kwargs)  # type: ignore[assignment]  # a sequence is as good as a tuple
         return (special or functional(overload))(*args, **kwargs)
 
     return opaque(make)

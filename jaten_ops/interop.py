@@ -66,7 +66,7 @@ def to_jax(tree: Any) -> Any:
         if tensor.device.type != "jax":
             raise UnsupportedInputError("tensor", f"one on {tensor.device}", "one on jax; move it with .to('jax')")
         if WATCHERS:
-            met((tensor,), None)
+            met(None, (tensor,), None)
         return array_of(tensor)
 
     return tree_map_only(torch.Tensor, one, tree)

@@ -248,7 +248,7 @@ class Tensor(torch.Tensor):
             return NotImplemented  # a class that runs operators itself, as jagged nested tensors do
         handler = _BY_IDENTITY.get(id(func)) or make_handler(func)
         if WATCHERS:
-            args, kwargs = met(args, kwargs)
+            args, kwargs = met(func, args, kwargs)
         if is_recording():
             return (RECORDED.get(func) or functools.partial(unrecorded, handler))(*args, **kwargs or {})
         return handler(*args, **kwargs) if kwargs else handler(*args)

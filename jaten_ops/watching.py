@@ -14,7 +14,7 @@ from typing import Any, Protocol
 class Watcher(Protocol):
     """What a watcher is told."""
 
-    def met(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+    def met(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         """An operator is about to be run; the arguments that it is to have."""
 
     def made(self, tensor: Any) -> None:
@@ -33,10 +33,10 @@ def watcher() -> Watcher | None:
     return WATCHERS.get(get_ident())
 
 
-def met(args: Sequence[Any], kwargs: dict[str, Any] | None) -> tuple[Sequence[Any], dict[str, Any]]:
+def met(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> tuple[Sequence[Any], dict[str, Any]]:
     """The arguments with which an operator is to be run."""
     found = watcher()
-    return (args, kwargs or {}) if found is None else found.met(args, kwargs or {})
+    return (args, kwargs or {}) if found is None else found.met(func, args, kwargs or {})
 
 
 def made(tensor: Any) -> None:

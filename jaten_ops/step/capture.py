@@ -7,6 +7,7 @@ be named beforehand, and what nobody named is read anew at each call, and writte
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -16,9 +17,10 @@ import torch
 from jax.extend import core
 from torch.utils.weak import TensorWeakRef
 
-from .. import bridge
+from .. import bridge, registry
 from ..aliasing import Storage
 from ..errors import UnsupportedInputError
+from ..schema import VARIANTS
 from ..tensor import Tensor, from_array, is_traced
 from ..watching import WATCHERS
 from .numbers import Conditions, Number, node_of, refusal, symbol
@@ -110,7 +112,7 @@ class Capture:
 
     # what happens to tensors
 
-    def met(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+    def met(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         target = args[0] if args else None
         if isinstance(target, torch.Tensor) and target.device.type != "jax" and len(args) > 1:
             if any(isinstance(a, Tensor) for a in args[1:]) and target.dim():
@@ -118,15 +120,21 @@ class Capture:
         device = kwargs.get("device")
         if device is not None and isinstance(target, Tensor) and torch.device(device).type not in ("jax", "meta"):
             raise refusal(f"it is moved to {device}")
-        return [self._one(a) for a in args], {k: self._one(v) for k, v in kwargs.items()}
+        static = _static_of(func) if func is not None and _has_numbers(args, kwargs) else frozenset()
+        return (
+            [self._one(a, i in static) for i, a in enumerate(args)],
+            {k: self._one(v, k in static) for k, v in kwargs.items()},
+        )
 
-    def _one(self, value: Any) -> Any:
+    def _one(self, value: Any, is_static: bool) -> Any:
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if type(value) in (list, tuple):
-            return [self._one(v) for v in value]
+            return [self._one(v, is_static) for v in value]
         number = node_of(value) if type(value) is torch.SymFloat else None
-        return value if number is None else number.array
+        if number is None:
+            return value
+        return number.guard_float("", 0) if is_static else number.array
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, Tensor):
@@ -247,6 +255,22 @@ class Capture:
         for leaf, gradient in self.leaves.values():
             if leaf.grad is not gradient:
                 leaf.grad = gradient
+
+
+def _has_numbers(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    values = (v for a in (*args, *kwargs.values()) for v in (a if isinstance(a, list | tuple) else (a,)))
+    return any(type(v) is torch.SymFloat for v in values)
+
+
+@functools.cache
+def _static_of(func: Any) -> frozenset[int | str]:
+    """The arguments of an operator that its kernel takes as part of the program, by place and by name."""
+    overload = func.name().partition("::")[2]
+    base = VARIANTS[overload].base if overload in VARIANTS else overload
+    entry = registry.KERNELS.get(base)
+    names = entry.static if entry is not None else ()
+    at = {a.name: i for i, a in enumerate(func._schema.arguments)}
+    return frozenset(names) | frozenset(at[n] for n in names if n in at)
 
 
 def check_given(tensor: torch.Tensor) -> None:

@@ -23,13 +23,14 @@ from .code import Names
 from .holders import Reach, difference
 from .numbers import refusal
 from .optimizers import LateOptimizer, settle
-from .program import Executables, Program
+from .program import Executables, Operands, Program
 from .trace import Trace, require_on_device
 
 _log = logging.getLogger("jaten_ops.step")
 
 _ONE_AT_A_TIME = threading.RLock()  # steps may share what they write to, and a traced one has tracers in its tensors
 _WARNED_AT = 4  # compiles of one step
+_MOST_PROGRAMS = 256
 _MOST_TEXTS = 16  # executables of programs that are traced again at each call
 
 
@@ -100,16 +101,29 @@ class Step:
         reach = self._reach
         if reach is None or not reach.is_current():
             reach = self._look(given)
+        found = self._program(reach, given, structure)
+        if found is None:  # what is restored when a step fails, or has changed, is as of now
+            reach = self._look(given)
+            found = self._program(reach, given, structure)
+        if found is not None:
+            program, operands, values = found
+            return program(operands, reach, given, values)
+        return self._trace(self._key(reach, given, structure), reach, given, structure)
+
+    def _program(self, reach: Reach, given: list[Any], structure: Any) -> tuple[Program, Operands, list[float]] | None:
         values = reach.numbers()
+        for program in self._programs.get(self._key(reach, given, structure), ()):
+            operands = program.operands(reach, given, values)
+            if operands is not None:
+                return program, operands, values
+        return None
+
+    def _key(self, reach: Reach, given: list[Any], structure: Any) -> Any:
+        """What decides which program a call takes, but for what the programs themselves compare."""
         described = tuple([_described(v, reach) for v in given])
         gradients = [t.grad is not None for t in reach.leaves]
         gradients += [v.grad is not None for v in given if isinstance(v, torch.Tensor) and v.requires_grad]
-        key = self._id, structure, described, tuple(gradients), _settings()
-        for program in self._programs.get(key, ()):
-            operands = program.operands(reach, given, values)
-            if operands is not None:
-                return program(operands, reach, given, values)
-        return self._trace(key, reach, given, structure, values)
+        return self._id, structure, described, tuple(gradients), _settings()
 
     def _look(self, given: Sequence[Any]) -> Reach:
         """What the step reaches now."""
@@ -130,7 +144,8 @@ class Step:
     def _reached(self) -> Reach:
         return Reach(self._step, self._holders, self._names)
 
-    def _trace(self, key: Any, reach: Reach, given: list[Any], structure: Any, values: list[float]) -> Any:
+    def _trace(self, key: Any, reach: Reach, given: list[Any], structure: Any) -> Any:
+        values = reach.numbers()
         for value in given:
             if isinstance(value, torch.Tensor):
                 check_given(value)
@@ -154,6 +169,8 @@ class Step:
         self._tell(key, program)
         if program.repeats:
             self._programs.setdefault(key, []).append(program)
+        while len(self._programs) > _MOST_PROGRAMS:
+            self._programs.pop(next(iter(self._programs)))
         while len(self._executables) > _MOST_TEXTS:
             self._executables.pop(next(iter(self._executables)))
         return results

@@ -67,9 +67,11 @@ class Reach:
 
     Attributes:
         owners, keys, values, paths: the places of tensors and collections.
-        tensors: each tensor once, in the order of places, with the places that it has.
+        tensors: each tensor once, in the order of places.
+        places: those of each tensor, by its index.
         floats: the numbers that are operands.
         structure: what must be the same for a program to be right, but for the tensors.
+        passive: values that do not matter to a program, but which it may change.
         modules, optimizers: those met.
         objects: other objects met.
     """
@@ -103,16 +105,24 @@ class Reach:
         self._index: dict[int, int] = {}
         self._roots: dict[int, Any] = {}
         self._seen: dict[int, Any] = {}
+        self.passive: list[tuple[str, Any]] = []
+        self._is_passive = False
 
     # the walk
 
     def _visit(self, owner: Any, key: Any, path: str, value: Any) -> None:
-        if isinstance(value, torch.Tensor):
+        if self._is_passive:
+            if is_plain(value):
+                self.passive.append((path, value))
+            elif isinstance(value, list):
+                self.copies.append((value, value.copy()))
+                self.passive += [(path, v) for v in value if is_plain(v)]
+        elif isinstance(value, torch.Tensor):
             self._place(owner, key, path, value)
             if id(value) not in self._index:
                 self._index[id(value)] = len(self.tensors)
                 self.tensors.append(value)
-            self.places.setdefault(id(value), []).append(len(self.values) - 1)
+            self.places.setdefault(self._index[id(value)], []).append(len(self.values) - 1)
         elif is_plain(value):
             if owner is not self._roots:
                 self._plain.setdefault(id(owner), (owner, []))[1].append(key)
@@ -183,7 +193,11 @@ class Reach:
         elif not isinstance(value, type | types.ModuleType) and hasattr(value, "__dict__") and holds_state(type(value)):
             self.objects.append(value)
             self._names.add_methods(type(value))
+            # what a schedule holds matters to a step only if it asks for it: mostly the loop steps the schedule
+            is_schedule = isinstance(value, torch.optim.lr_scheduler.LRScheduler)
+            self._is_passive = is_schedule and "get_last_lr" not in self._names.known
             self._attributes(path, value, frozenset())
+            self._is_passive = False
 
     def _attributes(self, path: str, value: Any, always: frozenset[str]) -> None:
         attributes = value.__dict__
@@ -313,19 +327,22 @@ class Reach:
         found = [f.read() for f in self.floats]
         return [v if type(v) is float else float(v) for v in found]
 
-    def replace(self, place: int, tensor: Any) -> None:
-        """Puts another tensor of the same kind where one is; or another collection, after which the reach is not current."""
+    def replace(self, place: int, value: Any, *, is_new: bool) -> None:
+        """Puts another tensor, or collection, where one is.
+
+        Args:
+            place: where.
+            value: what.
+            is_new: whether it is a new tensor like the one before; if not, what is reached has to be looked up again.
+        """
         old = self.values[place]
-        self.owners[place][self.keys[place]] = tensor
-        if not isinstance(tensor, torch.Tensor):
-            return
-        self.values[place] = tensor
-        index = self._index.get(id(old))
-        if index is not None and self.tensors[index] is old:
-            self.tensors[index] = tensor
-            self.views[index] = place_of(tensor)
-            self.roots[index] = None if self.views[index] is None else self.views[index].storage.root  # type: ignore[union-attr]
-            self._index[id(tensor)] = index
+        self.owners[place][self.keys[place]] = value
+        if is_new and len(self.places[self._index[id(old)]]) == 1:
+            index = self._index.pop(id(old))
+            self._index[id(value)] = index
+            self.values[place] = self.tensors[index] = value
+            view = self.views[index] = place_of(value)
+            self.roots[index] = None if view is None else view.storage.root
 
     def restore(self, only: set[int] | None = None) -> None:
         """Puts collections and attributes back as they were, all of them or some by `id`."""

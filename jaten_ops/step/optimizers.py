@@ -228,7 +228,7 @@ def _narrow(state: dict[str, Any], name: str, count: torch.Tensor, wide: torch.T
 def _select_step(capture: Capture, optimizer: torch.optim.Optimizer, found: dict[str, Any], *args: Any, **kw: Any) -> Any:
     """What a scaler does with an optimizer: its step, whose results are taken where all gradients are finite."""
     bad = sum(found["found_inf_per_device"].values())
-    capture.met([bad], {})
+    capture.met(None, [bad], {})
     before = {key: root.array for key, root in capture.storages()}
     result = optimizer.step(*args, **kw)
     is_bad = bad.view_of_arrays.read().reshape(()) != 0  # type: ignore[union-attr]  # it is on the device

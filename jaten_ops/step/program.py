@@ -19,7 +19,7 @@ from ..tensor import Tensor
 from ..x64 import Enabled
 from .capture import Source
 from .holders import Reach
-from .results import Outcome
+from .results import Made, Outcome
 from .trace import Trace
 
 Executables = dict[str, jax.stages.Compiled]
@@ -184,8 +184,8 @@ class Program:
             find(reach, given).grad = outcome.make(recipe)
         if self.repeats:
             tensors = [outcome.make(recipe) for _, recipe in trace.slots]
-            for (place, _), found in zip(trace.slots, tensors, strict=True):
-                reach.replace(place, found)
+            for (place, recipe), found in zip(trace.slots, tensors, strict=True):
+                reach.replace(place, found, is_new=isinstance(recipe, Made))
         results = [outcome.make(recipe) for recipe in trace.results]
         if trace.errors:
             raise_first_broken(holds, trace.errors)

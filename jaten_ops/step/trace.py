@@ -142,6 +142,8 @@ class Trace:
         self.slots: list[tuple[int, Recipe]] = []
         if after.structure != before.structure:
             self.effects.append(f"it changes {difference(before.structure, after.structure)}")
+        if after.passive != before.passive:
+            self.effects.append(f"it changes {difference((before.passive,), (after.passive,))}")
         same = len(after.values) == len(before.values)
         rebuilt: set[int] = set()  # collections that are made anew, with all that is in them
         for i, (owner, key, new) in enumerate(zip(after.owners, after.keys, after.values, strict=True)):
@@ -150,14 +152,15 @@ class Trace:
             if isinstance(new, torch.Tensor):
                 if new.grad_fn is not None and self.capture.is_born(new):
                     new = self._without_graph(owner, key, new)
-                self._known.add(id(new))
+                self._known.update((id(new), id(new._base)))  # which a view keeps alive
                 if same and id(owner) not in rebuilt:
                     self.slots.append((i, recipes.of(new)))
             elif same and isinstance(new, dict | list | tuple | deque):
                 self._note_rebuilt(i, new, recipes, rebuilt, is_inner=id(owner) in rebuilt)
             elif same:
                 self.effects.append(f"it replaces {before.paths[i]}")
-        before.restore({id(v) for v, w in zip(before.values, after.values, strict=False) if v is not w})
+        if same:  # what was replaced is as it was: the step may have stored in it before
+            before.restore({id(v) for v, w in zip(before.values, after.values, strict=True) if v is not w})
 
     def _without_graph(self, owner: Any, key: Any, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor that the step has stored, cut off from the graph that made it, as results are."""
