@@ -222,8 +222,7 @@ def _described(value: Any, reach: Reach) -> Any:
         view = shared_view(value) if isinstance(value, Tensor) else None
         lies = None
         if view is not None:
-            at = next((i for i, root in enumerate(reach.roots) if root is view.storage.root), None)
-            lies = (at, view.offset, None if view.is_row_major() else view.strides())
+            lies = (reach.root_at.get(id(view.storage.root)), view.offset, None if view.is_row_major() else view.strides())
         return value.shape, value.dtype, value.requires_grad, lies
     if value.__hash__ is None:
         raise UnsupportedInputError("an argument of the step", type(value).__name__, "a tensor or a hashable value")

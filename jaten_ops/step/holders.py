@@ -286,6 +286,7 @@ class Reach:
         self._saved = [*map(call, self._getters, self._watched)]
         self.views = [*map(place_of, self.tensors)]
         self.roots: list[Storage | None] = [None if v is None else v.storage.root for v in self.views]
+        self.root_at = {id(root): i for i, root in enumerate(self.roots) if root is not None}
         self._flags = [t.requires_grad for t in self.tensors]
         self.leaves = [t for t, flag in zip(self.tensors, self._flags, strict=True) if flag and t.is_leaf]
         indices = {id(t): i for i, t in enumerate(self.tensors)}
@@ -342,7 +343,9 @@ class Reach:
             self._index[id(value)] = index
             self.values[place] = self.tensors[index] = value
             view = self.views[index] = place_of(value)
-            self.roots[index] = None if view is None else view.storage.root
+            self.root_at.pop(id(self.roots[index]), None)
+            self.roots[index] = root = None if view is None else view.storage.root
+            self.root_at[id(root)] = index
 
     def restore(self, only: set[int] | None = None) -> None:
         """Puts collections and attributes back as they were, all of them or some by `id`."""

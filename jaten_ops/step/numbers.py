@@ -27,6 +27,7 @@ class Conditions:
     def __init__(self, values: Values) -> None:
         self.values = list(values)
         self.asked: list[tuple[Known, Any]] = []
+        self._last = self.values  # with which they held
 
     def ask(self, known: Known) -> Any:
         """What an expression comes to, which is assumed from then on."""
@@ -35,10 +36,15 @@ class Conditions:
         return answer
 
     def hold(self, values: Values) -> bool:
+        if values == self._last:
+            return True
         try:
-            return all(known(values) == answer for known, answer in self.asked)
+            found = all(known(values) == answer for known, answer in self.asked)
         except ArithmeticError:  # as 1 / lr for a rate of 0: the program is traced then, and raises it
             return False
+        if found:
+            self._last = list(values)
+        return found
 
 
 def refusal(what: str) -> UnsupportedInputError:

@@ -63,7 +63,8 @@ class Program:
         self._numbers = [i for i, s in enumerate(self._sources) if s.kind == "number"]
         self._seed = next((i for i, s in enumerate(self._sources) if s.kind == "seed"), None)
         self._storages = storages
-        self._shapes = [storages[i].array.shape for i in (*self._written, *self._read)]
+        self._shapes = [[storages[i].array.shape for i in part] for part in (self._written, self._read)]
+        self._from_written, self._from_read = self._finder(self._written), self._finder(self._read)
         self._geometries = {
             i: _geometry(s.kind, reach, given, s.what) for i, s in enumerate(self._sources) if s.kind.endswith("grad")
         }
@@ -121,8 +122,8 @@ class Program:
         if not self.trace.capture.conditions.hold(values):
             return None
         try:
-            found = [[self._find(self._sources[i], reach, given) for i in part] for part in (self._written, self._read)]
-            if [s.array.shape for part in found for s in part] != self._shapes:
+            written, read = self._from_written(reach, given), self._from_read(reach, given)
+            if [s.array.shape for s in written] != self._shapes[0] or [s.array.shape for s in read] != self._shapes[1]:
                 return None
             for i, geometry in self._geometries.items():
                 if _geometry(self._sources[i].kind, reach, given, self._sources[i].what) != geometry:
@@ -132,7 +133,15 @@ class Program:
             return None
         if any((leaf.grad is not None) is not had for leaf, had in self._others_had):
             return None
-        return Operands(*found, others)
+        return Operands(written, read, others)
+
+    def _finder(self, part: list[int]) -> Callable[[Reach, Sequence[Any]], list[Storage]]:
+        """Finds the storages of some operands, those of holders, which are the most, without asking for each."""
+        sources = [self._sources[i] for i in part]
+        if all(source.kind == "held" for source in sources):
+            indices = [source.what for source in sources]
+            return lambda reach, _: [reach.roots[i] for i in indices]  # type: ignore[misc]  # on the device: it was met
+        return lambda reach, given: [self._find(source, reach, given) for source in sources]
 
     def _find(self, source: Source, reach: Reach, given: Sequence[Any]) -> Storage:
         kind, what = source
@@ -164,6 +173,12 @@ class Program:
             raise Missing
         return array
 
+    def _operand(self, operands: Operands, index: int) -> Storage:
+        """The storage of one operand, by its number."""
+        if index in self._written:
+            return operands.written[self._written.index(index)]
+        return operands.read[self._read.index(index)]
+
     def __call__(self, operands: Operands, reach: Reach, given: Sequence[Any], values: Sequence[float]) -> Any:
         """Runs the executable, and puts what it has made where the step would have."""
         trace = self.trace
@@ -178,8 +193,8 @@ class Program:
             storage.put(array)
         for storage, array in zip(trace.left, left, strict=True):
             storage.put(array)
-        by_index = dict(zip((*self._written, *self._read), (*operands.written, *operands.read), strict=True))
-        outcome = Outcome(made, trace.shared, list(reach.tensors), given, values, by_index.__getitem__)
+        held = list(reach.tensors) if trace.slots else reach.tensors
+        outcome = Outcome(made, trace.shared, held, given, values, lambda i: self._operand(operands, i))
         for find, (_, recipe) in zip(self._leaves, trace.gradients, strict=True):
             find(reach, given).grad = outcome.make(recipe)
         if self.repeats:
