@@ -85,7 +85,8 @@ def state_of(model: nn.Module, *optimizers: torch.optim.Optimizer) -> Any:
     """All that training has changed, and the gradients."""
     params = [*model.parameters()]
     states = [[o.state[p] for g in o.param_groups for p in g["params"] if p in o.state] for o in optimizers]
-    rates = [{k: v for k, v in g.items() if k not in ("params", "capturable", "fused")} for o in optimizers for g in o.param_groups]
+    passed = "params", "capturable", "fused"
+    rates = [{k: v for k, v in g.items() if k not in passed} for o in optimizers for g in o.param_groups]
     return [*model.state_dict().values()], [p.grad for p in params], states, rates
 
 
@@ -259,7 +260,8 @@ def _keeps(how: str) -> Scenario:
     return keeps
 
 
-for _how in ("tuple", "list of two", "attribute", "graph", "view", "buffer replaced", "buffer written", "list", "dict", "read back", "counter"):
+_HOWS = "tuple, list of two, attribute, graph, view, buffer replaced, buffer written, list, dict, read back, counter"
+for _how in _HOWS.split(", "):
     SCENARIOS[f"keeps: {_how}"] = _keeps(_how)
 
 

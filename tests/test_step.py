@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import gc
+import logging
+import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import jax
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
 
-from jaten_ops import compile_step, to_jax
+from jaten_ops import Tensor, compile_step, to_jax
 from jaten_ops.errors import UnsupportedInputError
+from jaten_ops.tensor import array_of
+
+from .steps import SCENARIOS
 
 Optimizer = Callable[..., torch.optim.Optimizer]
 
@@ -160,7 +169,7 @@ def test_what_is_replaced_is_noticed() -> None:
     assert not torch.equal(after, model.weight.detach())
 
 
-def test_a_rate_that_is_a_number_is_part_of_the_program() -> None:
+def test_a_rate_that_is_a_number_is_an_operand() -> None:
     model, _ = _linear()
     optimizer = torch.optim.RMSprop(model.parameters(), lr=0.01, capturable=True)
     reference = nn.Linear(3, 2)
@@ -204,10 +213,9 @@ def test_bad_steps_say_what_to_do() -> None:
         model(x).sum().backward()
         adam.step()
 
-    on_cpu = compile_step(step, model, adam)
-    on_cpu()
-    with pytest.raises(UnsupportedInputError, match="capturable=True"):
-        on_cpu()
+    counted = compile_step(step, model, adam)  # it keeps its count on the CPU
+    counted(), counted()
+    assert adam.state[model.weight]["step"].item() == 2
     with pytest.raises(UnsupportedInputError, match=r"\.to\('jax'\)"):
         fn = compile_step(lambda: None, nn.Linear(2, 2))
         fn(), fn()
@@ -232,3 +240,186 @@ def test_a_failing_step_leaves_the_state() -> None:
     with pytest.raises(KeyError, match="mine"):
         fn(torch.ones(1))
     torch.testing.assert_close(model.weight.detach(), before)
+
+
+SAMPLE = (
+    "supervised: AdamW", "supervised: Adagrad", "late parameter: Adam", "accumulated: SGD momentum",
+    "schedule: OneCycleLR", "schedule in the step: StepLR", "keeps: view", "keeps: buffer replaced", "keeps: tuple",
+    "closure_list_and_nonlocal", "averaged: SWA", "scaler, clipped: SGD nesterov", "arguments", "tied_and_swapped",
+    "teacher_and_tensors_of_the_closure", "cpu_tensors_of_the_closure", "gradients_of_arguments",
+)  # fmt: skip
+
+
+def _numbers(tree: Any) -> list[Any]:
+    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor | float | int)]
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in SAMPLE else pytest.mark.exhaustive) for n in SCENARIOS]
+)
+def test_computes_what_plain_torch_does(name: str) -> None:
+    run = SCENARIOS[name]
+    expected = [tree_map(_copied, found) for found in run("cpu", lambda step, *_: step)]
+    steps: list[Any] = []
+
+    def wrap(step: Callable[..., Any], *holders: Any) -> Callable[..., Any]:
+        steps.append(compile_step(step, *holders))
+        return steps[-1]
+
+    got = [tree_map(_copied, found) for found in run("jax", wrap)]
+    for call, (mine, its) in enumerate(zip(got, expected, strict=True)):
+        torch.testing.assert_close(
+            _numbers(mine), _numbers(its), rtol=1e-6, atol=1e-8, equal_nan=True, msg=lambda m, i=call: f"call {i}: {m}"
+        )
+    assert all(step._compiles for step in steps)
+
+
+@pytest.mark.parametrize("schedule", ["schedule: StepLR", "schedule: CyclicLR", "schedule: LambdaLR to 0"])
+def test_a_schedule_compiles_nothing(schedule: str) -> None:
+    steps: list[Any] = []
+
+    def wrap(step: Callable[..., Any], *holders: Any) -> Callable[..., Any]:
+        steps.append(compile_step(step, *holders))
+        return steps[-1]
+
+    list(SCENARIOS[schedule]("jax", wrap))
+    assert steps[0]._compiles == 1
+
+
+def _reads() -> dict[str, Callable[[torch.Tensor], Any]]:
+    model, optimizer = _linear()
+    lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=2)
+
+    def closure() -> torch.Tensor:
+        lbfgs.zero_grad()
+        loss = model(torch.ones(2, 3, device="jax")).square().mean()
+        loss.backward()
+        return loss
+
+    return {
+        "item": lambda x: model(x).sum().item(),
+        "bool": lambda x: model(x) if model(x).sum() > 0 else x,
+        "float of a state": lambda x: float(x.sum() + optimizer.param_groups[0]["lr"]),
+        "cpu": lambda x: model(x).cpu(),
+        "tolist": lambda x: model(x).tolist(),
+        "copied": lambda x: torch.zeros(2, 2).copy_(model(x)),
+        "error_if_nonfinite": lambda x: (
+            model(x).sum().backward(), nn.utils.clip_grad_norm_(model.parameters(), 1, error_if_nonfinite=True)
+        ),
+        "LBFGS": lambda x: lbfgs.step(closure),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _reads())
+def test_a_step_that_reads_values_is_refused(name: str) -> None:
+    fn = compile_step(_reads()[name])
+    x = torch.ones(2, 3, device="jax")
+    fn(x)
+    with pytest.raises(UnsupportedInputError, match=r"reads the value of a tensor.*return the tensor"):
+        fn(x)
+    with pytest.raises(UnsupportedInputError, match="reads the value of a tensor"):
+        fn(x)
+    assert x.tolist() == [[1.0] * 3] * 2
+
+
+def test_a_step_that_raises_leaves_everything() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to("jax")
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    kept: list[Any] = []
+    box = {"last": torch.zeros(2, device="jax")}
+
+    def step(x: torch.Tensor, fail: bool) -> torch.Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        kept.append(loss)
+        box["last"] = loss
+        optimizer.param_groups[0]["lr"] = 7.0
+        model.eval()
+        if fail:
+            raise KeyError("mine")
+        optimizer.param_groups[0]["lr"] = 0.1
+        model.train()
+        optimizer.zero_grad()
+        return loss
+
+    fn = compile_step(step)
+    x = torch.randn(4, 3, device="jax")
+    fn(x, False)
+
+    def state() -> Any:
+        found = model.state_dict(), optimizer.state_dict(), kept, box, model.training
+        return _numbers(tree_map(_copied, found))
+
+    for _ in range(2):
+        before = state()
+        with pytest.raises(KeyError, match="mine"):
+            fn(x, True)
+        assert all(p.grad is None for p in model.parameters())
+        torch.testing.assert_close(state(), before)
+        fn(x, False)
+
+
+def test_no_tracer_is_left() -> None:
+    model, optimizer = _linear()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        hidden = model(x)
+        model.kept, model.row = hidden, [hidden[0]]
+        hidden.square().sum().backward()
+        optimizer.step()
+        return hidden[1:]
+
+    fn = compile_step(step)
+    for _ in range(3):
+        fn(torch.ones(2, 3))
+        gc.collect()
+        traced = [t for t in gc.get_objects() if type(t) is Tensor and isinstance(array_of(t), jax.core.Tracer)]
+        assert not traced
+
+
+def test_compiles_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    fn = compile_step(lambda x: x + 1)
+    with caplog.at_level(logging.INFO, "jaten_ops"):
+        for size in (1, 2, 3, 4, 5, 6):
+            fn(torch.ones(size, device="jax"))
+    messages = [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "jaten_ops.step"]
+    assert [level for level, _ in messages] == ["INFO"] * 4 + ["WARNING", "INFO"]
+    assert "the 4th time: arguments" in messages[4][1]
+
+
+def test_threads_take_turns() -> None:
+    model, optimizer = _linear()
+    count = torch.zeros((), device="jax")
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        count.add_(1)
+        return loss
+
+    fns = [compile_step(step), compile_step(step)]
+    with ThreadPoolExecutor(4) as pool:
+        losses = [*pool.map(lambda i: fns[i % 2](torch.ones(1 + i % 3, 3)).item(), range(40))]
+    assert count.item() == 40
+    assert all(map(math.isfinite, losses))
+    assert not torch.compiler.is_compiling()
+
+
+def test_optimizers_that_no_code_names_are_found() -> None:
+    model, optimizer = _linear()
+    hidden = {"it": [optimizer]}.values()
+    fn = compile_step(lambda x: (model(x).sum().backward(), [o.step() for os in hidden for o in os]))
+    for rate in (0.1, 0.1, 0.2, 0.4):
+        optimizer.param_groups[0]["lr"], before = rate, model.bias.detach().clone()
+        model.zero_grad()
+        fn(torch.ones(1, 3))
+        torch.testing.assert_close(before - model.bias.detach(), torch.full((2,), rate, device="jax"))
+    assert fn._compiles == 1

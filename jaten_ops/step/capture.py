@@ -114,9 +114,9 @@ class Capture:
 
     def met(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         target = args[0] if args else None
-        if isinstance(target, torch.Tensor) and target.device.type != "jax" and len(args) > 1:
-            if any(isinstance(a, Tensor) for a in args[1:]) and target.dim():
-                raise refusal(f"it is copied to {target.device}")
+        is_elsewhere = isinstance(target, torch.Tensor) and target.device.type != "jax" and target.dim()
+        if is_elsewhere and func is torch.ops.aten.copy_.default and isinstance(args[1], Tensor):
+            raise refusal(f"it is copied to {target.device}")  # type: ignore[union-attr]  # a tensor, as was asked
         device = kwargs.get("device")
         if device is not None and isinstance(target, Tensor) and torch.device(device).type not in ("jax", "meta"):
             raise refusal(f"it is moved to {device}")
@@ -217,9 +217,7 @@ class Capture:
     def number(self, index: int) -> torch.SymFloat:
         """One of the numbers of groups, which becomes an operand when it is first computed with."""
         aval = jax.core.ShapedArray((), "float64", weak_type=True)
-        number = Number(
-            lambda values: values[index], lambda: self.bind(Source("number", index), aval), self.conditions
-        )
+        number = Number(lambda values: values[index], lambda: self.bind(Source("number", index), aval), self.conditions)
         return symbol(number)
 
     # what is left

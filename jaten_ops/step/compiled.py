@@ -11,13 +11,13 @@ import jax
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .. import x64
 from ..dispatch import borrowed_copy
 from ..errors import UnsupportedInputError
 from ..progress import announced
 from ..tensor import Tensor, from_array, shared_view
 from ..tracing import is_traced_now, opaque
 from ..watching import watcher
-from ..x64 import Enabled
 from .capture import check_given
 from .code import Names
 from .holders import Reach, difference
@@ -123,7 +123,7 @@ class Step:
         described = tuple([_described(v, reach) for v in given])
         gradients = [t.grad is not None for t in reach.leaves]
         gradients += [v.grad is not None for v in given if isinstance(v, torch.Tensor) and v.requires_grad]
-        return self._id, structure, described, tuple(gradients), _settings()
+        return self._id, structure, described, _shared(given), tuple(gradients), _settings()
 
     def _look(self, given: Sequence[Any]) -> Reach:
         """What the step reaches now."""
@@ -150,7 +150,7 @@ class Step:
             if isinstance(value, torch.Tensor):
                 check_given(value)
         try:
-            with Enabled(), announced("a step"):
+            with x64.tracing(), announced("a step"):
                 trace = Trace(self._step, reach, self._reached, given, structure, values)
                 try:
                     program = Program(trace, reach, given, self._executables)
@@ -202,7 +202,7 @@ class Step:
             before, after = self._structures[old[0]], self._structures[new[0]]
             found = difference(before[0], after[0])
             return found if found != "nothing" else difference(before[1:], after[1:])
-        names = "", "the structure of the arguments", "arguments", "which gradients there are", "settings"
+        names = "", "the structure of the arguments", "arguments", "which share memory", "which gradients there are", "settings"
         for what, a, b in zip(names, old, new, strict=True):
             if a != b:
                 return f"{what}: {a} is now {b}"
@@ -222,11 +222,20 @@ def _described(value: Any, reach: Reach) -> Any:
         view = shared_view(value) if isinstance(value, Tensor) else None
         lies = None
         if view is not None:
-            lies = (reach.root_at.get(id(view.storage.root)), view.offset, None if view.is_row_major() else view.strides())
+            stride = None if view.is_row_major() else view.strides()
+            lies = reach.root_at.get(id(view.storage.root)), view.offset, stride
+            lies = None if lies == (None, 0, None) else lies
         return value.shape, value.dtype, value.requires_grad, lies
     if value.__hash__ is None:
         raise UnsupportedInputError("an argument of the step", type(value).__name__, "a tensor or a hashable value")
     return type(value), value
+
+
+def _shared(given: Sequence[Any]) -> Any:
+    """Which arguments lie in the storage of another one."""
+    views = [shared_view(v) for v in given if isinstance(v, Tensor)]
+    roots = [id(v.storage.root) for v in views if v is not None]
+    return tuple(map(roots.index, roots)) if len(set(roots)) < len(roots) else None
 
 
 def _settings() -> Any:

@@ -45,11 +45,11 @@ class Float(NamedTuple):
 
     group: dict[str, Any]
     key: str
-    index: int | None  # within a tuple
+    at: int | None  # within a tuple
 
     def read(self) -> Any:
         value = self.group[self.key]
-        return value if self.index is None else value[self.index]
+        return value if self.at is None else value[self.at]
 
 
 def is_plain(value: Any) -> bool:
@@ -208,8 +208,8 @@ class Reach:
 
     def _attribute(self, attributes: dict[str, Any], name: str, path: str, value: Any) -> None:
         if name in _OF_MODULES and isinstance(value, dict):  # never replaced: only looked into
-            if name == "_parameters" or name == "_buffers" or name == "_modules" or value:
-                self._collection(path.replace("._parameters", "").replace("._buffers", "").replace("._modules", ""), value)
+            if value or name in _OF_NAMES:
+                self._collection(path.removesuffix(f".{name}") if name in _OF_NAMES else path, value)
             elif self._is_new(value):
                 self._sized.append(value)
                 self.copies.append((value, value.copy()))
@@ -294,7 +294,7 @@ class Reach:
             tuple([(p, indices.get(id(v), _kind(v))) for p, v in zip(self.paths, self.values, strict=True)]),
             tuple(self.sizes),
             tuple([(path, type(value), value) for path, value in self._plain_paths]),
-            tuple([(f.key, f.index) for f in self.floats]),
+            tuple([(f.key, f.at) for f in self.floats]),
             tuple([type(o) for o in self.optimizers]),
         )
 
@@ -389,5 +389,6 @@ _OF_MODULES = frozenset({
     "training", "_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks",
     "_backward_pre_hooks",
 })  # fmt: skip
+_OF_NAMES = frozenset({"_parameters", "_buffers", "_modules"})  # whose items are attributes for who looks at a module
 _OF_OPTIMIZERS = frozenset({"_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"})
 _PASSED = frozenset({"param_groups", "defaults", "state"})

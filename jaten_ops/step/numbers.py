@@ -1,8 +1,8 @@
 """Python numbers that are operands of a program: an optimizer's learning rate, momentum, weight decay.
 
 While a step is traced a group of parameters has a `torch.SymFloat` in place of each float. It computes with others, and
-operators take it as they take a number; what it comes to is known as well, so that `if weight_decay != 0` has an answer,
-which is then a condition of the program.
+operators take it as they take a number. What it comes to is known as well, so that `if weight_decay != 0` has an
+answer, which is then a condition of the program.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _comparison(fn: Callable[..., bool]) -> Callable[..., Truth]:
     return lambda self, other: Truth(self._with(other, fn), self._conditions)
 
 
-_BINARY = {
+_BINARY: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "add": (operator.add, jnp.add),
     "sub": (operator.sub, jnp.subtract),
     "mul": (operator.mul, jnp.multiply),
@@ -186,7 +186,7 @@ _BINARY = {
     "sym_max": (max, jnp.maximum),
     "sym_min": (min, jnp.minimum),
 }
-_UNARY = {
+_UNARY: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "neg": (operator.neg, jnp.negative),
     "pos": (operator.pos, jnp.positive),
     "abs": (abs, jnp.abs),

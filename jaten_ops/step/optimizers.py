@@ -1,4 +1,4 @@
-"""Optimizers, gradient scalers and averaged models while a step is traced: what they read becomes part of the program."""
+"""Optimizers, gradient scalers and averaged models in a traced step: what they read becomes part of the program."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from ..aliasing import Storage
 from ..tensor import Tensor
+from ..tracing import set_compiling
 from ..watching import watcher
 from .capture import Capture
 from .holders import Float, Reach
@@ -47,9 +48,9 @@ def settle(reach: Reach) -> bool:
                     moved = True
     for module in reach.modules:
         if isinstance(module, AveragedModel) and module.n_averaged.device.type == "cpu":
-            param = next(module.parameters(), None)
-            if isinstance(param, Tensor):
-                module.n_averaged = module.n_averaged.to(param.device)
+            first = next(module.parameters(), None)
+            if isinstance(first, Tensor):
+                module.n_averaged = module.n_averaged.to(first.device)
                 moved = True
     return moved
 
@@ -76,6 +77,8 @@ def traced(reach: Reach, capture: Capture, changed: list[str]) -> Iterator[None]
         for name in ("max", "min"):
             stack.enter_context(_symbolic(name))
         running = _Running(reach, capture)
+        set_compiling(True)  # models that look at the values of a mask unless they are compiled do not
+        stack.callback(set_compiling, False)
         stack.callback(register_optimizer_step_pre_hook(running.before).remove)
         stack.callback(register_optimizer_step_post_hook(running.after).remove)
         with _symbols(reach, capture, changed):
@@ -100,9 +103,9 @@ def _symbols(reach: Reach, capture: Capture, changed: list[str]) -> Iterator[Non
 
 
 def _set(f: Float, value: Any) -> None:
-    if f.index is not None:
+    if f.at is not None:
         items = list(f.group[f.key])
-        items[f.index] = value
+        items[f.at] = value
         value = tuple(items)
     f.group[f.key] = value
 
@@ -169,6 +172,7 @@ class _Running:
         if not any(optimizer is known for known in self._reach.optimizers):
             raise LateOptimizer(optimizer)
         self._capture.reads_numbers += 1
+        set_compiling(False)  # optimizers take numbers for numbers then
         for group in optimizer.param_groups:
             for flag, wanted in (("capturable", True), ("fused", None)):
                 if group.get(flag) not in (None, wanted):
@@ -195,6 +199,7 @@ class _Running:
         if watcher() is not self._capture:
             return
         self._capture.reads_numbers -= 1
+        set_compiling(True)
         while self._undo:
             self._undo.pop()()
 
@@ -225,7 +230,9 @@ def _narrow(state: dict[str, Any], name: str, count: torch.Tensor, wide: torch.T
         state[name] = count
 
 
-def _select_step(capture: Capture, optimizer: torch.optim.Optimizer, found: dict[str, Any], *args: Any, **kw: Any) -> Any:
+def _select_step(
+    capture: Capture, optimizer: torch.optim.Optimizer, found: dict[str, Any], *args: Any, **kw: Any
+) -> Any:
     """What a scaler does with an optimizer: its step, whose results are taken where all gradients are finite."""
     bad = sum(found["found_inf_per_device"].values())
     capture.met(None, [bad], {})
@@ -260,7 +267,9 @@ def _average(capture: Capture, averaged: AveragedModel, update: Callable[..., No
         update(model)
         capture.reads_numbers -= 1
     if averaged.use_buffers:
-        pairs = [*zip(averaged.module.parameters(), model.parameters(), strict=False)]
+        pairs: list[tuple[torch.Tensor, torch.Tensor]] = [
+            *zip(averaged.module.parameters(), model.parameters(), strict=False)
+        ]
         pairs += zip(averaged.module.buffers(), model.buffers(), strict=False)
     else:
         pairs = [*zip(averaged.parameters(), model.parameters(), strict=False)]

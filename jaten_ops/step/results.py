@@ -15,6 +15,7 @@ from ..tensor import Tensor, from_array, from_view
 from .capture import Capture
 from .numbers import Number, node_of
 
+
 class Kept(NamedTuple):
     """The same object at each call: one that the step was given, or a value of Python's."""
 
@@ -24,13 +25,13 @@ class Kept(NamedTuple):
 class Held(NamedTuple):
     """What a holder has at a place when the call begins."""
 
-    index: int
+    at: int
 
 
 class Given(NamedTuple):
     """An argument of the call."""
 
-    index: int
+    at: int
 
 
 class Computed(NamedTuple):
@@ -155,9 +156,9 @@ class Outcome:
         if isinstance(recipe, Kept):
             return recipe.value
         if isinstance(recipe, Held):
-            return self._held[recipe.index]
+            return self._held[recipe.at]
         if isinstance(recipe, Given):
-            return self._given[recipe.index]
+            return self._given[recipe.at]
         if isinstance(recipe, Computed):
             return recipe.number.of(self._values)
         if isinstance(recipe, Built):

@@ -191,9 +191,9 @@ class Trace:
             if tensor.grad_fn is not None and not tensor._is_view():
                 tensor.detach_()
         if unknown:
+            first = tuple(unknown[0].shape)
             self.effects.append(
-                f"it stores {len(unknown)} tensors, the first of shape {tuple(unknown[0].shape)}, where later calls would"
-                " not put theirs"
+                f"it stores {len(unknown)} tensors, the first of shape {first}, which later calls would not"
             )
         del unknown
         if not self.effects:
