@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import math
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -423,3 +424,13 @@ def test_optimizers_that_no_code_names_are_found() -> None:
         fn(torch.ones(1, 3))
         torch.testing.assert_close(before - model.bias.detach(), torch.full((2,), rate, device="jax"))
     assert fn._compiles == 1
+
+
+def test_what_is_written_is_given_away() -> None:
+    model, optimizer = _linear()
+    fn = compile_step(lambda x: (model(x).sum().backward(), optimizer.step(), optimizer.zero_grad())[0])
+    x = torch.ones(1, 3, device="jax")
+    fn(x)
+    old = weakref.ref(to_jax(model.weight))
+    fn(x)
+    assert old() is None  # no copy of it is kept

@@ -202,7 +202,14 @@ class Step:
             before, after = self._structures[old[0]], self._structures[new[0]]
             found = difference(before[0], after[0])
             return found if found != "nothing" else difference(before[1:], after[1:])
-        names = "", "the structure of the arguments", "arguments", "which share memory", "which gradients there are", "settings"
+        names = (
+            "",
+            "the structure of the arguments",
+            "arguments",
+            "which share memory",
+            "which gradients there are",
+            "settings",
+        )
         for what, a, b in zip(names, old, new, strict=True):
             if a != b:
                 return f"{what}: {a} is now {b}"

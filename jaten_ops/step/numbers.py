@@ -112,11 +112,11 @@ class Number:
             self._array = self._make()
         return self._array
 
-    def of(self, values: Values) -> float:
-        """What it comes to."""
+    def known(self) -> Known:
+        """What it comes to, for the values of the numbers that it is made of."""
         if self._known is None:
             raise refusal("a number made of it leaves the step")
-        return float(self._known(values))
+        return self._known
 
     def guard_float(self, file: str, line: int) -> float:
         if self._known is None:

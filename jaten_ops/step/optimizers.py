@@ -114,7 +114,7 @@ def _valued(value: Any, capture: Capture) -> Any:
     if isinstance(value, tuple):
         return tuple(_valued(v, capture) for v in value)
     number = node_of(value)
-    return value if number is None else number.of(capture.conditions.values)
+    return value if number is None else float(number.known()(capture.conditions.values))
 
 
 @contextlib.contextmanager

@@ -54,6 +54,7 @@ class Program:
     def __init__(self, trace: Trace, reach: Reach, given: Sequence[Any], known: Executables) -> None:
         self.trace = trace
         self.repeats = not trace.effects
+        self._conditions = trace.capture.conditions
         written = {w.operand for w in trace.written}
         storages = {found.operand: found for found in trace.capture.lifted.values()}
         self._written = [w.operand for w in trace.written]
@@ -70,15 +71,15 @@ class Program:
         }
         held = {id(t): i for i, t in enumerate(reach.tensors)}
         at = {id(v): i for i, v in enumerate(given) if isinstance(v, torch.Tensor)}
-        self._leaves = [_finder(leaf, held, at) for leaf, _ in trace.gradients]
+        self._gradients = [(_finder(leaf, held, at), recipe) for leaf, recipe in trace.gradients]
         self._others_had = [
             (leaf, gradient is not None)
             for leaf, gradient in trace.capture.leaves.values()
             if id(leaf) not in held and id(leaf) not in at
         ]
         self._run = self._compiled(known)
-        trace.capture.lifted = {}  # which has arrays that are to be given away
         self._storages = {}
+        trace.release()
 
     def _outside(self) -> tuple[list[int], dict[int, Any]]:
         """The operands that are tensors in torch's memory, and those of them that are gone: constants."""
@@ -119,7 +120,7 @@ class Program:
 
     def operands(self, reach: Reach, given: Sequence[Any], values: Sequence[float]) -> Operands | None:
         """What a call takes, if the program is the one for it."""
-        if not self.trace.capture.conditions.hold(values):
+        if not self._conditions.hold(values):
             return None
         try:
             written, read = self._from_written(reach, given), self._from_read(reach, given)
@@ -195,7 +196,7 @@ class Program:
             storage.put(array)
         held = list(reach.tensors) if trace.slots else reach.tensors
         outcome = Outcome(made, trace.shared, held, given, values, lambda i: self._operand(operands, i))
-        for find, (_, recipe) in zip(self._leaves, trace.gradients, strict=True):
+        for find, recipe in self._gradients:
             find(reach, given).grad = outcome.make(recipe)
         if self.repeats:
             tensors = [outcome.make(recipe) for _, recipe in trace.slots]

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from ..aliasing import Storage, View, row_major
 from ..tensor import Tensor, from_array, from_view
 from .capture import Capture
-from .numbers import Number, node_of
+from .numbers import Known, node_of
 
 
 class Kept(NamedTuple):
@@ -37,7 +37,7 @@ class Given(NamedTuple):
 class Computed(NamedTuple):
     """A number made of those of the groups."""
 
-    number: Number
+    known: Known
 
 
 class Made(NamedTuple):
@@ -87,8 +87,7 @@ class Recipes:
     def of(self, value: Any) -> Recipe:
         number = node_of(value)
         if number is not None:
-            number.of(self._capture.conditions.values)  # raises for one that a tensor's value is in
-            return Computed(number)
+            return Computed(number.known())
         if not isinstance(value, torch.Tensor):
             return Kept(value)
         if id(value) in self._held:
@@ -160,7 +159,7 @@ class Outcome:
         if isinstance(recipe, Given):
             return self._given[recipe.at]
         if isinstance(recipe, Computed):
-            return recipe.number.of(self._values)
+            return float(recipe.known(self._values))
         if isinstance(recipe, Built):
             return tree_unflatten([self.make(item) for item in recipe.items], recipe.structure)
         return from_view(View(self._operand(recipe.operand), *recipe.geometry), recipe.dtype)

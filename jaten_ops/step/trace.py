@@ -86,6 +86,12 @@ class Trace:
             known.update(zip(equation.outvars, results, strict=True))
         return jax.tree.unflatten(self._shape, [read(atom) for atom in jaxpr.outvars])
 
+    def release(self) -> None:
+        """Lets go of what only compiling needs: traced arrays, and those that are to be given to the executable."""
+        self.capture = Capture({}, [])
+        del self.written, self.made, self.gradients
+        del self._closed, self._given, self._reach, self._again, self._step
+
     # under JAX's trace
 
     def _run(self) -> Any:
