@@ -57,7 +57,7 @@ def out_of_sight() -> contextlib.AbstractContextManager[Any]:
 
 
 class _Compiling:
-    """Whether the thread that asks is one that traces a program.
+    """Whether the thread that asks is one that traces a program: in the place of a bool, and computed with as one.
 
     Attributes:
         threads: those that do.
@@ -70,6 +70,26 @@ class _Compiling:
 
     def __bool__(self) -> bool:
         return threading.get_ident() in self.threads
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self) == other
+
+    def __hash__(self) -> int:
+        return hash(bool(self))
+
+    def __repr__(self) -> str:
+        return repr(bool(self))
+
+    def __and__(self, other: Any) -> Any:
+        return bool(self) & other
+
+    def __or__(self, other: Any) -> Any:
+        return bool(self) | other
+
+    def __xor__(self, other: Any) -> Any:
+        return bool(self) ^ other
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
 
 _COMPILING: Any = _Compiling()

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
+from jaten_ops import tracing
+
 DEVICES = ("cpu", "jax")
 
 CONSTANTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -72,3 +74,17 @@ def test_constants_of_other_devices_are_known_as_before() -> None:
     with FakeTensorMode():
         assert torch.tensor(3).item() == 3
         assert (torch.tensor(3) + 1).item() == 4
+
+
+def test_the_flag_that_torch_compiles_is_computed_with_as_a_bool() -> None:
+    """Libraries combine it: `tracing |= torch.compiler.is_compiling()`."""
+    for flag in (False, True):
+        tracing.set_compiling(flag)
+        try:
+            found = torch.compiler.is_compiling()
+            assert bool(found) is flag and found == flag and repr(found) == repr(flag)
+            assert (found | False) is (False | found) is flag
+            assert (found & True) is (True & found) is flag
+            assert (found ^ True) is (True ^ found) is not flag
+        finally:
+            tracing.set_compiling(False)

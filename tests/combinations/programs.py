@@ -390,7 +390,7 @@ def recurrent(x: Tensor, w: Tensor, u: Tensor, b: Tensor, c: Tensor) -> Tensor:
 @add("smooth", inputs=lambda g, n: (rand(g, n, 2, 5, 5),))
 def resampled(x: Tensor) -> Tensor:
     up = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
-    return F.pad(up, (1, 1, 1, 1), mode="circular").square()
+    return F.pad(up, (1, 1, 1, 1), mode="reflect").square()
 
 
 @add("smooth", inputs=lambda g, n: (rand(g, n + 2, 4), rand(g, 4), rand(g, 4)))

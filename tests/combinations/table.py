@@ -132,8 +132,6 @@ def _on_torch_way(case: Case, program: Program) -> tuple[str, str]:
 
 def _others_pass(program: Program, surrounding: Surrounding, way: Way) -> bool:
     """Whether torch's own capture, with no compiler behind it, gives what eager torch gives on the CPU."""
-    if "operators" in program.traits:
-        return True
     expected = _outcome(lambda: _plain(program, surrounding))
     make = compiled("aot_eager")
     got = _outcome(lambda: surrounding.use(make(program, surrounding), _inputs(program, "cpu")))
