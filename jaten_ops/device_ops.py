@@ -16,6 +16,7 @@ from . import (
     carrier,
     device,
     library,
+    meta,
     registry,
     scripting,
     storage,
@@ -281,6 +282,16 @@ def _refuse_to_pin(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
     raise RuntimeError(f"cannot pin a tensor on {tensor.device}: only dense CPU tensors can be pinned")
 
 
+def _with_scalars(overload: str) -> Callable[..., Any]:
+    """An operator on lists with a number for each element in a tensor, which is on the CPU, whatever the device."""
+
+    def call(self: Any, tensor1: Any, tensor2: Any, scalars: torch.Tensor) -> Any:
+        run = variant(overload) if overload.endswith("_.Tensor") else functional(overload)
+        return run(self, tensor1, tensor2, _aten._to_copy(scalars, device=self[0].device))
+
+    return call
+
+
 def _no_nested(overload: str) -> Callable[..., Any]:
     """An operator of which ATen's own composition, or view, would be a nested tensor."""
 
@@ -314,6 +325,7 @@ HANDLERS.update(
         _aten.set_.source_Storage_storage_offset: _set_part_,
         _aten._pack_padded_sequence.default: _pack_padded_sequence,
         **{operator_of(overload, "aten"): _unwritten(overload) for overload in unwritten.OVERLOADS},
+        **{operator_of(overload, "aten"): _with_scalars(overload) for overload in meta.scalars.OVERLOADS},
         **{operator_of(overload, "aten"): _no_nested(overload) for overload in _NESTED},
         _aten.is_set_to.default: _is_set_to,
         _aten.is_same_size.default: lambda tensor, other: tensor.shape == other.shape,  # of tensors anywhere

@@ -17,6 +17,7 @@ from . import (
     device_ops,  # noqa: F401  # its handlers
     higher_order,
     inductor,
+    meta,
     recording,
     recurrent,
     registry,
@@ -161,6 +162,9 @@ def _after_fork() -> None:
     bridge._capsule_to_buffer = refuse
     device.in_bad_fork = True
 
+
+for _overload in meta.scalars.OVERLOADS:
+    _ATEN.impl(_overload, opaque(meta.scalars.meta_of(_overload)), "Meta")
 
 os.register_at_fork(after_in_child=_after_fork)
 

@@ -29,7 +29,7 @@ from .tensor import Tensor
 
 _NAMES = (
     "cond", "while_loop", "while_loop_stack_output", "scan", "map_impl", "associative_scan", "invoke_subgraph",
-    "flex_attention", "flex_attention_backward", "out_dtype",
+    "flex_attention", "flex_attention_backward", "out_dtype", "print",
 )  # fmt: skip
 _MODES = (FakeTensorMode, FunctionalTensorMode, ProxyTorchDispatchMode)
 
@@ -172,6 +172,14 @@ def _example(known: Any) -> Callable[..., Any]:
     return example
 
 
+def _in_transforms(tensor: torch.Tensor) -> torch.Tensor:
+    """What `torch.func`'s transforms have wrapped: a batch, or the values that are differentiated."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
+
+
 def _operand_values(known: Any) -> Callable[..., Any]:
     """What Dynamo recorded as the values of operands: of a tensor of the device its carrier, which is what versions
     of torch that know of subclasses here take; those before refuse all that is no fake tensor itself."""
@@ -179,9 +187,20 @@ def _operand_values(known: Any) -> Callable[..., Any]:
     def value_of(operand: Any) -> list[Any]:
         node = operand.node if isinstance(operand, torch.fx.Proxy) else operand
         value = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
-        return [value._carrier] if isinstance(value, Tensor) else known([operand])
+        inside = _in_transforms(value) if isinstance(value, torch.Tensor) else value
+        return [inside._carrier] if isinstance(inside, Tensor) else known([operand])
 
     return lambda operands: [value for operand in operands for value in value_of(operand)]
+
+
+def _print_on_device(op: Any, dense: Callable[..., Any]) -> None:
+    """Has `print` show a program's tensors where it is run on what a graph has of them; autograd has no part in it."""
+
+    def show(*args: Any, **kwargs: Any) -> None:
+        dense(*tree_map(_outer, args), **tree_map(_outer, kwargs))
+
+    op.py_impl(DispatchKey.PrivateUse1)(show)
+    op.fallthrough(DispatchKey.AutogradPrivateUse1)
 
 
 def register() -> None:
@@ -201,3 +220,5 @@ def register() -> None:
         dense = op.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
         if dense is not None and Tensor not in table:
             op.py_impl(Tensor)(dense)
+        if op.__name__ == "print":
+            _print_on_device(op, dense)

@@ -3,7 +3,9 @@
 if __name__ != "jaten_ops.meta":
     raise ImportError("this is jaten_ops.meta: import it by that name")
 
-from . import attention, missing, normalization, overrides, vendors
+from . import attention, missing, normalization, overrides, scalars, vendors
 from .reuse import aten_overload, fake_of, row_major
 
-__all__ = ["aten_overload", "attention", "fake_of", "missing", "normalization", "overrides", "row_major", "vendors"]
+__all__ = [
+    "aten_overload", "attention", "fake_of", "missing", "normalization", "overrides", "row_major", "scalars", "vendors",
+]  # fmt: skip

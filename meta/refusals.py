@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 
 from jaten_ops.schema import FUNCTIONAL, OpSpec
 
+from . import scalars
 from .reuse import aten_overload
 
 # What is refused is a kind of number. That a kernel is missing for a width is no reason: JAX has one.
@@ -73,7 +74,10 @@ def refuse(spec: OpSpec, args: Any, kwargs: Any) -> None:
     if spec.overload in ASKED:
         if "correction" in kwargs:  # of sizes of 1 nothing would be left, and ATen warns of that
             kwargs = kwargs | {"correction": 0}
-        _ask(spec, tree_map(_cut, (args, kwargs)))
+        cut_args, kwargs = tree_map(_cut, (args, kwargs))
+        if spec.overload in scalars.OVERLOADS:  # as many numbers as there are tensors
+            cut_args = [*cut_args[:3], torch.ones(args[3].shape, dtype=args[3].dtype)]
+        _ask(spec, (cut_args, kwargs))
     elif spec.overload in _TAKEN:
         dtype = kwargs.get("dtype") or args[0].dtype
         if _kind(dtype) not in _TAKEN[spec.overload]:

@@ -56,6 +56,10 @@ def _holding(x):
     return torch.cond(x.sum() > 0, plus, lambda x: x - 1, (x,))
 
 
+def _cond_of_each(x):
+    return torch.vmap(lambda t: torch.cond(t.sum() > 0, lambda t: t * 2, lambda t: t * 3, (t,)))(x)
+
+
 def _number_of_a_branch(x):
     n, y = torch.cond(x.sum() > 0, lambda x: (2, x * 2), lambda x: (3, x * 3), (x,))
     return y + n
@@ -161,6 +165,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], bool]] = {
     "map": (_mapped, (randn(5, 4), randn(4)), True),
     "regions": (_regions, (randn(3, 4), randn(4, 4)), True),
     "out_dtype": (_in_a_wider_dtype, (torch.full((4, 4), 99, dtype=torch.int8),) * 2, False),
+    "cond of each example": (_cond_of_each, (randn(5, 4),), False),
+    "cond of each example of each": (torch.vmap(_cond_of_each), (randn(3, 5, 4),), False),
     "checkpoint": (_checkpointed, (randn(3, 4), randn(4, 4)), True),
 }
 
@@ -373,3 +379,28 @@ def test_branches_whose_operators_raise_for_values() -> None:
     with torch.no_grad():
         for b in (torch.ones(2), -torch.ones(2)):
             torch.testing.assert_close(compiled(a, b), torch.linalg.inv(a) * (1 if b[0] > 0 else 2))
+
+
+def _prints(x):
+    y = x * 2
+    torch.ops.higher_order.print("first {} {}", y, 3)
+    y.add_(1)
+    torch.ops.higher_order.print("then {y}", y=y)
+    torch.ops.higher_order.print("no values")
+    return y * x
+
+
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+def test_prints_in_turn_at_each_call(path: str, trains: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    compiles, device = PATHS[path]
+    x = torch.tensor([1.0, 2.0])
+    expected = run(_prints, (x,), trains)
+    expected_text = capsys.readouterr().out
+    fn = compile_whole(_prints) if compiles else _prints
+    for _ in range(2):
+        torch.testing.assert_close(run(fn, (x,), trains, device), expected)
+        text = capsys.readouterr().out
+        for of_tensors in (", device='jax:0'", ", grad_fn=<MulBackward0>", ", grad_fn=<AddBackward0>"):
+            text, expected_text = text.replace(of_tensors, ""), expected_text.replace(of_tensors, "")
+        assert text == expected_text

@@ -43,8 +43,15 @@ def _probe(*arguments: str) -> dict[str, Any]:
 # what the probe says: what is right, and why it matters
 FACTS: dict[str, tuple[Any, str]] = {
     "aten operators changed": (
-        ["aten::_pin_memory"],
-        "the speed of CPU tensors: every dispatch key runs what it ran; but torch would ask the device for its memory",
+        [
+            "aten::_foreach_addcdiv.Tensor",
+            "aten::_foreach_addcdiv_.Tensor",
+            "aten::_foreach_addcmul.Tensor",
+            "aten::_foreach_addcmul_.Tensor",
+            "aten::_pin_memory",
+        ],
+        "the speed of CPU tensors: every dispatch key runs what it ran; but torch would ask the device for its memory,"
+        " and has no meta functions for numbers in a tensor",
     ),
     "torch changed": ([], "default device and dtype, modes, threads, the random generator"),
     "torch changed by use": ([], "as above, after a call and a compilation"),

@@ -24,7 +24,7 @@ from jaten_ops.kernels.checks import Guarded
 from jaten_ops.kernels.promotion import cast
 
 from .targets import is_higher_order, overload_of, source_line
-from .unknown import is_unknown, writes
+from .unknown import is_printed, is_unknown, writes
 
 
 class Inner(control_flow.Inner, Protocol):
@@ -147,11 +147,18 @@ RULES = {getattr(_OPS, name): rule for name, rule in _BY_NAME.items() if hasattr
 
 _STEP_BY_STEP = frozenset({"while_loop_stack_output"})  # their results have as many rows as they take steps
 _DROPPED = frozenset({"with_effects"})
+_PRINTS = frozenset({"print"})
 
 
 def rule_of(node: torch.fx.Node) -> Callable[..., Any]:
     """What runs a node whose operands are graphs."""
     return RULES[node.target]
+
+
+def _with_effects(node: torch.fx.Node) -> Any:
+    """The higher-order operator that a node calls, perhaps in turn with others that have effects."""
+    inside = node.args[1] if getattr(node.target, "__name__", "") in _DROPPED else None
+    return inside if isinstance(inside, torch._ops.HigherOrderOperator) else node.target
 
 
 def refuse_unknown(gm: torch.fx.GraphModule) -> None:
@@ -160,11 +167,12 @@ def refuse_unknown(gm: torch.fx.GraphModule) -> None:
     Raises:
         UnsupportedInputError: there is one.
     """
-    known = _BY_NAME.keys() | _STEP_BY_STEP | _DROPPED
+    known = _BY_NAME.keys() | _STEP_BY_STEP | _DROPPED | _PRINTS
     for graph in [gm, *(m for m in gm.modules() if isinstance(m, torch.fx.GraphModule))]:
         for node in filter(is_higher_order, graph.graph.nodes):
-            name = getattr(node.target, "__name__", str(node.target))
-            if is_unknown(node):
+            target = _with_effects(node)
+            name = getattr(target, "__name__", str(target))
+            if is_unknown(node) or is_printed(node):
                 continue
             if writes(node.target):
                 got = f"a call that writes to its arguments{source_line(node)}"

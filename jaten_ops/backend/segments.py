@@ -2,8 +2,8 @@
 
 Such are those by which a size or a number depends on values, as `nonzero` or `item()`: XLA's shapes are fixed when it
 compiles, and the stretches behind a call that binds new symbols are compiled for the sizes that come out. Such are also
-operators of other libraries that have no kernel (see `unknown`). A branch or a loop that has one of these in its graphs
-runs by itself, too, and these graphs are cut in their turn.
+operators of other libraries that have no kernel (see `unknown`), and `print`. A branch or a loop that has one of these
+in its graphs runs by itself, too, and these graphs are cut in their turn.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .higher_order import RULES
 from .layout import is_symbolic
 from .runtime import Executable
 from .targets import attribute_of, is_higher_order, overload_of
-from .unknown import is_unknown, run_as_it_is
+from .unknown import is_printed, is_unknown, run_as_it_is
 
 _NONE: Mapping[int, int] = {}
 
@@ -58,7 +58,7 @@ def _unbacked(values: Any) -> set[Any]:
 
 def _runs_by_itself(gm: torch.fx.GraphModule, node: torch.fx.Node) -> bool:
     """Whether a node binds a symbol, or no kernel runs it, or a graph that is its operand has such a node."""
-    if _binds(node) or is_unknown(node):
+    if _binds(node) or is_unknown(node) or is_printed(node):
         return True
     graphs = [attribute_of(gm, n) for n in node.all_input_nodes if n.op == "get_attr"] if is_higher_order(node) else []
     return any(_is_cut(graph) for graph in graphs if isinstance(graph, torch.fx.GraphModule))

@@ -17,7 +17,7 @@ from jaten_ops.meta import aten_overload
 from jaten_ops.schema import READS_MEMORY
 from jaten_ops.view_ops import is_view
 
-from .unknown import is_unknown
+from .unknown import is_printed, is_unknown
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in .+\n(.+)')
 _TORCH = os.path.dirname(torch.__file__)
@@ -86,9 +86,10 @@ def _drop_tokens(graph: torch.fx.Graph) -> None:
         _, op, *args = node.args
         with graph.inserting_before(node):
             call = graph.call_function(op, tuple(args), node.kwargs)
-        call.meta = node.meta | {"val": node.meta["val"][1] if len(op._schema.returns) == 1 else node.meta["val"][1:]}
+        returns_one = is_printed(call) or len(op._schema.returns) == 1
+        call.meta = node.meta | {"val": node.meta["val"][1] if returns_one else node.meta["val"][1:]}
         for item in [u for u in node.users if u.args[1] > 0]:
-            if len(op._schema.returns) == 1:
+            if returns_one:
                 item.replace_all_uses_with(call)
             else:
                 with graph.inserting_before(item):

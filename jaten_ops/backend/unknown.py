@@ -44,6 +44,11 @@ def writes(target: Any) -> bool:
     return isinstance(target, torch._ops.HigherOrderOperator) and target.__name__.startswith("auto_functionalized")
 
 
+def is_printed(node: torch.fx.Node) -> bool:
+    """Whether a node prints, as the program itself would: a graph is parted there, too, so that it does so in turn."""
+    return node.target is getattr(torch.ops.higher_order, "print", None)
+
+
 def run_as_it_is(node: torch.fx.Node) -> None:
     """Has such a node take and give a program's tensors, and says once for each operator that it does."""
     op = operator_in(node)
