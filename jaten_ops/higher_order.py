@@ -26,6 +26,7 @@ from .dispatch import is_on_jax
 from .errors import UnsupportedInputError
 from .patches import is_loaded, replace
 from .tensor import Tensor
+from .tracing import captured
 
 _NAMES = (
     "cond", "while_loop", "while_loop_stack_output", "scan", "map_impl", "associative_scan", "invoke_subgraph",
@@ -131,19 +132,12 @@ def teach_dynamo() -> None:
     _teach("torch._dynamo.variables.higher_order_ops:get_tensor_storages", _storages)
 
 
-AROUND_CAPTURE: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
-"""What surrounds Dynamo's look at the functions that an operator is given, outside of compiled programs."""
-
-
 def _environment(known: Any) -> Callable[..., Any]:
     """Outside of compiled programs, too, Dynamo looks at a function before it is run; which is where it is imported."""
 
     @contextlib.contextmanager
     def environment(*args: Any, **kwargs: Any) -> Iterator[Any]:
-        with contextlib.ExitStack() as stack:
-            for around in AROUND_CAPTURE:
-                stack.enter_context(around())
-            backend = stack.enter_context(known(*args, **kwargs))
+        with captured(), known(*args, **kwargs) as backend:
             teach_dynamo()
             yield backend
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -107,6 +108,67 @@ def set_compiling(flag: bool) -> None:
             torch.compiler._is_compiling_flag = _COMPILING
         elif not _COMPILING.threads and torch.compiler._is_compiling_flag is _COMPILING:
             torch.compiler._is_compiling_flag = False
+
+
+class _Eager:
+    """Who has what torch compiles run as it is written.
+
+    Attributes:
+        lock: held while the others change.
+        count: how many blocks there are, in all threads: torch's stance is one for the process.
+        stances: what undoes the stance that is set.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.count = 0
+        self.stances: list[Any] = []
+
+
+_EAGER = _Eager()
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """For the length of a block what torch compiles runs as it is written: executables take no traced arrays."""
+    with _EAGER.lock:
+        _EAGER.count += 1
+        if not _EAGER.stances and "torch._dynamo" in sys.modules:
+            with _unwatched():
+                _EAGER.stances.append(torch.compiler.set_stance("force_eager"))
+    try:
+        yield
+    finally:
+        with _EAGER.lock:
+            _EAGER.count -= 1
+            if not _EAGER.count and _EAGER.stances:
+                with _unwatched():
+                    _EAGER.stances.pop().__exit__(None, None, None)
+
+
+@contextlib.contextmanager
+def captured() -> Iterator[None]:
+    """For the length of a block Dynamo captures functions, also in one of `uncompiled`: `torch.cond` asks for it."""
+    if not _EAGER.stances:
+        yield
+        return
+    with _unwatched():
+        stance = torch.compiler.set_stance("default")
+    try:
+        yield
+    finally:
+        with _unwatched():
+            stance.__exit__(None, None, None)
+
+
+@contextlib.contextmanager
+def _unwatched() -> Iterator[None]:
+    """For the length of a block Dynamo watches no frames of this thread: torch sets no stance where it does."""
+    watching = eval_frame.set_eval_frame(None)
+    try:
+        yield
+    finally:
+        eval_frame.set_eval_frame(watching)
 
 
 is_recording: Callable[[], bool] = torch._C._is_tracing

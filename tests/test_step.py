@@ -21,7 +21,7 @@ from jaten_ops import Tensor, compile_step, to_jax
 from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.tensor import array_of
 
-from .steps import SCENARIOS
+from .steps_of_models import SCENARIOS
 
 Optimizer = Callable[..., torch.optim.Optimizer]
 
@@ -247,7 +247,8 @@ SAMPLE = (
     "supervised: AdamW", "supervised: Adagrad", "late parameter: Adam", "accumulated: SGD momentum",
     "schedule: OneCycleLR", "schedule in the step: StepLR", "keeps: view", "keeps: buffer replaced", "keeps: tuple",
     "closure_list_and_nonlocal", "averaged: SWA", "scaler, clipped: SGD nesterov", "arguments", "tied_and_swapped",
-    "teacher_and_tensors_of_the_closure", "cpu_tensors_of_the_closure", "gradients_of_arguments",
+    "teacher_and_tensors_of_the_closure", "cpu_tensors_of_the_closure", "gradients_of_arguments", "model: compiled",
+    "model: checkpoint",
 )  # fmt: skip
 
 
@@ -277,6 +278,31 @@ def test_computes_what_plain_torch_does(name: str) -> None:
             _numbers(mine), _numbers(its), rtol=1e-6, atol=1e-8, equal_nan=True, msg=lambda m, i=call: f"call {i}: {m}"
         )
     assert all(step._compiles for step in steps)
+
+
+@pytest.mark.exhaustive
+def test_autocast_in_a_step() -> None:
+    def train(device: str, wrap: Callable[[Any], Any]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            with torch.autocast(device, torch.bfloat16):
+                hidden = model(x)
+            hidden.float().square().mean().backward()
+            optimizer.step()
+            return hidden
+
+        run = wrap(step)
+        for x in torch.linspace(-2, 2, 80).view(4, 5, 4):
+            found = run(x.to(device))
+        return found.detach().cpu(), [p.detach().cpu() for p in model.parameters()]
+
+    expected, got = train("cpu", lambda step: step), train("jax", compile_step)
+    assert got[0].dtype == expected[0].dtype == torch.bfloat16
+    torch.testing.assert_close(got, expected, rtol=1.6e-2, atol=1e-3)  # two units of the last place in the forward pass
 
 
 @pytest.mark.parametrize("schedule", ["schedule: StepLR", "schedule: CyclicLR", "schedule: LambdaLR to 0"])
@@ -434,3 +460,21 @@ def test_what_is_written_is_given_away() -> None:
     old = weakref.ref(to_jax(model.weight))
     fn(x)
     assert old() is None  # no copy of it is kept
+
+
+def test_a_compiled_part_of_a_step_within_a_compiled_function() -> None:
+    model, optimizer = _linear()
+    part = torch.compile(model, backend="jaten")
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = part(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    fn = compile_step(step)
+    outer = torch.compile(lambda x: fn(x * 2) + 1, backend="jaten")
+    losses = [outer(torch.ones(2, 3, device="jax")).item() for _ in range(4)]
+    assert losses == sorted(losses, reverse=True) and losses[3] < losses[0]
+    assert torch._dynamo.eval_frame._stance.stance == "default"

@@ -19,6 +19,7 @@ from ..errors import UnsupportedInputError
 from ..execute import collecting
 from ..ordering.rules import bind
 from ..tensor import Tensor
+from ..tracing import uncompiled
 from . import optimizers
 from .capture import Capture, Lifted, Source, operand, weakened
 from .holders import Reach, difference
@@ -102,6 +103,7 @@ class Trace:
                 random.drawn_from(self._seeds()),
                 torch.autograd.set_multithreading_enabled(False),  # JAX traces in one thread
                 optimizers.traced(self._reach, capture, changed),
+                uncompiled(),
                 collecting() as unchecked,
             ):
                 args, kwargs = tree_unflatten(list(self._given), self._in_structure)
