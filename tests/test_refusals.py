@@ -76,3 +76,42 @@ def test_refused_as_by_aten(name: str, path: str) -> None:
     assert found is not None
     own = isinstance(expected, IndexError | NotImplementedError) and type(found).__module__ != "torch._dynamo.exc"
     assert isinstance(found, type(expected) if own else Exception), repr(found)
+
+
+# In place, their gradient is by the result, which does not tell the input's sign if the slope is negative
+BACKWARD: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "leaky_relu_": lambda x, slope: F.leaky_relu_(x * 1, slope),
+    "elu_": lambda x, slope: F.elu_(x * 1, slope),
+    "elu_ of three numbers": lambda x, slope: torch.ops.aten.elu_(x * 1, slope, 2.0, 0.5),
+    "celu_": lambda x, slope: F.celu_(x * 1, slope),
+    "rrelu_": lambda x, slope: F.rrelu_(x * 1, slope, slope),
+    "rrelu_ in training": lambda x, slope: F.rrelu_(x * 1, slope, slope, True),
+    "leaky_relu": lambda x, slope: F.leaky_relu(x * 1, slope),
+    "elu": lambda x, slope: F.elu(x * 1, slope),
+}
+
+
+@pytest.mark.parametrize("path", ["compiled", "on the device", "compiled on the device"])
+@pytest.mark.parametrize("name", BACKWARD)
+def test_gradients_refused_as_by_aten(name: str, path: str) -> None:
+    fn = BACKWARD[name]
+
+    def gradient(run: Callable[..., torch.Tensor], device: str, slope: float) -> torch.Tensor | type[Exception]:
+        x = torch.tensor([-1.0, 2.0], device=device, requires_grad=True)
+        loss = run(x, slope).sum()
+        error = _raised(loss.backward)
+        if error is not None:
+            assert isinstance(error, RuntimeError)
+            return RuntimeError
+        assert x.grad is not None
+        return x.grad.cpu()
+
+    torch._dynamo.reset()
+    run = compile_whole(fn) if "compiled" in path else fn
+    for slope in (0.5, -0.5, -0.25):  # the last two as a number that changes, if compiled
+        expected = gradient(fn, "cpu", slope)
+        found = gradient(run, "jax" if "device" in path else "cpu", slope)
+        if isinstance(expected, type):
+            assert found is expected
+        else:
+            torch.testing.assert_close(found, expected)

@@ -97,8 +97,17 @@ def _leaky(x: jax.Array, slope: jax.Array) -> jax.Array:
 leaky_relu = kernel("leaky_relu")(_forward(_leaky))
 
 
-@kernel("leaky_relu_backward")
+def _require_sign_is_kept(is_result: bool, slope: jax.Array | float) -> None:
+    """Requires what ATen does of a gradient by a result: with a negative slope that does not tell the input's sign."""
+    if is_result:
+        message = "the gradient of an in-place activation with a negative slope is not supported; call the other form"
+        require(slope >= 0, RuntimeError, message)
+
+
+# Known while it is traced: what depends on values has each call wait for them
+@kernel("leaky_relu_backward", static={"negative_slope"})
 def leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
+    _require_sign_is_kept(self_is_result, negative_slope)
     return _backward(lambda g, x, slope: jnp.where(x > 0, g, g * slope))(grad_output, self, negative_slope)
 
 
@@ -129,11 +138,11 @@ def rrelu_with_noise_functional(self, noise, lower, upper, training, *, key):
     return self * noise, noise
 
 
-@kernel("rrelu_with_noise_backward")
+@kernel("rrelu_with_noise_backward", static={"lower", "upper"})
 def rrelu_with_noise_backward(grad_output, self, noise, lower, upper, training, self_is_result):
-    low, high = opmath(self.dtype, lower, upper)
-    leaky = leaky_relu_backward(grad_output, self, (low + high) / 2, self_is_result)
-    return jnp.where(high - low > 1e-6, noise * grad_output, leaky) if training else leaky
+    if training:
+        return noise * grad_output
+    return leaky_relu_backward(grad_output, self, (lower + upper) / 2, self_is_result)
 
 
 def _hardsigmoid(x: jax.Array) -> jax.Array:
@@ -209,8 +218,9 @@ def celu(self, alpha):
     return elu(self, wide, 1, 1 / wide)
 
 
-@kernel("elu_backward")
+@kernel("elu_backward", static={"alpha"})
 def elu_backward(grad_output, alpha, scale, input_scale, is_result, self_or_result):
+    _require_sign_is_kept(is_result, alpha)
     slope = _elu_slope_at_result if is_result else _elu_slope
     return _backward(_scaled(slope))(grad_output, self_or_result, alpha, scale, input_scale)
 
