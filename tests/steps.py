@@ -336,7 +336,27 @@ SCENARIOS["averaged: SWA"] = _averaged()
 SCENARIOS["averaged: EMA, buffers"] = _averaged(multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
 
 
-def _scaled(optimizer_of: Any, clip: bool, inside: bool = True) -> Scenario:
+class Lion(torch.optim.Optimizer):
+    """An optimizer that replaces its state instead of writing to it."""
+
+    def __init__(self, params: Any, lr: float = 0.01, betas: tuple[float, float] = (0.9, 0.99)) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["m"], state["n"] = p.grad.clone(), 0
+                b1, b2 = group["betas"]
+                p.add_((state["m"] * b1 + p.grad * (1 - b1)).tanh(), alpha=-group["lr"])
+                state["m"] = state["m"] * b2 + p.grad * (1 - b2)
+
+
+def _scaled(optimizer_of: Any, clip: bool, inside: bool = True, bad: tuple[int, ...] = (3,)) -> Scenario:
     def scaled(device: str, wrap: Wrap) -> Iterator[Any]:
         model = make(device)
         optimizer = optimizer_of(model.parameters())
@@ -356,7 +376,7 @@ def _scaled(optimizer_of: Any, clip: bool, inside: bool = True) -> Scenario:
 
         run = wrap(step, model, optimizer)
         for i, (x, y) in enumerate(batches(device, 7)):
-            loss = run(x * float("inf") if i == 3 else x, y)
+            loss = run(x * float("inf") if i in bad else x, y)
             if not inside:
                 scaler.update()
             yield loss, state_of(model, optimizer), scaler.get_scale(), scaler._get_growth_tracker()
@@ -367,6 +387,13 @@ def _scaled(optimizer_of: Any, clip: bool, inside: bool = True) -> Scenario:
 for _name in ("SGD", "SGD nesterov", "Adam", "AdamW fused", "NAdam"):
     SCENARIOS[f"scaler: {_name}"] = _scaled(OPTIMIZERS[_name], clip=False)
     SCENARIOS[f"scaler, clipped: {_name}"] = _scaled(OPTIMIZERS[_name], clip=True)
+_DAMPENED = OPTIMIZERS["SGD momentum"]
+SCENARIOS["scaler, bad at first: SGD momentum"] = _scaled(_DAMPENED, clip=False, bad=(0, 1, 4))
+SCENARIOS["scaler, bad at first, clipped: SGD momentum"] = _scaled(_DAMPENED, clip=True, bad=(0, 5))
+for _name in ("Adam", "RMSprop", "Rprop", "Adafactor", "ASGD"):
+    SCENARIOS[f"scaler, bad at first: {_name}"] = _scaled(OPTIMIZERS[_name], clip=False, bad=(0, 1, 4))
+SCENARIOS["scaler: Lion"] = _scaled(Lion, clip=False)
+SCENARIOS["scaler, bad at first: Lion"] = _scaled(Lion, clip=False, bad=(0, 1, 4))
 SCENARIOS["scaler updated outside"] = _scaled(OPTIMIZERS["AdamW"], clip=False, inside=False)
 
 
@@ -742,23 +769,6 @@ def double_backward(device: str, wrap: Wrap) -> Iterator[Any]:
 
 @scenario
 def own_optimizer(device: str, wrap: Wrap) -> Iterator[Any]:
-    class Lion(torch.optim.Optimizer):
-        def __init__(self, params: Any, lr: float = 0.01, betas: tuple[float, float] = (0.9, 0.99)) -> None:
-            super().__init__(params, {"lr": lr, "betas": betas})
-
-        @torch.no_grad()
-        def step(self, closure: Any = None) -> None:  # type: ignore[override]
-            for group in self.param_groups:
-                for p in group["params"]:
-                    if p.grad is None:
-                        continue
-                    state = self.state[p]
-                    if not state:
-                        state["m"], state["n"] = torch.zeros_like(p), 0
-                    b1, b2 = group["betas"]
-                    p.add_((state["m"] * b1 + p.grad * (1 - b1)).tanh(), alpha=-group["lr"])
-                    state["m"] = state["m"] * b2 + p.grad * (1 - b2)
-
     model = make(device)
     optimizer = Lion(model.parameters())
 

@@ -248,7 +248,7 @@ SAMPLE = (
     "schedule: OneCycleLR", "schedule in the step: StepLR", "keeps: view", "keeps: buffer replaced", "keeps: tuple",
     "closure_list_and_nonlocal", "averaged: SWA", "scaler, clipped: SGD nesterov", "arguments", "tied_and_swapped",
     "teacher_and_tensors_of_the_closure", "cpu_tensors_of_the_closure", "gradients_of_arguments", "model: compiled",
-    "model: checkpoint",
+    "model: checkpoint", "scaler, bad at first: SGD momentum", "scaler, bad at first: Lion",
 )  # fmt: skip
 
 
@@ -478,3 +478,25 @@ def test_a_compiled_part_of_a_step_within_a_compiled_function() -> None:
     losses = [outer(torch.ones(2, 3, device="jax")).item() for _ in range(4)]
     assert losses == sorted(losses, reverse=True) and losses[3] < losses[0]
     assert torch._dynamo.eval_frame._stance.stance == "default"
+
+
+def test_a_count_in_python_that_a_scaler_may_skip_is_refused() -> None:
+    class Counting(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            for p in self.param_groups[0]["params"]:
+                self.state[p]["n"] = self.state[p].get("n", 0) + 1
+            super().step(closure)
+
+    model = nn.Linear(3, 2).to("jax")
+    optimizer, scaler = Counting(model.parameters(), lr=0.1), torch.amp.GradScaler("jax")
+
+    def step(x: torch.Tensor) -> None:
+        scaler.scale(model(x).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    fn = compile_step(step)
+    fn(torch.ones(1, 3))
+    with pytest.raises(UnsupportedInputError, match="keeps 'n' as a int"):
+        fn(torch.ones(1, 3))
+    assert optimizer.state[model.weight]["n"] == 1

@@ -85,7 +85,6 @@ class Capture:
         self.leaves: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self.reads_numbers = 0  # in how many optimizers the step is, whose reads are numbers of the program
         self._answers: list[bool] = []
-        self._first: dict[int, Any] = {}
         self._trace: Any = None
 
     @contextlib.contextmanager
@@ -182,7 +181,6 @@ class Capture:
         self.born[id(tensor)] = TensorWeakRef(tensor)
         if id(root) not in self.lifted and (root.version == 0 or isinstance(root.array, jax.core.Tracer)):
             self._born_storages.setdefault(id(root), root)
-            self._first.setdefault(id(root), root.array)
 
     @contextlib.contextmanager
     def answering(self, *answers: bool) -> Iterator[None]:
@@ -197,10 +195,6 @@ class Capture:
         """Those that have traced arrays now."""
         yield from ((key, found.storage) for key, found in list(self.lifted.items()))
         yield from list(self._born_storages.items())
-
-    def first(self, root: Storage) -> Any:
-        """What a storage was made with."""
-        return self._first.get(id(root))
 
     def read(self, array: Any) -> Any:
         """A value that the step asks for: in an optimizer a number of the program, elsewhere an error."""

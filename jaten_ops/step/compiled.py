@@ -22,7 +22,7 @@ from .capture import check_given
 from .code import Names
 from .holders import Reach, difference
 from .numbers import refusal
-from .optimizers import LateOptimizer, settle
+from .optimizers import LateOptimizer, UnmadeState, settle
 from .program import Executables, Operands, Program
 from .trace import Trace, require_on_device
 
@@ -37,7 +37,8 @@ _MOST_TEXTS = 16  # executables of programs that are traced again at each call
 def compile_step(step: Callable[..., Any], *holders: Any) -> Callable[..., Any]:
     """A training step as one executable: forward, `backward()`, clipping, the optimizer, all that it does.
 
-    The first call runs `step` as it is, so that optimizers make their state. The second traces it, and each new
+    The first call runs `step` as it is, so that optimizers make their state; a later one does where a scaler may skip
+    the step that would make it. The second traces it, and each new
     combination of argument shapes, flags and `training` does again. What the step writes to tensors is written, in
     place and without a second copy of them; what it stores in attributes, dicts and lists is stored. Modules,
     optimizers, scalers and other tensors are found where the step's code names them.
@@ -92,10 +93,13 @@ class Step:
             given = [_moved(v) if isinstance(v, torch.Tensor) else v for v in leaves]
             if self._warm:
                 return self._call(given, structure)
-            args, kwargs = tree_unflatten(given, structure)
-            result = self._step(*args, **kwargs)
+            result = self._as_it_is(given, structure)
             self._warm = True
             return result
+
+    def _as_it_is(self, given: list[Any], structure: Any) -> Any:
+        args, kwargs = tree_unflatten(given, structure)
+        return self._step(*args, **kwargs)
 
     def _call(self, given: list[Any], structure: Any) -> Any:
         reach = self._reach
@@ -164,6 +168,8 @@ class Step:
             self._holders.append(late.optimizer)
             self._reach = None
             return self._call(given, structure)
+        except UnmadeState:
+            return self._as_it_is(given, structure)
         except jax.errors.ConcretizationTypeError as error:
             raise refusal(str(error).partition("\n")[0]) from error
         self._tell(key, program)

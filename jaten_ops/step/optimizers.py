@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.optim.swa_utils import AveragedModel
 
 from ..aliasing import Storage
+from ..errors import UnsupportedInputError
 from ..tensor import Tensor
 from ..tracing import set_compiling
 from ..watching import watcher
@@ -30,6 +31,10 @@ class LateOptimizer(Exception):
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__("an optimizer was not found")
         self.optimizer = optimizer
+
+
+class UnmadeState(Exception):
+    """An optimizer would make the state of a parameter where a scaler lets it: only the gradients' values tell."""
 
 
 def settle(reach: Reach) -> bool:
@@ -237,20 +242,34 @@ def _select_step(
     bad = sum(found["found_inf_per_device"].values())
     capture.met(None, [bad], {})
     before = {key: root.array for key, root in capture.storages()}
+    state = {param: dict(values) for param, values in optimizer.state.items()}
     result = optimizer.step(*args, **kw)
     is_bad = bad.view_of_arrays.read().reshape(()) != 0  # type: ignore[union-attr]  # it is on the device
+    for param, values in optimizer.state.items():
+        _choose_state(capture, state.get(param, {}), values, is_bad)
     for key, root in capture.storages():
         if key in before or key in capture.lifted:
             old = before.get(key, capture.lifted[key].traced if key in capture.lifted else None)
             _choose(root, is_bad, old)
-    for state in optimizer.state.values():
-        for name, tensor in state.items():
-            if isinstance(tensor, Tensor):
-                root = tensor.view_of_arrays.storage.root
-                if id(root) not in before and id(root) not in capture.lifted:
-                    first = None if name == "momentum_buffer" else capture.first(root)
-                    _choose(root, is_bad, jnp.zeros_like(root.array) if first is None else first)
     return result
+
+
+def _choose_state(capture: Capture, before: dict[str, Any], after: dict[str, Any], is_bad: Any) -> None:
+    """Of a parameter's state the tensors that are replaced, and not written to."""
+    if any(before.get(name) is None and new is not None for name, new in after.items()):
+        raise UnmadeState
+    for name, new in after.items():
+        old = before.get(name)
+        if new is old:
+            continue
+        if isinstance(old, Tensor) and isinstance(new, Tensor):
+            capture.lift(old)
+            _choose(new.view_of_arrays.storage.root, is_bad, old.view_of_arrays.read())
+        elif type(old) is not type(new) or old != new:
+            raise UnsupportedInputError(
+                "GradScaler.step in a step", f"an optimizer that keeps {name!r} as a {type(new).__name__}",
+                "one that keeps its state in tensors, or scaler.step(optimizer) outside of the step",
+            )  # fmt: skip
 
 
 def _choose(root: Storage, is_bad: Any, old: Any) -> None:
