@@ -7,6 +7,7 @@ import importlib
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -174,6 +175,19 @@ def test_indices_and_lengths_may_be_on_the_cpu() -> None:
     targets, lengths = torch.tensor([[1, 2], [1, 3]]), (torch.tensor([5, 5]), torch.tensor([2, 2]))
     expected = nn.functional.ctc_loss(scores, targets, *lengths)
     torch.testing.assert_close(nn.functional.ctc_loss(scores.to("jax"), targets.to("jax"), *lengths).cpu(), expected)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_ctc_loss_of_one_sample_with_lengths_of_no_dimension(device: str, compiled: bool) -> None:
+    lengths = torch.tensor([1, 2]), torch.tensor(5), torch.tensor(2)
+    scores = torch.randn(5, 3).log_softmax(-1).requires_grad_()
+    expected = nn.functional.ctc_loss(scores, *lengths)
+    (gradient,) = torch.autograd.grad(expected, scores)
+    loss: Any = torch.compile(nn.functional.ctc_loss, backend="jaten") if compiled else nn.functional.ctc_loss
+    got = loss(scores.to(device), *(n.to(device) for n in lengths))
+    torch.testing.assert_close(got.cpu(), expected)
+    torch.testing.assert_close(torch.autograd.grad(got, scores)[0].cpu(), gradient)
 
 
 def test_packed_sequences() -> None:

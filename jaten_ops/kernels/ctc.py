@@ -148,7 +148,7 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_in
 
 @kernel("_ctc_loss.Tensor", eager=True)
 def ctc_loss_tensor(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
-    lengths = (tuple(np.asarray(n).tolist()) for n in (input_lengths, target_lengths))
+    lengths = (tuple(np.atleast_1d(n).tolist()) for n in (input_lengths, target_lengths))
     return ctc_loss(log_probs, targets, *lengths, blank, zero_infinity)
 
 
@@ -156,7 +156,7 @@ def ctc_loss_tensor(log_probs, targets, input_lengths, target_lengths, blank=0, 
 def ctc_loss_backward_tensor(
     grad, log_probs, targets, input_lengths, target_lengths, neg_log_likelihood, log_alpha, blank, zero_infinity=False
 ):
-    lengths = (lax.convert_element_type(n, np.int64) for n in (input_lengths, target_lengths))
+    lengths = (lax.convert_element_type(lax.reshape(n, (n.size,)), np.int64) for n in (input_lengths, target_lengths))
     return _run_backward(grad, log_probs, targets, *lengths, neg_log_likelihood, log_alpha, blank, zero_infinity)
 
 
