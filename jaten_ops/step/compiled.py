@@ -9,15 +9,13 @@ from typing import Any
 
 import jax
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_unflatten
 
 from .. import x64
-from ..dispatch import borrowed_copy
-from ..errors import UnsupportedInputError
 from ..progress import announced
-from ..tensor import Tensor, from_array, shared_view
 from ..tracing import is_traced_now, opaque
 from ..watching import watcher
+from .arguments import Structure, described, flat, moved, shared
 from .capture import check_given
 from .code import Names
 from .holders import Reach, difference
@@ -89,19 +87,19 @@ class Step:
         if watcher() is not None or is_traced_now():  # a part of another program
             return self._step(*args, **kwargs)
         with _ONE_AT_A_TIME:
-            leaves, structure = tree_flatten((args, kwargs))
-            given = [_moved(v) if isinstance(v, torch.Tensor) else v for v in leaves]
+            leaves, structure = flat(args, kwargs)
+            given = [moved(v) if isinstance(v, torch.Tensor) else v for v in leaves]
             if self._warm:
                 return self._call(given, structure)
             result = self._as_it_is(given, structure)
             self._warm = True
             return result
 
-    def _as_it_is(self, given: list[Any], structure: Any) -> Any:
-        args, kwargs = tree_unflatten(given, structure)
+    def _as_it_is(self, given: list[Any], structure: Structure) -> Any:
+        args, kwargs = tree_unflatten(given, structure.of)
         return self._step(*args, **kwargs)
 
-    def _call(self, given: list[Any], structure: Any) -> Any:
+    def _call(self, given: list[Any], structure: Structure) -> Any:
         reach = self._reach
         if reach is None or not reach.is_current():
             reach = self._look(given)
@@ -114,7 +112,9 @@ class Step:
             return program(operands, reach, given, values)
         return self._trace(self._key(reach, given, structure), reach, given, structure)
 
-    def _program(self, reach: Reach, given: list[Any], structure: Any) -> tuple[Program, Operands, list[float]] | None:
+    def _program(
+        self, reach: Reach, given: list[Any], structure: Structure
+    ) -> tuple[Program, Operands, list[float]] | None:
         values = reach.numbers()
         for program in self._programs.get(self._key(reach, given, structure), ()):
             operands = program.operands(reach, given, values)
@@ -122,12 +122,12 @@ class Step:
                 return program, operands, values
         return None
 
-    def _key(self, reach: Reach, given: list[Any], structure: Any) -> Any:
+    def _key(self, reach: Reach, given: list[Any], structure: Structure) -> Any:
         """What decides which program a call takes, but for what the programs themselves compare."""
-        described = tuple([_described(v, reach) for v in given])
+        what = tuple([described(v, reach) for v in given])
         gradients = [t.grad is not None for t in reach.leaves]
         gradients += [v.grad is not None for v in given if isinstance(v, torch.Tensor) and v.requires_grad]
-        return self._id, structure, described, _shared(given), tuple(gradients), _settings()
+        return self._id, structure, what, shared(given), tuple(gradients), _settings()
 
     def _look(self, given: Sequence[Any]) -> Reach:
         """What the step reaches now."""
@@ -148,14 +148,14 @@ class Step:
     def _reached(self) -> Reach:
         return Reach(self._step, self._holders, self._names)
 
-    def _trace(self, key: Any, reach: Reach, given: list[Any], structure: Any) -> Any:
+    def _trace(self, key: Any, reach: Reach, given: list[Any], structure: Structure) -> Any:
         values = reach.numbers()
         for value in given:
             if isinstance(value, torch.Tensor):
                 check_given(value)
         try:
             with x64.tracing(), announced("a step"):
-                trace = Trace(self._step, reach, self._reached, given, structure, values)
+                trace = Trace(self._step, reach, self._reached, given, structure.of, values)
                 try:
                     program = Program(trace, reach, given, self._executables)
                     operands = program.operands(reach, given, values)
@@ -220,35 +220,6 @@ class Step:
             if a != b:
                 return f"{what}: {a} is now {b}"
         return "numbers of a group that are compared, or tensors that no holder has"
-
-
-def _moved(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that the step is given, on the device."""
-    if tensor.device.type != "cpu":
-        return tensor
-    return from_array(borrowed_copy(tensor)).requires_grad_(tensor.requires_grad)
-
-
-def _described(value: Any, reach: Reach) -> Any:
-    """What of an argument is part of the program."""
-    if isinstance(value, torch.Tensor):
-        view = shared_view(value) if isinstance(value, Tensor) else None
-        lies = None
-        if view is not None:
-            stride = None if view.is_row_major() else view.strides()
-            lies = reach.root_at.get(id(view.storage.root)), view.offset, stride
-            lies = None if lies == (None, 0, None) else lies
-        return value.shape, value.dtype, value.requires_grad, lies
-    if value.__hash__ is None:
-        raise UnsupportedInputError("an argument of the step", type(value).__name__, "a tensor or a hashable value")
-    return type(value), value
-
-
-def _shared(given: Sequence[Any]) -> Any:
-    """Which arguments lie in the storage of another one."""
-    views = [shared_view(v) for v in given if isinstance(v, Tensor)]
-    roots = [id(v.storage.root) for v in views if v is not None]
-    return tuple(map(roots.index, roots)) if len(set(roots)) < len(roots) else None
 
 
 def _settings() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -77,6 +78,11 @@ class Program:
             for leaf, gradient in trace.capture.leaves.values()
             if id(leaf) not in held and id(leaf) not in at
         ]
+        self._make_result = _maker(trace.structure)
+        self._values: list[float] | None = None  # of the numbers of the last call
+        self._array: Any = None
+        with Enabled():
+            self._no_seed = jax.numpy.zeros((), "int64")
         self._run = self._compiled(known)
         self._storages = {}
         trace.release()
@@ -183,12 +189,11 @@ class Program:
     def __call__(self, operands: Operands, reach: Reach, given: Sequence[Any], values: Sequence[float]) -> Any:
         """Runs the executable, and puts what it has made where the step would have."""
         trace = self.trace
-        seed = 0 if self._seed is None else random.draw_seed()
-        numbers = np.array([values[self._sources[i].what] for i in self._numbers], np.float64)
+        seed = self._no_seed if self._seed is None else np.int64(random.draw_seed())
         arrays = [owned(s) for s in operands.written]
         with Enabled():
             written, made, left, holds = self._run(
-                arrays, [s.array for s in operands.read], operands.others, numbers, np.int64(seed)
+                arrays, [s.array for s in operands.read], operands.others, self._array_of(values), seed
             )
         for storage, array in zip(operands.written, written, strict=True):
             storage.put(array)
@@ -205,7 +210,21 @@ class Program:
         results = [outcome.make(recipe) for recipe in trace.results]
         if trace.errors:
             raise_first_broken(holds, trace.errors)
-        return tree_unflatten(results, trace.structure)
+        return self._make_result(results)
+
+    def _array_of(self, values: Sequence[float]) -> Any:
+        """The numbers of groups as the executable takes them: the same array as long as they are the same."""
+        if values != self._values:
+            self._array = jax.device_put(np.array([values[self._sources[i].what] for i in self._numbers], np.float64))
+            self._values = list(values)
+        return self._array
+
+
+def _maker(structure: Any) -> Callable[[list[Any]], Any]:
+    """Puts results into the structure that the step returns."""
+    if structure.is_leaf():
+        return itemgetter(0)
+    return lambda results: tree_unflatten(results, structure)
 
 
 def _finder(

@@ -1,0 +1,86 @@
+"""The arguments of a call: their tensors in a row, and what of them is part of the program."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten
+
+from ..dispatch import borrowed_copy
+from ..errors import UnsupportedInputError
+from ..tensor import Tensor, from_array, shared_view
+from .holders import Reach
+
+_LEAVES = frozenset({Tensor, torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)})
+
+
+class Structure:
+    """How the arguments of a call are nested.
+
+    Args:
+        of: torch's description, which takes long to hash and to compare: mostly that is the same object.
+    """
+
+    __slots__ = ("_hash", "of")
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+        self._hash = hash(of)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Structure) and bool(self.of == other.of))
+
+    def __repr__(self) -> str:
+        return repr(self.of)
+
+
+@functools.lru_cache(256)
+def _of_leaves(count: int, names: tuple[str, ...]) -> Structure:
+    """That of arguments which are no collections."""
+    return Structure(tree_flatten(((None,) * count, dict.fromkeys(names)))[1])
+
+
+def flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Structure]:
+    """The leaves of all arguments, and their structure."""
+    values = [*args, *kwargs.values()]
+    if _LEAVES.issuperset(map(type, values)):
+        return values, _of_leaves(len(args), tuple(kwargs))
+    leaves, structure = tree_flatten((args, kwargs))
+    return leaves, Structure(structure)
+
+
+def moved(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that the step is given, on the device."""
+    if tensor.device.type != "cpu":
+        return tensor
+    return from_array(borrowed_copy(tensor)).requires_grad_(tensor.requires_grad)
+
+
+def described(value: Any, reach: Reach) -> Any:
+    """What of an argument is part of the program."""
+    if isinstance(value, torch.Tensor):
+        view = shared_view(value) if isinstance(value, Tensor) else None
+        lies = None
+        if view is not None:
+            stride = None if view.is_row_major() else view.strides()
+            lies = reach.root_at.get(id(view.storage.root)), view.offset, stride
+            lies = None if lies == (None, 0, None) else lies
+        return value.shape, value.dtype, value.requires_grad, lies
+    if value.__hash__ is None:
+        raise UnsupportedInputError("an argument of the step", type(value).__name__, "a tensor or a hashable value")
+    return type(value), value
+
+
+def shared(given: Sequence[Any]) -> Any:
+    """Which arguments lie in the storage of another one."""
+    if len(given) < 2:
+        return None
+    views = [shared_view(v) for v in given if isinstance(v, Tensor)]
+    roots = [id(v.storage.root) for v in views if v is not None]
+    return tuple(map(roots.index, roots)) if len(set(roots)) < len(roots) else None
