@@ -69,6 +69,12 @@ _APART_FROM_SELF = frozenset({
 # The same, of the in-place overload alone: the out= overload is generated.
 _APART_IN_PLACE = frozenset({"put", "index_put"})
 
+# Of the in-place overload the output alone is looked at.
+_ITSELF_IN_PLACE = frozenset({
+    "abs", "addbmm", "addmm", "celu", "logical_not", "masked_scatter", "mvlgamma", "nan_to_num", "polygamma",
+    "rrelu_with_noise_functional",
+})  # fmt: skip
+
 _KNOWN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -133,6 +139,8 @@ def _rule(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> dict[str, bool]
     inputs = [a.name for a in spec.arguments if a.is_tensor and a.name not in written]
     name = base.overload
     if base.packet in RANGES or (spec.kind == "inplace" and base.packet in _DRAWN_IN_PLACE):
+        return {}
+    if name in _ITSELF_IN_PLACE and spec.kind == "inplace":
         return {}
     if name in _APART or (name in _APART_IN_PLACE and spec.kind == "inplace"):
         return dict.fromkeys(inputs, True)

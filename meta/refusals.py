@@ -82,6 +82,15 @@ def refuse(spec: OpSpec, args: Any, kwargs: Any) -> None:
         dtype = kwargs.get("dtype") or args[0].dtype
         if _kind(dtype) not in _TAKEN[spec.overload]:
             raise NotImplementedError(f"{spec.name} is not implemented for {dtype}, as on the CPU in ATen")
+        if spec.overload.startswith("grid_sampler_"):
+            _refuse_to_sample(spec, *args[:2])
+
+
+def _refuse_to_sample(spec: OpSpec, input: torch.Tensor, grid: torch.Tensor) -> None:
+    if input.dtype != grid.dtype:
+        raise RuntimeError(f"{spec.name}: expected a grid of the input's dtype, {input.dtype}, got {grid.dtype}")
+    if 0 in input.shape[2:]:
+        raise RuntimeError(f"{spec.name}: expected an input that is not empty in space, got {list(input.shape)}")
 
 
 def _kind(dtype: torch.dtype) -> str:

@@ -6,13 +6,14 @@ The calls are those that PyTorch's samples make of the functional overload. Each
 from __future__ import annotations
 
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from jaten_ops.schema import COMPOSITE, FUNCTIONAL, VARIANTS, OpSpec
 from jaten_ops.variants import mutated_arguments
@@ -200,6 +201,40 @@ IN_PLACE: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_in_place(name: str) -> None:
     assert_same_outcome("add.Tensor", IN_PLACE[name])
+
+
+# ATen takes these, and warns that it will not; one element would be written to several times
+DEPRECATED = ("masked_fill", "index_put")
+_WRITING = sorted(n for n in OP_INFOS if OP_INFOS[n].inplace_variant is not None and n not in DEPRECATED)
+_OFTEN = ("abs", "addmm", "addbmm", "logical_not", "masked_scatter", "nan_to_num", "nn.functional.celu", "add", "relu")
+
+
+def _outcome(fn: Callable[..., Any], like: torch.Tensor, device: str, sample: Any) -> type[Exception] | None:
+    """The class of error of a call that writes to a tensor whose rows are one row in memory."""
+
+    def moved(value: Any) -> Any:
+        return value.detach().clone().to(device) if isinstance(value, torch.Tensor) else value
+
+    args, kwargs = tree_map(moved, (sample.args, sample.kwargs))
+    try:
+        fn(moved(like[:1]).expand(like.shape), *args, **kwargs)
+    except Exception as error:
+        return type(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in _OFTEN else pytest.mark.exhaustive) for n in _WRITING]
+)
+def test_expanded_tensors_are_written_to_as_on_the_cpu(name: str) -> None:
+    info = OP_INFOS[name]
+    dtype = next((d for d in DTYPES if info.supports_dtype(d, "cpu")), None)
+    if dtype is None:
+        pytest.skip("takes none of these dtypes")
+    samples = (s for s in info.sample_inputs("cpu", dtype) if isinstance(s.input, torch.Tensor))
+    for sample in itertools.islice((s for s in samples if s.input.dim() and s.input.shape[0] > 1), 3):
+        expected = _outcome(info.inplace_variant, sample.input, "cpu", sample)
+        assert _outcome(info.inplace_variant, sample.input, "jax", sample) is expected
 
 
 def test_traced_tensors_lie_nowhere() -> None:

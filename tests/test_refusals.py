@@ -1,4 +1,4 @@
-"""What ATen refuses, compiled: PyTorch's own wrong calls of its operators, and dims that are out of range."""
+"""What ATen refuses: PyTorch's own wrong calls of its operators, dims that are out of range, and more, by every way."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 import jaten_ops  # noqa: F401  # the device jax
 
 from .paths import compile_whole
-from .replay import OP_INFOS
+from .replay import OP_INFOS, jaten_overload, op_named
 
 _OFTEN = ("nn.functional.avg_pool2d", "index_add", "linalg.lu", "softmax", "median")
 _WITH_ERRORS = sorted(name for name, op in OP_INFOS.items() if op.error_inputs_func is not None)
@@ -43,6 +45,62 @@ def test_wrong_calls_of_pytorch_are_refused_compiled(name: str) -> None:
         assert by_torch is None or by_jaten is not None, (sample, by_torch)
 
 
+class _Direct(TorchDispatchMode):
+    """Has direct operators run what ATen's would."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        overload = jaten_overload(func)
+        return (func if overload is None else op_named(overload))(*args, **kwargs or {})
+
+
+def _on_device(values: Any) -> Any:
+    """The values with their tensors on the device, where they share memory as they do on the CPU."""
+    memory: dict[Any, torch.Tensor] = {}
+
+    def moved(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_cpu or value.layout is not torch.strided:
+            return value
+        storage = value.untyped_storage()
+        key = storage._cdata, value.dtype
+        if key not in memory:
+            memory[key] = value.detach().as_strided((storage.nbytes() // value.itemsize,), (1,), 0).to("jax")
+        on_device = memory[key].as_strided(value.shape, value.stride(), value.storage_offset())
+        return on_device.detach().requires_grad_() if value.requires_grad else on_device
+
+    return tree_map(moved, values)
+
+
+def _there(fn: Callable[..., Any], call: Any, kwargs: Any) -> Exception | None:
+    call, kwargs = _on_device((call, kwargs))
+    return _raised(fn, *call, **kwargs)
+
+
+def _directly(fn: Callable[..., Any], call: Any, kwargs: Any) -> Exception | None:
+    with _Direct():
+        return _raised(fn, *call, **kwargs)
+
+
+EAGER: dict[str, Callable[..., Exception | None]] = {
+    "direct": _directly,
+    "on the device": _there,
+}
+
+
+@pytest.mark.parametrize("way", EAGER)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if i % 6 == 0 else pytest.mark.exhaustive) for i, n in enumerate(_WITH_ERRORS)],
+)
+def test_wrong_calls_of_pytorch_raise_the_same_class(name: str, way: str) -> None:
+    op = OP_INFOS[name]
+    for wrong in op.error_inputs("cpu"):
+        sample = wrong.sample_input
+        call = sample.input, *sample.args
+        expected = _raised(op.op, *call, **sample.kwargs)
+        if expected is not None:  # else only of an in-place form, or on another device
+            assert isinstance(EAGER[way](op.op, call, sample.kwargs), type(expected)), (sample, expected)
+
+
 x = torch.ones(3, 4)
 WRONG: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "softmax": (lambda x: torch.softmax(x, 3), x),
@@ -61,6 +119,15 @@ WRONG: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "floats and bits": (lambda x: x & x, x),
     "shifted floats": (lambda x: torch.bitwise_left_shift(x, x), x),
     "lcm of floats": (lambda x: torch.lcm(x, x), x),
+    "rot90 of a dim with itself": (lambda x: torch.rot90(x, 1, (0, -2)), x),
+    "rot90 of a dim that is not": (lambda x: torch.rot90(x, 1, (0, 5)), x),
+    "a grid of doubles": (lambda x: F.grid_sample(x, x.new_ones(1, 2, 2, 2, dtype=torch.float64)), x.view(1, 1, 3, 4)),
+    "a grid in nothing": (lambda x: F.grid_sample(x[:, :, :0], x.new_ones(1, 2, 2, 2)), x.view(1, 1, 3, 4)),
+    "a grid of three": (lambda x: F.grid_sample(x, x.new_ones(1, 2, 2, 3)), x.view(1, 1, 3, 4)),
+    "a grid of bytes": (lambda x: F.grid_sample(x, x.new_ones(1, 2, 2, 2)), x.view(1, 1, 3, 4).byte()),
+    "a mask of floats": (lambda x: x.masked_scatter(x, x), x),
+    "item of nothing": (lambda x: torch.ops.aten.item(x[:0]), x),
+    "item of many": (lambda x: torch.ops.aten.item(x), x),
 }
 
 
