@@ -315,6 +315,8 @@ class View:
         box = _box(array.size, self.offset, _axes(self.shape, stride))
         if box is None:
             return _scattered(array, values, np.int64(self.offset), stride)
+        if isinstance(values, jax.core.Tracer) and 2 * values.size >= array.size:
+            return _replaced_mostly(array, values, box[1], box[0], stride)
         return _replaced(array, values, box[1], box[0], stride)
 
 
@@ -426,6 +428,22 @@ def _replaced(array: jax.Array, values: jax.Array, begin: Any, box: Shape, strid
     assert axes is not None
     part = _ordered(values, axes)[..., None]
     return jax.lax.dynamic_update_slice(array.reshape(box), part, list(begin)).reshape(array.shape)
+
+
+def _replaced_mostly(array: jax.Array, values: jax.Array, begin: Any, box: Shape, stride: Shape) -> jax.Array:
+    """The same where most is replaced in a program that is traced: one loop, where XLA's CPU would copy first.
+
+    Where the values are computed of a part that overlaps this one, XLA 0.10 reads in a scan what it has just written,
+    if it updates.
+    """
+    axes = _axes(values.shape, stride)
+    assert axes is not None
+    part = _ordered(values, axes)[..., None]
+    around = [(int(b), n - int(b) - m, 0) for b, n, m in zip(begin, box, part.shape, strict=True)]
+    is_new = jax.lax.pad(np.ones(part.shape, bool), np.False_, around)
+    return jax.lax.select(is_new, jax.lax.pad(part, part.dtype.type(0), around), array.reshape(box)).reshape(
+        array.shape
+    )
 
 
 def _ordered(values: jax.Array, axes: list[Axis]) -> jax.Array:

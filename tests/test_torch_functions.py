@@ -433,3 +433,20 @@ def test_an_array_that_is_traced_and_no_argument_is_refused() -> None:
 
     with pytest.raises(UnsupportedInputError, match="given the array as an argument"):
         jax.jit(closes_over)(jnp.ones(2))
+
+
+@pytest.mark.parametrize("write", ["in place", "slice_scatter"])
+def test_a_write_in_a_scan_reads_what_was_there_before(write: str) -> None:
+    """XLA 0.10 on a CPU does not, in plain JAX as well, where the values come of a part that overlaps the written."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        if write == "slice_scatter":
+            return (torch.slice_scatter(x, x[:-1] ** 2, 0, 1) * x).sum()
+        y = x.clone()
+        y[1:] = x[:-1] ** 2
+        return (y * x).sum()
+
+    function = jaten_ops.as_jax(program)
+    x = jnp.arange(1.0, 7.0).reshape(2, 3)
+    total = jax.grad(lambda b: jax.lax.scan(lambda c, e: (c + function(e), None), 0.0, b)[0])
+    np.testing.assert_allclose(total(x), jnp.stack([jax.grad(function)(row) for row in x]))

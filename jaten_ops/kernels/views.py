@@ -284,8 +284,10 @@ def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
     src = _fitting(src, (*self.shape[:dim], length, *self.shape[dim + 1 :]), self.dtype)
     if length == 0:
         return self
-    if length == 1 or step == 1:
+    if length == 1 or (step == 1 and 2 * length < size):
         return lax.dynamic_update_slice_in_dim(self, src, np.int32(start), dim)
+    # most of the tensor is new: one loop, where XLA's CPU would copy first. And where `src` is computed of a slice that
+    # overlaps this one, XLA 0.10 reads in a scan what it has just written, if it updates.
     at = np.zeros(size, bool)
     at[start:end:step] = True
     at = lax.broadcast_in_dim(at, self.shape, (dim,))

@@ -59,16 +59,15 @@ def _train(program: Callable[..., Any], args: Sequence[Tensor], make: Make, how:
     return losses, parameters, [p.grad for p in parameters], average
 
 
-def run(program: Program, optimizer: str, how: str) -> tuple[Any, Any]:
-    """What the compiled steps give on the device, and what torch gives on the CPU.
+def run(program: Program, optimizer: str, how: str, *, compiled: bool) -> Any:
+    """What compiled steps give on the device, or what torch gives on the CPU.
 
     Optimizers keep their counts in the default dtype, by which they correct: it is float64 here, as the rest is.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        on_device = [a.to("jax") for a in program.make_inputs()]
-        got = _train(program.fn, on_device, OPTIMIZERS[optimizer], how, True)
-        return got, _train(program.plain, program.make_inputs(), OPTIMIZERS[optimizer], how, False)
+        args = [a.to("jax") if compiled else a for a in program.make_inputs()]
+        return _train(program.fn if compiled else program.plain, args, OPTIMIZERS[optimizer], how, compiled)
     finally:
         torch.set_default_dtype(before)
