@@ -292,19 +292,6 @@ def ctc_loss_backward(
     return row_major(log_probs)
 
 
-# ATen's meta functions ask for `scalars` on the CPU, as their kernels do
-
-
-@fake("_foreach_addcdiv.Tensor")
-def foreach_addcdiv(self, tensor1, tensor2, scalars):
-    return row_major(torch.ops.aten._foreach_addcdiv.Scalar(self, tensor1, tensor2, 1))
-
-
-@fake("_foreach_addcmul.Tensor")
-def foreach_addcmul(self, tensor1, tensor2, scalars):
-    return row_major(torch.ops.aten._foreach_addcmul.Scalar(self, tensor1, tensor2, 1))
-
-
 # Linear algebra: ATen has no meta functions.
 
 
