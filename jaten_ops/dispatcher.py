@@ -35,7 +35,7 @@ from .patches import replace
 from .schema import VARIANTS
 from .tensor import CLASSES, HANDLERS, Tensor, array_of, exchange, has_values, make_handler, may_leave
 from .torch_functions import control_flow
-from .tracing import is_traced_now, keep_out_of_constants, opaque
+from .tracing import is_traced_now, keep_out_of_constants, opaque, relate_sizes_of
 from .watching import WATCHERS, met
 
 _aten = torch.ops.aten
@@ -197,6 +197,7 @@ if device.CLAIMED:
     _ATEN.impl("_has_compatible_shallow_copy_type", _has_compatible_shallow_copy_type, "AutogradPrivateUse1")
     replace("torch.utils:swap_tensors", lambda _: exchange)
     keep_out_of_constants("jax")
+    relate_sizes_of("_carrier")
     device.JaxModule.Tensor = Tensor  # where the class says that it is
     CLASSES.keep_parameters()
     storage.register()

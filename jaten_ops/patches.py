@@ -170,6 +170,15 @@ PATCHES: dict[str, Patch] = {
             ("query", "key", "value"),
         ),
         Patch(
+            "torch.export.dynamic_shapes:_process_equalities",
+            "the size of what carries a tensor is the tensor's, which a Dim names",
+            "test_scripting",
+            (
+                *("constraint", "get_sources", "shape_env", "names"),
+                *("source_pairs", "derived_equalities", "phantom_symbols", "relaxed_sources"),
+            ),
+        ),
+        Patch(
             "torch._dynamo.variables.higher_order_ops:get_tensor_storages",
             _HIGHER_ORDER,
             "test_higher_order",

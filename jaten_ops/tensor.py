@@ -34,6 +34,7 @@ _get_data, _set_data = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # t
 HANDLERS: dict[Any, Handler] = {}
 """What runs each operator on tensors of the device; `make_handler` adds to it."""
 _COMPILER = ("torch._dynamo", "torch._functorch", "torch._subclasses")  # private to torch; a test fails without them
+_MARK = "_dynamo_weak_dynamic_indices"  # sizes that may become symbols and may become numbers again; private to torch
 _BY_IDENTITY: dict[int, Handler] = {}  # the same, by `id`: the hash of an operator is a function in Python
 
 
@@ -91,6 +92,9 @@ class Tensor(torch.Tensor):
 
     @opaque
     def __tensor_flatten__(self) -> tuple[list[str], None]:
+        if _MARK in attributes_of(self) and not is_traced(self):
+            # by `torch.export`, whose named dims are not seen on a carrier: each size of it is what the tensor's is
+            setattr(self._carrier, _MARK, set(range(self.dim())))
         return ["_carrier"], None
 
     def _stable_hash_for_caching(self) -> str:

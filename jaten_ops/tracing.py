@@ -6,6 +6,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace as replaced
 from typing import Any, TypeVar
 
 import torch
@@ -218,3 +219,23 @@ def keep_out_of_constants(device_type: str) -> None:
         return lambda mode, t: t.device.type != device_type and asked(mode, t)
 
     replace("torch._subclasses.fake_tensor:FakeTensorMode.may_turn_const", elsewhere)
+
+
+def relate_sizes_of(attribute: str) -> None:
+    """Has `torch.export` ask no name for the size of a tensor's `attribute`, which carries it.
+
+    Sizes that a program takes to be equal must have one `Dim`, which only those of inputs have. That a carrier's are
+    its tensor's is no assumption of the program.
+    """
+
+    def relating(process: Callable[..., None]) -> Callable[..., None]:
+        def process_with_carriers(constraint: Any, get_sources: Callable[..., Any], *others: Any) -> None:
+            process(constraint, get_sources, *others)
+            inner = torch._dynamo.source.AttrSource  # Dynamo is loaded to export
+            relaxed: set[Any] = others[-1]
+            for source in get_sources(constraint.t_id, constraint.dim):
+                relaxed.add(replaced(source, base=inner(source.base, attribute)))
+
+        return process_with_carriers
+
+    replace("torch.export.dynamic_shapes:_process_equalities", relating)
