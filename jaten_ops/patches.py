@@ -7,10 +7,12 @@ snapshot in tests/test_import.py holds the table and what an import does togethe
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -269,6 +271,11 @@ FILLED: dict[str, str] = {
 }
 """The dictionaries and lists of torch and JAX into which jaten puts entries: why, or by which public function."""
 
+_COMPARED = "Adafactor takes the greater of two numbers: of symbols that is an expression, in Python a comparison"
+
+SHADOWED: dict[str, str] = {f"torch.optim._adafactor:{name}": _COMPARED for name in ("max", "min")}
+"""The built-in functions that a module of torch's has its own of while a step is traced, and why."""
+
 OFF: dict[str, str] = {}
 """The rows that this torch or JAX does not allow, and why."""
 
@@ -298,6 +305,30 @@ def replace(what: str, make: Callable[[Any], Any]) -> bool:
     setattr(owner, name, new if kind is None else kind(new))
     _replaced[what] = known
     return True
+
+
+@contextlib.contextmanager
+def shadowed(what: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """For the length of a block a module has its own of a built-in function, in all threads.
+
+    One block at a time; where the module has the name already, that stays.
+
+    Args:
+        what: a key of `SHADOWED`.
+        make: takes the built-in function; returns what is called instead, which does for others what that does.
+    """
+    module, _, name = what.partition(":")
+    known, scope = SHADOWED[what], vars(sys.modules[module])
+    if name in scope:
+        OFF[what] = "is not a built-in function"
+        _log.warning("%s %s: it stays (%s)", what, OFF[what], known)
+        yield
+        return
+    scope[name] = make(getattr(builtins, name))
+    try:
+        yield
+    finally:
+        del scope[name]
 
 
 def is_loaded(what: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import logging
 import subprocess
@@ -9,11 +11,13 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from jaten_ops import patches
-from jaten_ops.patches import FILLED, PATCHES, REGISTERED, Patch
+from jaten_ops.patches import FILLED, PATCHES, REGISTERED, SHADOWED, Patch
 
 from . import snapshot
 
@@ -117,3 +121,28 @@ def test_what_takes_other_parameters_is_off(library: types.ModuleType, caplog: p
     known = library.Thing.plus
     assert not patches.replace("some_library:Thing.plus", _never)
     assert library.Thing.plus is known and "takes (self, x), not (self, y)" in caplog.text
+
+
+def _names(code: Any) -> set[str]:
+    return {*code.co_names, *(n for c in code.co_consts if hasattr(c, "co_names") for n in _names(c))}
+
+
+@pytest.mark.parametrize("what", SHADOWED)
+def test_what_is_shadowed_is_asked_for_and_put_back(what: str) -> None:
+    module, _, name = what.partition(":")
+    found = importlib.import_module(module)
+    functions = [f for f in vars(found).values() if inspect.isfunction(f) and f.__module__ == module]
+    assert any(name in _names(inspect.unwrap(f).__code__) for f in functions)
+    with pytest.raises(KeyError), patches.shadowed(what, lambda known: lambda *a: known(*a) + 1):
+        assert vars(found)[name](1, 1) == 2
+        raise KeyError
+    assert name not in vars(found)
+
+
+def test_what_a_module_has_of_its_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patches, "OFF", {})
+    what = "torch.optim._adafactor:max"
+    monkeypatch.setattr("torch.optim._adafactor.max", sum, raising=False)
+    with patches.shadowed(what, lambda known: None):
+        assert torch.optim._adafactor.max is sum
+    assert what in patches.OFF

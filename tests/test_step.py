@@ -515,3 +515,29 @@ def test_arguments_in_any_structure_take_the_program_that_they_had() -> None:
             call()
     assert fn._compiles == len(calls)
     assert [len(call()) for call in calls] == [2, 3, 2, 2, 1, 3, 3, 2, 2]
+
+
+def test_adafactor_is_as_it_was_while_and_after_a_step_is_traced() -> None:
+    scope = vars(torch.optim._adafactor)
+    model = nn.Linear(3, 2).to("jax")
+    optimizer = torch.optim.Adafactor(model.parameters())
+    there: list[tuple[list[float], bool]] = []
+
+    def elsewhere() -> list[float]:
+        param = torch.ones(3, requires_grad=True)
+        param.grad = torch.arange(3.0)
+        torch.optim.Adafactor([param]).step()
+        return param.tolist()
+
+    def step(x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        with ThreadPoolExecutor(1) as pool:
+            there.append((pool.submit(elsewhere).result(), "max" in scope))
+        optimizer.step()
+
+    fn = compile_step(step)
+    for _ in range(2):
+        fn(torch.ones(1, 3))
+    assert [was_traced for _, was_traced in there] == [False, True]
+    assert [found for found, _ in there] == [elsewhere()] * 2
+    assert not {"max", "min"} & scope.keys()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from ..aliasing import Storage
 from ..errors import UnsupportedInputError
+from ..patches import shadowed
 from ..tensor import Tensor
 from ..tracing import set_compiling
 from ..watching import watcher
@@ -79,8 +79,8 @@ def traced(reach: Reach, capture: Capture, changed: list[str]) -> Iterator[None]
             if isinstance(module, AveragedModel):
                 average = functools.partial(_average, capture, module, module.update_parameters)
                 stack.enter_context(_shadowed(module, "update_parameters", average))
-        for name in ("max", "min"):
-            stack.enter_context(_symbolic(name))
+        for what, make in _SHADOWS.items():
+            stack.enter_context(shadowed(what, make))
         running = _Running(reach, capture)
         set_compiling(True)  # models that look at the values of a mask unless they are compiled do not
         stack.callback(set_compiling, False)
@@ -143,25 +143,20 @@ def _without_scaling(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     optimizer.__dict__["_step_supports_amp_scaling"] = True
 
 
-@contextlib.contextmanager
-def _symbolic(name: str) -> Iterator[None]:
-    """Adafactor's `max` and `min` of numbers, which in Python compare them: of symbols they are expressions."""
-    of_symbols = {"max": torch.sym_max, "min": torch.sym_min}[name]
-    of_others: Callable[..., Any] = getattr(builtins, name)
+def _of_symbols(of_symbols: Callable[..., Any], of_others: Callable[..., Any]) -> Callable[..., Any]:
+    """The greater or the smaller of numbers, of which one may be a symbol."""
 
     def either(*args: Any, **kwargs: Any) -> Any:
         is_symbolic = len(args) == 2 and any(type(a) is torch.SymFloat for a in args)
         return of_symbols(*args) if is_symbolic else of_others(*args, **kwargs)
 
-    scope = torch.optim._adafactor.__dict__  # private; without it such a step is refused, as it reads values
-    if name in scope:  # a trace in another thread
-        yield
-        return
-    scope[name] = either
-    try:
-        yield
-    finally:
-        scope.pop(name, None)
+    return either
+
+
+_SHADOWS = {
+    "torch.optim._adafactor:max": functools.partial(_of_symbols, torch.sym_max),
+    "torch.optim._adafactor:min": functools.partial(_of_symbols, torch.sym_min),
+}
 
 
 class _Running:
