@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from . import attributes, bridge, carrier, device, foreign, in_place, library, registry, variants, view_ops
+from . import attributes, bridge, carrier, device, foreign, in_place, library, memory, registry, variants, view_ops
 from .aliasing import View
 from .errors import UnsupportedInputError
 from .meta import aten_overload
 from .op_kernel import OpKernel
-from .schema import COMPOSITE, VARIANTS, OpSpec
+from .schema import COMPOSITE, KEEPS_MEMORY_ORDER, VARIANTS, OpSpec
 from .tensor import (
     Handler,
     Tensor,
@@ -125,6 +125,8 @@ def kernel_of(overload: str) -> Handler:
 @functools.cache
 def functional(overload: str) -> Handler:
     """A functional overload as ATen has it: on the device and in the memory format that a call names."""
+    if overload in KEEPS_MEMORY_ORDER:
+        return memory.in_memory_order(kernel_of("resize"))
     spec, call = registry.SPECS[overload], kernel_of(overload)
     names = {a.name for a in spec.arguments if a.is_of_storage}
     may_be_on_cpu = [

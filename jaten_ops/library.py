@@ -19,7 +19,7 @@ from .errors import MissingGradientError
 from .execute import Executor, KernelCall, Signature
 from .kernels.vjp import make_vjp
 from .op_kernel import OpKernel, key_of
-from .schema import COMPOSITE, READS_MEMORY, VARIANTS, OpSpec
+from .schema import COMPOSITE, KEEPS_MEMORY_ORDER, READS_MEMORY, VARIANTS, OpSpec
 from .tracing import opaque
 
 # kernels: imported for the registrations in it
@@ -181,6 +181,8 @@ def register_op(spec: OpSpec) -> None:
         return
     plain = OpKernel(spec, bridge.borrow, bridge.export)
     of_plain = memory.on_memory(plain) if spec.overload in READS_MEMORY else plain
+    if spec.overload in KEEPS_MEMORY_ORDER:
+        of_plain = memory.in_memory_order(OpKernel(registry.SPECS["resize"], bridge.borrow, bridge.export))
     on_jax = OpKernel(spec, _unwrap_operand, carrier.wrap)
     lib.impl(spec.overload, of_plain, "CPU")
     lib.impl(spec.overload, of_plain, "CUDA")

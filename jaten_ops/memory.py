@@ -1,13 +1,13 @@
-"""Where tensors lie in memory: operators that read beyond their operand, and those that write over one."""
+"""Where tensors lie in memory: operators that read beyond their operand, or keep the order in which it lies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from .tracing import opaque
+from .tracing import opaque, out_of_sight
 
 
 def on_memory(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -22,6 +22,43 @@ def on_memory(plain: Callable[..., Any]) -> Callable[..., Any]:
         elements = self.untyped_storage().nbytes() // self.itemsize
         memory = self.new_empty(0).set_(self.untyped_storage(), 0, (elements,), (1,))
         return plain(memory, size, stride, start + self.storage_offset())
+
+    return call
+
+
+def by_strides(tensor: torch.Tensor) -> list[int]:
+    """The dimensions of a dense tensor, the one with the largest step through memory first."""
+    strides = tensor.stride()
+    return sorted(range(tensor.dim()), key=lambda d: -strides[d])
+
+
+def inverse(order: Sequence[int]) -> list[int]:
+    return sorted(range(len(order)), key=order.__getitem__)
+
+
+def target_of_resize(operand: torch.Tensor, size: Any, memory_format: torch.memory_format | None) -> torch.Tensor:
+    """A tensor without values that lies as the result of `resize`, or of `resize_as` if the size is another tensor."""
+    target = torch.empty_like(torch.empty_strided(operand.shape, operand.stride(), device="meta"))
+    if not isinstance(size, torch.Tensor):
+        return target.resize_(size, memory_format=memory_format)
+    other = torch.empty_strided(size.shape, size.stride(), device="meta")
+    return target.resize_as_(other, memory_format=memory_format)
+
+
+def in_memory_order(resize: Callable[..., Any]) -> Callable[..., Any]:
+    """`resize` and `resize_as` of the elements in the order in which a clone of the operand has them.
+
+    Args:
+        resize: the kernel of `resize`, of a row-major operand.
+    """
+
+    @opaque
+    def call(self: torch.Tensor, size: Any, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
+        with out_of_sight():
+            before = by_strides(torch.empty_like(torch.empty_strided(self.shape, self.stride(), device="meta")))
+            target = target_of_resize(self, size, memory_format)
+        after = by_strides(target)
+        return resize(self.permute(before), [target.shape[d] for d in after]).permute(inverse(after))
 
     return call
 

@@ -399,3 +399,14 @@ def _of_batches(overload: str) -> None:
 for _n in (1, 2, 3):
     _of_batches(f"upsample_nearest{_n}d")
     _of_batches(f"_upsample_nearest_exact{_n}d")
+
+
+@fake("resize")
+def resize(self, size, *, memory_format=None):
+    """In the memory format that is asked for, which other results are not in."""
+    return torch.empty_like(self).resize_(size, memory_format=memory_format)
+
+
+@fake("resize_as")
+def resize_as(self, the_template, *, memory_format=None):
+    return torch.empty_like(self).resize_as_(the_template, memory_format=memory_format)

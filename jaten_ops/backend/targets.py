@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from jaten_ops import foreign, registry, unwritten
+from jaten_ops import foreign, memory, registry, unwritten
 from jaten_ops.aliasing import order_of
 from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.lazy import operator_of
 from jaten_ops.meta import aten_overload
-from jaten_ops.schema import READS_MEMORY
+from jaten_ops.schema import KEEPS_MEMORY_ORDER, READS_MEMORY
 from jaten_ops.view_ops import is_view
 
 from .unknown import is_printed, is_unknown
@@ -113,6 +113,32 @@ def read_own_memory(graph: torch.fx.Graph) -> None:
         if overload_of(node.target) in READS_MEMORY and not node.meta.get(_STARTS):
             node.meta[_STARTS] = True
             _start_at_own_elements(node)
+        elif overload_of(node.target) in KEEPS_MEMORY_ORDER and not node.meta.get(_STARTS):
+            node.meta[_STARTS] = True
+            _keep_memory_order(node)
+
+
+def _keep_memory_order(node: Any) -> None:
+    """Makes a `resize` one of row-major arrays: dimensions are put in the order in which they lie, and back."""
+    operand, value = node.args[0].meta["val"], node.meta["val"]
+    if operand.device.type == "jax":
+        return  # it is row-major, and the device has put the dimensions in order
+    size = node.args[1].meta["val"] if isinstance(node.args[1], torch.fx.Node) else node.args[1]
+    if not all(type(n) is int for n in (*operand.shape, *value.shape)):
+        raise UnsupportedInputError("a resize", f"one of sizes that change{source_line(node)}", "a reshape or a slice")
+    plain = torch.fx.map_arg(size, lambda n: int(n.meta["val"])) if isinstance(size, list | tuple) else size
+    before = memory.by_strides(torch.empty_like(torch.empty_strided(operand.shape, operand.stride(), device="meta")))
+    after = memory.by_strides(memory.target_of_resize(operand, plain, node.kwargs.get("memory_format")))
+    with node.graph.inserting_before(node):
+        given = node.graph.call_function(torch.ops.aten.permute.default, (node.args[0], before))
+        given.meta["val"] = operand.permute(before)
+    with node.graph.inserting_after(node):
+        result = node.graph.call_function(torch.ops.aten.permute.default, (node, memory.inverse(after)))
+        result.meta = dict(node.meta)
+    node.replace_all_uses_with(result, lambda user: user is not result)
+    node.target = torch.ops.aten.resize.default
+    node.args, node.kwargs = (given, [value.shape[d] for d in after]), {}
+    node.meta["val"] = value.permute(after)
 
 
 def _start_at_own_elements(node: Any) -> None:

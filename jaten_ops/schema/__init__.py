@@ -2,11 +2,12 @@
 
 from importlib.resources import files
 
-from .spec import READS_MEMORY, STORAGE_ARGUMENTS, TOLD_BY_OUT, Argument, OpSpec
+from .spec import KEEPS_MEMORY_ORDER, READS_MEMORY, STORAGE_ARGUMENTS, TOLD_BY_OUT, Argument, OpSpec
 
 __all__ = [
     "COMPOSITE",
     "FUNCTIONAL",
+    "KEEPS_MEMORY_ORDER",
     "READS_MEMORY",
     "STORAGE_ARGUMENTS",
     "TOLD_BY_OUT",

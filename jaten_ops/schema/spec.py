@@ -26,6 +26,9 @@ TOLD_BY_OUT = frozenset(STORAGE_ARGUMENTS) - {"generator"} | {"dtype"}
 # These read the memory that their operand shares with other tensors, beyond its own elements.
 READS_MEMORY = frozenset({"as_strided", "as_strided_copy"})
 
+# These keep their operand's elements in the order in which they lie in memory, and lay them out anew.
+KEEPS_MEMORY_ORDER = frozenset({"resize", "resize_as"})
+
 _SEPARATOR = "\t"
 
 
