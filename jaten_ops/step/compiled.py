@@ -36,10 +36,10 @@ def compile_step(step: Callable[..., Any], *holders: Any) -> Callable[..., Any]:
     """A training step as one executable: forward, `backward()`, clipping, the optimizer, all that it does.
 
     The first call runs `step` as it is, so that optimizers make their state; a later one does where a scaler may skip
-    the step that would make it. The second traces it, and each new
-    combination of argument shapes, flags and `training` does again. What the step writes to tensors is written, in
-    place and without a second copy of them; what it stores in attributes, dicts and lists is stored. Modules,
-    optimizers, scalers and other tensors are found where the step's code names them.
+    the step that would make it. The second traces it, and each new combination of argument shapes, flags and `training`
+    does again. What the step writes to tensors is written, in place and without a second copy of them; what it stores
+    in attributes, dicts and lists is stored. Modules, optimizers, scalers and other tensors are found where the step's
+    code names them.
 
     Floats of an optimizer's groups (`lr`, `momentum`, `betas`, `weight_decay`) are operands: a schedule that changes
     them between calls compiles nothing. Integers and flags, and numbers elsewhere, are part of the program. Counts
