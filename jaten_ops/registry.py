@@ -132,7 +132,8 @@ def kernel(*overloads: str, static: Iterable[str] = (), eager: bool | Callable[.
         for text in filter(foreign.is_foreign, overloads):
             spec = foreign.spec_of(text)
             if spec is not None:
-                parameters.check(spec, fn)
+                if spec.name not in KERNELS:  # that it is there already is the first thing to say
+                    parameters.check(spec, fn)
                 SPECS.setdefault(spec.name, spec)
                 if spec.name not in OWN:
                     FOREIGN.add(spec.name)
