@@ -145,6 +145,8 @@ def functional(overload: str) -> Handler:
 
     if may_be_on_cpu:
         return call_with_cpu
+    if spec.returns != ("Tensor",):  # a gradient's operator has the arguments of its own, which place no gradient
+        return call
     if "memory_format" in names and spec.takes_tensor:
         return call_laid_out
     return call_placed if "device" in names else call
