@@ -210,15 +210,14 @@ def test_only_the_thread_that_traces_a_step_is_compiling() -> None:
     seen: set[bool] = set()
     inside, looked = threading.Event(), threading.Event()
 
-    class Waiting(torch.optim.SGD):
-        def step(self, closure: Any = None) -> Any:
-            if torch.compiler.is_compiling():
-                inside.set()
-                looked.wait(10)
-            return super().step(closure)
+    def wait(*_: Any) -> None:
+        if torch.compiler.is_compiling():
+            inside.set()
+            looked.wait(10)
 
     model = _model(0, "jax")
-    optimizer = Waiting(model.parameters(), lr=torch.tensor(0.1, device="jax"))
+    model.register_forward_pre_hook(wait)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def step(x: torch.Tensor) -> torch.Tensor:
         loss = (model(x) ** 2).mean()

@@ -137,7 +137,7 @@ def test_a_second_process_compiles_nothing_and_finds_the_same(runs: Runs, cold: 
     warm = runs.result(runs.start())
     assert _values(warm) == _values(cold)
     assert runs.compiling == {"train", "lay_out", "constants", "look_up", "step"}
-    assert set(_compiles(warm).values()) == {0}
+    assert {name: n for name, n in _compiles(warm).items() if n} == {}
     assert warm["hits"] == 4  # the graphs of the four functions
     assert runs.files() == before
 

@@ -82,7 +82,7 @@ class Program:
         self._values: list[float] | None = None  # of the numbers of the last call
         self._array: Any = None
         with Enabled():
-            self._no_seed = jax.numpy.zeros((), "int64")
+            self._no_seed = jax.device_put(np.zeros((), np.int64))
         self._run = self._compiled(known)
         self._storages = {}
         trace.release()
