@@ -38,10 +38,10 @@ lint: $(INSTALLED) ## ruff: style and format
 types: $(INSTALLED) ## mypy
 	$(BIN)/mypy
 
-codegen: $(INSTALLED) ## refresh the generated rows from the installed torch
+codegen: $(INSTALLED) ## refresh the generated rows, and the schema lines of kernels, from the installed torch
 	$(BIN)/python -m tools.codegen refresh
 
-check: $(INSTALLED) ## the generated rows match the installed torch
+check: $(INSTALLED) ## the generated rows and the schema lines of kernels match the installed torch
 	$(BIN)/python -m tools.codegen check
 
 coverage: $(INSTALLED) ## print and write the coverage table

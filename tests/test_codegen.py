@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
@@ -18,7 +19,7 @@ from jaten_ops import registry
 from jaten_ops.schema import COMPOSITE, FUNCTIONAL, VARIANTS, OpSpec, exclusions
 from tests import reach
 from tools.codegen import __main__ as cli
-from tools.codegen import coverage
+from tools.codegen import coverage, kernel_schemas
 from tools.codegen.rows import ROOT, SCHEMA_DIR, read
 
 FILES = ("functional.ops", "variants.ops")
@@ -26,10 +27,10 @@ FILES = ("functional.ops", "variants.ops")
 
 @pytest.fixture(scope="module")
 def generated() -> Iterator[None]:
-    """Lets `refresh` and `check` take what was read from the installed torch once: to read it takes seconds."""
-    texts = {path.name: text for path, text in cli._generate(SCHEMA_DIR).items()}
+    """Lets `refresh` and `check` take the rows that were read from the installed torch once, which takes seconds."""
+    texts = {path.name: text for path, text in cli._generate(SCHEMA_DIR) if path.parent == SCHEMA_DIR}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "_generate", lambda directory: {directory / name: text for name, text in texts.items()})
+        patch.setattr(cli, "_generate", lambda directory: [(directory / name, text) for name, text in texts.items()])
         yield
 
 
@@ -82,6 +83,115 @@ def test_refresh_writes_only_what_has_changed(rows: Path) -> None:
     before = {name: (rows / name).stat().st_mtime_ns for name in FILES}
     assert cli.main(["refresh", "--directory", str(rows)]) == 0
     assert {name: (rows / name).stat().st_mtime_ns for name in FILES} == before
+
+
+def test_committed_schema_lines_match_the_rows() -> None:
+    stale = [str(path) for path, text in kernel_schemas.annotated().items() if path.read_text(encoding="utf-8") != text]
+    assert stale == [], "Fix: make codegen"
+
+
+def _overloads_above_kernels() -> dict[str, Path]:
+    """The overloads that schema lines name, each with its file."""
+    found: dict[str, Path] = {}
+    for path, text in kernel_schemas.annotated().items():
+        for operators, suffix in re.findall(
+            r"^# aten::(\{.*?\}|\w+)(\.\w+)?\(", text.replace("\n#     ", " "), re.MULTILINE
+        ):
+            for operator in operators.strip("{}").split(", "):
+                assert operator + suffix not in found, operator + suffix
+                found[operator + suffix] = path
+    return found
+
+
+def test_each_kernel_has_its_schema_in_its_file() -> None:
+    files = {o: Path(e.where.rpartition(":")[0]) for o, e in registry.KERNELS.items() if o in FUNCTIONAL}
+    assert _overloads_above_kernels() == files
+
+
+MM, BMM = "mm(Tensor self, Tensor mat2) -> Tensor", "bmm(Tensor self, Tensor mat2) -> Tensor"
+LONG = f"long({', '.join(f'Tensor argument_{i}' for i in range(12))}) -> Tensor"
+
+# source, the schemas registered on a line of it, and the source with schema lines
+SCHEMA_LINES = {
+    "a decorated function": (
+        'import x\n\n\n@kernel("mm")\ndef mm(self, mat2): ...\n',
+        {4: [MM]},
+        f'import x\n\n\n# aten::{MM}\n@kernel("mm")\ndef mm(self, mat2): ...\n',
+    ),
+    "below a comment": (
+        '# why\n@kernel("mm")\ndef mm(): ...\n',
+        {2: [MM]},
+        f'# why\n# aten::{MM}\n@kernel("mm")\ndef mm(): ...\n',
+    ),
+    "two decorators": (
+        '@kernel("add.Tensor")\n@kernel("mm")\ndef f(): ...\n',
+        {1: ["add.Tensor(Tensor self) -> Tensor"], 2: [MM]},
+        f"# aten::add.Tensor(Tensor self) -> Tensor\n# aten::{MM}\n"
+        '@kernel("add.Tensor")\n@kernel("mm")\ndef f(): ...\n',
+    ),
+    "equal schemas": ("kernel()(f)\n", {1: [MM, BMM]}, f"# aten::{{mm, bmm}}{MM[2:]}\nkernel()(f)\n"),
+    "another suffix is another schema": (
+        "kernel()(f)\n",
+        {1: ["a.x(Tensor self) -> Tensor", "a.y(Tensor self) -> Tensor", "b.x(Tensor self) -> Tensor"]},
+        "# aten::{a, b}.x(Tensor self) -> Tensor\n# aten::a.y(Tensor self) -> Tensor\nkernel()(f)\n",
+    ),
+    "a loop": (
+        "for n in TABLE:\n    kernel(n)(f)\n",
+        {2: [MM, BMM]},
+        f"# aten::{{mm, bmm}}{MM[2:]}\nfor n in TABLE:\n    kernel(n)(f)\n",
+    ),
+    "a function that registers": (
+        "def register(n):\n    kernel(n)(f)\n    kernel(g)(f)\n",
+        {2: [MM], 3: [LONG.replace("argument_", "x")]},
+        f"# aten::{MM}\n"
+        "# aten::long(Tensor x0, Tensor x1, Tensor x2, Tensor x3, Tensor x4, Tensor x5, Tensor x6, Tensor x7, "
+        "Tensor x8,\n#     Tensor x9, Tensor x10, Tensor x11) -> Tensor\n"
+        "def register(n):\n    kernel(n)(f)\n    kernel(g)(f)\n",
+    ),
+    "stale lines": (
+        f"# why\n# aten::old(Tensor self,\n#     Tensor other) -> Tensor\nkernel(n)(f)\n# aten::{MM}\nx = 1\n",
+        {4: [MM]},
+        f"# why\n# aten::{MM}\nkernel(n)(f)\nx = 1\n",
+    ),
+    "no kernels": (f"# aten::{MM}\nx = 1\n", {}, "x = 1\n"),
+    "other comments and strings": (
+        '# aten has it\n#     indented\nx = """\n# aten::mm()\n"""\nif x:\n    # aten::mm() is meant\n    pass\n',
+        {},
+        '# aten has it\n#     indented\nx = """\n# aten::mm()\n"""\nif x:\n    # aten::mm() is meant\n    pass\n',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SCHEMA_LINES)
+def test_schema_lines(case: str) -> None:
+    text, sites, expected = SCHEMA_LINES[case]
+    annotated = kernel_schemas.annotate(text, sites)
+    assert annotated == expected
+    lines = [line for line in annotated.splitlines() if "kernel(" in line]
+    moved = {
+        annotated.splitlines().index(line) + 1: schemas for line, schemas in zip(lines, sites.values(), strict=True)
+    }
+    assert kernel_schemas.annotate(annotated, moved) == expected
+    ast.parse(annotated)
+
+
+def test_a_site_that_is_no_longer_there_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no statement on line 9"):
+        kernel_schemas.annotate("x = 1\n", {9: [MM]})
+
+
+def test_check_fails_on_stale_schema_lines_and_refresh_mends_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "matmul.py"
+    text = f'# aten::{MM}\n@kernel("mm")\ndef mm(self, mat2): ...\n'
+    path.write_text(text.replace("mat2) -> Tensor\n", "mat3) -> Tensor\n"), encoding="utf-8")
+    monkeypatch.setattr(cli, "_generate", lambda directory: [(path, text)])
+    assert cli.main(["check"]) == 1
+    assert "-# aten::mm(Tensor self, Tensor mat3) -> Tensor" in capsys.readouterr().out
+    assert cli.main(["refresh"]) == 0
+    assert path.read_text(encoding="utf-8") == text
+    assert cli.main(["check"]) == 0
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -185,21 +295,19 @@ def test_reached_overloads_exist() -> None:
     assert names == sorted(names) and set(names) <= FUNCTIONAL.keys()
 
 
-def test_code_generator_runs_without_the_package(tmp_path: Path) -> None:
+def test_rows_are_refreshed_without_the_package(tmp_path: Path) -> None:
     """A syntax error in jaten_ops must not keep anybody from refreshing the rows that may mend it."""
     for name in ("tools", "jaten_ops"):
         shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "jaten_ops" / "library.py").write_text("this is no Python\n", encoding="utf-8")
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-P", *arguments]
-        env = {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-
-    assert "SyntaxError" in run("-c", "import jaten_ops").stderr
-    checked = run("-m", "tools.codegen", "check")
-    assert checked.returncode == 0, checked.stderr
-    assert "match the installed torch" in checked.stdout
+    (tmp_path / "jaten_ops" / "errors.py").write_text("this is no Python\n", encoding="utf-8")
+    rows = tmp_path / "jaten_ops" / "schema" / "functional.ops"
+    committed = rows.read_text(encoding="utf-8")
+    rows.write_text("", encoding="utf-8")
+    command = [sys.executable, "-P", "-m", "tools.codegen", "refresh"]
+    env = {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    refreshed = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert "SyntaxError" in refreshed.stderr, "the schema lines of kernels need the package"
+    assert rows.read_text(encoding="utf-8") == committed
 
 
 class _Page(HTMLParser):

@@ -3,6 +3,7 @@
 from . import (
     activation,
     arithmetic,
+    as_strided,
     assertions,
     attention,
     batch_norm_parts,
@@ -15,6 +16,7 @@ from . import (
     ctc,
     decomposition,
     distance,
+    dropout,
     embedding,
     fake_quantization,
     fft,
@@ -55,11 +57,13 @@ from . import (
     unary,
     unique,
     views,
+    weight_norm,
 )
 
 __all__ = [
     "activation",
     "arithmetic",
+    "as_strided",
     "assertions",
     "attention",
     "batch_norm_parts",
@@ -72,6 +76,7 @@ __all__ = [
     "ctc",
     "decomposition",
     "distance",
+    "dropout",
     "embedding",
     "fake_quantization",
     "fft",
@@ -112,4 +117,5 @@ __all__ = [
     "unary",
     "unique",
     "views",
+    "weight_norm",
 ]

@@ -69,12 +69,15 @@ def _conj(x: jax.Array) -> jax.Array:
 # --- piecewise linear -----------------------------------------------------------------------------------------------
 
 
+# aten::relu(Tensor self) -> Tensor
 @kernel("relu")
 def relu(self):
     return jnp.where(self <= 0, _zero(self), self)
 
 
+# aten::threshold(Tensor self, Scalar threshold, Scalar value) -> Tensor
 kernel("threshold")(_forward(lambda x, threshold, value: jnp.where(x <= threshold, value, x)))
+# aten::threshold_backward(Tensor grad_output, Tensor self, Scalar threshold) -> Tensor
 kernel("threshold_backward")(_backward(_masked(lambda x, threshold: ~(x <= threshold))))
 
 
@@ -86,7 +89,9 @@ def _strictly_between(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Arra
     return ~((x <= low) | (x >= high))
 
 
+# aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor
 kernel("hardtanh")(_forward(_with_slope(_clip, _strictly_between, numbers=2)))
+# aten::hardtanh_backward(Tensor grad_output, Tensor self, Scalar min_val, Scalar max_val) -> Tensor
 kernel("hardtanh_backward")(_backward(_masked(_strictly_between)))
 
 
@@ -94,6 +99,7 @@ def _leaky(x: jax.Array, slope: jax.Array) -> jax.Array:
     return jnp.where(x > 0, x, x * slope)
 
 
+# aten::leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor
 leaky_relu = kernel("leaky_relu")(_forward(_leaky))
 
 
@@ -105,6 +111,7 @@ def _require_sign_is_kept(is_result: bool, slope: jax.Array | float) -> None:
 
 
 # Known while it is traced: what depends on values has each call wait for them
+# aten::leaky_relu_backward(Tensor grad_output, Tensor self, Scalar negative_slope, bool self_is_result) -> Tensor
 @kernel("leaky_relu_backward", static={"negative_slope"})
 def leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
     _require_sign_is_kept(self_is_result, negative_slope)
@@ -116,11 +123,13 @@ _prelu = with_partials(
 )
 
 
+# aten::_prelu_kernel(Tensor self, Tensor weight) -> Tensor
 @kernel("_prelu_kernel")
 def _prelu_kernel(self, weight):
     return cast(_prelu(*opmath(self.dtype, self, weight)), self.dtype)
 
 
+# aten::_prelu_kernel_backward(Tensor grad_output, Tensor self, Tensor weight) -> (Tensor, Tensor)
 @kernel("_prelu_kernel_backward")
 def _prelu_kernel_backward(grad_output, self, weight):
     grad, x, w = opmath(self.dtype, *jnp.broadcast_arrays(grad_output, self, weight))
@@ -128,6 +137,8 @@ def _prelu_kernel_backward(grad_output, self, weight):
     return cast(by_input, self.dtype), cast(by_weight, self.dtype)
 
 
+# aten::rrelu_with_noise_functional(Tensor self, Tensor noise, Scalar lower=0.125, Scalar upper=0.33333333333333331,
+#     bool training=False, Generator? generator=None) -> (Tensor, Tensor noise_out)
 @kernel("rrelu_with_noise_functional")
 def rrelu_with_noise_functional(self, noise, lower, upper, training, *, key):
     low, high = opmath(self.dtype, lower, upper)
@@ -138,6 +149,8 @@ def rrelu_with_noise_functional(self, noise, lower, upper, training, *, key):
     return self * noise, noise
 
 
+# aten::rrelu_with_noise_backward(Tensor grad_output, Tensor self, Tensor noise, Scalar lower, Scalar upper,
+#     bool training, bool self_is_result) -> Tensor
 @kernel("rrelu_with_noise_backward", static={"lower", "upper"})
 def rrelu_with_noise_backward(grad_output, self, noise, lower, upper, training, self_is_result):
     if training:
@@ -163,9 +176,13 @@ def _slope(backward: Function) -> Function:
     return lambda x: backward(jnp.ones_like(x), x)
 
 
+# aten::hardsigmoid(Tensor self) -> Tensor
 kernel("hardsigmoid")(_forward(_with_slope(_hardsigmoid, _slope(_hardsigmoid_backward))))
+# aten::hardsigmoid_backward(Tensor grad_output, Tensor self) -> Tensor
 kernel("hardsigmoid_backward")(_backward(_hardsigmoid_backward))
+# aten::hardswish(Tensor self) -> Tensor
 kernel("hardswish")(_forward(_with_slope(lambda x: x * _hardsigmoid(x), _slope(_hardswish_backward))))
+# aten::hardswish_backward(Tensor grad_output, Tensor self) -> Tensor
 kernel("hardswish_backward")(_backward(_hardswish_backward))
 
 
@@ -180,16 +197,20 @@ def _shrink(x: jax.Array, bound: jax.Array) -> jax.Array:
     return jnp.where(x > bound, x - bound, jnp.where(x < -bound, x + bound, x * 0))
 
 
+# aten::hardshrink(Tensor self, Scalar lambd=0.5) -> Tensor
 kernel("hardshrink")(_forward(lambda x, bound: jnp.where(_outside(x, bound), x, _zero(x))))
 _softshrink = _forward(_with_slope(_shrink, _outside, numbers=1))
 
 
+# aten::softshrink(Tensor self, Scalar lambd=0.5) -> Tensor
 @kernel("softshrink")
 def softshrink(self, lambd=0.5):
     require(lambd >= 0, RuntimeError, "softshrink: lambda must not be negative")
     return _softshrink(self, lambd)
 
 
+# aten::hardshrink_backward(Tensor grad_out, Tensor self, Scalar lambd) -> Tensor
+# aten::softshrink_backward(Tensor grad_output, Tensor self, Scalar lambd) -> Tensor
 kernel("hardshrink_backward", "softshrink_backward")(_backward(_masked(_outside)))
 
 
@@ -209,15 +230,19 @@ def _elu_slope_at_result(y: jax.Array, alpha: jax.Array, scale: jax.Array, input
     return jnp.where(y <= 0, input_scale * (y + alpha * scale), scale)
 
 
+# aten::elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor
 elu = kernel("elu")(_forward(_with_slope(_elu, _elu_slope, numbers=3)))
 
 
+# aten::celu(Tensor self, Scalar alpha=1.) -> Tensor
 @kernel("celu")
 def celu(self, alpha):
     (wide,) = opmath(self.dtype, alpha)
     return elu(self, wide, 1, 1 / wide)
 
 
+# aten::elu_backward(Tensor grad_output, Scalar alpha, Scalar scale, Scalar input_scale, bool is_result,
+#     Tensor self_or_result) -> Tensor
 @kernel("elu_backward", static={"alpha"})
 def elu_backward(grad_output, alpha, scale, input_scale, is_result, self_or_result):
     _require_sign_is_kept(is_result, alpha)
@@ -235,7 +260,9 @@ def _softplus_slope(x: jax.Array, beta: jax.Array, threshold: jax.Array) -> jax.
     return jnp.where(scaled > threshold, jnp.ones_like(x), lax.logistic(scaled))
 
 
+# aten::softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor
 kernel("softplus")(_forward(_with_slope(_softplus, _softplus_slope, numbers=2)))
+# aten::softplus_backward(Tensor grad_output, Tensor self, Scalar beta, Scalar threshold) -> Tensor
 kernel("softplus_backward")(_backward(_scaled(_softplus_slope)))
 
 
@@ -248,11 +275,13 @@ _log_sigmoid = _with_slope(
 )
 
 
+# aten::log_sigmoid_forward(Tensor self) -> (Tensor output, Tensor buffer)
 @kernel("log_sigmoid_forward")
 def log_sigmoid_forward(self):
     return _forward(_log_sigmoid)(self), _forward(_exp_of_minus_abs)(lax.stop_gradient(self))
 
 
+# aten::log_sigmoid_backward(Tensor grad_output, Tensor self, Tensor buffer) -> Tensor
 @kernel("log_sigmoid_backward")
 def log_sigmoid_backward(grad_output, self, buffer):
     return _backward(lambda g, x: g * lax.logistic(-x))(grad_output, self)  # the buffer is a function of self
@@ -274,7 +303,9 @@ def _silu_slope(x: jax.Array) -> jax.Array:
     return sigmoid * (1 + x * (1 - sigmoid))
 
 
+# aten::silu(Tensor self) -> Tensor
 kernel("silu")(_forward(_with_slope(_silu, _silu_slope)))
+# aten::silu_backward(Tensor grad_output, Tensor self) -> Tensor
 kernel("silu_backward")(_backward(_scaled(_silu_slope)))
 
 
@@ -287,10 +318,14 @@ def _mish_slope(x: jax.Array) -> jax.Array:
     return tanh + x * lax.logistic(x) * (1 - tanh * tanh)
 
 
+# aten::mish(Tensor self) -> Tensor
 kernel("mish")(_forward(_with_slope(_mish, _mish_slope)))
+# aten::mish_backward(Tensor grad_output, Tensor self) -> Tensor
 kernel("mish_backward")(_backward(_scaled(_mish_slope)))
 
+# aten::sigmoid_backward(Tensor grad_output, Tensor output) -> Tensor
 kernel("sigmoid_backward")(_backward(lambda g, y: g * _conj((1 - y) * y)))
+# aten::tanh_backward(Tensor grad_output, Tensor output) -> Tensor
 kernel("tanh_backward")(_backward(lambda g, y: g * _conj(1 - y * y)))
 
 
@@ -309,6 +344,7 @@ def _bounds(eps: float, dtype: jnp.dtype) -> tuple[jax.Array, ...]:
     return opmath(dtype, cast(eps, dtype), 1 - cast(eps, dtype))
 
 
+# aten::logit(Tensor self, float? eps=None) -> Tensor
 @kernel("logit", static=("eps",))
 def logit(self, eps):
     x = cast(self, float_type(self))
@@ -320,6 +356,7 @@ def logit(self, eps):
     return _forward(_with_slope(lambda x: _logit(jnp.where(x < low, low, jnp.where(x > high, high, x))), slope))(x)
 
 
+# aten::logit_backward(Tensor grad_output, Tensor self, float? eps=None) -> Tensor
 @kernel("logit_backward", static=("eps",))
 def logit_backward(grad_output, self, eps):
     return _backward(_logit_backward(None if eps is None or eps < 0 else eps, self.dtype))(grad_output, self)
@@ -352,11 +389,13 @@ _GELU_FORWARD = {name: _forward(_with_slope(*pair)) for name, pair in _GELU.item
 _GELU_BACKWARD = {name: _backward(_scaled(slope)) for name, (_, slope) in _GELU.items()}
 
 
+# aten::gelu(Tensor self, *, str approximate="none") -> Tensor
 @kernel("gelu")
 def gelu(self, *, approximate):
     return _GELU_FORWARD[approximate](self)
 
 
+# aten::gelu_backward(Tensor grad_output, Tensor self, *, str approximate="none") -> Tensor
 @kernel("gelu_backward")
 def gelu_backward(grad_output, self, *, approximate):
     return _GELU_BACKWARD[approximate](grad_output, self)
@@ -370,12 +409,14 @@ def _halves(x: jax.Array, dim: int) -> list[jax.Array]:
     return jnp.split(x, 2, axis=dim)
 
 
+# aten::glu(Tensor self, int dim=-1) -> Tensor
 @kernel("glu")
 def glu(self, dim):
     a, b = _halves(*opmath(self.dtype, self), dim)
     return cast(a * lax.logistic(b), self.dtype)
 
 
+# aten::glu_backward(Tensor grad_output, Tensor self, int dim) -> Tensor
 @kernel("glu_backward")
 def glu_backward(grad_output, self, dim):
     grad, x = opmath(self.dtype, grad_output, self)
@@ -384,6 +425,7 @@ def glu_backward(grad_output, self, dim):
     return cast(jnp.concatenate([grad * sigmoid, grad * a * sigmoid * (1 - sigmoid)], axis=dim), self.dtype)
 
 
+# aten::glu_jvp(Tensor glu, Tensor x, Tensor dx, int dim) -> Tensor
 @kernel("glu_jvp")
 def glu_jvp(glu, x, dx, dim):
     _, b = _halves(x, dim)
@@ -392,6 +434,7 @@ def glu_jvp(glu, x, dx, dim):
     return da * sigmoid + glu * (db - sigmoid * db)
 
 
+# aten::glu_backward_jvp(Tensor grad_x, Tensor grad_glu, Tensor x, Tensor dgrad_glu, Tensor dx, int dim) -> Tensor
 @kernel("glu_backward_jvp")
 def glu_backward_jvp(grad_x, grad_glu, x, dgrad_glu, dx, dim):
     _, pushed = jax.jvp(lambda g, x: glu_backward(g, x, dim), (grad_glu, x), (dgrad_glu, dx))

@@ -40,6 +40,8 @@ def _times_complex(factor: object, x: jax.Array, dtype: np.dtype) -> jax.Array:
     return lax.complex(one * a - two * b, one * b + two * a)
 
 
+# aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
+# aten::add.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
 @kernel("add.Tensor", "add.Scalar")
 def add(self, other, alpha=1):
     dtype = result_type(self, other)
@@ -49,6 +51,8 @@ def add(self, other, alpha=1):
     return cast(a + _times(alpha, b, dtype), dtype)
 
 
+# aten::sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
+# aten::sub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
 @kernel("sub.Tensor", "sub.Scalar")
 def sub(self, other, alpha=1):
     dtype = result_type(self, other)
@@ -58,11 +62,15 @@ def sub(self, other, alpha=1):
     return cast(a - _times(alpha, b, dtype), dtype)
 
 
+# aten::rsub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
+# aten::rsub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
 @kernel("rsub.Tensor", "rsub.Scalar")
 def rsub(self, other, alpha=1):
     return sub(other, self, alpha)
 
 
+# aten::_add_relu.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
+# aten::_add_relu.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
 @kernel("_add_relu.Tensor", "_add_relu.Scalar")
 def _add_relu(self, other, alpha=1):
     total = add(self, other, alpha)
@@ -70,6 +78,8 @@ def _add_relu(self, other, alpha=1):
     return jnp.where(total > 0, jnp.minimum(total, cast(limit, total.dtype)), jnp.zeros_like(total))
 
 
+# aten::mul.Tensor(Tensor self, Tensor other) -> Tensor
+# aten::mul.Scalar(Tensor self, Scalar other) -> Tensor
 @kernel("mul.Tensor", "mul.Scalar")
 def mul(self, other):
     dtype = result_type(self, other)
@@ -87,6 +97,8 @@ def true_divide(self, other):
     return cast((complex_functions.divide if is_complex(dtype) else divide)(a, b), dtype)
 
 
+# aten::div.Tensor(Tensor self, Tensor other) -> Tensor
+# aten::div.Scalar(Tensor self, Scalar other) -> Tensor
 kernel("div.Tensor", "div.Scalar")(true_divide)
 
 
@@ -139,6 +151,8 @@ def _divide_truncate(a: jax.Array, b: jax.Array) -> jax.Array:
 _ROUNDED = {"floor": with_partials(_divide_floor, None, None), "trunc": with_partials(_divide_truncate, None, None)}
 
 
+# aten::div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor
+# aten::div.Scalar_mode(Tensor self, Scalar other, *, str? rounding_mode) -> Tensor
 @kernel("div.Tensor_mode", "div.Scalar_mode")
 def div_mode(self, other, rounding_mode):
     if rounding_mode is None:
@@ -147,6 +161,8 @@ def div_mode(self, other, rounding_mode):
     return cast(_ROUNDED[rounding_mode](*opmath(dtype, self, other)), dtype)
 
 
+# aten::floor_divide(Tensor self, Tensor other) -> Tensor
+# aten::floor_divide.Scalar(Tensor self, Scalar other) -> Tensor
 @kernel("floor_divide", "floor_divide.Scalar")
 def floor_divide(self, other):
     return div_mode(self, other, "floor")
@@ -158,18 +174,24 @@ _remainder_like_aten = with_partials(
 )
 
 
+# aten::fmod.Tensor(Tensor self, Tensor other) -> Tensor
+# aten::fmod.Scalar(Tensor self, Scalar other) -> Tensor
 @kernel("fmod.Tensor", "fmod.Scalar")
 def fmod(self, other):
     dtype = result_type(self, other)
     return cast(_fmod_like_aten(*opmath(dtype, self, other)), dtype)
 
 
+# aten::remainder.Tensor(Tensor self, Tensor other) -> Tensor
+# aten::remainder.Scalar(Tensor self, Scalar other) -> Tensor
+# aten::remainder.Scalar_Tensor(Scalar self, Tensor other) -> Tensor
 @kernel("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
 def remainder(self, other):
     dtype = result_type(self, other)
     return cast(_remainder_like_aten(*opmath(dtype, self, other)), dtype)
 
 
+# aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor
 @kernel("addcmul")
 def addcmul(self, tensor1, tensor2, *, value=1):
     dtype = result_type(self, tensor1, tensor2)
@@ -177,6 +199,7 @@ def addcmul(self, tensor1, tensor2, *, value=1):
     return cast(a + _times(value, b, b.dtype) * c, dtype)
 
 
+# aten::addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor
 @kernel("addcdiv")
 def addcdiv(self, tensor1, tensor2, *, value=1):
     dtype = result_type(self, tensor1, tensor2)
@@ -192,6 +215,8 @@ def _lerp(a: jax.Array, b: jax.Array, weight: jax.Array) -> jax.Array:
 _lerp_like_aten = with_partials(_lerp, lambda r, a, b, w: 1 - w, lambda r, a, b, w: w, lambda r, a, b, w: b - a)
 
 
+# aten::lerp.Tensor(Tensor self, Tensor end, Tensor weight) -> Tensor
+# aten::lerp.Scalar(Tensor self, Tensor end, Scalar weight) -> Tensor
 @kernel("lerp.Tensor", "lerp.Scalar")
 def lerp(self, end, weight):
     dtype = result_type(self, end)
@@ -236,6 +261,8 @@ def _power_by_exponent(result: jax.Array, base: jax.Array, exponent: jax.Array) 
 _power = with_partials(_float_power, _power_by_base, _power_by_exponent)
 
 
+# aten::pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor
+# aten::pow.Scalar(Scalar self, Tensor exponent) -> Tensor
 @kernel("pow.Tensor_Tensor", "pow.Scalar")
 def pow_tensor(self, exponent):
     dtype = result_type(self, exponent)
@@ -243,6 +270,7 @@ def pow_tensor(self, exponent):
     return cast(_power(base, exponent), dtype) if is_inexact(dtype) else _integer_power(base, exponent)
 
 
+# aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor
 @kernel("pow.Tensor_Scalar", static=("exponent",))
 def pow_scalar(self, exponent):
     dtype = result_type(self, exponent)
@@ -264,6 +292,7 @@ def pow_scalar(self, exponent):
     return cast(result, dtype)
 
 
+# aten::ldexp.Tensor(Tensor self, Tensor other) -> Tensor
 @kernel("ldexp.Tensor")
 def ldexp(self, other):
     if is_inexact(self.dtype) and not is_complex(self.dtype) and is_integral(other.dtype):
@@ -349,6 +378,13 @@ def _float_kernel(fn):
     return float_kernel
 
 
+# aten::{atan2, hypot, logaddexp, logaddexp2, special_xlog1py}(Tensor self, Tensor other) -> Tensor
+# aten::{xlogy, copysign}.Tensor(Tensor self, Tensor other) -> Tensor
+# aten::xlogy.Scalar_Self(Scalar self, Tensor other) -> Tensor
+# aten::xlogy.Scalar_Other(Tensor self, Scalar other) -> Tensor
+# aten::special_xlog1py.self_scalar(Scalar self, Tensor other) -> Tensor
+# aten::special_xlog1py.other_scalar(Tensor self, Scalar other) -> Tensor
+# aten::copysign.Scalar(Tensor self, Scalar other) -> Tensor
 for _overloads, _fn in _FLOAT_FUNCTIONS.items():
     kernel(*_overloads)(_float_kernel(_fn))
 
@@ -360,11 +396,13 @@ def _nextafter(a: jax.Array, b: jax.Array) -> jax.Array:
 _nextafter_like_aten = with_partials(_nextafter, lambda r, a, b: a != b, None)
 
 
+# aten::nextafter(Tensor self, Tensor other) -> Tensor
 @kernel("nextafter")
 def nextafter(self, other):
     return _nextafter_like_aten(*promote(self, other))
 
 
+# aten::heaviside(Tensor self, Tensor values) -> Tensor
 @kernel("heaviside")
 def heaviside(self, values):
     self, values = promote(self, values)
@@ -374,6 +412,7 @@ def heaviside(self, values):
 # --- integers -------------------------------------------------------------------------------------------------------
 
 
+# aten::gcd(Tensor self, Tensor other) -> Tensor
 @kernel("gcd")
 def gcd(self, other):
     """Euclid's algorithm."""
@@ -388,6 +427,7 @@ def gcd(self, other):
     return result
 
 
+# aten::lcm(Tensor self, Tensor other) -> Tensor
 @kernel("lcm")
 def lcm(self, other):
     dtype = result_type(self, other)

@@ -28,6 +28,8 @@ def _check(ok: Any, message: str) -> None:
         raise RuntimeError(message)
 
 
+# aten::_assert_async(Tensor self) -> ()
+# aten::_assert_async.msg(Tensor self, str assert_msg) -> ()
 @kernel("_assert_async", "_assert_async.msg")
 def assert_async(self, assert_msg="Expected Tensor with single nonzero value, but got zero"):
     if self.size != 1:
@@ -36,6 +38,7 @@ def assert_async(self, assert_msg="Expected Tensor with single nonzero value, bu
     require(self != 0, RuntimeError, assert_msg)
 
 
+# aten::_functional_assert_async.msg(Tensor self, str assert_msg, Tensor dep_token) -> Tensor
 @kernel("_functional_assert_async.msg")
 def functional_assert_async(self, assert_msg, dep_token):
     assert_async(self, assert_msg)
@@ -45,11 +48,13 @@ def functional_assert_async(self, assert_msg, dep_token):
 # Eager: out of a graph the number is to be known, not traced
 
 
+# aten::_assert_scalar(Scalar self, str assert_msg) -> ()
 @kernel("_assert_scalar", eager=True)
 def assert_scalar(self, assert_msg):
     _check(self != 0, assert_msg)
 
 
+# aten::_functional_assert_scalar(Scalar self, str assert_msg, Tensor dep_token) -> Tensor
 @kernel("_functional_assert_scalar", eager=True)
 def functional_assert_scalar(self, assert_msg, dep_token):
     assert_scalar(self, assert_msg)
@@ -65,11 +70,13 @@ def _constrain(size: Any, min: int | None, max: int | None) -> None:
     _check((low <= size) & (size <= high), f"Invalid value range for {shown} between [{low}, {high}].")
 
 
+# aten::sym_constrain_range(Scalar size, *, int? min=None, int? max=None) -> ()
 @kernel("sym_constrain_range", eager=True)
 def sym_constrain_range(size, *, min=None, max=None):
     _constrain(size, min, max)
 
 
+# aten::sym_constrain_range_for_size(Scalar size, *, int? min=None, int? max=None) -> ()
 @kernel("sym_constrain_range_for_size", eager=True)
 def sym_constrain_range_for_size(size, *, min=None, max=None):
     message = "Max value to constrain_range_for_size must be greater than 2. got: "
@@ -77,18 +84,22 @@ def sym_constrain_range_for_size(size, *, min=None, max=None):
     _constrain(size, 0 if min is None else min, max)
 
 
+# aten::_functional_sym_constrain_range(Scalar size, int? min, int? max, Tensor dep_token) -> Tensor
 @kernel("_functional_sym_constrain_range", eager=True)
 def functional_sym_constrain_range(size, min, max, dep_token):
     _constrain(size, min, max)
     return lax.copy_p.bind(dep_token)
 
 
+# aten::_functional_sym_constrain_range_for_size(Scalar size, int? min, int? max, Tensor dep_token) -> Tensor
 @kernel("_functional_sym_constrain_range_for_size", eager=True)
 def functional_sym_constrain_range_for_size(size, min, max, dep_token):
     sym_constrain_range_for_size(size, min=min, max=max)
     return lax.copy_p.bind(dep_token)
 
 
+# aten::_assert_tensor_metadata(Tensor a, SymInt[]? size=None, SymInt[]? stride=None, ScalarType? dtype=None, *,
+#     Device? device=None, Layout? layout=None) -> ()
 @kernel("_assert_tensor_metadata")
 def assert_tensor_metadata(a, size=None, stride=None, dtype=None):
     """Checks size and dtype. Strides, device and layout, which no array has, are the fake's to check."""
@@ -96,6 +107,8 @@ def assert_tensor_metadata(a, size=None, stride=None, dtype=None):
     _check(dtype is None or dtype == a.dtype, f"Tensor dtype mismatch! Expected: {dtype}, Got: {a.dtype}")
 
 
+# aten::_make_dep_token(*, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None,
+#     MemoryFormat? memory_format=None) -> Tensor
 @kernel("_make_dep_token")
 def make_dep_token(*, dtype=None):
     return jnp.zeros((), dtype or get_default_float())
@@ -106,6 +119,7 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
+# aten::_print(str s) -> ()
 @kernel("_print", eager=True)
 def print_(s):
     jax.debug.callback(lambda: _write(s))

@@ -160,6 +160,8 @@ def _check_cpu(query, key, value, dropout_p, attn_mask) -> None:
         raise RuntimeError(f"{name}: Attention mask dim in {{2, 4}}")
 
 
+# aten::_scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p=0.,
+#     bool is_causal=False, *, Tensor? attn_mask=None, float? scale=None) -> (Tensor output, Tensor logsumexp)
 @kernel("_scaled_dot_product_flash_attention_for_cpu", static=("dropout_p",))
 def flash_attention_for_cpu(
     query, key_, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None, key=None
@@ -168,6 +170,9 @@ def flash_attention_for_cpu(
     return attention(query, key_, value, attn_mask, None, scale, is_causal)
 
 
+# aten::_scaled_dot_product_flash_attention_for_cpu_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value,
+#     Tensor out, Tensor logsumexp, float dropout_p, bool is_causal, *, Tensor? attn_mask=None,
+#     float? scale=None) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)
 @kernel("_scaled_dot_product_flash_attention_for_cpu_backward", static=("dropout_p",))
 def flash_attention_for_cpu_backward(
     grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None
@@ -190,6 +195,9 @@ def _zero(dtype: Any, *shape: int) -> jax.Array:
     return jnp.zeros(shape, dtype)
 
 
+# aten::_scaled_dot_product_efficient_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_bias,
+#     bool compute_log_sumexp, float dropout_p=0., bool is_causal=False, *, float? scale=None) -> (Tensor output,
+#     Tensor log_sumexp, Tensor philox_seed, Tensor philox_offset)
 @kernel("_scaled_dot_product_efficient_attention", static=("dropout_p",))
 def efficient_attention(
     query, key_, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, *, scale=None, key
@@ -201,6 +209,9 @@ def efficient_attention(
     return out, cast(logsumexp, np.float32), pack_key(key, np.int64), _zero(np.int64)
 
 
+# aten::_scaled_dot_product_efficient_attention_backward(Tensor grad_out_, Tensor query, Tensor key, Tensor value,
+#     Tensor attn_bias, Tensor out, Tensor logsumexp, Tensor philox_seed, Tensor philox_offset, float dropout_p,
+#     bool[4] grad_input_mask, bool is_causal=False, *, float? scale=None) -> (Tensor, Tensor, Tensor, Tensor)
 @kernel("_scaled_dot_product_efficient_attention_backward", static=("dropout_p",))
 def efficient_attention_backward(
     grad_out_, query, key_, value, attn_bias, out, logsumexp, philox_seed, philox_offset, dropout_p, grad_input_mask,
@@ -216,6 +227,10 @@ def efficient_attention_backward(
     return tuple(g if on else None for g, on in zip(gradients, grad_input_mask, strict=True))
 
 
+# aten::_scaled_dot_product_fused_attention_overrideable(Tensor query, Tensor key, Tensor value, Tensor? attn_bias=None,
+#     float dropout_p=0., bool is_causal=False, bool return_debug_mask=False, *, float? scale=None) -> (Tensor output,
+#     Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, Tensor philox_seed,
+#     Tensor philox_offset, Tensor debug_attn_mask)
 @kernel("_scaled_dot_product_fused_attention_overrideable", static=("dropout_p",))
 def fused_attention_overrideable(
     query, key_, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None, key
@@ -226,6 +241,11 @@ def fused_attention_overrideable(
     return out, cast(logsumexp, np.float32), None, None, *lengths, pack_key(key, np.int64), _zero(np.int64), None
 
 
+# aten::_scaled_dot_product_fused_attention_overrideable_backward(Tensor grad_out, Tensor query, Tensor key,
+#     Tensor value, Tensor attn_bias, bool[4] grad_input_mask, Tensor out, Tensor logsumexp, Tensor cum_seq_q,
+#     Tensor cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, bool is_causal, Tensor philox_seed,
+#     Tensor philox_offset, *, float? scale=None) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value,
+#     Tensor grad_attn_bias)
 @kernel("_scaled_dot_product_fused_attention_overrideable_backward", static=("dropout_p",))
 def fused_attention_overrideable_backward(
     grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
@@ -240,6 +260,10 @@ def fused_attention_overrideable_backward(
     return tuple(jnp.zeros_like(x) if g is None else g for g, x in zip(gradients, inputs, strict=True))
 
 
+# aten::_scaled_dot_product_flash_attention(Tensor query, Tensor key, Tensor value, float dropout_p=0.,
+#     bool is_causal=False, bool return_debug_mask=False, *, float? scale=None) -> (Tensor output, Tensor logsumexp,
+#     Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, Tensor rng_state, Tensor unused,
+#     Tensor debug_attn_mask)
 @kernel("_scaled_dot_product_flash_attention", static=("dropout_p",))
 def flash_attention(query, key_, value, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None, key):
     out, logsumexp = attention(query, key_, value, None, dropout_factors(query, key_, dropout_p, key), scale, is_causal)
@@ -248,6 +272,10 @@ def flash_attention(query, key_, value, dropout_p=0.0, is_causal=False, return_d
     return out, cast(logsumexp, np.float32), None, None, *lengths, state, _zero(np.uint64), _zero(query.dtype, 0)
 
 
+# aten::_scaled_dot_product_flash_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value,
+#     Tensor out, Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p,
+#     bool is_causal, Tensor philox_seed, Tensor philox_offset, *, float? scale=None) -> (Tensor grad_query,
+#     Tensor grad_key, Tensor grad_value)
 @kernel("_scaled_dot_product_flash_attention_backward", static=("dropout_p",))
 def flash_attention_backward(
     grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal,
@@ -260,6 +288,10 @@ def flash_attention_backward(
     )[:3]
 
 
+# aten::_scaled_dot_product_cudnn_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_bias,
+#     bool compute_log_sumexp, float dropout_p=0., bool is_causal=False, bool return_debug_mask=False, *,
+#     float? scale=None) -> (Tensor output, Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q,
+#     SymInt max_k, Tensor philox_seed, Tensor philox_offset, Tensor debug_attn_mask)
 @kernel("_scaled_dot_product_cudnn_attention", static=("dropout_p",))
 def cudnn_attention(
     query, key_, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, return_debug_mask=False,
@@ -272,6 +304,10 @@ def cudnn_attention(
     return out, logsumexp, None, None, *lengths, pack_key(key, np.int64), _zero(np.int64), None
 
 
+# aten::_scaled_dot_product_cudnn_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value,
+#     Tensor out, Tensor logsumexp, Tensor philox_seed, Tensor philox_offset, Tensor attn_bias, Tensor cum_seq_q,
+#     Tensor cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, bool is_causal, *, float? scale=None) -> (Tensor,
+#     Tensor, Tensor)
 @kernel("_scaled_dot_product_cudnn_attention_backward", static=("dropout_p",))
 def cudnn_attention_backward(
     grad_out, query, key_, value, out, logsumexp, philox_seed, philox_offset, attn_bias, cum_seq_q, cum_seq_k,
@@ -291,6 +327,7 @@ def _linear(x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
     return cast(product + cast(bias, product.dtype), x.dtype)
 
 
+# aten::_transform_bias_rescale_qkv(Tensor qkv, Tensor qkv_bias, int num_heads) -> (Tensor, Tensor, Tensor)
 @kernel("_transform_bias_rescale_qkv")
 def transform_bias_rescale_qkv(qkv, qkv_bias, num_heads):
     """(B, T, 3 D) to query, key and value of (B, heads, T, D / heads), with bias, the query scaled."""
@@ -301,6 +338,9 @@ def transform_bias_rescale_qkv(qkv, qkv_bias, num_heads):
     return tuple(cast(x, qkv.dtype) for x in (query * size**-0.5, key, value))
 
 
+# aten::_native_multi_head_attention(Tensor query, Tensor key, Tensor value, int embed_dim, int num_head,
+#     Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight, Tensor proj_bias, Tensor? mask=None,
+#     bool need_weights=True, bool average_attn_weights=True, int? mask_type=None) -> (Tensor, Tensor)
 @kernel("_native_multi_head_attention")
 def native_multi_head_attention(
     query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask=None,
@@ -326,6 +366,10 @@ def native_multi_head_attention(
     return out, cast(jnp.mean(weights, 1), weights.dtype) if average_attn_weights else weights
 
 
+# aten::_transformer_encoder_layer_fwd(Tensor src, int embed_dim, int num_heads, Tensor qkv_weight, Tensor qkv_bias,
+#     Tensor proj_weight, Tensor proj_bias, bool use_gelu, bool norm_first, float eps, Tensor norm_weight_1,
+#     Tensor norm_bias_1, Tensor norm_weight_2, Tensor norm_bias_2, Tensor ffn_weight_1, Tensor ffn_bias_1,
+#     Tensor ffn_weight_2, Tensor ffn_bias_2, Tensor? mask=None, int? mask_type=None) -> Tensor
 @kernel("_transformer_encoder_layer_fwd")
 def transformer_encoder_layer_fwd(
     src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, use_gelu, norm_first, eps, norm_weight_1,

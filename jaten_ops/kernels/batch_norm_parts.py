@@ -34,6 +34,7 @@ def _inverse_std(var: jax.Array, eps: Any) -> jax.Array:
     return jnp.where(zero, 0, lax.rsqrt(jnp.where(zero, 1, total)))
 
 
+# aten::batch_norm_stats(Tensor input, float eps) -> (Tensor, Tensor)
 @kernel("batch_norm_stats")
 def batch_norm_stats(input, eps):
     """Mean and 1 / sqrt(variance + eps), with the biased variance."""
@@ -46,6 +47,7 @@ def batch_norm_stats(input, eps):
     return (mean + rest).reshape(-1), _inverse_std(var, eps)
 
 
+# aten::batch_norm_elemt(Tensor input, Tensor? weight, Tensor? bias, Tensor mean, Tensor invstd, float eps) -> Tensor
 @kernel("batch_norm_elemt")
 def batch_norm_elemt(input, weight, bias, mean, invstd, eps):
     x = cast(input, compute_type(input.dtype))
@@ -54,6 +56,8 @@ def batch_norm_elemt(input, weight, bias, mean, invstd, eps):
     return cast(out if bias is None else out + _channels(bias, input), input.dtype)
 
 
+# aten::batch_norm_backward_reduce(Tensor grad_out, Tensor input, Tensor mean, Tensor invstd, Tensor? weight,
+#     bool input_g, bool weight_g, bool bias_g) -> (Tensor, Tensor, Tensor, Tensor)
 @kernel("batch_norm_backward_reduce")
 def batch_norm_backward_reduce(grad_out, input, mean, invstd, weight, input_g, weight_g, bias_g):
     """The sums of the gradient and of the gradient times the centred input, and the gradients of weight and bias."""
@@ -70,6 +74,8 @@ def batch_norm_backward_reduce(grad_out, input, mean, invstd, weight, input_g, w
     )
 
 
+# aten::batch_norm_backward_elemt(Tensor grad_out, Tensor input, Tensor mean, Tensor invstd, Tensor? weight,
+#     Tensor sum_dy, Tensor sum_dy_xmu, Tensor count) -> Tensor
 @kernel("batch_norm_backward_elemt")
 def batch_norm_backward_elemt(grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count):
     wide = compute_type(input.dtype)
@@ -81,6 +87,8 @@ def batch_norm_backward_elemt(grad_out, input, mean, invstd, weight, sum_dy, sum
     return cast(grad * (invstd if weight is None else invstd * _channels(weight, input)), input.dtype)
 
 
+# aten::batch_norm_gather_stats_with_counts(Tensor input, Tensor mean, Tensor invstd, Tensor? running_mean,
+#     Tensor? running_var, float momentum, float eps, Tensor counts) -> (Tensor, Tensor)
 @kernel("batch_norm_gather_stats_with_counts")
 def batch_norm_gather_stats_with_counts(input, mean, invstd, running_mean, running_var, momentum, eps, counts):
     """The statistics of all processes together. ATen updates the running ones too, unsaid; here nothing is written."""
@@ -94,6 +102,8 @@ def batch_norm_gather_stats_with_counts(input, mean, invstd, running_mean, runni
     return average, lax.rsqrt(var + eps)
 
 
+# aten::batch_norm_gather_stats(Tensor input, Tensor mean, Tensor invstd, Tensor? running_mean, Tensor? running_var,
+#     float momentum, float eps, int count) -> (Tensor, Tensor)
 @kernel("batch_norm_gather_stats")
 def batch_norm_gather_stats(input, mean, invstd, running_mean, running_var, momentum, eps, count):
     counts = np.full(mean.shape[0], count)

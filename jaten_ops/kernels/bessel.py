@@ -289,5 +289,9 @@ _FUNCTIONS = {
     "special_spherical_bessel_j0": _spherical_bessel_j0,
 }
 
+# aten::{special_airy_ai, special_scaled_modified_bessel_k0, special_scaled_modified_bessel_k1,
+#     special_spherical_bessel_j0}(Tensor x) -> Tensor
+# aten::{special_bessel_j0, special_bessel_j1, special_bessel_y0, special_bessel_y1, special_modified_bessel_k0,
+#     special_modified_bessel_k1}(Tensor self) -> Tensor
 for _name, _fn in _FUNCTIONS.items():
     kernel(_name)(float_kernel(_fn))

@@ -52,10 +52,17 @@ def _promoted(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return promoted
 
 
+# aten::{bitwise_and, bitwise_or, bitwise_xor, bitwise_left_shift, __lshift__, bitwise_right_shift,
+#     __rshift__}.Tensor(Tensor self, Tensor other) -> Tensor
+# aten::{bitwise_and, bitwise_or, bitwise_xor, __lshift__, __rshift__}.Scalar(Tensor self, Scalar other) -> Tensor
+# aten::{bitwise_and, bitwise_or, bitwise_xor, bitwise_left_shift, bitwise_right_shift}.Scalar_Tensor(Scalar self,
+#     Tensor other) -> Tensor
+# aten::{bitwise_left_shift, bitwise_right_shift}.Tensor_Scalar(Tensor self, Scalar other) -> Tensor
 for _overloads, _fn in _FUNCTIONS.items():
     kernel(*_overloads)(_promoted(_fn))
 
 
+# aten::bitwise_not(Tensor self) -> Tensor
 @kernel("bitwise_not")
 def bitwise_not(self):
     return ~self

@@ -32,6 +32,8 @@ def _promoted(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return promoted
 
 
+# aten::{eq, ne, lt, le, gt, ge}.Tensor(Tensor self, Tensor other) -> Tensor
+# aten::{eq, ne, lt, le, gt, ge}.Scalar(Tensor self, Scalar other) -> Tensor
 for _name, _fn in _COMPARISONS.items():
     kernel(f"{_name}.Tensor", f"{_name}.Scalar")(_promoted(_fn))
 
@@ -65,6 +67,7 @@ _EXTREMA = {
     "fmin": with_partials(_fmin, lambda r, a, b: (a <= b) | jnp.isnan(b), lambda r, a, b: ~((a <= b) | jnp.isnan(b))),
 }
 
+# aten::{maximum, minimum, fmax, fmin}(Tensor self, Tensor other) -> Tensor
 for _name, _fn in _EXTREMA.items():
     kernel(_name)(_promoted(_fn))
 
@@ -78,6 +81,8 @@ _between = with_partials(
 )
 
 
+# aten::clamp(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor
+# aten::clamp.Tensor(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor
 @kernel("clamp", "clamp.Tensor")
 def clamp(self, min=None, max=None):
     dtype = result_type(self, min, max)
@@ -88,10 +93,15 @@ def clamp(self, min=None, max=None):
     return _between(cast(self, dtype), cast(min, dtype), cast(max, dtype))
 
 
+# aten::clamp_min(Tensor self, Scalar min) -> Tensor
+# aten::clamp_min.Tensor(Tensor self, Tensor min) -> Tensor
 kernel("clamp_min", "clamp_min.Tensor")(_promoted(_at_least))
+# aten::clamp_max(Tensor self, Scalar max) -> Tensor
+# aten::clamp_max.Tensor(Tensor self, Tensor max) -> Tensor
 kernel("clamp_max", "clamp_max.Tensor")(_promoted(_at_most))
 
 
+# aten::where.self(Tensor condition, Tensor self, Tensor other) -> Tensor
 @kernel("where.self")
 def where(condition, self, other):
     if condition.dtype == np.uint8:  # ATen warns once, too
@@ -106,11 +116,13 @@ def where(condition, self, other):
 # --- classes of floating point numbers ------------------------------------------------------------------------------
 
 
+# aten::isnan(Tensor self) -> Tensor
 @kernel("isnan")
 def isnan(self):
     return self != self if is_inexact(self.dtype) else jnp.zeros(self.shape, bool)
 
 
+# aten::isinf(Tensor self) -> Tensor
 @kernel("isinf")
 def isinf(self):
     if is_complex(self.dtype):
@@ -118,11 +130,13 @@ def isinf(self):
     return lax.abs(self) == jnp.inf if is_inexact(self.dtype) else jnp.zeros(self.shape, bool)
 
 
+# aten::isposinf(Tensor self) -> Tensor
 @kernel("isposinf")
 def isposinf(self):
     return self == jnp.inf if is_inexact(self.dtype) else jnp.zeros(self.shape, bool)
 
 
+# aten::isneginf(Tensor self) -> Tensor
 @kernel("isneginf")
 def isneginf(self):
     return self == -jnp.inf if is_inexact(self.dtype) else jnp.zeros(self.shape, bool)
@@ -140,10 +154,12 @@ def _of_truth(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return of_truth
 
 
+# aten::{logical_and, logical_or, logical_xor}(Tensor self, Tensor other) -> Tensor
 for _name, _fn in _LOGIC.items():
     kernel(_name)(_of_truth(_fn))
 
 
+# aten::logical_not(Tensor self) -> Tensor
 @kernel("logical_not")
 def logical_not(self):
     return ~cast(self, bool)

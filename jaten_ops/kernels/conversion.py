@@ -72,39 +72,47 @@ def _holds(value: Any, dtype: np.dtype, xp: Any) -> Any:
     return real & (value >= float(info.min)) & (value <= float(info.max))
 
 
+# aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None, bool non_blocking=False, MemoryFormat? memory_format=None) -> Tensor
 @kernel("_to_copy")
 def to_copy(self, *, dtype=None):
     return lax.copy_p.bind(self) if dtype is None or dtype == self.dtype else convert(self, dtype)
 
 
+# aten::dequantize.self(Tensor self) -> Tensor
 @kernel("dequantize.self")
 def dequantize(self):
     """Of a tensor without quantizer, as all are here: as float32."""
     return to_copy(self, dtype=np.dtype("float32"))
 
 
+# aten::clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor
 @kernel("clone")
 def clone(self):
     # a copy even where XLA would hand on the same array: the caller may write to the result
     return lax.copy_p.bind(self)
 
 
+# aten::copy(Tensor self, Tensor src, bool non_blocking=False) -> Tensor
 @kernel("copy")
 def copy(self, src):
     return lax.broadcast_in_dim(convert(src, self.dtype), self.shape, range(self.ndim - src.ndim, self.ndim))
 
 
+# aten::_copy_from(Tensor self, Tensor dst, bool non_blocking=False) -> Tensor
 @kernel("_copy_from")
 def copy_from(self, dst):
     """`copy` with its arguments the other way round: `dst` says dtype and shape, `self` the values."""
     return copy(dst, self)
 
 
+# aten::_copy_from_and_resize(Tensor self, Tensor dst) -> Tensor
 @kernel("_copy_from_and_resize")
 def copy_from_and_resize(self, dst):
     return to_copy(self, dtype=dst.dtype)
 
 
+# aten::_local_scalar_dense(Tensor self) -> Scalar
 @kernel("_local_scalar_dense")
 def local_scalar_dense(self):
     if self.size != 1:
@@ -112,6 +120,8 @@ def local_scalar_dense(self):
     return lax.reshape(self, ())
 
 
+# aten::resize(Tensor self, SymInt[] size, *, MemoryFormat? memory_format=None) -> Tensor
+# aten::_resize_output(Tensor self, SymInt[] size, Device device) -> Tensor
 @kernel("resize", "_resize_output")
 def resize(self, size):
     """The elements in order, those that `size` has more undefined in ATen and zero here."""
@@ -120,16 +130,19 @@ def resize(self, size):
     return lax.reshape(lax.pad(flat, np.zeros((), self.dtype), [(0, numel - self.size, 0)]), size)
 
 
+# aten::resize_as(Tensor self, Tensor the_template, *, MemoryFormat? memory_format=None) -> Tensor
 @kernel("resize_as")
 def resize_as(self, the_template):
     return resize(self, the_template.shape)
 
 
+# aten::set.source_Tensor(Tensor self, Tensor source) -> Tensor
 @kernel("set.source_Tensor")
 def set_source_tensor(self, source):
     return lax.copy_p.bind(source)
 
 
+# aten::set(Tensor self) -> Tensor
 @kernel("set")
 def set_empty(self):
     return lax.full((0,), 0, self.dtype)

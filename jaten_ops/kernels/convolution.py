@@ -56,6 +56,8 @@ def _check(input: jax.Array, weight: jax.Array, bias: jax.Array | None, stride: 
         raise RuntimeError(f"convolution: expected weight and bias of type {input.dtype}, as the input, got others")
 
 
+# aten::{convolution, convolution_overrideable}(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride,
+#     SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor
 @kernel("convolution", "convolution_overrideable")
 def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     _check(input, weight, bias, stride, padding, dilation)
@@ -78,11 +80,17 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
     return cast(out, dtype)
 
 
+# aten::_convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation,
+#     bool transposed, SymInt[] output_padding, SymInt groups, bool benchmark, bool deterministic, bool cudnn_enabled,
+#     bool allow_tf32) -> Tensor
 @kernel("_convolution")
 def _convolution(input, weight, bias, *settings):
     return convolution(input, weight, bias, *settings[:6])
 
 
+# aten::convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] stride,
+#     SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups,
+#     bool[3] output_mask) -> (Tensor, Tensor, Tensor)
 @kernel("convolution_backward")
 def convolution_backward(
     grad_output,
@@ -117,6 +125,9 @@ def convolution_backward(
     return grad_input, grad_weight, grad_bias
 
 
+# aten::convolution_backward_overrideable(Tensor grad_output, Tensor input, Tensor weight, SymInt[] stride,
+#     SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups,
+#     bool[3] output_mask) -> (Tensor grad_input, Tensor grad_weight, Tensor grad_bias)
 @kernel("convolution_backward_overrideable")
 def convolution_backward_overrideable(grad_output, input, weight, *settings):
     return convolution_backward(grad_output, input, weight, None, *settings)
@@ -140,6 +151,7 @@ def _sum_over_positions(grad: jax.Array) -> jax.Array:
     return cast(total, grad.dtype)
 
 
+# aten::conv_tbc(Tensor self, Tensor weight, Tensor bias, int pad=0) -> Tensor
 @kernel("conv_tbc")
 def conv_tbc(self, weight, bias, pad=0):
     compute = compute_type(self.dtype)
@@ -158,21 +170,36 @@ def _batched(self, weight, kernel_size, bias, stride, padding, dilation, transpo
     return out if batched else out[0]
 
 
+# aten::_slow_conv2d_forward(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias, SymInt[2] stride,
+#     SymInt[2] padding) -> Tensor
+# aten::slow_conv3d_forward(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias, SymInt[3] stride,
+#     SymInt[3] padding) -> Tensor
 @kernel("_slow_conv2d_forward", "slow_conv3d_forward")
 def _slow_conv_forward(self, weight, kernel_size, bias, stride, padding):
     return _batched(self, weight, kernel_size, bias, stride, padding, (1,))
 
 
+# aten::slow_conv_dilated2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias=None, SymInt[2] stride=[1,
+#     1], SymInt[2] padding=[0, 0], SymInt[2] dilation=[1, 1]) -> Tensor
+# aten::slow_conv_dilated3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias=None, SymInt[3] stride=[1,
+#     1, 1], SymInt[3] padding=[0, 0, 0], SymInt[3] dilation=[1, 1, 1]) -> Tensor
 @kernel("slow_conv_dilated2d", "slow_conv_dilated3d")
 def slow_conv_dilated(self, weight, kernel_size, bias, stride, padding, dilation):
     return _batched(self, weight, kernel_size, bias, stride, padding, dilation)
 
 
+# aten::slow_conv_transpose2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias=None, SymInt[2] stride=[1,
+#     1], SymInt[2] padding=[0, 0], SymInt[2] output_padding=[0, 0], SymInt[2] dilation=[1, 1]) -> Tensor
+# aten::slow_conv_transpose3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias=None, SymInt[3] stride=[1,
+#     1, 1], SymInt[3] padding=[0, 0, 0], SymInt[3] output_padding=[0, 0, 0], SymInt[3] dilation=[1, 1, 1]) -> Tensor
 @kernel("slow_conv_transpose2d", "slow_conv_transpose3d")
 def slow_conv_transpose(self, weight, kernel_size, bias, stride, padding, output_padding, dilation):
     return _batched(self, weight, kernel_size, bias, stride, padding, dilation, True, output_padding)
 
 
+# aten::_slow_conv2d_backward.output_mask(Tensor grad_output, Tensor self, Tensor weight, SymInt[2] kernel_size,
+#     SymInt[2] stride, SymInt[2] padding, bool[3] output_mask) -> (Tensor grad_input, Tensor grad_weight,
+#     Tensor grad_bias)
 @kernel("_slow_conv2d_backward.output_mask")
 def _slow_conv2d_backward(grad_output, self, weight, kernel_size, stride, padding, output_mask):
     batched = self.ndim == 4
@@ -185,42 +212,63 @@ def _slow_conv2d_backward(grad_output, self, weight, kernel_size, stride, paddin
     return grad_self, grad_weight if grad_weight is None else grad_weight.reshape(weight.shape), grad_bias
 
 
+# aten::_conv_depthwise2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias, SymInt[2] stride,
+#     SymInt[2] padding, SymInt[2] dilation) -> Tensor
+# aten::conv_depthwise3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias, SymInt[3] stride,
+#     SymInt[3] padding, SymInt[3] dilation) -> Tensor
 @kernel("_conv_depthwise2d", "conv_depthwise3d")
 def conv_depthwise(self, weight, kernel_size, bias, stride, padding, dilation):
     return convolution(self, weight, bias, stride, padding, dilation, False, (0,), self.shape[1])
 
 
+# aten::_nnpack_spatial_convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[2] padding, SymInt[2] stride=[1,
+#     1]) -> Tensor
 @kernel("_nnpack_spatial_convolution")
 def _nnpack_spatial_convolution(input, weight, bias, padding, stride):
     return convolution(input, weight, bias, stride, padding, (1,), False, (0,), 1)
 
 
+# aten::mkldnn_convolution(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding, SymInt[] stride,
+#     SymInt[] dilation, SymInt groups) -> Tensor
+# aten::{miopen_convolution, miopen_depthwise_convolution}(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding,
+#     SymInt[] stride, SymInt[] dilation, SymInt groups, bool benchmark, bool deterministic) -> Tensor
 @kernel("mkldnn_convolution", "miopen_convolution", "miopen_depthwise_convolution")
 def mkldnn_convolution(self, weight, bias, padding, stride, dilation, groups, *ignored):
     return convolution(self, weight, bias, stride, padding, dilation, False, (0,), groups)
 
 
+# aten::cudnn_convolution(Tensor self, Tensor weight, SymInt[] padding, SymInt[] stride, SymInt[] dilation,
+#     SymInt groups, bool benchmark, bool deterministic, bool allow_tf32) -> Tensor
 @kernel("cudnn_convolution")
 def cudnn_convolution(self, weight, padding, stride, dilation, groups, *ignored):
     return convolution(self, weight, None, stride, padding, dilation, False, (0,), groups)
 
 
+# aten::miopen_convolution_transpose(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding,
+#     SymInt[] output_padding, SymInt[] stride, SymInt[] dilation, SymInt groups, bool benchmark,
+#     bool deterministic) -> Tensor
 @kernel("miopen_convolution_transpose")
 def miopen_convolution_transpose(self, weight, bias, padding, output_padding, stride, dilation, groups, *ignored):
     return convolution(self, weight, bias, stride, padding, dilation, True, output_padding, groups)
 
 
+# aten::cudnn_convolution_transpose(Tensor self, Tensor weight, SymInt[] padding, SymInt[] output_padding,
+#     SymInt[] stride, SymInt[] dilation, SymInt groups, bool benchmark, bool deterministic, bool allow_tf32) -> Tensor
 @kernel("cudnn_convolution_transpose")
 def cudnn_convolution_transpose(self, weight, padding, output_padding, stride, dilation, groups, *ignored):
     return convolution(self, weight, None, stride, padding, dilation, True, output_padding, groups)
 
 
+# aten::{cudnn_convolution_relu, miopen_convolution_relu}(Tensor self, Tensor weight, Tensor? bias, SymInt[] stride,
+#     SymInt[] padding, SymInt[] dilation, SymInt groups) -> Tensor
 @kernel("cudnn_convolution_relu", "miopen_convolution_relu")
 def cudnn_convolution_relu(self, weight, bias, stride, padding, dilation, groups):
     out = convolution(self, weight, bias, stride, padding, dilation, False, (0,), groups)
     return jnp.maximum(out, 0)
 
 
+# aten::{cudnn_convolution_add_relu, miopen_convolution_add_relu}(Tensor self, Tensor weight, Tensor z, Scalar? alpha,
+#     Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups) -> Tensor
 @kernel("cudnn_convolution_add_relu", "miopen_convolution_add_relu")
 def cudnn_convolution_add_relu(self, weight, z, alpha, bias, stride, padding, dilation, groups):
     out = convolution(self, weight, bias, stride, padding, dilation, False, (0,), groups)

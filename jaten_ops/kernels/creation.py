@@ -21,91 +21,128 @@ def _filled(size: Any, value: Any, dtype: np.dtype) -> jax.Array:
     return lax.broadcast(scalar(value, dtype), size)
 
 
+# aten::{zeros, _efficientzerotensor}(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
+# aten::empty.memory_format(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 @kernel("zeros", "_efficientzerotensor", "empty.memory_format")
 def zeros(size, *, dtype=None):
     return _filled(size, 0, dtype or get_default_float())
 
 
+# aten::ones(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
 @kernel("ones")
 def ones(size, *, dtype=None):
     return _filled(size, 1, dtype or get_default_float())
 
 
+# aten::empty_strided(SymInt[] size, SymInt[] stride, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
+# aten::empty_permuted(SymInt[] size, int[] physical_layout, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel("empty_strided", "empty_permuted")
 def empty_strided(size, stride, *, dtype=None):
     return zeros(size, dtype=dtype)
 
 
+# aten::full(SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
 @kernel("full")
 def full(size, fill_value, *, dtype=None):
     return _filled(size, fill_value, dtype or result_type(fill_value))
 
 
+# aten::scalar_tensor(Scalar s, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
 @kernel("scalar_tensor")
 def scalar_tensor(s, *, dtype=None):
     return scalar(s, dtype or get_default_float())
 
 
+# aten::{zeros_like, empty_like}(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 @kernel("zeros_like", "empty_like")
 def zeros_like(self, *, dtype=None):
     return _filled(self.shape, 0, dtype or self.dtype)
 
 
+# aten::ones_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 @kernel("ones_like")
 def ones_like(self, *, dtype=None):
     return _filled(self.shape, 1, dtype or self.dtype)
 
 
+# aten::full_like(Tensor self, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 @kernel("full_like")
 def full_like(self, fill_value, *, dtype=None):
     return _filled(self.shape, fill_value, dtype or self.dtype)
 
 
+# aten::{new_zeros, new_empty}(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel("new_zeros", "new_empty")
 def new_zeros(self, size, *, dtype=None):
     return _filled(size, 0, dtype or self.dtype)
 
 
+# aten::new_empty_strided(Tensor self, SymInt[] size, SymInt[] stride, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel("new_empty_strided")
 def new_empty_strided(self, size, stride, *, dtype=None):
     return _filled(size, 0, dtype or self.dtype)
 
 
+# aten::new_ones(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
 @kernel("new_ones")
 def new_ones(self, size, *, dtype=None):
     return _filled(size, 1, dtype or self.dtype)
 
 
+# aten::new_full(Tensor self, SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel("new_full")
 def new_full(self, size, fill_value, *, dtype=None):
     return _filled(size, fill_value, dtype or self.dtype)
 
 
+# aten::_new_zeros_with_same_feature_meta(Tensor self, Tensor other, *, int self_num_batch_dims=0) -> Tensor
 @kernel("_new_zeros_with_same_feature_meta")
 def new_zeros_with_same_feature_meta(self, other, *, self_num_batch_dims=0):
     return _filled((*self.shape[:self_num_batch_dims], *other.shape), 0, other.dtype)
 
 
+# aten::fill.Scalar(Tensor self, Scalar value) -> Tensor
 @kernel("fill.Scalar")
 def fill_scalar(self, value):
     return _filled(self.shape, value, self.dtype)
 
 
+# aten::fill.Tensor(Tensor self, Tensor value) -> Tensor
 @kernel("fill.Tensor")
 def fill_tensor(self, value):
     return lax.broadcast(convert(value, self.dtype), self.shape)
 
 
+# aten::zero(Tensor self) -> Tensor
 @kernel("zero")
 def zero(self):
     return _filled(self.shape, 0, self.dtype)
 
 
+# aten::complex(Tensor real, Tensor imag) -> Tensor
 @kernel("complex")
 def complex_(real, imag):
     return lax.complex(*jnp.broadcast_arrays(real, imag))
 
 
+# aten::eye(SymInt n, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
+# aten::eye.m(SymInt n, SymInt m, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
 @kernel("eye", "eye.m", static=("n", "m"))
 def eye(n, m=None, *, dtype=None):
     shape = (n, n if m is None else m)
@@ -116,11 +153,17 @@ def eye(n, m=None, *, dtype=None):
 # Ranges. Source: aten/src/ATen/native/RangeFactories.cpp and cpu/RangeFactoriesKernel.cpp
 
 
+# aten::arange(Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
 @kernel("arange", static=("end",))
 def arange(end, *, dtype=None):
     return arange_start_step(0, end, 1, dtype=dtype)
 
 
+# aten::arange.start(Scalar start, Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
+# aten::arange.start_step(Scalar start, Scalar end, Scalar step=1, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel("arange.start", "arange.start_step", static=("start", "end", "step"))
 def arange_start_step(start, end, step=1, *, dtype=None):
     if dtype is None:
@@ -131,6 +174,10 @@ def arange_start_step(start, end, step=1, *, dtype=None):
     return _steps(start, step, math.ceil((end - start) / step), dtype)
 
 
+# aten::range(Scalar start, Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
+# aten::range.step(Scalar start, Scalar end, Scalar step=1, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel("range", "range.step", static=("start", "end", "step"))
 def range_(start, end, step=1, *, dtype=None):
     if dtype is not None and is_integral(dtype):
@@ -157,12 +204,28 @@ _LINSPACE = ("linspace", "linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "li
 _LOGSPACE = tuple(name.replace("lin", "log") for name in _LINSPACE)
 
 
+# aten::linspace(Scalar start, Scalar end, int steps, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
+# aten::linspace.Tensor_Tensor(Tensor start, Tensor end, int steps, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
+# aten::linspace.Tensor_Scalar(Tensor start, Scalar end, int steps, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
+# aten::linspace.Scalar_Tensor(Scalar start, Tensor end, int steps, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel(*_LINSPACE)
 def linspace(start, end, steps, *, dtype=None):
     dtype = _spaced_type(start, end, dtype)
     return convert(_spaced(scalar(start, dtype), scalar(end, dtype), steps), dtype)
 
 
+# aten::logspace(Scalar start, Scalar end, int steps, float base=10., *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
+# aten::logspace.Tensor_Tensor(Tensor start, Tensor end, int steps, float base=10., *, ScalarType? dtype=None,
+#     Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+# aten::logspace.Tensor_Scalar(Tensor start, Scalar end, int steps, float base=10., *, ScalarType? dtype=None,
+#     Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+# aten::logspace.Scalar_Tensor(Scalar start, Tensor end, int steps, float base=10., *, ScalarType? dtype=None,
+#     Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel(*_LOGSPACE, static=("base",))
 def logspace(start, end, steps, base=10.0, *, dtype=None):
     dtype = _spaced_type(start, end, dtype)
@@ -226,6 +289,10 @@ def _window(
     return cast(formula(lax.iota(compute_type(dtype), length), intervals, _rounding_to(dtype)), dtype)
 
 
+# aten::bartlett_window(int window_length, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
+# aten::bartlett_window.periodic(int window_length, bool periodic, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel("bartlett_window", "bartlett_window.periodic")
 def bartlett_window(window_length, periodic=True, *, dtype=None):
     def formula(x: jax.Array, n: int, rounded: _Rounding) -> jax.Array:
@@ -235,6 +302,10 @@ def bartlett_window(window_length, periodic=True, *, dtype=None):
     return _window(window_length, periodic, dtype, formula)
 
 
+# aten::blackman_window(int window_length, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
+# aten::blackman_window.periodic(int window_length, bool periodic, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel("blackman_window", "blackman_window.periodic")
 def blackman_window(window_length, periodic=True, *, dtype=None):
     def formula(x: jax.Array, n: int, rounded: _Rounding) -> jax.Array:
@@ -245,6 +316,14 @@ def blackman_window(window_length, periodic=True, *, dtype=None):
     return _window(window_length, periodic, dtype, formula)
 
 
+# aten::hamming_window(int window_length, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
+# aten::hamming_window.periodic(int window_length, bool periodic, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
+# aten::hamming_window.periodic_alpha(int window_length, bool periodic, float alpha, *, ScalarType? dtype=None,
+#     Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+# aten::hamming_window.periodic_alpha_beta(int window_length, bool periodic, float alpha, float beta, *,
+#     ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel("hamming_window", "hamming_window.periodic", "hamming_window.periodic_alpha")
 @kernel("hamming_window.periodic_alpha_beta")
 def hamming_window(window_length, periodic=True, alpha=0.54, beta=0.46, *, dtype=None):
@@ -255,11 +334,21 @@ def hamming_window(window_length, periodic=True, alpha=0.54, beta=0.46, *, dtype
     return _window(window_length, periodic, dtype, formula)
 
 
+# aten::hann_window(int window_length, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
+# aten::hann_window.periodic(int window_length, bool periodic, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel("hann_window", "hann_window.periodic")
 def hann_window(window_length, periodic=True, *, dtype=None):
     return hamming_window(window_length, periodic, 0.5, 0.5, dtype=dtype)
 
 
+# aten::kaiser_window(int window_length, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
+# aten::kaiser_window.periodic(int window_length, bool periodic, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
+# aten::kaiser_window.beta(int window_length, bool periodic, float beta, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel("kaiser_window", "kaiser_window.periodic", "kaiser_window.beta")
 def kaiser_window(window_length, periodic=True, beta=12.0, *, dtype=None):
     def formula(x: jax.Array, n: int, rounded: _Rounding) -> jax.Array:

@@ -139,6 +139,8 @@ def _is_concrete(log_probs: Any, *args: Any, **kwargs: Any) -> bool:
     return not isinstance(log_probs, jax.core.Tracer)
 
 
+# aten::_ctc_loss(Tensor log_probs, Tensor targets, int[] input_lengths, int[] target_lengths, int blank=0,
+#     bool zero_infinity=False) -> (Tensor, Tensor)
 @kernel("_ctc_loss", eager=_is_concrete)
 def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
     _check(log_probs, targets, input_lengths, target_lengths, blank)
@@ -146,12 +148,16 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_in
     return _run_forward(log_probs, targets, *lengths, 2 * max(target_lengths, default=0) + 1, blank)
 
 
+# aten::_ctc_loss.Tensor(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank=0,
+#     bool zero_infinity=False) -> (Tensor, Tensor)
 @kernel("_ctc_loss.Tensor", eager=True)
 def ctc_loss_tensor(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
     lengths = (tuple(np.atleast_1d(n).tolist()) for n in (input_lengths, target_lengths))
     return ctc_loss(log_probs, targets, *lengths, blank, zero_infinity)
 
 
+# aten::_ctc_loss_backward.Tensor(Tensor grad, Tensor log_probs, Tensor targets, Tensor input_lengths,
+#     Tensor target_lengths, Tensor neg_log_likelihood, Tensor log_alpha, int blank, bool zero_infinity=False) -> Tensor
 @kernel("_ctc_loss_backward.Tensor")
 def ctc_loss_backward_tensor(
     grad, log_probs, targets, input_lengths, target_lengths, neg_log_likelihood, log_alpha, blank, zero_infinity=False
@@ -160,6 +166,8 @@ def ctc_loss_backward_tensor(
     return _run_backward(grad, log_probs, targets, *lengths, neg_log_likelihood, log_alpha, blank, zero_infinity)
 
 
+# aten::_ctc_loss_backward(Tensor grad, Tensor log_probs, Tensor targets, int[] input_lengths, int[] target_lengths,
+#     Tensor neg_log_likelihood, Tensor log_alpha, int blank, bool zero_infinity=False) -> Tensor
 @kernel("_ctc_loss_backward", eager=lambda grad, *args, **kwargs: _is_concrete(grad))
 def ctc_loss_backward(
     grad, log_probs, targets, input_lengths, target_lengths, neg_log_likelihood, log_alpha, blank, zero_infinity=False

@@ -95,6 +95,7 @@ def _cholesky_with_info(a: jax.Array, upper: bool) -> tuple[jax.Array, jax.Array
 _NOT_POSITIVE = "The factorization could not be completed because the input is not positive-definite."
 
 
+# aten::linalg_cholesky_ex(Tensor self, *, bool upper=False, bool check_errors=False) -> (Tensor L, Tensor info)
 @kernel("linalg_cholesky_ex")
 def linalg_cholesky_ex(self, upper=False, check_errors=False):
     factor, info = _cholesky_with_info(self, upper)
@@ -103,6 +104,7 @@ def linalg_cholesky_ex(self, upper=False, check_errors=False):
     return factor, info
 
 
+# aten::cholesky(Tensor self, bool upper=False) -> Tensor
 @kernel("cholesky")
 def cholesky(self, upper=False):
     require_square(self, "cholesky")
@@ -126,6 +128,8 @@ def _require_pivot(pivot: bool, name: str) -> None:
         raise RuntimeError(f"{name}: LU without pivoting is not implemented on the CPU")
 
 
+# aten::linalg_lu_factor_ex(Tensor A, *, bool pivot=True, bool check_errors=False) -> (Tensor LU, Tensor pivots,
+#     Tensor info)
 @kernel("linalg_lu_factor_ex")
 def linalg_lu_factor_ex(A, pivot=True, check_errors=False):
     _require_pivot(pivot, "linalg.lu_factor")
@@ -148,6 +152,7 @@ def _permutation_matrix(pivots: jax.Array, size: int, dtype: np.dtype) -> jax.Ar
     return cast(order[..., None, :] == lax.iota(order.dtype, size)[:, None], dtype)
 
 
+# aten::linalg_lu(Tensor A, *, bool pivot=True) -> (Tensor P, Tensor L, Tensor U)
 @kernel("linalg_lu")
 def linalg_lu(A, pivot=True):
     _require_pivot(pivot, "linalg.lu")
@@ -155,6 +160,8 @@ def linalg_lu(A, pivot=True):
     return _permutation_matrix(pivots, A.shape[-2], A.dtype), *_unpack(factors)
 
 
+# aten::lu_unpack(Tensor LU_data, Tensor LU_pivots, bool unpack_data=True, bool unpack_pivots=True) -> (Tensor P,
+#     Tensor L, Tensor U)
 @kernel("lu_unpack")
 def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
     nothing = jnp.zeros(0, LU_data.dtype)
@@ -180,6 +187,7 @@ def lu_solve(factors: jax.Array, pivots: jax.Array, b: jax.Array, *, left: bool 
     return permute_rows(x, jnp.argsort(order, axis=-1))
 
 
+# aten::linalg_lu_solve(Tensor LU, Tensor pivots, Tensor B, *, bool left=True, bool adjoint=False) -> Tensor
 @kernel("linalg_lu_solve")
 def linalg_lu_solve(LU, pivots, B, left=True, adjoint=False):
     return lu_solve(LU, pivots, B, left=left, of_adjoint=adjoint)
@@ -210,6 +218,7 @@ def _qr(a: jax.Array, full: bool) -> tuple[jax.Array, jax.Array]:
     return q, jnp.concatenate([r, matmul(adjoint(q), a[..., :, m:])], -1)
 
 
+# aten::linalg_qr(Tensor A, str mode="reduced") -> (Tensor Q, Tensor R)
 @kernel("linalg_qr")
 def linalg_qr(A, mode="reduced"):
     if mode not in ("reduced", "complete", "r"):
@@ -224,6 +233,7 @@ def linalg_qr(A, mode="reduced"):
     return (jnp.zeros(0, A.dtype) if mode == "r" else q), r
 
 
+# aten::geqrf(Tensor self) -> (Tensor a, Tensor tau)
 @kernel("geqrf")
 def geqrf(self):
     reflectors, tau = jnp.linalg.qr(self, mode="raw")
@@ -263,11 +273,13 @@ def _householder_product_jvp(primals, tangents):
     return _householder_product(*primals), jax.jvp(_slow_householder_product, primals, tangents)[1]
 
 
+# aten::linalg_householder_product(Tensor input, Tensor tau) -> Tensor
 @kernel("linalg_householder_product")
 def linalg_householder_product(input, tau):
     return _householder_product(input, tau)
 
 
+# aten::ormqr(Tensor self, Tensor input2, Tensor input3, bool left=True, bool transpose=False) -> Tensor
 @kernel("ormqr")
 def ormqr(self, input2, input3, left=True, transpose=False):
     if self.size == 0 or input3.size == 0:
@@ -280,6 +292,7 @@ def ormqr(self, input2, input3, left=True, transpose=False):
 # Eigenvalues
 
 
+# aten::_linalg_eigh(Tensor A, str UPLO="L", bool compute_v=True) -> (Tensor eigenvalues, Tensor eigenvectors)
 @kernel("_linalg_eigh")
 def linalg_eigh(A, UPLO="L", compute_v=True):
     if UPLO.upper() not in ("L", "U"):
@@ -317,12 +330,14 @@ def _eig_jvp(primals, tangents):
     return (values, vectors), (diagonal(change), moved - vectors * along)
 
 
+# aten::linalg_eig(Tensor self) -> (Tensor eigenvalues, Tensor eigenvectors)
 @kernel("linalg_eig")
 def linalg_eig(self):
     _require_finite(self, "torch.linalg.eig")
     return _eig(self)
 
 
+# aten::_linalg_eigvals(Tensor self) -> Tensor
 @kernel("_linalg_eigvals")
 def linalg_eigvals(self):
     _require_finite(self, "torch.linalg.eigvals")
@@ -378,6 +393,8 @@ def require_svd(a: jax.Array) -> None:
     checks.require(~jnp.isnan(a), np.linalg.LinAlgError, words)
 
 
+# aten::_linalg_svd(Tensor A, bool full_matrices=False, bool compute_uv=True, *, str? driver=None) -> (Tensor U,
+#     Tensor S, Tensor Vh)
 @kernel("_linalg_svd")
 def linalg_svd(A, full_matrices=False, compute_uv=True, driver=None):
     if driver is not None:

@@ -52,6 +52,7 @@ def _norm_gradient(difference: jax.Array, grad: jax.Array, norm: jax.Array, p: f
     return jnp.where(zero, 0, slope * grad / safe ** (p - 1))
 
 
+# aten::_euclidean_dist(Tensor x1, Tensor x2) -> Tensor
 @kernel("_euclidean_dist")
 def euclidean_dist(x1, x2):
     """Euclidean distances as one matrix product: |a|^2 - 2 a.b + |b|^2, (*, P, M) and (*, R, M) to (*, P, R)."""
@@ -87,6 +88,7 @@ def _cdist_gradients(p, by_product, saved, grad):
 _cdist.defvjp(_cdist_forward, _cdist_gradients)
 
 
+# aten::_cdist_forward(Tensor x1, Tensor x2, float p, int? compute_mode) -> Tensor
 @kernel("_cdist_forward", static=("p",))
 def cdist_forward(x1, x2, p, compute_mode):
     if p < 0:
@@ -100,6 +102,7 @@ def cdist_forward(x1, x2, p, compute_mode):
     return _cdist(x1, x2, float(p), by_product)
 
 
+# aten::_cdist_backward(Tensor grad, Tensor x1, Tensor x2, float p, Tensor cdist) -> Tensor
 @kernel("_cdist_backward", static=("p",))
 def cdist_backward(grad, x1, x2, p, cdist):
     batch = jnp.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
@@ -141,11 +144,13 @@ _pdist.defvjp(
 )
 
 
+# aten::_pdist_forward(Tensor self, float p=2.) -> Tensor
 @kernel("_pdist_forward", static=("p",))
 def pdist_forward(self, p=2.0):
     return _pdist(self, float(p))
 
 
+# aten::_pdist_backward(Tensor grad, Tensor self, float p, Tensor pdist) -> Tensor
 @kernel("_pdist_backward", static=("p",))
 def pdist_backward(grad, self, p, pdist):
     return _pdist_gradient(grad, self, float(p), pdist)

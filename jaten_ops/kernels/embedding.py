@@ -58,6 +58,8 @@ def _require_in_range(indices: jax.Array, size: int, error: type[Exception], mes
     require((indices >= 0) & (indices < size), error, message)
 
 
+# aten::embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False,
+#     bool sparse=False) -> Tensor
 @kernel("embedding")
 def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
     if weight.ndim != 2:
@@ -74,6 +76,8 @@ def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=
     return _with_gradient_factor(rows, factor[..., None])
 
 
+# aten::embedding_dense_backward(Tensor grad_output, Tensor indices, SymInt num_weights, SymInt padding_idx,
+#     bool scale_grad_by_freq) -> Tensor
 @kernel("embedding_dense_backward")
 def embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq):
     indices = indices.reshape(-1)
@@ -84,6 +88,7 @@ def embedding_dense_backward(grad_output, indices, num_weights, padding_idx, sca
     return cast(_add_rows(num_weights, indices, grad), grad_output.dtype)
 
 
+# aten::embedding_renorm(Tensor self, Tensor indices, float max_norm, float norm_type) -> Tensor
 @kernel("embedding_renorm")
 def embedding_renorm(self, indices, max_norm, norm_type):
     """`self` with the rows at `indices` scaled down to a norm of at most `max_norm`."""
@@ -171,6 +176,9 @@ def _embedding_bag(
     return cast(out, weight.dtype), bag, sizes, sizes
 
 
+# aten::_embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0,
+#     bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False,
+#     int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
 @kernel("_embedding_bag")
 def embedding_bag(
     weight, indices, offsets, scale_grad_by_freq=False, mode=0, sparse=False, per_sample_weights=None,
@@ -182,6 +190,9 @@ def embedding_bag(
     )  # fmt: skip
 
 
+# aten::_embedding_bag_forward_only(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False,
+#     int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False,
+#     int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
 @kernel("_embedding_bag_forward_only")
 def embedding_bag_forward_only(
     weight, indices, offsets, scale_grad_by_freq=False, mode=0, sparse=False, per_sample_weights=None,
@@ -193,6 +204,9 @@ def embedding_bag_forward_only(
     )  # fmt: skip
 
 
+# aten::_embedding_bag_dense_backward(Tensor grad, Tensor indices, Tensor offset2bag, Tensor bag_size,
+#     Tensor maximum_indices, SymInt num_weights, bool scale_grad_by_freq, int mode, Tensor? per_sample_weights,
+#     int padding_idx=-1) -> Tensor
 @kernel("_embedding_bag_dense_backward")
 def embedding_bag_dense_backward(
     grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights,
@@ -220,6 +234,9 @@ def _offset2bag(indices: jax.Array, offsets: jax.Array, offset2bag: jax.Array) -
     return offset2bag if offset2bag.shape[0] == indices.shape[0] else _bag_of(indices.shape[0], offsets)
 
 
+# aten::_embedding_bag_backward(Tensor grad, Tensor indices, Tensor offsets, Tensor offset2bag, Tensor bag_size,
+#     Tensor maximum_indices, SymInt num_weights, bool scale_grad_by_freq, int mode, bool sparse,
+#     Tensor? per_sample_weights, int padding_idx=-1) -> Tensor
 @kernel("_embedding_bag_backward")
 def embedding_bag_backward(
     grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, sparse,
@@ -232,6 +249,8 @@ def embedding_bag_backward(
     )  # fmt: skip
 
 
+# aten::_embedding_bag_per_sample_weights_backward(Tensor grad, Tensor weight, Tensor indices, Tensor offsets,
+#     Tensor offset2bag, int mode, int padding_idx=-1) -> Tensor
 @kernel("_embedding_bag_per_sample_weights_backward")
 def embedding_bag_per_sample_weights_backward(grad, weight, indices, offsets, offset2bag, mode, padding_idx=-1):
     if mode != SUM:

@@ -55,6 +55,8 @@ def _quantize(x: jax.Array, scale: Any, zero_point: Any, quant_min: int, quant_m
     return cast(cast(clamped - cast(zero_point, _F64), _F32) * scale, x.dtype), mask
 
 
+# aten::fake_quantize_per_tensor_affine_cachemask(Tensor self, float scale, int zero_point, int quant_min,
+#     int quant_max) -> (Tensor output, Tensor mask)
 @kernel("fake_quantize_per_tensor_affine_cachemask")
 def fake_quantize_per_tensor(self, scale, zero_point, quant_min, quant_max):
     _check_range(quant_min, quant_max)
@@ -62,6 +64,8 @@ def fake_quantize_per_tensor(self, scale, zero_point, quant_min, quant_max):
     return _quantize(self, scale, zero_point, quant_min, quant_max)
 
 
+# aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams(Tensor self, Tensor scale, Tensor zero_point,
+#     Tensor fake_quant_enabled, int quant_min, int quant_max) -> (Tensor output, Tensor mask)
 @kernel("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
 def fake_quantize_per_tensor_of_tensors(self, scale, zero_point, fake_quant_enabled, quant_min, quant_max):
     _check_range(quant_min, quant_max)
@@ -84,6 +88,8 @@ def _integer_zero_point(zero_point: jax.Array, quant_min: int, quant_max: int) -
     return convert(jnp.clip(zero_point, quant_min, quant_max), np.dtype("int64"))
 
 
+# aten::_fake_quantize_learnable_per_tensor_affine(Tensor self, Tensor scale, Tensor zero_point, int quant_min,
+#     int quant_max, float grad_factor=1.) -> Tensor
 @kernel("_fake_quantize_learnable_per_tensor_affine")
 def fake_quantize_learnable_per_tensor(self, scale, zero_point, quant_min, quant_max, grad_factor=1.0):
     _check_range(quant_min, quant_max)
@@ -107,6 +113,8 @@ def _check_channels(x: jax.Array, scale: jax.Array, zero_point: jax.Array, axis:
     _check(scale.size == x.shape[axis], "dimensions of scale and zero-point are not consistent with input tensor")
 
 
+# aten::fake_quantize_per_channel_affine_cachemask(Tensor self, Tensor scale, Tensor zero_point, int axis,
+#     int quant_min, int quant_max) -> (Tensor output, Tensor mask)
 @kernel("fake_quantize_per_channel_affine_cachemask")
 def fake_quantize_per_channel(self, scale, zero_point, axis, quant_min, quant_max):
     """A float zero point is added before rounding, one of integers after it. NaN and infinity become the lowest."""
@@ -134,6 +142,8 @@ def _rounded(zero_point: jax.Array, quant_min: int, quant_max: int) -> jax.Array
     return jnp.clip(jnp.round(zero_point), quant_min, quant_max)
 
 
+# aten::_fake_quantize_learnable_per_channel_affine(Tensor self, Tensor scale, Tensor zero_point, int axis,
+#     int quant_min, int quant_max, float grad_factor=1.) -> Tensor
 @kernel("_fake_quantize_learnable_per_channel_affine")
 def fake_quantize_learnable_per_channel(self, scale, zero_point, axis, quant_min, quant_max, grad_factor=1.0):
     zero_point = convert(_rounded(zero_point, quant_min, quant_max), np.dtype("int32"))
@@ -164,6 +174,8 @@ def _as_floats(*tensors: jax.Array) -> tuple[jax.Array, ...]:
     return tensors
 
 
+# aten::_fake_quantize_learnable_per_tensor_affine_backward(Tensor grad, Tensor self, Tensor scale, Tensor zero_point,
+#     int quant_min, int quant_max, float grad_factor=1.) -> (Tensor, Tensor, Tensor)
 @kernel("_fake_quantize_learnable_per_tensor_affine_backward")
 def fake_quantize_learnable_per_tensor_backward(grad, self, scale, zero_point, quant_min, quant_max, grad_factor=1.0):
     zero = _integer_zero_point(_first(zero_point) + np.float32(0.5), quant_min, quant_max)
@@ -176,6 +188,8 @@ def fake_quantize_learnable_per_tensor_backward(grad, self, scale, zero_point, q
     return of_x, *(jnp.sum(g).reshape(1) for g in rest)
 
 
+# aten::_fake_quantize_learnable_per_channel_affine_backward(Tensor grad, Tensor self, Tensor scale, Tensor zero_point,
+#     int axis, int quant_min, int quant_max, float grad_factor=1.) -> (Tensor, Tensor, Tensor)
 @kernel("_fake_quantize_learnable_per_channel_affine_backward")
 def fake_quantize_learnable_per_channel_backward(
     grad, self, scale, zero_point, axis, quant_min, quant_max, grad_factor=1.0
@@ -231,6 +245,10 @@ def _moving_average(running: jax.Array, current: jax.Array, constant: Any) -> ja
     return jnp.where(jnp.isinf(running), current, running + cast(constant, _F32) * (current - running))
 
 
+# aten::_fused_moving_avg_obs_fq_helper_functional(Tensor self, Tensor observer_on, Tensor fake_quant_on,
+#     Tensor running_min, Tensor running_max, Tensor scale, Tensor zero_point, float averaging_const, int quant_min,
+#     int quant_max, int ch_axis, bool per_row_fake_quant=False, bool symmetric_quant=False) -> (Tensor output,
+#     Tensor mask, Tensor running_min_out, Tensor running_max_out, Tensor scale_out, Tensor zero_point_out)
 @kernel("_fused_moving_avg_obs_fq_helper_functional")
 def fused_moving_average_fake_quantize(
     self, observer_on, fake_quant_on, running_min, running_max, scale, zero_point, averaging_const, quant_min,

@@ -51,6 +51,7 @@ def _complex_to_complex(x: jax.Array, dims: Sequence[int], forward: bool) -> jax
     return x
 
 
+# aten::_fft_c2c(Tensor self, SymInt[] dim, int normalization, bool forward) -> Tensor
 @kernel("_fft_c2c")
 def _fft_c2c(self, dim, normalization, forward):
     dim = [d % self.ndim for d in dim] if self.ndim else []
@@ -58,6 +59,7 @@ def _fft_c2c(self, dim, normalization, forward):
     return _normalize(out, normalization, [self.shape[d] for d in dim])
 
 
+# aten::_fft_r2c(Tensor self, int[] dim, int normalization, bool onesided) -> Tensor
 @kernel("_fft_r2c")
 def _fft_r2c(self, dim, normalization, onesided):
     dim = [d % self.ndim for d in dim]
@@ -71,6 +73,7 @@ def _fft_r2c(self, dim, normalization, onesided):
     return _normalize(out, normalization, lengths)
 
 
+# aten::_fft_c2r(Tensor self, int[] dim, int normalization, SymInt last_dim_size) -> Tensor
 @kernel("_fft_c2r")
 def _fft_c2r(self, dim, normalization, last_dim_size):
     dim = [d % self.ndim for d in dim]
@@ -95,12 +98,16 @@ def _frequencies(bins: np.ndarray, n: int, d: float, dtype: np.dtype | None) -> 
         return cast(bins.astype(dtype).astype(wide) * np.divide(1.0, np.float64(n * d)).astype(wide), dtype)
 
 
+# aten::fft_fftfreq(int n, float d=1., *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
 @kernel("fft_fftfreq", static=("d",))
 def fft_fftfreq(n, d=1.0, *, dtype=None):
     bins = np.arange(n)
     return _frequencies(np.where(bins < (n + 1) // 2, bins, bins - n), n, d, dtype)
 
 
+# aten::fft_rfftfreq(int n, float d=1., *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
 @kernel("fft_rfftfreq", static=("d",))
 def fft_rfftfreq(n, d=1.0, *, dtype=None):
     return _frequencies(np.arange(n // 2 + 1), n, d, dtype)

@@ -62,6 +62,38 @@ def _foreach(spec: OpSpec) -> Callable[..., Any]:
     return foreach
 
 
+# aten::{_foreach_abs, _foreach_acos, _foreach_asin, _foreach_atan, _foreach_ceil, _foreach_cos, _foreach_cosh,
+#     _foreach_erf, _foreach_erfc, _foreach_exp, _foreach_expm1, _foreach_floor, _foreach_frac, _foreach_lgamma,
+#     _foreach_log, _foreach_log10, _foreach_log1p, _foreach_log2, _foreach_max, _foreach_neg, _foreach_reciprocal,
+#     _foreach_round, _foreach_rsqrt, _foreach_sigmoid, _foreach_sign, _foreach_sin, _foreach_sinh, _foreach_sqrt,
+#     _foreach_tan, _foreach_tanh, _foreach_trunc}(Tensor[] self) -> Tensor[]
+# aten::{_foreach_add, _foreach_sub}.List(Tensor[] self, Tensor[] other, *, Scalar alpha=1) -> Tensor[]
+# aten::{_foreach_add, _foreach_clamp_max, _foreach_clamp_min, _foreach_div, _foreach_maximum, _foreach_minimum,
+#     _foreach_mul, _foreach_sub}.Scalar(Tensor[] self, Scalar scalar) -> Tensor[]
+# aten::{_foreach_add, _foreach_clamp_max, _foreach_clamp_min, _foreach_div, _foreach_maximum, _foreach_minimum,
+#     _foreach_mul, _foreach_sub}.ScalarList(Tensor[] self, Scalar[] scalars) -> Tensor[]
+# aten::_foreach_add.Tensor(Tensor[] self, Tensor other, *, Scalar alpha=1) -> Tensor[]
+# aten::{_foreach_addcdiv, _foreach_addcmul}.Scalar(Tensor[] self, Tensor[] tensor1, Tensor[] tensor2,
+#     Scalar value=1) -> Tensor[]
+# aten::{_foreach_addcdiv, _foreach_addcmul}.ScalarList(Tensor[] self, Tensor[] tensor1, Tensor[] tensor2,
+#     Scalar[] scalars) -> Tensor[]
+# aten::{_foreach_addcdiv, _foreach_addcmul}.Tensor(Tensor[] self, Tensor[] tensor1, Tensor[] tensor2,
+#     Tensor scalars) -> Tensor[]
+# aten::{_foreach_clamp_max, _foreach_clamp_min, _foreach_div, _foreach_maximum, _foreach_minimum,
+#     _foreach_mul}.List(Tensor[] self, Tensor[] other) -> Tensor[]
+# aten::_foreach_clone(Tensor[] self, *, MemoryFormat? memory_format=None) -> Tensor[]
+# aten::_foreach_copy(Tensor[] self, Tensor[] src, bool non_blocking=False) -> Tensor[] self_out
+# aten::{_foreach_div, _foreach_mul}.Tensor(Tensor[] self, Tensor other) -> Tensor[]
+# aten::_foreach_lerp.List(Tensor[] self, Tensor[] tensors1, Tensor[] weights) -> Tensor[]
+# aten::_foreach_lerp.Scalar(Tensor[] self, Tensor[] tensors1, Scalar weight) -> Tensor[]
+# aten::_foreach_lerp.ScalarList(Tensor[] self, Tensor[] tensors1, Scalar[] weight) -> Tensor[]
+# aten::_foreach_mm(Tensor[] self, Tensor[] mat2) -> Tensor[]
+# aten::{_foreach_norm, _foreach_powsum}.Scalar(Tensor[] self, Scalar ord=2, ScalarType? dtype=None) -> Tensor[]
+# aten::_foreach_pow.List(Tensor[] self, Tensor[] exponent) -> Tensor[]
+# aten::_foreach_pow.Scalar(Tensor[] self, Scalar exponent) -> Tensor[]
+# aten::_foreach_pow.ScalarAndTensor(Scalar self, Tensor[] exponent) -> Tensor[]
+# aten::_foreach_pow.ScalarList(Tensor[] self, Scalar[] exponent) -> Tensor[]
+# aten::_foreach_zero(Tensor[] self) -> Tensor[] self_out
 for _spec in FUNCTIONAL.values():
     if _spec.overload.startswith("_foreach_"):
         _static = {"exponent", "ord"} & {a.name for a in _spec.arguments if not a.is_tensor}

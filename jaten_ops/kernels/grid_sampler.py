@@ -123,6 +123,8 @@ def _sample(input, grid, interpolation_mode, padding_mode, align_corners, pick=_
     return cast(total.reshape(*input.shape[:2], *shape), input.dtype)
 
 
+# aten::{grid_sampler_2d, grid_sampler_3d, _grid_sampler_2d_cpu_fallback}(Tensor input, Tensor grid,
+#     int interpolation_mode, int padding_mode, bool align_corners) -> Tensor
 @kernel("grid_sampler_2d", "grid_sampler_3d", "_grid_sampler_2d_cpu_fallback")
 def grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners):
     return _sample(input, grid, interpolation_mode, padding_mode, align_corners)
@@ -137,6 +139,10 @@ def _sample_backward(grad: jax.Array, image: jax.Array, grid: jax.Array, *settin
     return pull(grad)
 
 
+# aten::{grid_sampler_2d_backward, grid_sampler_3d_backward}(Tensor grad_output, Tensor input, Tensor grid,
+#     int interpolation_mode, int padding_mode, bool align_corners, bool[2] output_mask) -> (Tensor, Tensor)
+# aten::_grid_sampler_2d_cpu_fallback_backward(Tensor grad_output, Tensor input, Tensor grid, int interpolation_mode,
+#     int padding_mode, bool align_corners) -> (Tensor, Tensor)
 @kernel("grid_sampler_2d_backward", "grid_sampler_3d_backward", "_grid_sampler_2d_cpu_fallback_backward")
 def grid_sampler_backward(grad_output, input, grid, *settings):
     mask = settings[3] if len(settings) == 4 else (True, True)
@@ -144,11 +150,14 @@ def grid_sampler_backward(grad_output, input, grid, *settings):
     return grads[0] if mask[0] else None, grads[1]
 
 
+# aten::cudnn_grid_sampler(Tensor self, Tensor grid) -> Tensor output
 @kernel("cudnn_grid_sampler")
 def cudnn_grid_sampler(self, grid):
     return _sample(self, grid, _BILINEAR, _ZEROS, True)
 
 
+# aten::cudnn_grid_sampler_backward(Tensor self, Tensor grid, Tensor grad_output) -> (Tensor grad_self,
+#     Tensor grad_grid)
 @kernel("cudnn_grid_sampler_backward")
 def cudnn_grid_sampler_backward(self, grid, grad_output):
     return _sample_backward(grad_output, self, grid, _BILINEAR, _ZEROS, True)
@@ -162,6 +171,7 @@ def _coordinates(dtype: np.dtype, size: int, align_corners: bool) -> np.ndarray:
     return (ends if align_corners else ends * ((size - 1) / size)).astype(dtype)
 
 
+# aten::affine_grid_generator(Tensor theta, SymInt[] size, bool align_corners) -> Tensor
 @kernel("affine_grid_generator")
 def affine_grid_generator(theta, size, align_corners):
     n = len(size) - 2
@@ -175,11 +185,13 @@ def affine_grid_generator(theta, size, align_corners):
     return cast(out.reshape(size[0], *size[2:], n), theta.dtype)
 
 
+# aten::cudnn_affine_grid_generator(Tensor theta, int N, int C, int H, int W) -> Tensor grid
 @kernel("cudnn_affine_grid_generator")
 def cudnn_affine_grid_generator(theta, N, C, H, W):
     return affine_grid_generator(theta, (N, C, H, W), True)
 
 
+# aten::cudnn_affine_grid_generator_backward(Tensor grad, int N, int C, int H, int W) -> Tensor grad_theta
 @kernel("cudnn_affine_grid_generator_backward")
 def cudnn_affine_grid_generator_backward(grad, N, C, H, W):
     theta = jax.ShapeDtypeStruct((N, 2, 3), grad.dtype)

@@ -48,6 +48,7 @@ def _occurrences(x: jax.Array, weights: jax.Array | None, size: int, dtype: np.d
     return _counted([cast(x, "int64")], jnp.ones(x.shape, bool), weights, (size,), dtype)
 
 
+# aten::bincount(Tensor self, Tensor? weights=None, SymInt minlength=0) -> Tensor
 @kernel("bincount", eager=True)
 def bincount(self, weights=None, minlength=0):
     if is_float(self.dtype) or self.dtype == bool:
@@ -100,6 +101,7 @@ def _require_bins(n: int) -> None:
         raise RuntimeError(f"torch.histogram(): bins must be > 0, but got {n}")
 
 
+# aten::histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor
 @kernel("histc")
 def histc(self, bins=100, min=0, max=0):
     """Of integers, too, in their own dtype: ATen has that on CUDA."""
@@ -170,6 +172,8 @@ def _points(x: jax.Array) -> jax.Array:
     return lax.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
 
 
+# aten::histogram.bin_ct(Tensor self, int bins=100, *, float[]? range=None, Tensor? weight=None,
+#     bool density=False) -> (Tensor hist, Tensor bin_edges)
 @kernel("histogram.bin_ct")
 def histogram_bin_ct(self, bins=100, range=None, weight=None, density=False):
     points = _points(lax.reshape(self, (self.size, 1)))
@@ -177,23 +181,30 @@ def histogram_bin_ct(self, bins=100, range=None, weight=None, density=False):
     return _histogram(points, edges, True, weight, density), edges[0]
 
 
+# aten::histogram.bins_tensor(Tensor self, Tensor bins, *, Tensor? weight=None, bool density=False) -> (Tensor hist,
+#     Tensor bin_edges)
 @kernel("histogram.bins_tensor")
 def histogram_bins_tensor(self, bins, weight=None, density=False):
     points = _points(lax.reshape(self, (self.size, 1)))
     return _histogram(points, [bins], False, weight, density), bins
 
 
+# aten::_histogramdd_bin_edges(Tensor self, int[] bins, *, float[]? range=None, Tensor? weight=None,
+#     bool density=False) -> Tensor[]
 @kernel("_histogramdd_bin_edges")
 def histogramdd_bin_edges(self, bins, range=None, weight=None, density=False):
     return _edges_of(_points(self), bins, range)
 
 
+# aten::_histogramdd_from_bin_cts(Tensor self, int[] bins, *, float[]? range=None, Tensor? weight=None,
+#     bool density=False) -> Tensor
 @kernel("_histogramdd_from_bin_cts")
 def histogramdd_from_bin_cts(self, bins, range=None, weight=None, density=False):
     points = _points(self)
     return _histogram(points, _edges_of(points, bins, range), True, weight, density)
 
 
+# aten::_histogramdd_from_bin_tensors(Tensor self, Tensor[] bins, *, Tensor? weight=None, bool density=False) -> Tensor
 @kernel("_histogramdd_from_bin_tensors")
 def histogramdd_from_bin_tensors(self, bins, weight=None, density=False):
     return _histogram(_points(self), bins, False, weight, density)

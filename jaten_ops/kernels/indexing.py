@@ -97,11 +97,13 @@ def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         ) from None
 
 
+# aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor
 @kernel("index.Tensor", eager=lambda self, indices: any(map(is_mask, indices)))
 def index_tensor(self, indices):
     return _index(self, indices, check=True)
 
 
+# aten::_unsafe_index.Tensor(Tensor self, Tensor?[] indices) -> Tensor
 @kernel("_unsafe_index.Tensor", eager=lambda self, indices: any(map(is_mask, indices)))
 def unsafe_index(self, indices):
     return _index(self, indices, check=False)
@@ -157,6 +159,7 @@ def cut(x: jax.Array, shape: Sequence[int], dim: int) -> jax.Array:
     return x if tuple(limits) == x.shape else lax.slice(x, [0] * x.ndim, limits)
 
 
+# aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor
 @kernel("gather")
 def gather(self, dim, index, *, sparse_grad=False):
     x, i = at_least_1d(self), at_least_1d(index)
@@ -177,6 +180,7 @@ def gather(self, dim, index, *, sparse_grad=False):
     return lax.reshape(found, index.shape)
 
 
+# aten::index_select(Tensor self, int dim, Tensor index) -> Tensor
 @kernel("index_select")
 def index_select(self, dim, index):
     x, i = at_least_1d(self), at_least_1d(index)
@@ -201,6 +205,7 @@ def _rows(x: jax.Array, dim: int, index: jax.Array) -> jax.Array:
     return lax.gather(x, lax.expand_dims(index, (1,)), numbers, sizes, mode=IN_BOUNDS)
 
 
+# aten::take(Tensor self, Tensor index) -> Tensor
 @kernel("take")
 def take(self, index):
     flat = lax.reshape(self, (self.size,))
@@ -215,6 +220,7 @@ def _to_device_of(found: np.ndarray, x: jax.Array) -> jax.Array:
     return jax.device_put(found, next(iter(x.devices())))
 
 
+# aten::nonzero(Tensor self) -> Tensor
 @kernel("nonzero", eager=True)
 def nonzero(self):
     if self.size == 0:  # as far as compilers are concerned, the size is known then
@@ -222,6 +228,7 @@ def nonzero(self):
     return _to_device_of(np.argwhere(np.asarray(self != 0)), self)
 
 
+# aten::nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor
 @kernel("nonzero_static")
 def nonzero_static(self, *, size, fill_value=-1):
     if self.ndim == 0:
@@ -230,6 +237,7 @@ def nonzero_static(self, *, size, fill_value=-1):
     return lax.convert_element_type(jnp.stack(found, 1), np.int64)
 
 
+# aten::masked_select(Tensor self, Tensor mask) -> Tensor
 @kernel("masked_select", eager=True)
 def masked_select(self, mask):
     if mask.dtype != bool:
@@ -243,6 +251,7 @@ def masked_select(self, mask):
     return _rows(flat, 0, _to_device_of(np.flatnonzero(np.asarray(mask)), self))
 
 
+# aten::_unsafe_masked_index(Tensor self, Tensor mask, Tensor?[] indices, Scalar fill) -> Tensor
 @kernel("_unsafe_masked_index")
 def unsafe_masked_index(self, mask, indices, fill):
     """`self[indices]` where the mask holds, with the indices clamped, and `fill` elsewhere."""
@@ -269,12 +278,14 @@ def _triangle(rows: int, columns: int, diagonal: int) -> jax.Array:
     return column - row <= limit
 
 
+# aten::tril(Tensor self, SymInt diagonal=0) -> Tensor
 @kernel("tril")
 def tril(self, diagonal=0):
     keep = lax.broadcast(_triangle(*self.shape[-2:], diagonal), self.shape[:-2])
     return lax.select(keep, self, lax.full_like(self, 0))
 
 
+# aten::triu(Tensor self, SymInt diagonal=0) -> Tensor
 @kernel("triu")
 def triu(self, diagonal=0):
     drop = lax.broadcast(_triangle(*self.shape[-2:], diagonal - 1), self.shape[:-2])
@@ -290,12 +301,16 @@ def _ragged(starts: np.ndarray, lengths: np.ndarray, dtype: np.dtype) -> jax.Arr
     return lax.convert_element_type(jnp.stack([rows, columns]), dtype)
 
 
+# aten::tril_indices(int row, int col, int offset=0, *, ScalarType? dtype=4, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
 @kernel("tril_indices")
 def tril_indices(row, col, offset=0, *, dtype):
     lengths = np.clip(np.arange(row) + offset + 1, 0, col)
     return _ragged(np.zeros_like(lengths), lengths, dtype)
 
 
+# aten::triu_indices(int row, int col, int offset=0, *, ScalarType? dtype=4, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
 @kernel("triu_indices")
 def triu_indices(row, col, offset=0, *, dtype):
     starts = np.clip(np.arange(row) + offset, 0, col)

@@ -16,6 +16,7 @@ from .promotion import cast, get_default_float, result_type
 from .views import wrap_dim
 
 
+# aten::cat(Tensor[] tensors, int dim=0) -> Tensor
 @kernel("cat")
 def cat(tensors, dim=0):
     dtype = result_type(*tensors) if tensors else get_default_float()
@@ -26,6 +27,7 @@ def cat(tensors, dim=0):
     return lax.concatenate(joined, wrap_dim(dim, joined[0].ndim)) if len(joined) > 1 else joined[0]
 
 
+# aten::{stack, _stack}(Tensor[] tensors, int dim=0) -> Tensor
 @kernel("stack", "_stack")
 def stack(tensors, dim=0):
     dtype = result_type(*tensors) if tensors else get_default_float()
@@ -33,6 +35,7 @@ def stack(tensors, dim=0):
     return lax.concatenate([lax.expand_dims(cast(x, dtype), (dim,)) for x in tensors], dim)
 
 
+# aten::block_diag(Tensor[] tensors) -> Tensor
 @kernel("block_diag")
 def block_diag(tensors):
     blocks = [lax.reshape(x, (1,) * (2 - x.ndim) + x.shape) if x.ndim < 2 else x for x in tensors]
@@ -45,6 +48,7 @@ def block_diag(tensors):
     return lax.concatenate(rows, 0) if rows else lax.full((1, 0), 0, dtype)
 
 
+# aten::_chunk_cat(Tensor[] tensors, int dim, int num_chunks) -> Tensor
 @kernel("_chunk_cat")
 def chunk_cat(tensors, dim, num_chunks):
     """Each tensor padded with zeros to `num_chunks` equal chunks, flattened, and joined chunk by chunk."""
@@ -59,6 +63,7 @@ def chunk_cat(tensors, dim, num_chunks):
     return lax.concatenate(parts, parts[0].ndim - 1)
 
 
+# aten::repeat(Tensor self, SymInt[] repeats) -> Tensor
 @kernel("repeat")
 def repeat(self, repeats):
     shape = (1,) * (len(repeats) - self.ndim) + self.shape
@@ -68,6 +73,7 @@ def repeat(self, repeats):
     return lax.reshape(x, [r * n for r, n in zip(repeats, shape, strict=True)])
 
 
+# aten::repeat_interleave.Tensor(Tensor repeats, *, SymInt? output_size=None) -> Tensor
 @kernel("repeat_interleave.Tensor", eager=lambda repeats, output_size=None: output_size is None)
 def repeat_interleave(repeats, *, output_size=None):
     """i repeated repeats[i] times."""
@@ -84,11 +90,13 @@ def repeat_interleave(repeats, *, output_size=None):
     return jnp.searchsorted(ends, lax.iota(repeats.dtype, output_size), side="right").astype(repeats.dtype)
 
 
+# aten::flip(Tensor self, int[] dims) -> Tensor
 @kernel("flip")
 def flip(self, dims):
     return lax.rev(self, [wrap_dim(d, self.ndim) for d in dims]) if self.ndim else self
 
 
+# aten::rot90(Tensor self, int k=1, int[] dims=[0, 1]) -> Tensor
 @kernel("rot90")
 def rot90(self, k=1, dims=(0, 1)):
     first, second = (wrap_dim(d, self.ndim) for d in dims)
@@ -105,6 +113,7 @@ def rot90(self, k=1, dims=(0, 1)):
             return lax.transpose(lax.rev(self, [first]), order)
 
 
+# aten::roll(Tensor self, SymInt[1] shifts, int[1] dims=[]) -> Tensor
 @kernel("roll")
 def roll(self, shifts, dims=()):
     if not dims:
@@ -132,6 +141,7 @@ def _roll(x: jax.Array, shifts: dict[int, int]) -> jax.Array:
 # Channels and pixels
 
 
+# aten::pixel_shuffle(Tensor self, int upscale_factor) -> Tensor
 @kernel("pixel_shuffle")
 def pixel_shuffle(self, upscale_factor):
     *batch, channels, height, width = self.shape
@@ -141,6 +151,7 @@ def pixel_shuffle(self, upscale_factor):
     return lax.reshape(x, (*batch, channels // (r * r), height * r, width * r))
 
 
+# aten::pixel_unshuffle(Tensor self, int downscale_factor) -> Tensor
 @kernel("pixel_unshuffle")
 def pixel_unshuffle(self, downscale_factor):
     *batch, channels, height, width = self.shape
@@ -150,6 +161,7 @@ def pixel_unshuffle(self, downscale_factor):
     return lax.reshape(x, (*batch, channels * r * r, height // r, width // r))
 
 
+# aten::{channel_shuffle, native_channel_shuffle}(Tensor self, SymInt groups) -> Tensor
 @kernel("channel_shuffle", "native_channel_shuffle")
 def channel_shuffle(self, groups):
     batch, channels, *rest = self.shape

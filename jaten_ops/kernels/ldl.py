@@ -93,6 +93,8 @@ def _factor(a: jax.Array, hermitian: bool) -> tuple[jax.Array, jax.Array, jax.Ar
     return out, pivots, info
 
 
+# aten::linalg_ldl_factor_ex(Tensor self, *, bool hermitian=False, bool check_errors=False) -> (Tensor LD,
+#     Tensor pivots, Tensor info)
 @kernel("linalg_ldl_factor_ex")
 def linalg_ldl_factor_ex(self, hermitian=False, check_errors=False):
     require_square(self, "torch.linalg.ldl_factor_ex")
@@ -143,6 +145,7 @@ def _solve(factors: jax.Array, pivots: jax.Array, b: jax.Array, hermitian: bool)
     return lax.while_loop(lambda state: state[0] >= 0, backward, (np.int32(n - 1), x))[1]
 
 
+# aten::linalg_ldl_solve(Tensor LD, Tensor pivots, Tensor B, *, bool hermitian=False) -> Tensor
 @kernel("linalg_ldl_solve")
 def linalg_ldl_solve(LD, pivots, B, hermitian=False):
     factors, b = with_batch(LD, B)

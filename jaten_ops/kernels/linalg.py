@@ -49,6 +49,8 @@ def _is_vector(a: jax.Array, b: jax.Array) -> bool:
     return b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
 
 
+# aten::_linalg_solve_ex(Tensor A, Tensor B, *, bool left=True, bool check_errors=False) -> (Tensor result, Tensor LU,
+#     Tensor pivots, Tensor info)
 @kernel("_linalg_solve_ex")
 def linalg_solve_ex(A, B, left=True, check_errors=False):
     require_square(A, "linalg.solve")
@@ -61,6 +63,7 @@ def linalg_solve_ex(A, B, left=True, check_errors=False):
     return (x[..., 0] if vector else x), factors, pivots, info
 
 
+# aten::linalg_inv_ex(Tensor A, *, bool check_errors=False) -> (Tensor inverse, Tensor info)
 @kernel("linalg_inv_ex")
 def linalg_inv_ex(A, check_errors=False):
     require_square(A, "linalg.inv")
@@ -81,11 +84,15 @@ def _inverse_jvp(primals, tangents):
     return out, -matmul(out, matmul(tangents[0], out))
 
 
+# aten::linalg_solve_triangular(Tensor self, Tensor B, *, bool upper, bool left=True,
+#     bool unitriangular=False) -> Tensor
 @kernel("linalg_solve_triangular")
 def linalg_solve_triangular(self, B, upper, left=True, unitriangular=False):
     return solve_triangular(self, B, lower=not upper, left=left, unit=unitriangular)
 
 
+# aten::triangular_solve(Tensor self, Tensor A, bool upper=True, bool transpose=False,
+#     bool unitriangular=False) -> (Tensor solution, Tensor cloned_coefficient)
 @kernel("triangular_solve")
 def triangular_solve(self, A, upper=True, transpose=False, unitriangular=False):
     b, a = with_batch(self, A)
@@ -109,11 +116,14 @@ def _cholesky_solve_jvp(upper, primals, tangents):
     return x, _cholesky_solve(b_change - matmul(moved + adjoint(moved), x), factor, upper)
 
 
+# aten::cholesky_solve(Tensor self, Tensor input2, bool upper=False) -> Tensor
+# aten::_cholesky_solve_helper(Tensor self, Tensor A, bool upper) -> Tensor
 @kernel("cholesky_solve", "_cholesky_solve_helper")
 def cholesky_solve(self, input2, upper=False):
     return _cholesky_solve(*with_batch(self, input2), upper)
 
 
+# aten::cholesky_inverse(Tensor self, bool upper=False) -> Tensor
 @kernel("cholesky_inverse")
 def cholesky_inverse(self, upper=False):
     require_square(self, "cholesky_inverse")
@@ -121,6 +131,7 @@ def cholesky_inverse(self, upper=False):
     return _cholesky_solve(jnp.broadcast_to(jnp.eye(self.shape[-1], dtype=self.dtype), self.shape), self, upper)
 
 
+# aten::_linalg_check_errors(Tensor info, str api_name, *, bool is_matrix) -> ()
 @kernel("_linalg_check_errors")
 def linalg_check_errors(info, api_name, is_matrix):
     require_regular(info == 0, api_name, "The factorization could not be completed.")
@@ -157,6 +168,7 @@ def _det_jvp(primals, tangents):
     return out, out * jnp.sum(diagonal(change), -1)
 
 
+# aten::_linalg_det(Tensor A) -> (Tensor result, Tensor LU, Tensor pivots)
 @kernel("_linalg_det")
 def linalg_det(A):
     require_square(A, "linalg.det")
@@ -180,6 +192,7 @@ def _slogdet_jvp(primals, tangents):
     return (sign, logabs), (turned, jnp.real(trace))
 
 
+# aten::_linalg_slogdet(Tensor A) -> (Tensor sign, Tensor logabsdet, Tensor LU, Tensor pivots)
 @kernel("_linalg_slogdet")
 def linalg_slogdet(A):
     require_square(A, "linalg.slogdet")
@@ -229,6 +242,8 @@ def _as_pseudo_inverse_jvp(primals, tangents):
     return p, out + outer - matmul(p, matmul(a, outer))
 
 
+# aten::linalg_pinv.atol_rtol_tensor(Tensor self, *, Tensor? atol=None, Tensor? rtol=None,
+#     bool hermitian=False) -> Tensor
 @kernel("linalg_pinv.atol_rtol_tensor")
 def linalg_pinv(self, atol=None, rtol=None, hermitian=False):
     batch, real = self.shape[:-2], to_real(self.dtype)
@@ -282,6 +297,8 @@ def _residuals_depend_on_rank(self, b, rcond=None, driver=None) -> bool:
     return driver in ("gelsd", "gelss") and self.ndim > 1 and self.shape[-2] > self.shape[-1]
 
 
+# aten::linalg_lstsq(Tensor self, Tensor b, float? rcond=None, *, str? driver=None) -> (Tensor solution,
+#     Tensor residuals, Tensor rank, Tensor singular_values)
 @kernel("linalg_lstsq", eager=_residuals_depend_on_rank)
 def linalg_lstsq(self, b, rcond=None, driver=None):
     driver = driver or "gelsy"
@@ -311,6 +328,7 @@ _PADE = (  # of degree 13
 _LARGEST_NORM = 5.371920351148152
 
 
+# aten::linalg_matrix_exp(Tensor self) -> Tensor
 @kernel("linalg_matrix_exp")
 def linalg_matrix_exp(self):
     """Padé approximation with scaling and squaring (Higham, The scaling and squaring method ..., 2005).
@@ -339,12 +357,14 @@ def linalg_matrix_exp(self):
     return cast(lax.fori_loop(0, jnp.max(squarings, initial=0), step, out), self.dtype)
 
 
+# aten::_compute_linear_combination(Tensor input, Tensor coefficients) -> Tensor
 @kernel("_compute_linear_combination")
 def compute_linear_combination(input, coefficients):
     """sum_j coefficients[i, j] input[j]: (m, n) by (n, ...)."""
     return jnp.tensordot(coefficients, input, 1, precision=lax.Precision.HIGHEST)
 
 
+# aten::linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor
 @kernel("linalg_cross")
 def linalg_cross(self, other, dim=-1):
     self, other = jnp.broadcast_arrays(*promote(self, other))

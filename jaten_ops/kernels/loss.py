@@ -43,12 +43,14 @@ def _computed(*operands: jax.Array | None) -> tuple[list, np.dtype]:
 # Elementwise losses
 
 
+# aten::mse_loss(Tensor self, Tensor target, int reduction=1) -> Tensor
 @kernel("mse_loss")
 def mse_loss(self, target, reduction=MEAN):
     (self, target), dtype = _computed(self, target)
     return reduced(lax.square(self - target), reduction, dtype)
 
 
+# aten::mse_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction) -> Tensor
 @kernel("mse_loss_backward")
 def mse_loss_backward(grad_output, self, target, reduction):
     (grad_output, self, target), dtype = _computed(grad_output, self, target)
@@ -76,6 +78,7 @@ def _smooth_l1_jvp(primals, tangents):
     return _smooth_l1(*primals), by_self + _smooth_l1_slope(target - self, beta) * tangents[1]
 
 
+# aten::smooth_l1_loss(Tensor self, Tensor target, int reduction=1, float beta=1.) -> Tensor
 @kernel("smooth_l1_loss")
 def smooth_l1_loss(self, target, reduction=MEAN, beta=1.0):
     checks.require(beta >= 0, RuntimeError, "smooth_l1_loss does not support negative values for beta.")
@@ -84,6 +87,7 @@ def smooth_l1_loss(self, target, reduction=MEAN, beta=1.0):
     return reduced(_smooth_l1(self, target, cast(beta, self.dtype)), reduction, dtype)
 
 
+# aten::smooth_l1_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction, float beta) -> Tensor
 @kernel("smooth_l1_loss_backward")
 def smooth_l1_loss_backward(grad_output, self, target, reduction, beta):
     (grad_output, self, target), dtype = _computed(grad_output, self, target)
@@ -91,6 +95,7 @@ def smooth_l1_loss_backward(grad_output, self, target, reduction, beta):
     return cast(_share(self, reduction) * slope * grad_output, dtype)
 
 
+# aten::huber_loss(Tensor self, Tensor target, int reduction=1, float delta=1.) -> Tensor
 @kernel("huber_loss")
 def huber_loss(self, target, reduction=MEAN, delta=1.0):
     checks.require(delta > 0, RuntimeError, "huber_loss does not support non-positive values for delta.")
@@ -101,6 +106,7 @@ def huber_loss(self, target, reduction=MEAN, delta=1.0):
     return reduced(jnp.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta)), reduction, dtype)
 
 
+# aten::huber_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction, float delta) -> Tensor
 @kernel("huber_loss_backward")
 def huber_loss_backward(grad_output, self, target, reduction, delta):
     (grad_output, self, target), dtype = _computed(grad_output, self, target)
@@ -112,12 +118,14 @@ def huber_loss_backward(grad_output, self, target, reduction, delta):
 # ATen's soft margin loss and its gradient are made of other operators, each of which rounds: exp overflows in half
 
 
+# aten::soft_margin_loss(Tensor self, Tensor target, int reduction=1) -> Tensor
 @kernel("soft_margin_loss")
 def soft_margin_loss(self, target, reduction=MEAN):
     losses = lax.log1p(lax.exp(cast(mul(lax.neg(self), target), self.dtype)))
     return reduced(cast(losses, compute_type(self.dtype)), reduction, self.dtype)
 
 
+# aten::soft_margin_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction) -> Tensor
 @kernel("soft_margin_loss_backward")
 def soft_margin_loss_backward(grad_output, self, target, reduction):
     z = lax.exp(mul(lax.neg(target), self))
@@ -149,6 +157,7 @@ def _binary_cross_entropy_jvp(primals, tangents):
     return _binary_cross_entropy(x, target), _binary_slope(x, target) * tangents[0] + by_target
 
 
+# aten::binary_cross_entropy(Tensor self, Tensor target, Tensor? weight=None, int reduction=1) -> Tensor
 @kernel("binary_cross_entropy")
 def binary_cross_entropy(self, target, weight=None, reduction=MEAN):
     if self.dtype != target.dtype:
@@ -161,6 +170,8 @@ def binary_cross_entropy(self, target, weight=None, reduction=MEAN):
     return reduced(losses if weight is None else losses * weight, reduction, dtype)
 
 
+# aten::binary_cross_entropy_backward(Tensor grad_output, Tensor self, Tensor target, Tensor? weight=None,
+#     int reduction=1) -> Tensor
 @kernel("binary_cross_entropy_backward")
 def binary_cross_entropy_backward(grad_output, self, target, weight=None, reduction=MEAN):
     dtype = self.dtype
@@ -169,6 +180,8 @@ def binary_cross_entropy_backward(grad_output, self, target, weight=None, reduct
     return cast(grad if weight is None else grad * weight, dtype)
 
 
+# aten::binary_cross_entropy_with_logits(Tensor self, Tensor target, Tensor? weight=None, Tensor? pos_weight=None,
+#     int reduction=1) -> Tensor
 @kernel("binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits(self, target, weight=None, pos_weight=None, reduction=MEAN):
     (self, target, weight, pos_weight), dtype = _computed(self, target, weight, pos_weight)
@@ -203,6 +216,8 @@ def _class_weights(x: jax.Array, target: jax.Array, weight: jax.Array | None, ig
     return jnp.where(kept, weights, jnp.zeros((), x.dtype)), cast(target, "int32"), axis
 
 
+# aten::{nll_loss_forward, nll_loss2d_forward}(Tensor self, Tensor target, Tensor? weight, int reduction,
+#     SymInt ignore_index) -> (Tensor output, Tensor total_weight)
 @kernel("nll_loss_forward", "nll_loss2d_forward")
 def nll_loss_forward(self, target, weight, reduction, ignore_index):
     _check_weight(self, weight)
@@ -221,6 +236,8 @@ def nll_loss_forward(self, target, weight, reduction, ignore_index):
     return cast(loss / total if reduction == MEAN else loss, dtype), cast(total, dtype)
 
 
+# aten::{nll_loss_backward, nll_loss2d_backward}(Tensor grad_output, Tensor self, Tensor target, Tensor? weight,
+#     int reduction, SymInt ignore_index, Tensor total_weight) -> Tensor
 @kernel("nll_loss_backward", "nll_loss2d_backward")
 def nll_loss_backward(grad_output, self, target, weight, reduction, ignore_index, total_weight):
     dtype = self.dtype
@@ -254,6 +271,8 @@ def _check_margin_operands(x: jax.Array, target: jax.Array) -> None:
         raise RuntimeError(f"expected scalar type Long for target, got {target.dtype}")
 
 
+# aten::multi_margin_loss(Tensor self, Tensor target, Scalar p=1, Scalar margin=1, Tensor? weight=None,
+#     int reduction=1) -> Tensor
 @kernel("multi_margin_loss", static=("p",))
 def multi_margin_loss(self, target, p=1, margin=1, weight=None, reduction=MEAN):
     if p not in (1, 2):
@@ -280,6 +299,8 @@ def multi_margin_loss(self, target, p=1, margin=1, weight=None, reduction=MEAN):
     return reduced(losses if target.ndim or reduction else lax.squeeze(losses, (0,)), reduction, self.dtype)
 
 
+# aten::multi_margin_loss_backward(Tensor grad_output, Tensor self, Tensor target, Scalar p, Scalar margin,
+#     Tensor? weight=None, int reduction=1) -> Tensor
 @kernel("multi_margin_loss_backward", static=("p",))
 def multi_margin_loss_backward(grad_output, self, target, p, margin, weight=None, reduction=MEAN):
     return _pull(lambda x: multi_margin_loss(x, target, p, margin, weight, reduction), self, grad_output)
@@ -291,6 +312,7 @@ def _pull(loss: Callable[[jax.Array], jax.Array], x: jax.Array, grad: jax.Array)
     return pull(jnp.broadcast_to(cast(grad, out.dtype), out.shape))[0]
 
 
+# aten::multilabel_margin_loss_forward(Tensor self, Tensor target, int reduction) -> (Tensor output, Tensor is_target)
 @kernel("multilabel_margin_loss_forward")
 def multilabel_margin_loss_forward(self, target, reduction):
     _check_margin_operands(self, target)
@@ -318,6 +340,8 @@ def _multilabel_margin(x: jax.Array, target: jax.Array, reduction: int, is_targe
     return reduced(losses if x.ndim > 1 or reduction else lax.squeeze(losses, (0,)), reduction, x.dtype)
 
 
+# aten::multilabel_margin_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction,
+#     Tensor is_target) -> Tensor
 @kernel("multilabel_margin_loss_backward")
 def multilabel_margin_loss_backward(grad_output, self, target, reduction, is_target):
     return _pull(lambda x: _multilabel_margin(x, target, reduction, is_target), self, grad_output)

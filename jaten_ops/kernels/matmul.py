@@ -51,59 +51,69 @@ def blend(self: jax.Array, product: jax.Array, beta: Any, alpha: Any) -> jax.Arr
     return cast(scaled + product, dtype)
 
 
+# aten::mm(Tensor self, Tensor mat2) -> Tensor
 @kernel("mm")
 def mm(self, mat2):
     require_same_dtype("mm", self, mat2)
     return cast(contract(self, mat2, _MM), self.dtype)
 
 
+# aten::bmm(Tensor self, Tensor mat2) -> Tensor
 @kernel("bmm")
 def bmm(self, mat2):
     require_same_dtype("bmm", self, mat2)
     return cast(contract(self, mat2, _BMM), self.dtype)
 
 
+# aten::mv(Tensor self, Tensor vec) -> Tensor
 @kernel("mv")
 def mv(self, vec):
     require_same_dtype("mv", self, vec)
     return cast(contract(self, vec, _MM), self.dtype)
 
 
+# aten::dot(Tensor self, Tensor tensor) -> Tensor
 @kernel("dot")
 def dot(self, tensor):
     require_same_dtype("dot", self, tensor)
     return cast(contract(self, tensor, _VECTORS), self.dtype)
 
 
+# aten::vdot(Tensor self, Tensor other) -> Tensor
 @kernel("vdot")
 def vdot(self, other):
     return dot(jnp.conj(self), other)
 
 
+# aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor
 @kernel("addmm")
 def addmm(self, mat1, mat2, *, beta=1, alpha=1):
     require_same_dtype("addmm", self, mat1, mat2)
     return blend(self, contract(mat1, mat2, _MM), beta, alpha)
 
 
+# aten::baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor
 @kernel("baddbmm")
 def baddbmm(self, batch1, batch2, *, beta=1, alpha=1):
     require_same_dtype("baddbmm", self, batch1, batch2)
     return blend(self, contract(batch1, batch2, _BMM), beta, alpha)
 
 
+# aten::addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor
 @kernel("addbmm")
 def addbmm(self, batch1, batch2, *, beta=1, alpha=1):
     require_same_dtype("addbmm", self, batch1, batch2)
     return blend(self, contract(batch1, batch2, _ADDBMM), beta, alpha)
 
 
+# aten::addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor
 @kernel("addmv")
 def addmv(self, mat, vec, *, beta=1, alpha=1):
     require_same_dtype("addmv", self, mat, vec)
     return blend(self, contract(mat, vec, _MM), beta, alpha)
 
 
+# aten::addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor
 @kernel("addr")
 def addr(self, vec1, vec2, *, beta=1, alpha=1):
     # unlike its kin, a pointwise op: it promotes, and takes bool
@@ -117,6 +127,8 @@ def addr(self, vec1, vec2, *, beta=1, alpha=1):
     return blend(self, cast(vec1, compute) * cast(vec2, compute), beta, alpha)
 
 
+# aten::_addmm_activation(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1,
+#     bool use_gelu=False) -> Tensor
 @kernel("_addmm_activation")
 def addmm_activation(self, mat1, mat2, *, beta=1, alpha=1, use_gelu=False):
     require_same_dtype("_addmm_activation", self, mat1, mat2)
@@ -128,33 +140,41 @@ def addmm_activation(self, mat1, mat2, *, beta=1, alpha=1, use_gelu=False):
 # The forms with `out_dtype` return the accumulated product unrounded; ATen has them for CUDA.
 
 
+# aten::mm.dtype(Tensor self, Tensor mat2, ScalarType out_dtype) -> Tensor
 @kernel("mm.dtype")
 def mm_dtype(self, mat2, out_dtype):
     require_same_dtype("mm", self, mat2)
     return cast(contract(self, mat2, _MM), out_dtype)
 
 
+# aten::bmm.dtype(Tensor self, Tensor mat2, ScalarType out_dtype) -> Tensor
 @kernel("bmm.dtype")
 def bmm_dtype(self, mat2, out_dtype):
     require_same_dtype("bmm", self, mat2)
     return cast(contract(self, mat2, _BMM), out_dtype)
 
 
+# aten::addmm.dtype(Tensor self, Tensor mat1, Tensor mat2, ScalarType out_dtype, *, Scalar beta=1,
+#     Scalar alpha=1) -> Tensor
 @kernel("addmm.dtype")
 def addmm_dtype(self, mat1, mat2, out_dtype, *, beta=1, alpha=1):
     return blend(cast(self, out_dtype), contract(mat1, mat2, _MM), beta, alpha)
 
 
+# aten::baddbmm.dtype(Tensor self, Tensor batch1, Tensor batch2, ScalarType out_dtype, *, Scalar beta=1,
+#     Scalar alpha=1) -> Tensor
 @kernel("baddbmm.dtype")
 def baddbmm_dtype(self, batch1, batch2, out_dtype, *, beta=1, alpha=1):
     return blend(cast(self, out_dtype), contract(batch1, batch2, _BMM), beta, alpha)
 
 
+# aten::_int_mm(Tensor self, Tensor mat2) -> Tensor
 @kernel("_int_mm")
 def int_mm(self, mat2):
     return lax.dot_general(self, mat2, _MM, preferred_element_type=jnp.int32)
 
 
+# aten::_weight_int8pack_mm(Tensor self, Tensor mat2, Tensor scales) -> Tensor
 @kernel("_weight_int8pack_mm")
 def weight_int8pack_mm(self, mat2, scales):
     compute = compute_type(self.dtype)
@@ -162,6 +182,8 @@ def weight_int8pack_mm(self, mat2, scales):
     return cast(product * cast(scales, compute), self.dtype)
 
 
+# aten::_scaled_mm(Tensor self, Tensor mat2, Tensor scale_a, Tensor scale_b, Tensor? bias=None,
+#     Tensor? scale_result=None, ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor
 @kernel("_scaled_mm")
 def scaled_mm(self, mat2, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False):
     """Product of float8 matrices with one scale a tensor or a row. `use_fast_accum` is about hardware only."""
@@ -174,6 +196,8 @@ def scaled_mm(self, mat2, scale_a, scale_b, bias=None, scale_result=None, out_dt
     return convert(product, dtype)  # a float8 without infinity saturates
 
 
+# aten::_grouped_mm(Tensor self, Tensor mat2, Tensor? offs=None, Tensor? bias=None,
+#     ScalarType? out_dtype=None) -> Tensor
 @kernel("_grouped_mm")
 def grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
     """A product for each group. A 2-d operand holds the groups side by side, with ends `offs`, along the rows of
@@ -194,6 +218,7 @@ def grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
     return cast(product, out_dtype or self.dtype)
 
 
+# aten::linear_backward(Tensor self, Tensor grad_output, Tensor weight, bool[3] output_mask) -> (Tensor, Tensor, Tensor)
 @kernel("linear_backward")
 def linear_backward(self, grad_output, weight, output_mask):
     """Gradients of `linear` to its input, weight and bias. ATen has it for nested tensors and MPS only."""
@@ -206,6 +231,7 @@ def linear_backward(self, grad_output, weight, output_mask):
     )
 
 
+# aten::matmul_backward(Tensor grad, Tensor self, Tensor other, bool[2] mask) -> (Tensor, Tensor)
 @kernel("matmul_backward")
 def matmul_backward(grad, self, other, mask):
     """Gradients of `matmul` to its operands. ATen has it for nested tensors and MPS only."""
@@ -216,6 +242,8 @@ def matmul_backward(grad, self, other, mask):
     return tuple(g if on else None for g, on in zip(gradients, mask, strict=True))
 
 
+# aten::_trilinear(Tensor i1, Tensor i2, Tensor i3, int[] expand1, int[] expand2, int[] expand3, int[] sumdim,
+#     int unroll_dim=1) -> Tensor
 @kernel("_trilinear")
 def trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
     """`(i1 * i2 * i3).sum(sumdim)` after unsqueezing each at the dims `expand`. `unroll_dim` says only how to loop."""

@@ -17,7 +17,6 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .extrema import reduce_max
 from .products import sum_of_last, sum_of_products
 from .promotion import cast, compute_type
 
@@ -65,7 +64,7 @@ def _saved(x: jax.Array, mean: jax.Array, rstd: jax.Array, dims: Dims) -> tuple[
     return saved(x, mean, rstd)
 
 
-def _widen(*arrays: jax.Array | None, like: jax.Array) -> list[Any]:
+def widen(*arrays: jax.Array | None, like: jax.Array) -> list[Any]:
     """The arrays in the dtype that `like` is computed in."""
     dtype = compute_type(like.dtype)
     return [None if a is None else cast(a, dtype) for a in arrays]
@@ -88,7 +87,7 @@ def _batch_dims(x: jax.Array) -> Dims:
 
 
 def _batch_norm_apply(input, weight, bias, mean, invstd):
-    x, weight, bias, mean, invstd = _widen(input, weight, bias, mean, invstd, like=input)
+    x, weight, bias, mean, invstd = widen(input, weight, bias, mean, invstd, like=input)
     scale = invstd if weight is None else invstd * weight
     mean, scale, bias = (_per_channel(p, x.ndim) for p in (mean, scale, bias))
     return cast(_affine((x - mean) * scale, None, bias), input.dtype)
@@ -106,7 +105,7 @@ def _batch_norm(input, weight, bias, running_mean, running_var, training, moment
     for name, p in (("weight", weight), ("bias", bias), ("running_mean", running_mean), ("running_var", running_var)):
         if p is not None and p.size != input.shape[1]:
             raise RuntimeError(f"{name} should contain {input.shape[1]} elements not {p.size}")
-    (x,) = _widen(input, like=input)
+    (x,) = widen(input, like=input)
     eps = cast(eps, x.dtype)
     dtype = statistics_dtype(input, weight, bias, running_mean, running_var)
     if not training:
@@ -133,21 +132,30 @@ def _batch_norm(input, weight, bias, running_mean, running_var, training, moment
     )
 
 
+# aten::native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var,
+#     bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)
 @kernel("native_batch_norm")
 def native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps):
     return _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[:3]
 
 
+# aten::_native_batch_norm_legit_functional(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean,
+#     Tensor running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor running_mean_out,
+#     Tensor running_var_out)
 @kernel("_native_batch_norm_legit_functional")
 def native_batch_norm_legit_functional(input, weight, bias, running_mean, running_var, training, momentum, eps):
     return _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
 
 
+# aten::_native_batch_norm_legit.no_stats(Tensor input, Tensor? weight, Tensor? bias, bool training, float momentum,
+#     float eps) -> (Tensor, Tensor, Tensor)
 @kernel("_native_batch_norm_legit.no_stats")
 def native_batch_norm_no_stats(input, weight, bias, training, momentum, eps):
     return _batch_norm(input, weight, bias, None, None, training, momentum, eps)[:3]
 
 
+# aten::_native_batch_norm_legit_no_training(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean,
+#     Tensor running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor)
 @kernel("_native_batch_norm_legit_no_training")
 def native_batch_norm_no_training(input, weight, bias, running_mean, running_var, momentum, eps):
     return _batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)[:3]
@@ -158,17 +166,24 @@ def _reserve() -> jax.Array:
     return jnp.zeros((0,), jnp.uint8)
 
 
+# aten::_batch_norm_no_update(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var,
+#     float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor)
 @kernel("_batch_norm_no_update")
 def batch_norm_no_update(input, weight, bias, running_mean, running_var, momentum, eps):
     return *_batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)[:3], _reserve()
 
 
+# aten::_batch_norm_with_update_functional(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean,
+#     Tensor running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor running_mean_out,
+#     Tensor running_var_out)
 @kernel("_batch_norm_with_update_functional")
 def batch_norm_with_update_functional(input, weight, bias, running_mean, running_var, momentum, eps):
     out, mean, invstd, *running = _batch_norm(input, weight, bias, running_mean, running_var, True, momentum, eps)
     return out, mean, invstd, _reserve(), *running
 
 
+# aten::cudnn_batch_norm(Tensor input, Tensor weight, Tensor? bias, Tensor? running_mean, Tensor? running_var,
+#     bool training, float exponential_average_factor, float epsilon) -> (Tensor, Tensor, Tensor, Tensor)
 @kernel("cudnn_batch_norm")
 def cudnn_batch_norm(input, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon):
     results = native_batch_norm(
@@ -177,6 +192,8 @@ def cudnn_batch_norm(input, weight, bias, running_mean, running_var, training, e
     return *results, _reserve()
 
 
+# aten::miopen_batch_norm(Tensor input, Tensor weight, Tensor? bias, Tensor? running_mean, Tensor? running_var,
+#     bool training, float exponential_average_factor, float epsilon) -> (Tensor, Tensor, Tensor)
 @kernel("miopen_batch_norm")
 def miopen_batch_norm(input, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon):
     return native_batch_norm(
@@ -184,23 +201,28 @@ def miopen_batch_norm(input, weight, bias, running_mean, running_var, training, 
     )
 
 
+# aten::batch_norm_update_stats(Tensor input, Tensor? running_mean, Tensor? running_var, float momentum) -> (Tensor,
+#     Tensor)
 @kernel("batch_norm_update_stats")
 def batch_norm_update_stats(input, running_mean, running_var, momentum):
     """Mean and biased variance of each channel."""
     dtype = statistics_dtype(input, running_mean, running_var)
-    (x,) = _widen(input, like=input)
+    (x,) = widen(input, like=input)
     return tuple(cast(s.reshape(-1), dtype) for s in _moments(x, _batch_dims(x)))
 
 
+# aten::native_batch_norm_backward(Tensor grad_out, Tensor input, Tensor? weight, Tensor? running_mean,
+#     Tensor? running_var, Tensor? save_mean, Tensor? save_invstd, bool train, float eps,
+#     bool[3] output_mask) -> (Tensor, Tensor, Tensor)
 @kernel("native_batch_norm_backward")
 def native_batch_norm_backward(
     grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask
 ):
-    grad, x, scale = _widen(grad_out, input, weight, like=input)
+    grad, x, scale = widen(grad_out, input, weight, like=input)
     dims = _batch_dims(x)
     scale = 1 if scale is None else _per_channel(scale, x.ndim)
     mean, invstd = (save_mean, save_invstd) if train else (running_mean, running_var)
-    mean, invstd = (_per_channel(s, x.ndim) for s in _widen(mean, invstd, like=input))
+    mean, invstd = (_per_channel(s, x.ndim) for s in widen(mean, invstd, like=input))
     if train:
         mean, invstd = _saved(x, mean, invstd, dims)
     else:
@@ -219,6 +241,9 @@ def native_batch_norm_backward(
     )
 
 
+# aten::batch_norm_backward(Tensor grad_out, Tensor input, Tensor weight, Tensor? running_mean, Tensor? running_var,
+#     Tensor? save_mean, Tensor? save_var, bool update, float eps, bool[3] output_mask, Tensor reserve) -> (Tensor,
+#     Tensor, Tensor)
 @kernel("batch_norm_backward")
 def batch_norm_backward(
     grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask, reserve
@@ -228,6 +253,9 @@ def batch_norm_backward(
     )
 
 
+# aten::cudnn_batch_norm_backward(Tensor input, Tensor grad_output, Tensor weight, Tensor? running_mean,
+#     Tensor? running_var, Tensor? save_mean, Tensor? save_var, float epsilon, Tensor reserveSpace) -> (Tensor, Tensor,
+#     Tensor)
 @kernel("cudnn_batch_norm_backward")
 def cudnn_batch_norm_backward(
     input, grad_output, weight, running_mean, running_var, save_mean, save_var, epsilon, reserveSpace=None
@@ -237,6 +265,8 @@ def cudnn_batch_norm_backward(
     )
 
 
+# aten::miopen_batch_norm_backward(Tensor input, Tensor grad_output, Tensor weight, Tensor? running_mean,
+#     Tensor? running_var, Tensor? save_mean, Tensor? save_var, float epsilon) -> (Tensor, Tensor, Tensor)
 kernel("miopen_batch_norm_backward")(cudnn_batch_norm_backward)
 
 
@@ -258,9 +288,11 @@ def _row_moments(x: jax.Array, dims: Dims) -> tuple[jax.Array, jax.Array]:
     return mean, sum_of_last((x - mean) ** 2, dims) / size
 
 
+# aten::native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor,
+#     Tensor, Tensor)
 @kernel("native_layer_norm")
 def native_layer_norm(input, normalized_shape, weight, bias, eps):
-    x, scale, shift = _widen(input, weight, bias, like=input)
+    x, scale, shift = widen(input, weight, bias, like=input)
     mean, var = _row_moments(x, _last_dims(x, normalized_shape))
     rstd = lax.rsqrt(var + cast(eps, x.dtype))
     out = _affine((x - mean) * rstd, scale, shift)
@@ -274,9 +306,11 @@ def _row_weights(scale: jax.Array | None, x: jax.Array, rows: Dims) -> tuple[jax
     return lax.expand_dims(weights, rows), np.asarray(weights.size, x.dtype)
 
 
+# aten::native_layer_norm_backward(Tensor grad_out, Tensor input, SymInt[] normalized_shape, Tensor mean, Tensor rstd,
+#     Tensor? weight, Tensor? bias, bool[3] output_mask) -> (Tensor, Tensor, Tensor)
 @kernel("native_layer_norm_backward")
 def native_layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask):
-    grad, x, scale, mean, rstd = _widen(grad_out, input, weight, mean, rstd, like=input)
+    grad, x, scale, mean, rstd = widen(grad_out, input, weight, mean, rstd, like=input)
     dims, rows = _last_dims(x, normalized_shape), _first_dims(x, normalized_shape)
     mean, rstd = _saved(x, mean, rstd, dims)
     weights, size = _row_weights(scale, x, rows)
@@ -291,9 +325,11 @@ def native_layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, we
     )
 
 
+# aten::_fused_rms_norm_backward(Tensor grad_out, Tensor input, int[] normalized_shape, Tensor rstd, Tensor? weight,
+#     bool[2] output_mask) -> (Tensor, Tensor)
 @kernel("_fused_rms_norm_backward")
 def fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_mask):
-    grad, x, scale, rstd = _widen(grad_out, input, weight, rstd, like=input)
+    grad, x, scale, rstd = widen(grad_out, input, weight, rstd, like=input)
     dims, rows = _last_dims(x, normalized_shape), _first_dims(x, normalized_shape)
     weights, size = _row_weights(scale, x, rows)
     product = grad * x
@@ -336,9 +372,11 @@ def _group_moments(x: jax.Array, group: int) -> tuple[jax.Array, jax.Array]:
     return mean + rest, squares - rest * rest
 
 
+# aten::native_group_norm(Tensor input, Tensor? weight, Tensor? bias, SymInt N, SymInt C, SymInt HxW, int group,
+#     float eps) -> (Tensor, Tensor, Tensor)
 @kernel("native_group_norm")
 def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
-    x, scale, shift = _widen(input, weight, bias, like=input)
+    x, scale, shift = widen(input, weight, bias, like=input)
     mean, var = _group_moments(x, group)
     rstd = lax.rsqrt(var + cast(eps, x.dtype))
     of_mean, factor = _of_channels(mean, x), _of_channels(rstd, x)
@@ -348,9 +386,11 @@ def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
     return cast(out, input.dtype), cast(mean, dtype), cast(rstd, dtype)
 
 
+# aten::native_group_norm_backward(Tensor grad_out, Tensor input, Tensor mean, Tensor rstd, Tensor? weight, SymInt N,
+#     SymInt C, SymInt HxW, int group, bool[3] output_mask) -> (Tensor, Tensor, Tensor)
 @kernel("native_group_norm_backward")
 def native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask):
-    grad, x, scale, mean, rstd = _widen(grad_out, input, weight, mean, rstd, like=input)
+    grad, x, scale, mean, rstd = widen(grad_out, input, weight, mean, rstd, like=input)
     grad = grad.reshape(x.shape)
     of_mean, of_rstd = (_of_channels(s.reshape(N, group), x) for s in (mean, rstd))
     inner = tuple(range(2, x.ndim))
@@ -370,48 +410,3 @@ def native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, g
         cast(jnp.sum(along, 0), dtype) if output_mask[1] else None,
         cast(jnp.sum(total, 0), dtype) if output_mask[2] else None,
     )
-
-
-# Normalization of weights
-
-
-def _norm_except(v: jax.Array, dim: int) -> jax.Array:
-    dims = tuple(d for d in range(v.ndim) if d != dim % v.ndim)
-    return jnp.sqrt(jnp.sum(v * v, dims, keepdims=True))
-
-
-@kernel("_weight_norm_interface")
-def weight_norm_interface(v, g, dim=0):
-    wide, scale = _widen(v, g, like=v)
-    norm = _norm_except(wide, dim)
-    return cast(wide * (scale / norm), v.dtype), lax.stop_gradient(norm)
-
-
-@kernel("_weight_norm_interface_backward")
-def weight_norm_interface_backward(grad_w, saved_v, saved_g, saved_norms, dim):
-    grad, v, g, norm = _widen(grad_w, saved_v, saved_g, saved_norms, like=saved_v)
-    dims = tuple(d for d in range(v.ndim) if d != dim % v.ndim)
-    along = jnp.sum(grad * v, dims, keepdims=True) / norm
-    return cast((g / norm) * (grad - v * (along / norm)), saved_v.dtype), cast(along, saved_g.dtype)
-
-
-def _p_norm(x: jax.Array, p: float, dims: Dims) -> jax.Array:
-    """The p-norm over `dims`, kept, with gradient 0 where it is 0."""
-    size = jnp.abs(x)
-    if p == math.inf:
-        return jnp.maximum(lax.expand_dims(reduce_max(size, dims), dims), 0)
-    if p == 0:
-        return jnp.sum(cast(size != 0, size.dtype), dims, keepdims=True)
-    if p == 1:
-        return jnp.sum(size, dims, keepdims=True)
-    powers = jnp.sum(jnp.where(size == 0, 0, jnp.where(size == 0, 1, size) ** p), dims, keepdims=True)
-    return jnp.where(powers == 0, 0, jnp.where(powers == 0, 1, powers) ** (1 / p))
-
-
-@kernel("renorm", static=("p",))
-def renorm(self, p, dim, maxnorm):
-    (x,) = _widen(self, like=self)
-    norm = _p_norm(x, float(p), tuple(d for d in range(x.ndim) if d != dim % x.ndim))
-    limit = cast(maxnorm, norm.dtype)
-    factor = jnp.where(norm > limit, limit / (norm + np.asarray(1e-7, norm.dtype)), 1)
-    return cast(x * cast(factor, x.dtype), self.dtype)

@@ -93,11 +93,15 @@ def vector_norm(x: jax.Array, p: float | None, dim, keepdim: bool, dtype: np.dty
     return out if keepdim else lax.squeeze(out, axes)
 
 
+# aten::linalg_vector_norm(Tensor self, Scalar ord=2, int[1]? dim=None, bool keepdim=False, *,
+#     ScalarType? dtype=None) -> Tensor
 @kernel("linalg_vector_norm", static=("ord",))
 def linalg_vector_norm(self, ord=2, dim=None, keepdim=False, dtype=None):
     return vector_norm(self, ord, dim, keepdim, dtype)
 
 
+# aten::linalg__powsum(Tensor self, Scalar ord=2, int[1]? dim=None, bool keepdim=False, *,
+#     ScalarType? dtype=None) -> Tensor
 @kernel("linalg__powsum", static=("ord",))
 def linalg_powsum(self, ord=2, dim=None, keepdim=False, dtype=None):
     x = self if dtype is None else cast(self, dtype)
@@ -106,16 +110,21 @@ def linalg_powsum(self, ord=2, dim=None, keepdim=False, dtype=None):
     return out if keepdim else lax.squeeze(out, axes)
 
 
+# aten::norm.Scalar(Tensor self, Scalar p=2) -> Tensor
+# aten::norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor
 @kernel("norm.Scalar", "norm.ScalarOpt_dtype", static=("p",))
 def norm(self, p=2, dtype=None):
     return vector_norm(self, p, None, False, dtype)
 
 
+# aten::norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor
+# aten::norm.ScalarOpt_dim_dtype(Tensor self, Scalar? p, int[1] dim, bool keepdim, *, ScalarType dtype) -> Tensor
 @kernel("norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", static=("p",))
 def norm_dim(self, p, dim, keepdim=False, dtype=None):
     return vector_norm(self, p, dim, keepdim, dtype)
 
 
+# aten::dist(Tensor self, Tensor other, Scalar p=2) -> Tensor
 @kernel("dist", static=("p",))
 def dist(self, other, p=2):
     return vector_norm(sub(self, other), p, None, False, None)

@@ -26,6 +26,7 @@ def _require_integers(name: str, x: jax.Array) -> None:
         raise NotImplementedError(f"{name} is not implemented for {x.dtype}")
 
 
+# aten::_convert_indices_from_coo_to_csr(Tensor self, int size, *, bool out_int32=False) -> Tensor
 @kernel("_convert_indices_from_coo_to_csr")
 def coo_to_csr(self, size, *, out_int32=False):
     """The number of row indices, which are sorted, below each of 0, ..., size."""
@@ -36,6 +37,8 @@ def coo_to_csr(self, size, *, out_int32=False):
     return cast(binary_search(rows, lax.iota(np.int64, size + 1), False), "int32" if out_int32 else "int64")
 
 
+# aten::_convert_indices_from_csr_to_coo(Tensor crow_indices, Tensor col_indices, *, bool out_int32=False,
+#     bool transpose=False) -> Tensor
 @kernel("_convert_indices_from_csr_to_coo")
 def csr_to_coo(crow_indices, col_indices, *, out_int32=False, transpose=False):
     """The coordinates of all elements, one in each column: of the batch, row, column (column, row if transposed)."""
@@ -53,6 +56,8 @@ def csr_to_coo(crow_indices, col_indices, *, out_int32=False, transpose=False):
     return jnp.stack([lax.reshape(cast(x, dtype), (x.size,)) for x in (*batch, *pair)])
 
 
+# aten::_validate_compressed_sparse_indices(bool is_crow, Tensor compressed_idx, Tensor plain_idx, int cdim, int dim,
+#     int nnz) -> ()
 @kernel("_validate_compressed_sparse_indices")
 def validate_compressed_sparse_indices(is_crow, compressed_idx, plain_idx, cdim, dim, nnz):
     """Requires what holds of compressed indices and of the plain indices that belong to them."""
@@ -102,6 +107,8 @@ def _only(name: str, offsets: Sequence[jax.Array], *others: Sequence[int]) -> ja
     return cast(offsets[0], "int64")
 
 
+# aten::_jagged_to_padded_dense_forward(Tensor values, Tensor[] offsets, SymInt[] max_lengths,
+#     float padding_value=0.) -> Tensor
 @kernel("_jagged_to_padded_dense_forward", static=("padding_value",))
 def jagged_to_padded_dense(values, offsets, max_lengths, padding_value=0.0):
     """(total, *) to (rows, max_length, *): short rows are padded, long ones cut off."""
@@ -118,6 +125,7 @@ def _total_is_unknown(dense, offsets, total_L=None) -> bool:  # the schema's nam
     return total_L is None
 
 
+# aten::_padded_dense_to_jagged_forward(Tensor dense, Tensor[] offsets, SymInt? total_L=None) -> Tensor
 @kernel("_padded_dense_to_jagged_forward", eager=_total_is_unknown)
 def padded_dense_to_jagged(dense, offsets, total_L=None):  # the schema's name
     """(rows, max_length, *) to (total, *), of each row as many as its offsets say."""

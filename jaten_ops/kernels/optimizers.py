@@ -89,10 +89,33 @@ def _adam(decoupled: bool) -> Callable[..., tuple[list[jax.Array], ...]]:
     return adam
 
 
+# aten::_fused_adam(Tensor[] self, Tensor[] grads, Tensor[] exp_avgs, Tensor[] exp_avg_sqs, Tensor[] max_exp_avg_sqs,
+#     Tensor[] state_steps, *, float lr, float beta1, float beta2, float weight_decay, float eps, bool amsgrad,
+#     bool maximize, Tensor? grad_scale=None, Tensor? found_inf=None) -> (Tensor[] self_out, Tensor[] grads_out,
+#     Tensor[] exp_avgs_out, Tensor[] exp_avg_sqs_out, Tensor[] max_exp_avg_sqs_out)
+# aten::_fused_adam.tensor_lr(Tensor[] self, Tensor[] grads, Tensor[] exp_avgs, Tensor[] exp_avg_sqs,
+#     Tensor[] max_exp_avg_sqs, Tensor[] state_steps, *, Tensor lr, float beta1, float beta2, float weight_decay,
+#     float eps, bool amsgrad, bool maximize, Tensor? grad_scale=None, Tensor? found_inf=None) -> (Tensor[] self_out,
+#     Tensor[] grads_out, Tensor[] exp_avgs_out, Tensor[] exp_avg_sqs_out, Tensor[] max_exp_avg_sqs_out)
 kernel("_fused_adam", "_fused_adam.tensor_lr")(_adam(decoupled=False))
+# aten::_fused_adamw(Tensor[] self, Tensor[] grads, Tensor[] exp_avgs, Tensor[] exp_avg_sqs, Tensor[] max_exp_avg_sqs,
+#     Tensor[] state_steps, *, float lr, float beta1, float beta2, float weight_decay, float eps, bool amsgrad,
+#     bool maximize, Tensor? grad_scale=None, Tensor? found_inf=None) -> (Tensor[] self_out, Tensor[] grads_out,
+#     Tensor[] exp_avgs_out, Tensor[] exp_avg_sqs_out, Tensor[] max_exp_avg_sqs_out)
+# aten::_fused_adamw.tensor_lr(Tensor[] self, Tensor[] grads, Tensor[] exp_avgs, Tensor[] exp_avg_sqs,
+#     Tensor[] max_exp_avg_sqs, Tensor[] state_steps, *, Tensor lr, float beta1, float beta2, float weight_decay,
+#     float eps, bool amsgrad, bool maximize, Tensor? grad_scale=None, Tensor? found_inf=None) -> (Tensor[] self_out,
+#     Tensor[] grads_out, Tensor[] exp_avgs_out, Tensor[] exp_avg_sqs_out, Tensor[] max_exp_avg_sqs_out)
 kernel("_fused_adamw", "_fused_adamw.tensor_lr")(_adam(decoupled=True))
 
 
+# aten::_fused_sgd(Tensor[] self, Tensor[] grads, Tensor[] momentum_buffer_list, *, float weight_decay, float momentum,
+#     float lr, float dampening, bool nesterov, bool maximize, bool is_first_step, Tensor? grad_scale=None,
+#     Tensor? found_inf=None) -> (Tensor[] self_out, Tensor[] grads_out, Tensor[] momentum_buffer_list_out)
+# aten::_fused_sgd.tensor_lr(Tensor[] self, Tensor[] grads, Tensor[] momentum_buffer_list, *, float weight_decay,
+#     float momentum, Tensor lr, float dampening, bool nesterov, bool maximize, bool is_first_step,
+#     Tensor? grad_scale=None, Tensor? found_inf=None) -> (Tensor[] self_out, Tensor[] grads_out,
+#     Tensor[] momentum_buffer_list_out)
 @kernel("_fused_sgd", "_fused_sgd.tensor_lr")
 def _fused_sgd(
     self, grads, momentum_buffer_list,
@@ -122,11 +145,18 @@ def _adagrad(self, grads, state_sums, state_steps, lr, lr_decay, weight_decay, e
     return _update_all(update, self, grads, (state_sums,), state_steps, grad_scale, found_inf)
 
 
+# aten::_fused_adagrad(Tensor[] self, Tensor[] grads, Tensor[] state_sums, Tensor[] state_steps, *, float lr,
+#     float lr_decay, float weight_decay, float eps, bool maximize, Tensor? grad_scale=None,
+#     Tensor? found_inf=None) -> (Tensor[] self_out, Tensor[] grads_out, Tensor[] state_sums_out,
+#     Tensor[] state_steps_out)
 @kernel("_fused_adagrad")
 def _fused_adagrad(self, grads, state_sums, state_steps, **options):
     return (*_adagrad(self, grads, state_sums, state_steps, **options), [lax.copy_p.bind(s) for s in state_steps])
 
 
+# aten::_fused_adagrad.tensor_lr(Tensor[] self, Tensor[] grads, Tensor[] state_sums, Tensor[] state_steps, *, Tensor lr,
+#     float lr_decay, float weight_decay, float eps, bool maximize, Tensor? grad_scale=None,
+#     Tensor? found_inf=None) -> (Tensor[] self_out, Tensor[] grads_out, Tensor[] state_sums_out)
 @kernel("_fused_adagrad.tensor_lr")
 def _fused_adagrad_tensor_lr(self, grads, state_sums, state_steps, **options):
     return _adagrad(self, grads, state_sums, state_steps, **options)
@@ -135,6 +165,8 @@ def _fused_adagrad_tensor_lr(self, grads, state_sums, state_steps, **options):
 # --- gradient scaling -----------------------------------------------------------------------------------------------
 
 
+# aten::_amp_foreach_non_finite_check_and_unscale(Tensor[] self, Tensor found_inf,
+#     Tensor inv_scale) -> (Tensor[] self_out, Tensor found_inf_out)
 @kernel("_amp_foreach_non_finite_check_and_unscale")
 def _amp_foreach_non_finite_check_and_unscale(self, found_inf, inv_scale):
     for x in self:
@@ -144,6 +176,8 @@ def _amp_foreach_non_finite_check_and_unscale(self, found_inf, inv_scale):
     ], found_inf
 
 
+# aten::_amp_update_scale(Tensor self, Tensor growth_tracker, Tensor found_inf, float scale_growth_factor,
+#     float scale_backoff_factor, int growth_interval) -> (Tensor, Tensor growth_tracker_out)
 @kernel("_amp_update_scale")
 def _amp_update_scale(self, growth_tracker, found_inf, scale_growth_factor, scale_backoff_factor, growth_interval):
     failed = cast(found_inf, bool)

@@ -13,6 +13,7 @@ from .conversion import scalar
 from .promotion import cast, compute_type
 
 
+# aten::constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor
 @kernel("constant_pad_nd")
 def constant_pad_nd(self, pad, value=0):
     return lax.pad(self, scalar(value, self.dtype), [(low, high, 0) for low, high in _sides(pad, self.ndim)])
@@ -57,6 +58,15 @@ def _padded(x: jax.Array, padding: Sequence[int], border: _Border) -> jax.Array:
     return x
 
 
+# aten::{reflection_pad1d, replication_pad1d}(Tensor self, SymInt[2] padding) -> Tensor
+# aten::{reflection_pad2d, replication_pad2d}(Tensor self, SymInt[4] padding) -> Tensor
+# aten::{reflection_pad3d, replication_pad3d}(Tensor self, SymInt[6] padding) -> Tensor
+# aten::{reflection_pad1d_backward, replication_pad1d_backward}(Tensor grad_output, Tensor self,
+#     SymInt[2] padding) -> Tensor
+# aten::{reflection_pad2d_backward, replication_pad2d_backward}(Tensor grad_output, Tensor self,
+#     SymInt[4] padding) -> Tensor
+# aten::{reflection_pad3d_backward, replication_pad3d_backward}(Tensor grad_output, Tensor self,
+#     SymInt[6] padding) -> Tensor
 def _register(overload: str, border: _Border) -> None:
     def forward(self, padding):
         return _padded(self, padding, border)

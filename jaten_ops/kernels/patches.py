@@ -27,6 +27,7 @@ def columns(x: jax.Array, kernel_size: Ints, dilation: Ints, padding: Ints, stri
     return x.reshape(*x.shape[:2], prod(x.shape[2 : 2 + n]), prod(x.shape[2 + n :]))
 
 
+# aten::im2col(Tensor self, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride) -> Tensor
 @kernel("im2col")
 def im2col(self, kernel_size, dilation, padding, stride):
     x = self if self.ndim == 4 else self[None]
@@ -35,6 +36,8 @@ def im2col(self, kernel_size, dilation, padding, stride):
     return out if self.ndim == 4 else out[0]
 
 
+# aten::col2im(Tensor self, SymInt[2] output_size, int[2] kernel_size, int[2] dilation, int[2] padding,
+#     int[2] stride) -> Tensor
 @kernel("col2im")
 def col2im(self, output_size, kernel_size, dilation, padding, stride):
     kernel_size, dilation, padding, stride = (expand(v, 2) for v in (kernel_size, dilation, padding, stride))

@@ -53,12 +53,14 @@ def _derive(key: jax.Array, step: jax.Array) -> jax.Array:
     return jnp.stack([_join(a, b), _join(c, d)], -1)
 
 
+# aten::_philox_key_split(Tensor key, int num_splits) -> Tensor
 @kernel("_philox_key_split")
 def philox_key_split(key, num_splits):
     steps = lax.iota(np.uint64, num_splits).reshape(num_splits, *[1] * (key.ndim - 1))
     return _derive(key, steps)
 
 
+# aten::_philox_key_fold_in(Tensor key, int data) -> Tensor
 @kernel("_philox_key_fold_in")
 def philox_key_fold_in(key, data):
     return _derive(key, np.uint64(data % 2**64))
@@ -88,6 +90,7 @@ def _arranged(values: list[jax.Array], x: jax.Array) -> jax.Array:
     return flat[:, : x.size // max(stacked.shape[0], 1)].reshape(x.shape)
 
 
+# aten::_philox_uniform(Tensor self, Tensor key, float low=0., float high=1.) -> Tensor
 @kernel("_philox_uniform", static=("low", "high"))
 def philox_uniform(self, key, low=0.0, high=1.0):
     dtype, double = self.dtype, self.dtype == np.float64
@@ -110,6 +113,7 @@ def _unit(high: jax.Array, low: jax.Array | None, dtype: np.dtype) -> jax.Array:
     return cast(high, dtype) * np.array(step, dtype) + fine
 
 
+# aten::_philox_normal(Tensor self, Tensor key, float mean=0., float std=1.) -> Tensor
 @kernel("_philox_normal")
 def philox_normal(self, key, mean=0.0, std=1.0):
     """By Box and Muller."""

@@ -141,5 +141,20 @@ def _polynomial_kernel(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]
     return polynomial
 
 
+# aten::{special_chebyshev_polynomial_t, special_chebyshev_polynomial_u, special_chebyshev_polynomial_v,
+#     special_chebyshev_polynomial_w, special_shifted_chebyshev_polynomial_t, special_shifted_chebyshev_polynomial_u,
+#     special_shifted_chebyshev_polynomial_v, special_shifted_chebyshev_polynomial_w, special_hermite_polynomial_h,
+#     special_hermite_polynomial_he, special_laguerre_polynomial_l, special_legendre_polynomial_p}(Tensor x,
+#     Tensor n) -> Tensor
+# aten::{special_chebyshev_polynomial_t, special_chebyshev_polynomial_u, special_chebyshev_polynomial_v,
+#     special_chebyshev_polynomial_w, special_shifted_chebyshev_polynomial_t, special_shifted_chebyshev_polynomial_u,
+#     special_shifted_chebyshev_polynomial_v, special_shifted_chebyshev_polynomial_w, special_hermite_polynomial_h,
+#     special_hermite_polynomial_he, special_laguerre_polynomial_l, special_legendre_polynomial_p}.n_scalar(Tensor x,
+#     Scalar n) -> Tensor
+# aten::{special_chebyshev_polynomial_t, special_chebyshev_polynomial_u, special_chebyshev_polynomial_v,
+#     special_chebyshev_polynomial_w, special_shifted_chebyshev_polynomial_t, special_shifted_chebyshev_polynomial_u,
+#     special_shifted_chebyshev_polynomial_v, special_shifted_chebyshev_polynomial_w, special_hermite_polynomial_h,
+#     special_hermite_polynomial_he, special_laguerre_polynomial_l, special_legendre_polynomial_p}.x_scalar(Scalar x,
+#     Tensor n) -> Tensor
 for _name, _fn in _POLYNOMIALS.items():
     kernel(_name, f"{_name}.n_scalar", f"{_name}.x_scalar")(_polynomial_kernel(_fn))

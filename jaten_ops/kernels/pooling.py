@@ -148,6 +148,22 @@ def _indexed_pool_backward(n: int, grad_output, self, *args):
     return _scatter_add(n, self, grad_output, args[-1])
 
 
+# aten::max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1,
+#     bool ceil_mode=False) -> (Tensor, Tensor)
+# aten::max_pool3d_with_indices(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1,
+#     bool ceil_mode=False) -> (Tensor, Tensor)
+# aten::max_pool2d_with_indices_backward(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] stride,
+#     int[2] padding, int[2] dilation, bool ceil_mode, Tensor indices) -> Tensor
+# aten::max_pool3d_with_indices_backward(Tensor grad_output, Tensor self, int[3] kernel_size, int[3] stride,
+#     int[3] padding, int[3] dilation, bool ceil_mode, Tensor indices) -> Tensor
+# aten::adaptive_max_pool2d(Tensor self, int[2] output_size) -> (Tensor, Tensor)
+# aten::adaptive_max_pool3d(Tensor self, int[3] output_size) -> (Tensor, Tensor)
+# aten::{adaptive_max_pool2d_backward, adaptive_max_pool3d_backward}(Tensor grad_output, Tensor self,
+#     Tensor indices) -> Tensor
+# aten::fractional_max_pool2d_backward(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] output_size,
+#     Tensor indices) -> Tensor
+# aten::fractional_max_pool3d_backward(Tensor grad_output, Tensor self, int[3] kernel_size, int[3] output_size,
+#     Tensor indices) -> Tensor
 for _n in (2, 3):
     kernel(f"max_pool{_n}d_with_indices")(partial(_max_pool, _n))
     kernel(f"max_pool{_n}d_with_indices_backward")(partial(_max_pool_backward, _n))
@@ -156,6 +172,8 @@ for _n in (2, 3):
     kernel(f"fractional_max_pool{_n}d_backward")(partial(_indexed_pool_backward, _n))
 
 
+# aten::max_pool2d_backward(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0,
+#     int[2] dilation=1, bool ceil_mode=False) -> Tensor
 @kernel("max_pool2d_backward")
 def max_pool2d_backward(grad_output, self, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False):
     settings = kernel_size, stride, padding, dilation, ceil_mode
@@ -225,6 +243,12 @@ def _max_unpool(n: int, self, indices, output_size, stride=(), padding=()):
     return out.reshape(*self.shape[:-n], *output_size)
 
 
+# aten::fractional_max_pool2d(Tensor self, int[2] kernel_size, int[2] output_size, Tensor random_samples) -> (Tensor,
+#     Tensor)
+# aten::fractional_max_pool3d(Tensor self, int[3] kernel_size, int[3] output_size, Tensor random_samples) -> (Tensor,
+#     Tensor)
+# aten::max_unpool2d(Tensor self, Tensor indices, SymInt[2] output_size) -> Tensor
+# aten::max_unpool3d(Tensor self, Tensor indices, SymInt[3] output_size, int[3] stride, int[3] padding) -> Tensor
 for _n in (2, 3):
     kernel(f"fractional_max_pool{_n}d")(partial(_fractional_max_pool, _n))
     kernel(f"max_unpool{_n}d")(partial(_max_unpool, _n))
@@ -308,6 +332,17 @@ def _adaptive_avg_pool_backward(n: int, grad_output, self):
     return cast(_sums(given, owners), grad_output.dtype)
 
 
+# aten::avg_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False,
+#     bool count_include_pad=True, int? divisor_override=None) -> Tensor
+# aten::avg_pool3d(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, bool ceil_mode=False,
+#     bool count_include_pad=True, int? divisor_override=None) -> Tensor
+# aten::avg_pool2d_backward(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] stride, int[2] padding,
+#     bool ceil_mode, bool count_include_pad, int? divisor_override) -> Tensor
+# aten::avg_pool3d_backward(Tensor grad_output, Tensor self, int[3] kernel_size, int[3] stride, int[3] padding,
+#     bool ceil_mode, bool count_include_pad, int? divisor_override) -> Tensor
+# aten::_adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor
+# aten::_adaptive_avg_pool3d(Tensor self, SymInt[3] output_size) -> Tensor
+# aten::{_adaptive_avg_pool2d_backward, _adaptive_avg_pool3d_backward}(Tensor grad_output, Tensor self) -> Tensor
 for _n in (2, 3):
     kernel(f"avg_pool{_n}d")(partial(_avg_pool, _n))
     kernel(f"avg_pool{_n}d_backward")(partial(_avg_pool_backward, _n))

@@ -16,6 +16,7 @@ from .sorting import binary_search
 _SEARCH_FROM = 32  # elements; of fewer, each is compared
 
 
+# aten::equal(Tensor self, Tensor other) -> bool
 @kernel("equal")
 def equal(self, other):
     """NaN is unequal to itself, also where both are the same tensor."""
@@ -25,6 +26,8 @@ def equal(self, other):
     return jnp.all(a == b)
 
 
+# aten::allclose(Tensor self, Tensor other, float rtol=1.0000000000000001e-05, float atol=1e-08,
+#     bool equal_nan=False) -> bool
 @kernel("allclose", static=("rtol", "atol"))
 def allclose(self, other, rtol=1e-05, atol=1e-08, equal_nan=False):
     """As `isclose` of aten/src/ATen/native/TensorCompare.cpp: it compares integers as torch's default dtype."""
@@ -40,6 +43,7 @@ def allclose(self, other, rtol=1e-05, atol=1e-08, equal_nan=False):
     return jnp.all(close | (jnp.isfinite(difference) & (difference <= allowed)))
 
 
+# aten::is_same_size(Tensor self, Tensor other) -> bool
 @kernel("is_same_size")
 def is_same_size(self, other):
     return np.bool_(self.shape == other.shape)
@@ -48,11 +52,13 @@ def is_same_size(self, other):
 # Of a dense tensor. A sparse one has no counterpart here.
 
 
+# aten::dense_dim(Tensor self) -> int
 @kernel("dense_dim")
 def dense_dim(self):
     return np.int64(self.ndim)
 
 
+# aten::sparse_dim(Tensor self) -> int
 @kernel("sparse_dim")
 def sparse_dim(self):
     return np.int64(0)
@@ -70,6 +76,12 @@ def _contains(elements: jax.Array, tests: jax.Array) -> jax.Array:
     return tests.at[at].get(mode="promise_in_bounds") == elements
 
 
+# aten::isin.Tensor_Tensor(Tensor elements, Tensor test_elements, *, bool assume_unique=False,
+#     bool invert=False) -> Tensor
+# aten::isin.Tensor_Scalar(Tensor elements, Scalar test_element, *, bool assume_unique=False,
+#     bool invert=False) -> Tensor
+# aten::isin.Scalar_Tensor(Scalar element, Tensor test_elements, *, bool assume_unique=False,
+#     bool invert=False) -> Tensor
 @kernel("isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor")
 def isin(elements, test_elements, *, assume_unique=False, invert=False):
     """`assume_unique` only says how ATen may search."""

@@ -18,15 +18,7 @@ from jaten_ops.registry import kernel
 
 from .checks import require
 from .conversion import convert
-from .promotion import cast, compute_type, float_type, get_default_float, is_complex, is_float, is_integral, to_real
-
-
-def _check(ok: Any, message: str) -> None:
-    """Raises RuntimeError, at once if `ok` is known, after the call if it is a tracer."""
-    if isinstance(ok, jax.Array):
-        require(ok, RuntimeError, message)
-    elif not ok:
-        raise RuntimeError(message)
+from .promotion import cast, compute_type, get_default_float, is_complex, is_float, is_integral, to_real
 
 
 def _check_inexact(dtype: np.dtype, name: str) -> None:
@@ -59,6 +51,10 @@ def _normal(key: jax.Array, shape: Sequence[int], dtype: np.dtype, mean: Any = 0
 # Uniform and normal
 
 
+# aten::rand(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
+# aten::rand.generator(SymInt[] size, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel("rand", "rand.generator")
 def rand(size, *, dtype=None, key):
     dtype = dtype or get_default_float()
@@ -66,19 +62,24 @@ def rand(size, *, dtype=None, key):
     return _uniform(key, size, dtype)
 
 
+# aten::rand_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+# aten::rand_like.generator(Tensor self, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 @kernel("rand_like", "rand_like.generator")
 def rand_like(self, *, dtype=None, key):
     return rand(self.shape, dtype=dtype or self.dtype, key=key)
 
 
+# aten::uniform(Tensor self, float from=0., float to=1., *, Generator? generator=None) -> Tensor
 @kernel("uniform")
 def uniform(self, from_=0.0, to=1.0, *, key):
     _check_inexact(self.dtype, "uniform")
-    _check(from_ <= to, "uniform_ expects to return a [from, to) range, but found from > to")
+    require(from_ <= to, RuntimeError, "uniform_ expects to return a [from, to) range, but found from > to")
     real = to_real(self.dtype)
     largest = float(jnp.finfo(real).max)
     for name, bound in (("from", from_), ("to", to)):
-        _check((bound >= -largest) & (bound <= largest), f"{name} is out of bounds for {real}")
+        require((bound >= -largest) & (bound <= largest), RuntimeError, f"{name} is out of bounds for {real}")
     work = compute_type(real)
     shape = (2, *self.shape) if is_complex(self.dtype) else self.shape
     drawn = cast(jax.random.uniform(key, shape, real), work)
@@ -87,46 +88,60 @@ def uniform(self, from_=0.0, to=1.0, *, key):
     return lax.complex(scaled[0], scaled[1]) if is_complex(self.dtype) else scaled
 
 
+# aten::randn(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
+# aten::randn.generator(SymInt[] size, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel("randn", "randn.generator")
 def randn(size, *, dtype=None, key):
     return _normal(key, size, dtype or get_default_float())
 
 
+# aten::randn_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+# aten::randn_like.generator(Tensor self, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 @kernel("randn_like", "randn_like.generator")
 def randn_like(self, *, dtype=None, key):
     return _normal(key, self.shape, dtype or self.dtype)
 
 
+# aten::normal_functional(Tensor self, float mean=0., float std=1., *, Generator? generator=None) -> Tensor
 @kernel("normal_functional")
 def normal_functional(self, mean=0.0, std=1.0, *, key):
-    _check(std >= 0, "normal expects std >= 0.0")
+    require(std >= 0, RuntimeError, "normal expects std >= 0.0")
     _check_inexact(self.dtype, "normal")
     return _normal(key, self.shape, self.dtype, mean, std)
 
 
+# aten::normal.float_float(float mean, float std, SymInt[] size, *, Generator? generator=None, ScalarType? dtype=None,
+#     Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel("normal.float_float")
 def normal_float_float(mean, std, size, *, dtype=None, key):
-    _check(std >= 0, "normal expects std >= 0.0")
+    require(std >= 0, RuntimeError, "normal expects std >= 0.0")
     return _normal(key, size, dtype or get_default_float(), mean, std)
 
 
 def _check_deviations(std: jax.Array) -> None:
-    _check(not is_complex(std.dtype), "normal expects standard deviation to be non-complex")
+    require(not is_complex(std.dtype), RuntimeError, "normal expects standard deviation to be non-complex")
     require(std >= 0, RuntimeError, "normal expects all elements of std >= 0.0")
 
 
+# aten::normal.Tensor_Tensor(Tensor mean, Tensor std, *, Generator? generator=None) -> Tensor
 @kernel("normal.Tensor_Tensor")
 def normal_tensors(mean, std, *, key):
     _check_deviations(std)
     return _normal(key, np.broadcast_shapes(mean.shape, std.shape), mean.dtype, mean, std)
 
 
+# aten::normal.Tensor_float(Tensor mean, float std=1., *, Generator? generator=None) -> Tensor
 @kernel("normal.Tensor_float")
 def normal_tensor_float(mean, std=1.0, *, key):
-    _check(std >= 0, "normal expects std >= 0.0")
+    require(std >= 0, RuntimeError, "normal expects std >= 0.0")
     return _normal(key, mean.shape, mean.dtype, mean, std)
 
 
+# aten::normal.float_Tensor(float mean, Tensor std, *, Generator? generator=None) -> Tensor
 @kernel("normal.float_Tensor")
 def normal_float_tensor(mean, std, *, key):
     _check_deviations(std)
@@ -148,7 +163,7 @@ def _integers(key: jax.Array, shape: Sequence[int], low: int, high: int, dtype: 
 
 
 def _check_real(dtype: np.dtype) -> None:
-    _check(not is_complex(dtype), "random_ handles only integral, floating-point and boolean types")
+    require(not is_complex(dtype), RuntimeError, "random_ handles only integral, floating-point and boolean types")
 
 
 def _largest(dtype: np.dtype) -> int:
@@ -168,34 +183,55 @@ def _bounds(dtype: np.dtype) -> tuple[float, float]:
 
 
 def _bounded(key: jax.Array, shape: Sequence[int], low: int, high: int, dtype: np.dtype) -> jax.Array:
-    _check(low < high, f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+    require(low < high, RuntimeError, f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     _check_real(dtype)
     smallest, largest = _bounds(dtype)
-    _check(low >= smallest, f"from is out of bounds for {dtype}")
-    _check(high - 1 <= largest, f"to - 1 is out of bounds for {dtype}")
+    require(low >= smallest, RuntimeError, f"from is out of bounds for {dtype}")
+    require(high - 1 <= largest, RuntimeError, f"to - 1 is out of bounds for {dtype}")
     return _integers(key, shape, low, high, dtype)
 
 
+# aten::randint(SymInt high, SymInt[] size, *, ScalarType? dtype=4, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
+# aten::randint.generator(SymInt high, SymInt[] size, *, Generator? generator, ScalarType? dtype=4, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel("randint", "randint.generator")
 def randint(high, size, *, dtype, key):
     return _bounded(key, size, 0, high, dtype)
 
 
+# aten::randint.low(SymInt low, SymInt high, SymInt[] size, *, ScalarType? dtype=4, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
+# aten::randint.low_generator(SymInt low, SymInt high, SymInt[] size, *, Generator? generator, ScalarType? dtype=4,
+#     Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel("randint.low", "randint.low_generator")
 def randint_low(low, high, size, *, dtype, key):
     return _bounded(key, size, low, high, dtype)
 
 
+# aten::randint_like(Tensor self, SymInt high, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+# aten::randint_like.generator(Tensor self, SymInt high, *, Generator? generator, ScalarType? dtype=None,
+#     Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 @kernel("randint_like", "randint_like.generator")
 def randint_like(self, high, *, dtype=None, key):
     return _bounded(key, self.shape, 0, high, dtype or self.dtype)
 
 
+# aten::randint_like.low_dtype(Tensor self, SymInt low, SymInt high, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+# aten::randint_like.low_generator_dtype(Tensor self, SymInt low, SymInt high, *, Generator? generator,
+#     ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None,
+#     MemoryFormat? memory_format=None) -> Tensor
 @kernel("randint_like.low_dtype", "randint_like.low_generator_dtype")
 def randint_like_low(self, low, high, *, dtype=None, key):
     return _bounded(key, self.shape, low, high, dtype or self.dtype)
 
 
+# aten::randint_like.Tensor(Tensor self, Tensor high, *, ScalarType? dtype=None, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+# aten::randint_like.Tensor_generator(Tensor self, Tensor high, *, Generator? generator, ScalarType? dtype=None,
+#     Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 @kernel("randint_like.Tensor", "randint_like.Tensor_generator")
 def randint_like_tensor(self, high, *, dtype=None, key):
     high = lax.reshape(high, ())
@@ -207,25 +243,32 @@ def randint_like_tensor(self, high, *, dtype=None, key):
     return cast(drawn, dtype)
 
 
+# aten::random(Tensor self, *, Generator? generator=None) -> Tensor
 @kernel("random")
 def random(self, *, key):
     limit = _largest(self.dtype)
     return _integers(key, self.shape, 0, limit + 1, self.dtype)
 
 
+# aten::random.to(Tensor self, int to, *, Generator? generator=None) -> Tensor
 @kernel("random.to")
 def random_to(self, to, *, key):
     return _bounded(key, self.shape, 0, to, self.dtype)
 
 
+# aten::random.from(Tensor self, int from, int? to, *, Generator? generator=None) -> Tensor
 @kernel("random.from")
 def random_from(self, from_, to, *, key):
     return _bounded(key, self.shape, from_, _largest(self.dtype) + 1 if to is None else to, self.dtype)
 
 
+# aten::randperm(SymInt n, *, ScalarType? dtype=4, Layout? layout=None, Device? device=None,
+#     bool? pin_memory=None) -> Tensor
+# aten::randperm.generator(SymInt n, *, Generator? generator, ScalarType? dtype=4, Layout? layout=None,
+#     Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel("randperm", "randperm.generator")
 def randperm(n, *, dtype, key):
-    _check(not is_integral(dtype) or n <= _largest(dtype) + 1, f"n is too large for {dtype}")
+    require(not is_integral(dtype) or n <= _largest(dtype) + 1, RuntimeError, f"n is too large for {dtype}")
     # with keys of this many bits, equal ones are rarer than any use of the result could show: one sort is enough
     keys = jax.random.bits(key, (n,), np.uint64)
     if n > 2**17:
@@ -234,103 +277,45 @@ def randperm(n, *, dtype, key):
     return cast(lax.sort((keys & ~low) | lax.iota(np.uint64, n)) & low, dtype)
 
 
-# Bernoulli
-
-
-def _chance(key: jax.Array, shape: Sequence[int], p: jax.Array) -> jax.Array:
-    """True with probability `p`, which broadcasts to the shape: as random bits below a threshold."""
-    threshold = lax.convert_element_type(jnp.round(p * np.array(2**31, p.dtype)), np.uint32)
-    drawn = lax.shift_right_logical(jax.random.bits(key, shape, np.uint32), np.uint32(1))
-    return drawn < threshold
-
-
-def _chance_of_number(key: jax.Array, shape: Sequence[int], p: Any) -> jax.Array:
-    _check((p >= 0) & (p <= 1), "bernoulli_ expects p to be in [0, 1]")
-    return _chance(key, shape, cast(p, np.float32))
-
-
-def _chance_of_tensor(key: jax.Array, shape: Sequence[int], p: jax.Array) -> jax.Array:
-    if not is_float(p.dtype):
-        raise NotImplementedError(f"bernoulli is not implemented for probabilities of {p.dtype}")
-    require((p >= 0) & (p <= 1), RuntimeError, "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
-    return _chance(key, shape, cast(p, compute_type(p.dtype)))
-
-
-@kernel("bernoulli")
-def bernoulli(self, *, key):
-    return cast(_chance_of_tensor(key, self.shape, self), self.dtype)
-
-
-@kernel("bernoulli.p")
-def bernoulli_p(self, p, *, key):
-    return cast(_chance_of_number(key, self.shape, p), self.dtype)
-
-
-@kernel("bernoulli.Tensor")
-def bernoulli_tensor(self, p, *, key):
-    return cast(_chance_of_tensor(key, self.shape, p), self.dtype)
-
-
-@kernel("native_dropout")
-def native_dropout(input, p, train, *, key):
-    if train is False:
-        return input, lax.full(input.shape, True)
-    _check(not is_integral(input.dtype), f"result type Float can't be cast to the desired output type {input.dtype}")
-    kept = _chance_of_number(key, input.shape, 1 - p)
-    # nothing is kept at p = 1, and nothing is divided by 0
-    scale = jnp.where(p == 1, 0.0, 1 / (1 - p)) if isinstance(p, jax.Array) else 0.0 if p == 1 else 1 / (1 - p)
-    return native_dropout_backward(input, kept, scale), kept
-
-
-@kernel("native_dropout_backward")
-def native_dropout_backward(grad_output, mask, scale):
-    # the mask is multiplied, not selected by, as in ATen: nan and inf stay nan where they are dropped
-    result = float_type(grad_output)
-    dtype = compute_type(result)
-    return cast(cast(grad_output, dtype) * cast(mask, dtype) * cast(scale, dtype), result)
-
-
-@kernel("_fused_dropout")
-def fused_dropout(self, p, *, key):
-    """`p` is the probability to keep."""
-    kept = _chance_of_number(key, self.shape, p)
-    return native_dropout_backward(self, kept, 1 / p), cast(kept, np.uint8)
-
-
 # Other distributions
 
 
+# aten::exponential(Tensor self, float lambd=1., *, Generator? generator=None) -> Tensor
 @kernel("exponential")
 def exponential(self, lambd=1.0, *, key):
-    _check(is_float(self.dtype), f"exponential_ needs a floating point dtype, but got {self.dtype}")
-    _check(lambd > 0, "exponential_ expects lambda > 0.0")
+    require(is_float(self.dtype), RuntimeError, f"exponential_ needs a floating point dtype, but got {self.dtype}")
+    require(lambd > 0, RuntimeError, "exponential_ expects lambda > 0.0")
     u = _open_uniform(key, self.shape, self.dtype)
     return cast(-jnp.log(u) / cast(lambd, u.dtype), self.dtype)
 
 
+# aten::geometric(Tensor self, float p, *, Generator? generator=None) -> Tensor
 @kernel("geometric")
 def geometric(self, p, *, key):
-    _check((p > 0) & (p < 1), "geometric_ expects p to be in (0, 1)")
+    require((p > 0) & (p < 1), RuntimeError, "geometric_ expects p to be in (0, 1)")
     u = _open_uniform(key, self.shape, self.dtype)
     return convert(jnp.ceil(jnp.log(u) / jnp.log1p(-cast(p, u.dtype))), self.dtype)
 
 
+# aten::cauchy(Tensor self, float median=0., float sigma=1., *, Generator? generator=None) -> Tensor
 @kernel("cauchy")
 def cauchy(self, median=0.0, sigma=1.0, *, key):
-    _check(is_float(self.dtype), f"cauchy_ needs a floating point dtype, but got {self.dtype}")
-    _check(sigma > 0, "cauchy_ expects sigma > 0.0")
+    require(is_float(self.dtype), RuntimeError, f"cauchy_ needs a floating point dtype, but got {self.dtype}")
+    require(sigma > 0, RuntimeError, "cauchy_ expects sigma > 0.0")
     u = _open_uniform(key, self.shape, self.dtype)
     deviation = jnp.tan(math.pi * (u - np.array(0.5, u.dtype)))
     return cast(cast(median, u.dtype) + cast(sigma, u.dtype) * deviation, self.dtype)
 
 
+# aten::log_normal(Tensor self, float mean=1., float std=2., *, Generator? generator=None) -> Tensor
 @kernel("log_normal")
 def log_normal(self, mean=1.0, std=2.0, *, key):
-    _check(std > 0, "log_normal_ expects std > 0.0")
+    require(std > 0, RuntimeError, "log_normal_ expects std > 0.0")
     _check_inexact(self.dtype, "log_normal")
     return cast(jnp.exp(_normal(key, self.shape, compute_type(self.dtype), mean, std)), self.dtype)
 
 
+# aten::poisson(Tensor self, Generator? generator=None) -> Tensor
 @kernel("poisson")
 def poisson(self, *, key):
     _check_inexact(self.dtype, "poisson")
@@ -339,6 +324,7 @@ def poisson(self, *, key):
     return cast(jax.random.poisson(key, cast(self, compute_type(self.dtype)), dtype=np.int64), self.dtype)
 
 
+# aten::binomial(Tensor count, Tensor prob, Generator? generator=None) -> Tensor
 @kernel("binomial")
 def binomial(count, prob, *, key):
     dtype = compute_type(count.dtype)
@@ -346,12 +332,13 @@ def binomial(count, prob, *, key):
     return cast(jax.random.binomial(key, jnp.maximum(n, 0), jnp.clip(p, 0, 1), dtype=dtype), count.dtype)
 
 
+# aten::multinomial(Tensor self, SymInt num_samples, bool replacement=False, *, Generator? generator=None) -> Tensor
 @kernel("multinomial")
 def multinomial(self, num_samples, replacement=False, *, key):
-    _check(is_float(self.dtype), "multinomial only supports floating-point dtypes for input")
+    require(is_float(self.dtype), RuntimeError, "multinomial only supports floating-point dtypes for input")
     categories = self.shape[-1]
-    _check(num_samples > 0, "cannot sample n_sample <= 0 samples")
-    _check(categories <= 2**24, "number of categories cannot exceed 2^24")
+    require(num_samples > 0, RuntimeError, "cannot sample n_sample <= 0 samples")
+    require(categories <= 2**24, RuntimeError, "number of categories cannot exceed 2^24")
     p = cast(self, compute_type(self.dtype))
     message = "probability tensor contains either `inf`, `nan` or element < 0"
     require(jnp.isfinite(p) & (p >= 0), RuntimeError, message)
@@ -359,7 +346,11 @@ def multinomial(self, num_samples, replacement=False, *, key):
     total = lax.slice_in_dim(cumulative, categories - 1, categories, 1, self.ndim - 1)
     require(total > 0, RuntimeError, "invalid multinomial distribution (sum of probabilities <= 0)")
     if not replacement:
-        _check(num_samples <= categories, "cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+        require(
+            num_samples <= categories,
+            RuntimeError,
+            "cannot sample n_sample > prob_dist.size(-1) samples without replacement",
+        )
         # the largest of p / exponential are a sample without replacement
         race = p / -jnp.log(_open_uniform(key, p.shape, p.dtype))
         return lax.convert_element_type(lax.top_k(race, num_samples)[1], np.int64)
@@ -373,6 +364,7 @@ def multinomial(self, num_samples, replacement=False, *, key):
     return lax.convert_element_type(found, np.int64)
 
 
+# aten::_standard_gamma(Tensor self, Generator? generator=None) -> Tensor
 @kernel("_standard_gamma")
 def standard_gamma(self, *, key):
     _check_inexact(self.dtype, "_standard_gamma")
@@ -381,6 +373,7 @@ def standard_gamma(self, *, key):
     return cast(jnp.maximum(drawn, jnp.finfo(dtype).tiny), self.dtype)
 
 
+# aten::_sample_dirichlet(Tensor self, Generator? generator=None) -> Tensor
 @kernel("_sample_dirichlet")
 def sample_dirichlet(self, *, key):
     _check_inexact(self.dtype, "_sample_dirichlet")

@@ -69,6 +69,7 @@ def total(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     return cast(lax.reduce_sum(cast(x, compute_type(x.dtype)), axes), x.dtype)
 
 
+# aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
 @kernel("sum.dim_IntList")
 def sum_dim(self, dim, keepdim=False, dtype=None):
     axes, terms = axes_of(self, dim), widened(self, dtype)
@@ -79,11 +80,13 @@ def sum_dim(self, dim, keepdim=False, dtype=None):
     return keep(sums, axes, keepdim)
 
 
+# aten::sum(Tensor self, *, ScalarType? dtype=None) -> Tensor
 @kernel("sum")
 def sum_(self, dtype=None):
     return sum_dim(self, None, dtype=dtype)
 
 
+# aten::nansum(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
 @kernel("nansum")
 def nansum(self, dim=None, keepdim=False, dtype=None):
     if is_complex(self.dtype):
@@ -93,11 +96,13 @@ def nansum(self, dim=None, keepdim=False, dtype=None):
     return sum_dim(self, dim, keepdim, dtype)
 
 
+# aten::prod(Tensor self, *, ScalarType? dtype=None) -> Tensor
 @kernel("prod")
 def prod(self, dtype=None):
     return _product(widened(self, dtype), axes_of(self, None))
 
 
+# aten::prod.dim_int(Tensor self, int dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
 @kernel("prod.dim_int")
 def prod_dim(self, dim, keepdim=False, dtype=None):
     axes = axes_of(self, dim)
@@ -125,11 +130,13 @@ def _row_product(x: jax.Array) -> jax.Array:
     return product if whole == n else product * lax.reduce_prod(lax.slice_in_dim(x, whole, n, axis=-1), last)
 
 
+# aten::mean(Tensor self, *, ScalarType? dtype=None) -> Tensor
 @kernel("mean")
 def mean(self, dtype=None):
     return mean_dim(self, None, dtype=dtype)
 
 
+# aten::mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
 @kernel("mean.dim")
 def mean_dim(self, dim, keepdim=False, dtype=None):
     self = self if dtype is None else cast(self, dtype)
@@ -139,6 +146,8 @@ def mean_dim(self, dim, keepdim=False, dtype=None):
     return keep(cast(sums / n, self.dtype), axes, keepdim)
 
 
+# aten::count_nonzero(Tensor self, int? dim=None) -> Tensor
+# aten::count_nonzero.dim_IntList(Tensor self, int[] dim) -> Tensor
 @kernel("count_nonzero", "count_nonzero.dim_IntList")
 def count_nonzero(self, dim=None):
     axes = axes_of(self, dim)
@@ -146,6 +155,7 @@ def count_nonzero(self, dim=None):
     return cast(lax.reduce_sum(cast(cast(self, bool), narrow), axes), "int64")
 
 
+# aten::hash_tensor(Tensor self, int[1] dim=[], *, bool keepdim=False, int mode=0) -> Tensor
 @kernel("hash_tensor")
 def hash_tensor(self, dim=(), keepdim=False, mode=0):
     """The xor of all elements as 64 bits: floats as float64, integers as int64 (aten/src/ATen/native/ReduceOps.cpp)."""
@@ -179,16 +189,21 @@ def _logical_dims(reduce):
     return logical
 
 
+# aten::{any, all}(Tensor self) -> Tensor
+# aten::{any, all}.dim(Tensor self, int dim, bool keepdim=False) -> Tensor
+# aten::{any, all}.dims(Tensor self, int[]? dim=None, bool keepdim=False) -> Tensor
 for _name, _reduce in {"any": lax.reduce_or, "all": lax.reduce_and}.items():
     kernel(_name, f"{_name}.dim")(_logical(_reduce))
     kernel(f"{_name}.dims")(_logical_dims(_reduce))
 
 
+# aten::_is_any_true(Tensor self) -> Tensor
 @kernel("_is_any_true")
 def is_any_true(self):
     return lax.reduce_or(self, axes_of(self, None))
 
 
+# aten::_is_all_true(Tensor self) -> Tensor
 @kernel("_is_all_true")
 def is_all_true(self):
     return lax.reduce_and(self, axes_of(self, None))
@@ -315,6 +330,10 @@ def _max(reduce):
     return max_
 
 
+# aten::{max, min}(Tensor self) -> Tensor
+# aten::{max, min}.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)
+# aten::{argmax, argmin}(Tensor self, int? dim=None, bool keepdim=False) -> Tensor
+# aten::{amax, amin}(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor
 for _name, _reduce in {"max": reduce_max, "min": reduce_min}.items():
     kernel(_name)(_max(_reduce))
     kernel(f"{_name}.dim")(_max_dim(_reduce))
@@ -322,6 +341,9 @@ for _name, _reduce in {"max": reduce_max, "min": reduce_min}.items():
     kernel(f"a{_name}")(_amax(_reduce))
 
 
+# aten::aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)
+# aten::_aminmax(Tensor self) -> (Tensor, Tensor)
+# aten::_aminmax.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor, Tensor)
 @kernel("aminmax", "_aminmax", "_aminmax.dim")
 def aminmax(self, dim=None, keepdim=False):
     axes = axes_of(self, dim)
@@ -378,21 +400,27 @@ def _spread(self, dim, correction, keepdim, root, with_mean):
     return tuple(outs) if with_mean else outs[0]
 
 
+# aten::var.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor
 @kernel("var.correction")
 def var(self, dim=None, correction=None, keepdim=False):
     return _spread(self, dim, correction, keepdim, root=False, with_mean=False)
 
 
+# aten::std.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor
 @kernel("std.correction")
 def std(self, dim=None, correction=None, keepdim=False):
     return _spread(self, dim, correction, keepdim, root=True, with_mean=False)
 
 
+# aten::var_mean.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor,
+#     Tensor)
 @kernel("var_mean.correction")
 def var_mean(self, dim=None, correction=None, keepdim=False):
     return _spread(self, dim, correction, keepdim, root=False, with_mean=True)
 
 
+# aten::std_mean.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor,
+#     Tensor)
 @kernel("std_mean.correction")
 def std_mean(self, dim=None, correction=None, keepdim=False):
     return _spread(self, dim, correction, keepdim, root=True, with_mean=True)

@@ -77,6 +77,7 @@ def _gamma_rational(alpha: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.exp(numerator / denominator)
 
 
+# aten::_standard_gamma_grad(Tensor self, Tensor output) -> Tensor
 @kernel("_standard_gamma_grad")
 def standard_gamma_grad(self, output):
     _require_single_or_double("_standard_gamma_grad", self, output)
@@ -213,6 +214,7 @@ def _corrected(x: jax.Array, alpha: jax.Array, total: jax.Array) -> jax.Array:
     return numerator / denominator * approximation
 
 
+# aten::_dirichlet_grad(Tensor x, Tensor alpha, Tensor total) -> Tensor
 @kernel("_dirichlet_grad")
 def dirichlet_grad(x, alpha, total):
     _require_single_or_double("_dirichlet_grad", x, alpha, total)

@@ -228,6 +228,31 @@ def _resample_backward(
     return cast(out, grad.dtype)
 
 
+# aten::{upsample_nearest1d, _upsample_nearest_exact1d}(Tensor self, SymInt[1] output_size,
+#     float? scales=None) -> Tensor
+# aten::{upsample_nearest2d, _upsample_nearest_exact2d}(Tensor self, SymInt[2] output_size, float? scales_h=None,
+#     float? scales_w=None) -> Tensor
+# aten::{upsample_nearest3d, _upsample_nearest_exact3d}(Tensor self, SymInt[3] output_size, float? scales_d=None,
+#     float? scales_h=None, float? scales_w=None) -> Tensor
+# aten::upsample_linear1d(Tensor self, SymInt[1] output_size, bool align_corners, float? scales=None) -> Tensor
+# aten::{upsample_bilinear2d, upsample_bicubic2d, _upsample_bilinear2d_aa, _upsample_bicubic2d_aa,
+#     _upsample_lanczos2d_aa}(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None,
+#     float? scales_w=None) -> Tensor
+# aten::upsample_trilinear3d(Tensor self, SymInt[3] output_size, bool align_corners, float? scales_d=None,
+#     float? scales_h=None, float? scales_w=None) -> Tensor
+# aten::{upsample_nearest1d_backward, _upsample_nearest_exact1d_backward}(Tensor grad_output, SymInt[1] output_size,
+#     SymInt[3] input_size, float? scales=None) -> Tensor
+# aten::{upsample_nearest2d_backward, _upsample_nearest_exact2d_backward}(Tensor grad_output, SymInt[2] output_size,
+#     SymInt[4] input_size, float? scales_h=None, float? scales_w=None) -> Tensor
+# aten::{upsample_nearest3d_backward, _upsample_nearest_exact3d_backward}(Tensor grad_output, SymInt[3] output_size,
+#     SymInt[5] input_size, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
+# aten::upsample_linear1d_backward(Tensor grad_output, SymInt[1] output_size, SymInt[3] input_size, bool align_corners,
+#     float? scales=None) -> Tensor
+# aten::{upsample_bilinear2d_backward, upsample_bicubic2d_backward, _upsample_bilinear2d_aa_backward,
+#     _upsample_bicubic2d_aa_backward, _upsample_lanczos2d_aa_backward}(Tensor grad_output, SymInt[2] output_size,
+#     SymInt[4] input_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor
+# aten::upsample_trilinear3d_backward(Tensor grad_output, SymInt[3] output_size, SymInt[5] input_size,
+#     bool align_corners, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
 def _register(name: str, mode: Mode, has_corners: bool) -> None:
     """Makes the kernels of an op and of its gradient: they differ in whether they have `align_corners`."""
 

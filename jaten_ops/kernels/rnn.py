@@ -67,6 +67,9 @@ def layer(input, hx, cx, w_ih, w_hh, b_ih, b_hh, cell: str, reverse: bool):
     return out, cast(hy, hx.dtype), cast(cy, input.dtype if cx is None else cx.dtype)
 
 
+# aten::mkldnn_rnn_layer(Tensor input, Tensor weight0, Tensor weight1, Tensor weight2, Tensor weight3, Tensor hx_,
+#     Tensor cx_, bool reverse, int[] batch_sizes, int mode, int hidden_size, int num_layers, bool has_biases,
+#     bool bidirectional, bool batch_first, bool train) -> (Tensor, Tensor, Tensor, Tensor)
 @kernel("mkldnn_rnn_layer")
 def mkldnn_rnn_layer(
     input, weight0, weight1, weight2, weight3, hx_, cx_, reverse, batch_sizes, mode, hidden_size, num_layers,
@@ -82,6 +85,11 @@ def mkldnn_rnn_layer(
     return out, hy.reshape(hx_.shape), cy.reshape(cx_.shape), workspace
 
 
+# aten::mkldnn_rnn_layer_backward(Tensor input, Tensor weight1, Tensor weight2, Tensor weight3, Tensor weight4,
+#     Tensor hx_, Tensor cx_tmp, Tensor output, Tensor hy_, Tensor cy_, Tensor? grad_output, Tensor? grad_hy,
+#     Tensor? grad_cy, bool reverse, int mode, int hidden_size, int num_layers, bool has_biases, bool train,
+#     bool bidirectional, int[] batch_sizes, bool batch_first, Tensor workspace) -> (Tensor, Tensor, Tensor, Tensor,
+#     Tensor, Tensor, Tensor)
 @kernel("mkldnn_rnn_layer_backward")
 def mkldnn_rnn_layer_backward(
     input, weight1, weight2, weight3, weight4, hx_, cx_tmp, output, hy_, cy_, grad_output, grad_hy, grad_cy, reverse,
@@ -104,6 +112,8 @@ def _sum_gates(like: jax.Array, *terms: jax.Array | None) -> jax.Array:
     return sum(cast(t, compute_type(like.dtype)) for t in terms if t is not None)
 
 
+# aten::_thnn_fused_lstm_cell(Tensor input_gates, Tensor hidden_gates, Tensor cx, Tensor? input_bias=None,
+#     Tensor? hidden_bias=None) -> (Tensor, Tensor, Tensor)
 @kernel("_thnn_fused_lstm_cell")
 def thnn_fused_lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
     gates = _sum_gates(cx, input_gates, hidden_gates, input_bias, hidden_bias)
@@ -111,6 +121,8 @@ def thnn_fused_lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_
     return cast(hy, cx.dtype), cast(cy, cx.dtype), cast(jnp.concatenate(activated, -1), cx.dtype)
 
 
+# aten::_thnn_fused_lstm_cell_backward_impl(Tensor? grad_hy, Tensor? grad_cy, Tensor cx, Tensor cy, Tensor workspace,
+#     bool has_bias) -> (Tensor, Tensor, Tensor)
 @kernel("_thnn_fused_lstm_cell_backward_impl")
 def thnn_fused_lstm_cell_backward_impl(grad_hy, grad_cy, cx, cy, workspace, has_bias):
     if grad_hy is None and grad_cy is None:  # as autograd asks where no result has a gradient
@@ -132,6 +144,8 @@ def thnn_fused_lstm_cell_backward_impl(grad_hy, grad_cy, cx, cy, workspace, has_
     return cast(gates, cx.dtype), cast(dc * f, cx.dtype), bias
 
 
+# aten::_thnn_fused_gru_cell(Tensor input_gates, Tensor hidden_gates, Tensor hx, Tensor? input_bias=None,
+#     Tensor? hidden_bias=None) -> (Tensor, Tensor)
 @kernel("_thnn_fused_gru_cell")
 def thnn_fused_gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
     ir, iz, i_new = jnp.split(_sum_gates(hx, input_gates, input_bias), 3, axis=-1)
@@ -143,6 +157,8 @@ def thnn_fused_gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_b
     return cast(new + update * (wide - new), hx.dtype), cast(workspace, hx.dtype)
 
 
+# aten::_thnn_fused_gru_cell_backward(Tensor grad_hy, Tensor workspace, bool has_bias) -> (Tensor, Tensor, Tensor,
+#     Tensor, Tensor)
 @kernel("_thnn_fused_gru_cell_backward")
 def thnn_fused_gru_cell_backward(grad_hy, workspace, has_bias):
     dtype, wide = grad_hy.dtype, compute_type(grad_hy.dtype)
@@ -157,6 +173,7 @@ def thnn_fused_gru_cell_backward(grad_hy, workspace, has_bias):
     return cast(of_input, dtype), cast(of_hidden, dtype), cast(grad * update, dtype), *biases
 
 
+# aten::_pack_padded_sequence(Tensor input, Tensor lengths, bool batch_first) -> (Tensor, Tensor)
 @kernel("_pack_padded_sequence", eager=True)
 def pack_padded_sequence(input, lengths, batch_first):
     """The steps of all sequences that are not padding, the first steps first, and how many there are at each step."""

@@ -100,6 +100,9 @@ def _check_recipes(recipe_a: Sequence[int], recipe_b: Sequence[int]) -> None:
     _check(known, f"Invalid scaling configuration: no product of recipes {list(recipe_a)} and {list(recipe_b)}")
 
 
+# aten::_scaled_mm_v2(Tensor self, Tensor mat2, Tensor[] scale_a, int[] recipe_a, int[] swizzle_a, Tensor[] scale_b,
+#     int[] recipe_b, int[] swizzle_b, Tensor? bias, ScalarType? out_dtype, int[] contraction_dim=[],
+#     bool use_fast_accum=False) -> Tensor
 @kernel("_scaled_mm_v2")
 def scaled_mm_v2(
     self, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, bias, out_dtype, contraction_dim=(),
@@ -175,6 +178,8 @@ def _grouped_by_blocks(self, mat2, scale_a, scale_b, offs, out_dtype):
     return cast(grouped_mm(a, b, offs), out_dtype)
 
 
+# aten::_scaled_grouped_mm(Tensor self, Tensor mat2, Tensor scale_a, Tensor scale_b, Tensor? offs=None,
+#     Tensor? bias=None, Tensor? scale_result=None, ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor
 @kernel("_scaled_grouped_mm")
 def scaled_grouped_mm(
     self, mat2, scale_a, scale_b, offs=None, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False
@@ -186,6 +191,9 @@ def scaled_grouped_mm(
     return grouped(self, mat2, scale_a, scale_b, offs, out_dtype or jnp.bfloat16)
 
 
+# aten::_scaled_grouped_mm_v2(Tensor self, Tensor mat2, Tensor[] scale_a, int[] recipe_a, int[] swizzle_a,
+#     Tensor[] scale_b, int[] recipe_b, int[] swizzle_b, Tensor? offs=None, Tensor? bias=None,
+#     ScalarType? out_dtype=None, int[] contraction_dim=[], bool use_fast_accum=False) -> Tensor
 @kernel("_scaled_grouped_mm_v2")
 def scaled_grouped_mm_v2(
     self, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, offs=None, bias=None, out_dtype=None,

@@ -108,6 +108,7 @@ def _along(fn: Scan, x: jax.Array, dim: int) -> jax.Array:
 _cumulative_sum = _running(lax.add, 0, lax.cumsum)
 
 
+# aten::cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor
 @kernel("cumsum")
 def cumsum(self, dim, dtype=None):
     return _along(_cumulative_sum, widened(self, dtype), dim)
@@ -124,6 +125,7 @@ def _cumulative_product_jvp(axis, primals, tangents):
     return _cumulative_product(*primals, axis), tangent
 
 
+# aten::cumprod(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor
 @kernel("cumprod")
 def cumprod(self, dim, dtype=None):
     return _along(_cumulative_product, widened(self, dtype), dim)
@@ -156,6 +158,7 @@ def _log_cumulative_sum_exp_jvp(axis, primals, tangents):
     return out, sums
 
 
+# aten::{logcumsumexp, _logcumsumexp}(Tensor self, int dim) -> Tensor
 @kernel("logcumsumexp", "_logcumsumexp")
 def logcumsumexp(self, dim):
     return _along(_log_cumulative_sum_exp, self, dim)
@@ -198,10 +201,13 @@ def _cumulative_extremum(scan, is_beyond, sign):
     return cumulative
 
 
+# aten::cummax(Tensor self, int dim) -> (Tensor values, Tensor indices)
 kernel("cummax")(_cumulative_extremum(lax.cummax, lax.ge, 1))
+# aten::cummin(Tensor self, int dim) -> (Tensor values, Tensor indices)
 kernel("cummin")(_cumulative_extremum(lax.cummin, lax.le, -1))
 
 
+# aten::trace(Tensor self) -> Tensor
 @kernel("trace")
 def trace(self):
     if self.ndim != 2:

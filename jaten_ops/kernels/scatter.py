@@ -102,11 +102,15 @@ def _needs_values(self, indices, *ignored):
     return bool(masks) and (sum(i is not None for i in indices) > 1 or masks[0].dtype != bool)
 
 
+# aten::index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor
+# aten::_index_put_impl(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False,
+#     bool unsafe=False) -> Tensor
 @kernel("index_put", "_index_put_impl", eager=_needs_values)
 def index_put(self, indices, values, accumulate=False, unsafe=False):
     return _index_put(self, indices, values, accumulate, check=not unsafe)
 
 
+# aten::_unsafe_index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor
 @kernel("_unsafe_index_put", eager=_needs_values)
 def unsafe_index_put(self, indices, values, accumulate=False):
     return _index_put(self, indices, values, accumulate, check=False)
@@ -195,12 +199,14 @@ def _ranks(mask: jax.Array, count: int) -> jax.Array:
     return lax.reshape(jnp.clip(before, 0, max(count - 1, 0)), mask.shape)
 
 
+# aten::_unsafe_masked_index_put_accumulate(Tensor self, Tensor mask, Tensor?[] indices, Tensor values) -> Tensor
 @kernel("_unsafe_masked_index_put_accumulate")
 def unsafe_masked_index_put_accumulate(self, mask, indices, values):
     values = where(mask, values, np.zeros((), values.dtype))
     return _index_put(self, clamped(self.shape, indices), values, True, check=False)
 
 
+# aten::put(Tensor self, Tensor index, Tensor source, bool accumulate=False) -> Tensor
 @kernel("put")
 def put(self, index, source, accumulate=False):
     _same_dtype(self, source, "put")
@@ -238,31 +244,38 @@ def _along(how: str, self: jax.Array, dim: int, index: jax.Array, src: jax.Array
     return lax.reshape(written, self.shape)
 
 
+# aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor
 @kernel("scatter.src")
 def scatter_src(self, dim, index, src):
     return _along("set", self, dim, index, src)
 
 
+# aten::scatter.value(Tensor self, int dim, Tensor index, Scalar value) -> Tensor
 @kernel("scatter.value")
 def scatter_value(self, dim, index, value):
     return _along("set", self, dim, index, lax.broadcast(scalar(value, self.dtype), index.shape))
 
 
+# aten::scatter.reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor
 @kernel("scatter.reduce")
 def scatter_with_reduction(self, dim, index, src, *, reduce):
     return _along(reduce, self, dim, index, src)
 
 
+# aten::scatter.value_reduce(Tensor self, int dim, Tensor index, Scalar value, *, str reduce) -> Tensor
 @kernel("scatter.value_reduce")
 def scatter_value_reduce(self, dim, index, value, *, reduce):
     return _along(reduce, self, dim, index, lax.broadcast(scalar(value, self.dtype), index.shape))
 
 
+# aten::scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor
 @kernel("scatter_add")
 def scatter_add(self, dim, index, src):
     return _along("add", self, dim, index, src)
 
 
+# aten::scatter_reduce.two(Tensor self, int dim, Tensor index, Tensor src, str reduce, *,
+#     bool include_self=True) -> Tensor
 @kernel("scatter_reduce.two")
 def scatter_reduce(self, dim, index, src, reduce, *, include_self=True):
     def write(how: str, x: jax.Array, values: jax.Array) -> jax.Array:
@@ -329,6 +342,7 @@ def _same_shape(self: jax.Array, source: jax.Array, dim: int) -> None:
         )
 
 
+# aten::index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor
 @kernel("index_add")
 def index_add(self, dim, index, source, *, alpha=1):
     _same_shape(self, source, dim)
@@ -338,6 +352,7 @@ def index_add(self, dim, index, source, *, alpha=1):
     return _index_write("add", self, dim, index, scaled, RuntimeError)
 
 
+# aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor
 @kernel("index_copy")
 def index_copy(self, dim, index, source):
     if index.dtype != np.int64:
@@ -345,6 +360,7 @@ def index_copy(self, dim, index, source):
     return _index_write("set", self, dim, index, source)
 
 
+# aten::index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, bool include_self=True) -> Tensor
 @kernel("index_reduce")
 def index_reduce(self, dim, index, source, reduce, *, include_self=True):
     _same_shape(self, source, dim)
@@ -355,6 +371,8 @@ def index_reduce(self, dim, index, source, reduce, *, include_self=True):
     return _reduced(reduce, self, source, include_self, write)
 
 
+# aten::index_fill.int_Scalar(Tensor self, int dim, Tensor index, Scalar value) -> Tensor
+# aten::index_fill.int_Tensor(Tensor self, int dim, Tensor index, Tensor value) -> Tensor
 @kernel("index_fill.int_Scalar", "index_fill.int_Tensor")
 def index_fill(self, dim, index, value):
     if index.dtype != np.int64:
@@ -371,11 +389,14 @@ def index_fill(self, dim, index, value):
 # Masks
 
 
+# aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor
+# aten::masked_fill.Tensor(Tensor self, Tensor mask, Tensor value) -> Tensor
 @kernel("masked_fill.Scalar", "masked_fill.Tensor")
 def masked_fill(self, mask, value):
     return where(mask, scalar(value, self.dtype), self)
 
 
+# aten::masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor
 @kernel("masked_scatter")
 def masked_scatter(self, mask, source):
     if mask.dtype != bool:
@@ -390,6 +411,7 @@ def masked_scatter(self, mask, source):
     return where(mask, taken, self)
 
 
+# aten::masked_scatter_backward(Tensor grad_output, Tensor mask, SymInt[] sizes) -> Tensor
 @kernel("masked_scatter_backward")
 def masked_scatter_backward(grad_output, mask, sizes):
     """The elements under the mask in order, and zeros after them."""
@@ -401,6 +423,7 @@ def masked_scatter_backward(grad_output, mask, sizes):
     return lax.reshape(zeros.at[ranks].set(grad_output, mode="drop"), sizes)
 
 
+# aten::_masked_scale(Tensor self, Tensor mask, float scale) -> Tensor
 @kernel("_masked_scale")
 def masked_scale(self, mask, scale):
     return self * cast(mask, self.dtype) * cast(scale, self.dtype)

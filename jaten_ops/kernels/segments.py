@@ -63,6 +63,8 @@ def _reduce(data: jax.Array, reduce: str, bounds: jax.Array, axis: int, initial)
     return out.reshape(*bounds.shape[:-1], bounds.shape[-1] - 1, *data.shape[axis + 1 :])
 
 
+# aten::segment_reduce(Tensor data, str reduce, *, Tensor? lengths=None, Tensor? indices=None, Tensor? offsets=None,
+#     int axis=0, bool unsafe=False, Scalar? initial=None) -> Tensor
 @kernel("segment_reduce")
 def segment_reduce(data, reduce, lengths=None, indices=None, offsets=None, axis=0, unsafe=False, initial=None):
     if indices is not None:
@@ -78,6 +80,8 @@ def segment_reduce(data, reduce, lengths=None, indices=None, offsets=None, axis=
     return cast(_reduce(x, reduce, _bounds(lengths, offsets), axis, initial), data.dtype)
 
 
+# aten::_segment_reduce_backward(Tensor grad, Tensor output, Tensor data, str reduce, *, Tensor? lengths=None,
+#     Tensor? offsets=None, int axis=0, Scalar? initial=None) -> Tensor
 @kernel("_segment_reduce_backward")
 def segment_reduce_backward(grad, output, data, reduce, lengths=None, offsets=None, axis=0, initial=None):
     axis = axis % data.ndim

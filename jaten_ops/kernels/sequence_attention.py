@@ -115,6 +115,11 @@ def _pages(x: jax.Array, block_table: jax.Array) -> jax.Array:
     return found.reshape(found.shape[0], found.shape[1] * found.shape[2], *found.shape[3:])
 
 
+# aten::_flash_attention_forward(Tensor query, Tensor key, Tensor value, Tensor? cum_seq_q, Tensor? cum_seq_k,
+#     SymInt max_q, SymInt max_k, float dropout_p, bool is_causal, bool return_debug_mask, *, float? scale=None,
+#     SymInt? window_size_left=None, SymInt? window_size_right=None, Tensor? seqused_k=None, Tensor? alibi_slopes=None,
+#     Tensor? block_table=None, int? num_splits=None) -> (Tensor output, Tensor softmax_logsumexp, Tensor rng_state,
+#     Tensor unused, Tensor debug_attn_mask)
 @kernel("_flash_attention_forward", static=("dropout_p",))
 def flash_attention_forward(
     query, key_, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, *, scale=None,
@@ -157,6 +162,11 @@ def _descaled(x: jax.Array, descale: jax.Array | None, ends: jax.Array | None) -
     return wide * factors[jnp.clip(sequence, 0, factors.shape[0] - 1)][..., None]
 
 
+# aten::_flash_attention_forward.quantized(Tensor query, Tensor key, Tensor value, Tensor? cum_seq_q, Tensor? cum_seq_k,
+#     SymInt max_q, SymInt max_k, float dropout_p, bool is_causal, bool return_debug_mask, Tensor? q_descale,
+#     Tensor? k_descale, Tensor? v_descale, *, float? scale=None, SymInt? window_size_left=None,
+#     SymInt? window_size_right=None, Tensor? seqused_k=None, Tensor? alibi_slopes=None) -> (Tensor output,
+#     Tensor softmax_logsumexp, Tensor rng_state, Tensor unused, Tensor debug_attn_mask)
 @kernel("_flash_attention_forward.quantized", static=("dropout_p",))
 def flash_attention_forward_quantized(
     query, key_, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, q_descale,
@@ -174,6 +184,10 @@ def flash_attention_forward_quantized(
     return cast(out, dtype), logsumexp, state, unused, cast(debug_mask, dtype)
 
 
+# aten::_scaled_dot_product_flash_attention.quantized(Tensor query, Tensor key, Tensor value, Tensor? q_descale,
+#     Tensor? k_descale, Tensor? v_descale, float dropout_p=0., bool is_causal=False, bool return_debug_mask=False, *,
+#     float? scale=None) -> (Tensor output, Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q,
+#     SymInt max_k, Tensor rng_state, Tensor unused, Tensor debug_attn_mask)
 @kernel("_scaled_dot_product_flash_attention.quantized", static=("dropout_p",))
 def flash_attention_quantized(
     query, key_, value, q_descale, k_descale, v_descale, dropout_p=0.0, is_causal=False, return_debug_mask=False, *,
@@ -205,6 +219,10 @@ def _given(ends: jax.Array | None) -> jax.Array | None:
     return None if ends is None or not ends.size else ends
 
 
+# aten::_flash_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor logsumexp,
+#     Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, bool is_causal, Tensor rng_state,
+#     Tensor unused, *, float? scale=None, SymInt? window_size_left=None, SymInt? window_size_right=None) -> (Tensor,
+#     Tensor, Tensor)
 @kernel("_flash_attention_backward", static=("dropout_p",))
 def flash_attention_backward(
     grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, rng_state,
@@ -252,6 +270,11 @@ def _laid_out(rows: Rows, x: jax.Array, like: jax.Array) -> jax.Array:
     return rows.take(x, 0) if rows.ends is None else rows.take(x, like.shape[1])[None]
 
 
+# aten::_efficient_attention_forward(Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? cu_seqlens_q,
+#     Tensor? cu_seqlens_k, SymInt? max_seqlen_q, SymInt? max_seqlen_k, float dropout_p, int custom_mask_type,
+#     bool compute_log_sumexp=False, *, float? scale=None, Tensor? seqlen_k=None,
+#     int? window_size=None) -> (Tensor output, Tensor logsumexp, Tensor philox_seed, Tensor philox_offset,
+#     SymInt max_seqlen_batch_q, SymInt max_seqlen_batch_k)
 @kernel("_efficient_attention_forward", static=("dropout_p",))
 def efficient_attention_forward(
     query, key_, value, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, custom_mask_type,
@@ -270,6 +293,11 @@ def efficient_attention_forward(
     return _laid_out(queries, out, query), cast(logsumexp, np.float32), seed, offset, *lengths
 
 
+# aten::_efficient_attention_backward(Tensor grad_out_, Tensor query, Tensor key, Tensor value, Tensor? bias,
+#     Tensor out, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k,
+#     Tensor logsumexp, float dropout_p, Tensor philox_seed, Tensor philox_offset, int custom_mask_type,
+#     bool bias_requires_grad, *, float? scale=None, int? num_splits_key=None, int? window_size=None,
+#     bool shared_storage_dqdkdv=False) -> (Tensor, Tensor, Tensor, Tensor)
 @kernel("_efficient_attention_backward", static=("dropout_p",))
 def efficient_attention_backward(
     grad_out_, query, key, value, bias, out, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, logsumexp,
@@ -289,6 +317,8 @@ def efficient_attention_backward(
     return *(_laid_out(r, g, x) for r, g, x in rows), of_bias
 
 
+# aten::_fused_sdp_choice(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.,
+#     bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> int
 @kernel("_fused_sdp_choice", static=("dropout_p",))
 def fused_sdp_choice(
     query, key_, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False, key=None

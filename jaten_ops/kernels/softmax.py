@@ -72,22 +72,26 @@ def _result_type(x: jax.Array, half_to_float: bool) -> np.dtype:
     return np.dtype("float32") if half_to_float else x.dtype
 
 
+# aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor
 @kernel("_softmax")
 def softmax(self, dim, half_to_float):
     return _along(lambda x, axis: softmax_of(x, axis, False), self, dim, _result_type(self, half_to_float))
 
 
+# aten::_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor
 @kernel("_log_softmax")
 def log_softmax(self, dim, half_to_float):
     return _along(log_softmax_of, self, dim, _result_type(self, half_to_float))
 
 
+# aten::_safe_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor
 @kernel("_safe_softmax")
 def safe_softmax(self, dim, dtype=None):
     self = self if dtype is None else cast(self, dtype)
     return _along(lambda x, axis: softmax_of(x, axis, True), self, dim, self.dtype)
 
 
+# aten::_softmax_backward_data(Tensor grad_output, Tensor output, int dim, ScalarType input_dtype) -> Tensor
 @kernel("_softmax_backward_data")
 def softmax_backward_data(grad_output, output, dim, input_dtype):
     output = cast(output, compute_type(output.dtype))
@@ -100,6 +104,7 @@ def softmax_backward_data(grad_output, output, dim, input_dtype):
     return _along(backward, grad_output, dim, input_dtype)
 
 
+# aten::_log_softmax_backward_data(Tensor grad_output, Tensor output, int dim, ScalarType input_dtype) -> Tensor
 @kernel("_log_softmax_backward_data")
 def log_softmax_backward_data(grad_output, output, dim, input_dtype):
     output = cast(output, compute_type(output.dtype))
@@ -110,6 +115,7 @@ def log_softmax_backward_data(grad_output, output, dim, input_dtype):
     return _along(backward, grad_output, dim, input_dtype)
 
 
+# aten::_masked_softmax(Tensor self, Tensor mask, int? dim=None, int? mask_type=None) -> Tensor
 @kernel("_masked_softmax")
 def masked_softmax(self, mask, dim=None, mask_type=None):
     """Softmax over the elements where `mask` is False: aten/src/ATen/native/SoftMax.cpp, masked_softmax_cpu."""
@@ -136,6 +142,7 @@ def _full_mask(x: jax.Array, mask: jax.Array, mask_type: int | None) -> jax.Arra
     return jnp.broadcast_to(lax.reshape(mask, shape), x.shape)
 
 
+# aten::_masked_softmax_backward(Tensor grad_output, Tensor output, Tensor mask, int? dim=None) -> Tensor
 @kernel("_masked_softmax_backward")
 def masked_softmax_backward(grad_output, output, mask, dim=None):
     dim = grad_output.ndim - 1 if dim is None else dim
@@ -169,6 +176,7 @@ def _log_sum_exp_jvp(axes, primals, tangents):
     return out, lax.expand_dims(lax.reduce_sum(weights * tangent, axes), axes)
 
 
+# aten::logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor
 @kernel("logsumexp")
 def logsumexp(self, dim, keepdim=False):
     dtype = self.dtype if is_inexact(self.dtype) else get_default_float()

@@ -47,6 +47,8 @@ def argsort(x: jax.Array, axis: int, descending: bool = False) -> jax.Array:
     return cast(packed & np.uint64(2**32 - 1), "uint32" if x.shape[axis] >= 2**31 else "int32")
 
 
+# aten::sort(Tensor self, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)
+# aten::sort.stable(Tensor self, *, bool? stable, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)
 @kernel("sort", "sort.stable")
 def sort(self, dim=-1, descending=False, stable=None):
     x, axis = with_axis(self, dim)
@@ -55,6 +57,7 @@ def sort(self, dim=-1, descending=False, stable=None):
     return lax.reshape(values, self.shape), cast(lax.reshape(indices, self.shape), "int64")
 
 
+# aten::topk(Tensor self, SymInt k, int dim=-1, bool largest=True, bool sorted=True) -> (Tensor values, Tensor indices)
 @kernel("topk")
 def topk(self, k, dim=-1, largest=True, sorted=True):
     if self.dtype == bool:
@@ -115,6 +118,7 @@ def _finished(x, values, indices, axis, keepdim):
     return tuple(without_axis(out, axis, keepdim, x.ndim) for out in (values, cast(indices, "int64")))
 
 
+# aten::kthvalue(Tensor self, SymInt k, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)
 @kernel("kthvalue")
 def kthvalue(self, k, dim=-1, keepdim=False):
     x, axis = with_axis(self, dim)
@@ -170,11 +174,14 @@ def _median(skip_nan):
     return median
 
 
+# aten::{median, nanmedian}(Tensor self) -> Tensor
+# aten::{median, nanmedian}.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)
 for _name, _skip in {"median": False, "nanmedian": True}.items():
     kernel(_name)(_median(_skip))
     kernel(f"{_name}.dim")(_median_dim(_skip))
 
 
+# aten::mode(Tensor self, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)
 @kernel("mode")
 def mode(self, dim=-1, keepdim=False):
     """The smallest of the most frequent values, and its last position (aten/src/ATen/native/cpu/SortingKernel.cpp)."""
@@ -193,6 +200,10 @@ def mode(self, dim=-1, keepdim=False):
 # Binary search
 
 
+# aten::searchsorted.Tensor(Tensor sorted_sequence, Tensor self, *, bool out_int32=False, bool right=False,
+#     str? side=None, Tensor? sorter=None) -> Tensor
+# aten::searchsorted.Scalar(Tensor sorted_sequence, Scalar self, *, bool out_int32=False, bool right=False,
+#     str? side=None, Tensor? sorter=None) -> Tensor
 @kernel("searchsorted.Tensor", "searchsorted.Scalar")
 def searchsorted(sorted_sequence, self, out_int32=False, right=False, side=None, sorter=None):
     self, sorted_sequence = _search_operands(self, sorted_sequence)
@@ -210,6 +221,8 @@ def searchsorted(sorted_sequence, self, out_int32=False, right=False, side=None,
     return cast(lax.reshape(found, ()) if scalar else found, "int32" if out_int32 else "int64")
 
 
+# aten::bucketize.Tensor(Tensor self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor
+# aten::bucketize.Scalar(Scalar self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor
 @kernel("bucketize.Tensor", "bucketize.Scalar")
 def bucketize(self, boundaries, out_int32=False, right=False):
     if boundaries.ndim != 1:

@@ -92,6 +92,7 @@ def polygamma_of(n: int, x: jax.Array) -> jax.Array:
     return with_partials(value, lambda r, x: polygamma_of(n + 1, x))(x)
 
 
+# aten::polygamma(int n, Tensor self) -> Tensor
 @kernel("polygamma")
 def polygamma(n, self):
     return float_kernel(lambda x: polygamma_of(n, x))(self)
@@ -100,6 +101,7 @@ def polygamma(n, self):
 _lgamma = with_partials(lax.lgamma, lambda r, x: polygamma_of(0, x))
 
 
+# aten::mvlgamma(Tensor self, int p) -> Tensor
 @kernel("mvlgamma")
 def mvlgamma(self, p):
     constant = p * (p - 1) / 4 * math.log(math.pi)
@@ -165,6 +167,8 @@ _FUNCTIONS = {
     ("special_ndtri",): with_partials(jsp.ndtri, lambda r, x: math.sqrt(2 * math.pi) * lax.exp(r * r * 0.5)),
 }
 
+# aten::{digamma, lgamma, i0, special_modified_bessel_i0, special_i0e, special_i1, special_modified_bessel_i1,
+#     special_i1e, special_entr, special_erfcx, special_log_ndtr, special_ndtri}(Tensor self) -> Tensor
 for _overloads, _fn in _FUNCTIONS.items():
     kernel(*_overloads)(float_kernel(_fn))
 
@@ -210,5 +214,8 @@ def _kernel_of_two(fn):
     return of_two
 
 
+# aten::{special_zeta, igamma, igammac}(Tensor self, Tensor other) -> Tensor
+# aten::special_zeta.self_scalar(Scalar self, Tensor other) -> Tensor
+# aten::special_zeta.other_scalar(Tensor self, Scalar other) -> Tensor
 for _overloads, _fn in _OF_TWO.items():
     kernel(*_overloads)(_kernel_of_two(_fn))

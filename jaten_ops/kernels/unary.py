@@ -118,6 +118,8 @@ _FLOAT_FUNCTIONS = {
     "tanh": _of_numbers(lax.tanh, complex_functions.tanh),
 }
 
+# aten::{acos, acosh, asin, asinh, atan, atanh, cos, cosh, deg2rad, erf, erfc, erfinv, exp, exp2, expm1, log, log10,
+#     log1p, log2, rad2deg, reciprocal, rsqrt, sigmoid, sin, sinc, sinh, sqrt, tan, tanh}(Tensor self) -> Tensor
 for _name, _fn in _FLOAT_FUNCTIONS.items():
     kernel(_name)(float_kernel(_fn))
 
@@ -143,10 +145,12 @@ def _rounding_kernel(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return rounding
 
 
+# aten::{ceil, floor, round, trunc}(Tensor self) -> Tensor
 for _name, _fn in {"ceil": lax.ceil, "floor": lax.floor, "round": _to_even, "trunc": truncate}.items():
     kernel(_name)(_rounding_kernel(_fn))
 
 
+# aten::round.decimals(Tensor self, *, int decimals) -> Tensor
 @kernel("round.decimals")
 def round_decimals(self, *, decimals):
     if is_integral(self.dtype):
@@ -166,6 +170,7 @@ def round_decimals(self, *, decimals):
 _frac = with_partials(lambda x: x - truncate(x), lambda r, x: jnp.ones_like(r))
 
 
+# aten::frac(Tensor self) -> Tensor
 @kernel("frac")
 def frac(self):
     return cast(_frac(*opmath(self.dtype, self)), self.dtype)
@@ -175,9 +180,11 @@ def frac(self):
 
 
 absolute = _of_numbers(with_partials(jnp.abs, lambda r, x: _signed_unit(x)), complex_functions.absolute)
+# aten::abs(Tensor self) -> Tensor
 kernel("abs")(absolute)
 
 
+# aten::neg(Tensor self) -> Tensor
 @kernel("neg")
 def neg(self):
     return lax.neg(self)
@@ -191,16 +198,19 @@ def _signed_unit(x: jax.Array) -> jax.Array:
 _sign = with_partials(_signed_unit, None)
 
 
+# aten::sign(Tensor self) -> Tensor
 @kernel("sign")
 def sign(self):
     return lax.copy_p.bind(self) if self.dtype.kind == "b" else _sign(self)
 
 
+# aten::sgn(Tensor self) -> Tensor
 @kernel("sgn")
 def sgn(self):
     return complex_functions.sign(self) if is_complex(self.dtype) else sign(self)
 
 
+# aten::signbit(Tensor self) -> Tensor
 @kernel("signbit")
 def signbit(self):
     return jnp.signbit(self) if is_inexact(self.dtype) else self < 0
@@ -217,6 +227,7 @@ def _argument(x: jax.Array) -> jax.Array:
 _real_argument = with_partials(_argument, None)
 
 
+# aten::angle(Tensor self) -> Tensor
 @kernel("angle")
 def angle(self):
     if not is_complex(self.dtype):
@@ -227,6 +238,7 @@ def angle(self):
     return jnp.where(zero, lax.stop_gradient(exact), lax.atan2(lax.imag(safe), lax.real(safe)))
 
 
+# aten::polar(Tensor abs, Tensor angle) -> Tensor
 @kernel("polar")
 def polar(abs, angle):
     dtype = to_complex(abs.dtype)
@@ -243,12 +255,14 @@ _mantissa = with_partials(
 )
 
 
+# aten::frexp.Tensor(Tensor self) -> (Tensor mantissa, Tensor exponent)
 @kernel("frexp.Tensor")
 def frexp(self):
     (x,) = opmath(self.dtype, self)
     return cast(_mantissa(x), self.dtype), cast(_finite_frexp(lax.stop_gradient(x))[1], jnp.int32)
 
 
+# aten::nan_to_num(Tensor self, float? nan=None, float? posinf=None, float? neginf=None) -> Tensor
 @kernel("nan_to_num")
 def nan_to_num(self, nan=None, posinf=None, neginf=None):
     if is_integral(self.dtype):

@@ -82,16 +82,21 @@ def _unique_elements(x: jax.Array, consecutive: bool, return_inverse: bool, retu
     return lax.reshape(found, (found.shape[0],)), inverse, counts if return_counts else nothing
 
 
+# aten::_unique2(Tensor self, bool sorted=True, bool return_inverse=False, bool return_counts=False) -> (Tensor, Tensor,
+#     Tensor)
 @kernel("_unique2", eager=True)
 def unique2(self, sorted=True, return_inverse=False, return_counts=False):
     return _unique_elements(self, False, return_inverse, return_counts)
 
 
+# aten::_unique(Tensor self, bool sorted=True, bool return_inverse=False) -> (Tensor, Tensor)
 @kernel("_unique", eager=True)
 def unique(self, sorted=True, return_inverse=False):
     return _unique_elements(self, False, return_inverse, False)[:2]
 
 
+# aten::unique_consecutive(Tensor self, bool return_inverse=False, bool return_counts=False, int? dim=None) -> (Tensor,
+#     Tensor, Tensor)
 @kernel("unique_consecutive", eager=True)
 def unique_consecutive(self, return_inverse=False, return_counts=False, dim=None):
     if dim is None or self.ndim == 0:
@@ -99,11 +104,15 @@ def unique_consecutive(self, return_inverse=False, return_counts=False, dim=None
     return _unique_along(self, dim, True)
 
 
+# aten::unique_dim(Tensor self, int dim, bool sorted=True, bool return_inverse=False,
+#     bool return_counts=False) -> (Tensor, Tensor, Tensor)
 @kernel("unique_dim", eager=True)
 def unique_dim(self, dim, sorted=True, return_inverse=False, return_counts=False):
     return _unique_along(self, dim, False)
 
 
+# aten::unique_dim_consecutive(Tensor self, int dim, bool return_inverse=False, bool return_counts=False) -> (Tensor,
+#     Tensor, Tensor)
 @kernel("unique_dim_consecutive", eager=True)
 def unique_dim_consecutive(self, dim, return_inverse=False, return_counts=False):
     return _unique_along(self, dim, True)

@@ -45,6 +45,8 @@ def moved(x: jax.Array, source: int, target: int) -> jax.Array:
     return lax.transpose(x, order)
 
 
+# aten::{alias, alias_copy, detach, detach_copy, lift, lift_fresh, lift_fresh_copy, _lazy_clone}(Tensor self) -> Tensor
+# aten::_pin_memory(Tensor self, Device? device=None) -> Tensor
 @kernel("alias", "alias_copy", "detach", "detach_copy", "lift", "lift_fresh", "lift_fresh_copy")
 @kernel("_lazy_clone", "_pin_memory")
 def identity(self):
@@ -54,6 +56,8 @@ def identity(self):
 # Reshapes
 
 
+# aten::{view, view_copy, _unsafe_view, _reshape_copy}(Tensor self, SymInt[] size) -> Tensor
+# aten::{_reshape_alias, _reshape_alias_copy}(Tensor self, SymInt[] size, SymInt[] stride) -> Tensor
 @kernel("view", "view_copy", "_unsafe_view", "_reshape_alias", "_reshape_alias_copy", "_reshape_copy")
 def view(self, size, stride=None):
     if -1 in size:
@@ -62,11 +66,15 @@ def view(self, size, stride=None):
     return lax.reshape(self, size)
 
 
+# aten::{unsqueeze, unsqueeze_copy}(Tensor self, int dim) -> Tensor
 @kernel("unsqueeze", "unsqueeze_copy")
 def unsqueeze(self, dim):
     return lax.expand_dims(self, (wrap_dim(dim, self.ndim + 1),))
 
 
+# aten::{squeeze, squeeze_copy}(Tensor self) -> Tensor
+# aten::{squeeze, squeeze_copy}.dim(Tensor self, int dim) -> Tensor
+# aten::{squeeze, squeeze_copy}.dims(Tensor self, int[] dim) -> Tensor
 @kernel("squeeze", "squeeze_copy", "squeeze.dim", "squeeze_copy.dim", "squeeze.dims", "squeeze_copy.dims")
 def squeeze(self, dim=None):
     if dim is None:
@@ -75,6 +83,7 @@ def squeeze(self, dim=None):
     return lax.squeeze(self, [d for d in dims if self.ndim and self.shape[d] == 1])
 
 
+# aten::{expand, expand_copy}(Tensor self, SymInt[] size, *, bool implicit=False) -> Tensor
 @kernel("expand", "expand_copy")
 def expand(self, size, *, implicit=False):
     lead = len(size) - self.ndim
@@ -82,11 +91,13 @@ def expand(self, size, *, implicit=False):
     return lax.broadcast_in_dim(self, shape, range(lead, len(size)))
 
 
+# aten::{permute, permute_copy}(Tensor self, int[] dims) -> Tensor
 @kernel("permute", "permute_copy")
 def permute(self, dims):
     return lax.transpose(self, [wrap_dim(d, self.ndim) for d in dims])
 
 
+# aten::{transpose, transpose_copy}.int(Tensor self, int dim0, int dim1) -> Tensor
 @kernel("transpose.int", "transpose_copy.int")
 def transpose(self, dim0, dim1):
     if self.ndim == 0:
@@ -97,6 +108,7 @@ def transpose(self, dim0, dim1):
     return lax.transpose(self, order)
 
 
+# aten::{t, t_copy}(Tensor self) -> Tensor
 @kernel("t", "t_copy")
 def t(self):
     return self.T
@@ -113,6 +125,8 @@ def slice_bounds(size: int, start: int | None, end: int | None) -> tuple[int, in
     return start, end
 
 
+# aten::{slice, slice_copy}.Tensor(Tensor self, int dim=0, SymInt? start=None, SymInt? end=None,
+#     SymInt step=1) -> Tensor
 @kernel("slice.Tensor", "slice_copy.Tensor")
 def slice_tensor(self, dim=0, start=None, end=None, step=1):
     dim = wrap_dim(dim, self.ndim)
@@ -120,11 +134,13 @@ def slice_tensor(self, dim=0, start=None, end=None, step=1):
     return lax.slice_in_dim(self, start, end, step, dim)
 
 
+# aten::{select, select_copy}.int(Tensor self, int dim, SymInt index) -> Tensor
 @kernel("select.int", "select_copy.int")
 def select(self, dim, index):
     return lax.index_in_dim(self, index, wrap_dim(dim, self.ndim), keepdims=False)
 
 
+# aten::narrow_copy(Tensor self, int dim, SymInt start, SymInt length) -> Tensor
 @kernel("narrow_copy")
 def narrow(self, dim, start, length):
     dim = wrap_dim(dim, self.ndim)
@@ -132,11 +148,14 @@ def narrow(self, dim, start, length):
     return lax.slice_in_dim(self, start, start + length, 1, dim)
 
 
+# aten::{split_with_sizes, split_with_sizes_copy, unsafe_split_with_sizes}(Tensor self, SymInt[] split_sizes,
+#     int dim=0) -> Tensor[]
 @kernel("split_with_sizes", "split_with_sizes_copy", "unsafe_split_with_sizes")
 def split_with_sizes(self, split_sizes, dim=0):
     return lax.split(self, split_sizes, wrap_dim(dim, self.ndim))
 
 
+# aten::{split, split_copy, unsafe_split}.Tensor(Tensor self, SymInt split_size, int dim=0) -> Tensor[]
 @kernel("split.Tensor", "split_copy.Tensor", "unsafe_split.Tensor")
 def split(self, split_size, dim=0):
     length = self.shape[wrap_dim(dim, self.ndim)]
@@ -146,6 +165,7 @@ def split(self, split_size, dim=0):
     return split_with_sizes(self, [min(split_size, length - s) for s in starts], dim)
 
 
+# aten::{unbind, unbind_copy}.int(Tensor self, int dim=0) -> Tensor[]
 @kernel("unbind.int", "unbind_copy.int")
 def unbind(self, dim=0):
     dim = wrap_dim(dim, self.ndim)
@@ -153,6 +173,7 @@ def unbind(self, dim=0):
     return [lax.squeeze(part, (dim,)) for part in lax.split(self, (1,) * length, dim)] if length else []
 
 
+# aten::{diagonal, diagonal_copy}(Tensor self, int offset=0, int dim1=0, int dim2=1) -> Tensor
 @kernel("diagonal", "diagonal_copy")
 def diagonal(self, offset=0, dim1=0, dim2=1):
     """A strided slice of the flattened matrices."""
@@ -195,6 +216,7 @@ def _on_diagonal(x: jax.Array, rows: int, columns: int, offset: int) -> jax.Arra
     return lax.reshape(flat, (*x.shape[:-1], rows, columns))
 
 
+# aten::{unfold, unfold_copy}(Tensor self, int dimension, int size, int step) -> Tensor
 @kernel("unfold", "unfold_copy")
 def unfold(self, dimension, size, step):
     x = at_least_1d(self)
@@ -218,6 +240,8 @@ def unfold(self, dimension, size, step):
 # Backward of slices
 
 
+# aten::slice_backward(Tensor grad_output, SymInt[] input_sizes, int dim, SymInt start, SymInt end,
+#     SymInt step) -> Tensor
 @kernel("slice_backward")
 def slice_backward(grad_output, input_sizes, dim, start, end, step):
     dim = wrap_dim(dim, len(input_sizes))
@@ -235,6 +259,7 @@ def _pad_slice(x: jax.Array, size: int, dim: int, start: int, step: int) -> jax.
     return lax.pad(x, np.zeros((), x.dtype), config)
 
 
+# aten::select_backward(Tensor grad_output, SymInt[] input_sizes, int dim, SymInt index) -> Tensor
 @kernel("select_backward")
 def select_backward(grad_output, input_sizes, dim, index):
     dim = wrap_dim(dim, len(input_sizes))
@@ -242,18 +267,21 @@ def select_backward(grad_output, input_sizes, dim, index):
     return _pad_slice(lax.expand_dims(grad_output, (dim,)), input_sizes[dim], dim, index, 1)
 
 
+# aten::diagonal_backward(Tensor grad_output, SymInt[] input_sizes, int offset, int dim1, int dim2) -> Tensor
 @kernel("diagonal_backward")
 def diagonal_backward(grad_output, input_sizes, offset, dim1, dim2):
     rows, columns = (input_sizes[wrap_dim(d, len(input_sizes))] for d in (dim1, dim2))
     return _from_matrices(_on_diagonal(grad_output, rows, columns, offset), dim1, dim2)
 
 
+# aten::diag_embed(Tensor self, int offset=0, int dim1=-2, int dim2=-1) -> Tensor
 @kernel("diag_embed")
 def diag_embed(self, offset=0, dim1=-2, dim2=-1):
     size = self.shape[-1] + abs(offset)
     return _from_matrices(_on_diagonal(self, size, size, offset), dim1, dim2)
 
 
+# aten::unfold_backward(Tensor grad_in, SymInt[] input_sizes, int dim, int size, int step) -> Tensor
 @kernel("unfold_backward")
 def unfold_backward(grad_in, input_sizes, dim, size, step):
     like = jax.ShapeDtypeStruct(input_sizes, grad_in.dtype)
@@ -275,6 +303,7 @@ def _fitting(src: jax.Array, shape: Sequence[int], dtype: np.dtype) -> jax.Array
     return cast(src, dtype)
 
 
+# aten::slice_scatter(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor
 @kernel("slice_scatter")
 def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
     dim = wrap_dim(dim, self.ndim)
@@ -294,12 +323,14 @@ def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
     return lax.select(at, _pad_slice(src, size, dim, start, step), self)
 
 
+# aten::slice_inverse(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor
 @kernel("slice_inverse")
 def slice_inverse(self, src, dim=0, start=None, end=None, step=1):
     """The tensor like `src` of which `self` is the slice. ATen takes the rest from the memory they share."""
     return slice_scatter(src, self, dim, start, end, step)
 
 
+# aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor
 @kernel("select_scatter")
 def select_scatter(self, src, dim, index):
     dim = wrap_dim(dim, self.ndim)
@@ -308,6 +339,7 @@ def select_scatter(self, src, dim, index):
     return lax.dynamic_update_slice_in_dim(self, src, np.int32(index), dim)
 
 
+# aten::diagonal_scatter(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor
 @kernel("diagonal_scatter")
 def diagonal_scatter(self, src, offset=0, dim1=0, dim2=1):
     x = _matrices(self, dim1, dim2)
@@ -318,92 +350,35 @@ def diagonal_scatter(self, src, offset=0, dim1=0, dim2=1):
     return _from_matrices(lax.select(column - row == np.int32(offset), placed, x), dim1, dim2)
 
 
-@kernel("as_strided_scatter")
-def as_strided_scatter(self, src, size, stride, storage_offset=None):
-    if 0 in size:
-        return self
-    _check_reach(self, size, stride, storage_offset or 0)
-    flat = lax.reshape(self, (self.size,))
-    index = _flat_index(size, stride, storage_offset or 0)
-    return lax.reshape(flat.at[index].set(cast(src, self.dtype), mode="promise_in_bounds"), self.shape)
+# Bits read as another dtype
 
 
-# Strides and bits
-
-
-@kernel("as_strided", "as_strided_copy")
-def as_strided(self, size, stride, storage_offset=None):
-    """Of a row-major tensor: its memory is its elements in order."""
-    if 0 in size:
-        return lax.full(size, 0, self.dtype)
-    _check_reach(self, size, stride, storage_offset or 0)
-    flat = lax.reshape(self, (self.size,))
-    kept = sorted((d for d in range(len(size)) if size[d] > 1 and stride[d] > 0), key=lambda d: -stride[d])
-    sizes, strides = [size[d] for d in kept], [stride[d] for d in kept]
-    offset = storage_offset or 0
-    if _nested(sizes, strides):
-        x = _strided_slices(flat, offset, sizes, strides)
-    else:
-        x = flat.at[_flat_index(sizes, strides, offset)].get(mode="promise_in_bounds")
-    return lax.broadcast_in_dim(lax.transpose(x, np.argsort(kept)), size, sorted(kept))
-
-
-def _check_reach(x: jax.Array, size: Sequence[int], stride: Sequence[int], offset: int) -> None:
-    reach = offset + sum((n - 1) * st for n, st in zip(size, stride, strict=True))
-    if offset < 0 or not 0 <= reach < x.size:
-        raise RuntimeError(
-            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset} are out of bounds for a"
-            f" row-major tensor of {x.size} elements"
-        )
-
-
-def _nested(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether each dimension lies within one step of the one before, so that no element is read twice."""
-    spans = [sum((n - 1) * st for n, st in zip(sizes[i:], strides[i:], strict=True)) for i in range(1, len(sizes))]
-    return all(span < stride for span, stride in zip(spans, strides, strict=False))
-
-
-def _strided_slices(flat: jax.Array, offset: int, sizes: Sequence[int], strides: Sequence[int]) -> jax.Array:
-    """Elements of a flat array by nested strides, without a gather: cut into rows, and keep the start of each."""
-    x = lax.slice_in_dim(flat, offset, flat.size)
-    for n, stride in zip(sizes, strides, strict=True):
-        last = x.ndim - 1
-        x = lax.pad(x, np.zeros((), x.dtype), [(0, 0, 0)] * last + [(0, n * stride - x.shape[last], 0)])
-        x = lax.reshape(x, (*x.shape[:-1], n, stride))
-    return lax.index_in_dim(x, 0, x.ndim - 1, keepdims=False)
-
-
-def _flat_index(size: Sequence[int], stride: Sequence[int], offset: int) -> jax.Array:
-    """The positions in memory of the elements of a strided tensor."""
-    reach = offset + sum((n - 1) * st for n, st in zip(size, stride, strict=True))
-    dtype = np.int32 if reach < 2**31 else np.int64
-    index = lax.full(size, offset, dtype)
-    for d, step in enumerate(stride):
-        index = index + lax.broadcasted_iota(dtype, size, d) * dtype(step)
-    return index
-
-
+# aten::{view_as_real, view_as_real_copy}(Tensor self) -> Tensor
 @kernel("view_as_real", "view_as_real_copy")
 def view_as_real(self):
     return jnp.stack([self.real, self.imag], -1)
 
 
+# aten::{view_as_complex, view_as_complex_copy}(Tensor self) -> Tensor
 @kernel("view_as_complex", "view_as_complex_copy")
 def view_as_complex(self):
     real, imag = (lax.index_in_dim(self, i, self.ndim - 1, keepdims=False) for i in (0, 1))
     return lax.complex(real, imag)
 
 
+# aten::{_conj, _conj_copy, _conj_physical}(Tensor self) -> Tensor
 @kernel("_conj", "_conj_copy", "_conj_physical")
 def conj(self):
     return lax.conj(self) if is_complex(self.dtype) else self
 
 
+# aten::{_neg_view, _neg_view_copy}(Tensor self) -> Tensor
 @kernel("_neg_view", "_neg_view_copy")
 def neg_view(self):
     return lax.neg(self)
 
 
+# aten::{view, view_copy}.dtype(Tensor self, ScalarType dtype) -> Tensor
 @kernel("view.dtype", "view_copy.dtype")
 def view_dtype(self, dtype):
     old, new = self.dtype.itemsize, dtype.itemsize

@@ -5,47 +5,51 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from .operators import read_composites, read_functional, read_variants
 from .rows import ROOT, SCHEMA_DIR, render
 
 
-def _generate(directory: Path) -> dict[Path, str]:
+def _generate(directory: Path) -> Iterator[tuple[Path, str]]:
+    """Each generated file with its text; the rows first, which the package reads when it is imported."""
     functional = read_functional()
     composed = [spec for spec in read_composites(functional) if not spec.parsed.is_mutable]
     variants = read_variants(functional + composed)
-    return {
-        directory / "functional.ops": render(functional),
-        directory / "variants.ops": render(variants),
-        # of those that write, the ones which have a functional base are derived from it
-        directory / "composite.ops": render(read_composites(functional + variants)),
-    }
+    yield directory / "functional.ops", render(functional)
+    yield directory / "variants.ops", render(variants)
+    # of those that write, the ones which have a functional base are derived from it
+    yield directory / "composite.ops", render(read_composites(functional + variants))
+    from .kernel_schemas import annotated  # noqa: PLC0415  # imports jaten_ops, which the rows must not need
+
+    yield from annotated().items()
 
 
 def refresh(directory: Path) -> int:
-    """Writes the generated files that have changed."""
-    for path, text in _generate(directory).items():
+    """Writes the generated files and the schema lines of kernels that have changed."""
+    for path, text in _generate(directory):
         old = path.read_text(encoding="utf-8") if path.exists() else None
         if old != text:
             path.write_text(text, encoding="utf-8")
-        print(f"{path.name}: {'unchanged' if old == text else 'written'}, {text.count(chr(10)) - 2} overloads")
+            print(f"{path.name}: written")
+    print("The generated rows and schema lines match the installed torch.")
     return 0
 
 
 def check(directory: Path) -> int:
-    """Compares the generated files with the installed torch; 1 if they differ."""
+    """Compares the generated files and the schema lines of kernels with the installed torch; 1 if they differ."""
     drift = False
-    for path, text in _generate(directory).items():
+    for path, text in _generate(directory):
         old = path.read_text(encoding="utf-8") if path.exists() else ""
         diff = list(difflib.unified_diff(old.splitlines(), text.splitlines(), path.name, "installed torch", n=0))
         if diff:
             drift = True
             print("\n".join(diff[:40]))
     if drift:
-        print("The generated rows do not match the installed torch: run `python -m tools.codegen refresh`.")
+        print("These rows or schema lines do not match the installed torch. Fix: python -m tools.codegen refresh")
     else:
-        print("The generated rows match the installed torch.")
+        print("The generated rows and schema lines match the installed torch.")
     return int(drift)
 
 
