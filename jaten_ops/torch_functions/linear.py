@@ -6,35 +6,42 @@ tangent first and multiplies then; so a tangent that is zero stays zero here, wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
 from jaten_ops.kernels.elementary import quotient
 
 _NEAR_ZERO = 2.0**-10
+_GOLDEN = (math.sqrt(5) - 1) / 2
 _INLINED = ("jit", "pjit", "closed_call")
 
 
 def transposed(backward: ClosedJaxpr, kept: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
     """What a backward pass, linear in its last operands, makes of tangents of its results.
 
-    Where it is not linear, as one that clips gradients, it is taken as it is near zero, at which some take logarithms.
+    Its operations need not be linear: some clip gradients, and some take logarithms of them and mask those of zeros. So
+    it is linearized first, near zero, and what is transposed are products with the derivatives of its operations.
     """
-    avals = backward.in_avals[len(kept) :]
+    near_zero = [_near_zero(a, i) for i, a in enumerate(backward.in_avals[len(kept) :])]
+    linear = jax.linearize(lambda *cotangents: jaxpr_as_fun(backward)(*kept, *cotangents), *near_zero)[1]
+    program = jax.make_jaxpr(linear)(*near_zero)
 
     def pull(*cotangents: Any) -> list[Any]:
-        return _evaluated(backward.jaxpr, backward.consts, [*kept, *cotangents], len(kept))
+        return _Evaluation(program.jaxpr, program.consts, cotangents, [True] * len(cotangents)).run()[0]
 
-    return list(jax.vjp(pull, *[jnp.full(a.shape, _NEAR_ZERO, a.dtype) for a in avals])[1](list(tangents)))
+    return list(jax.vjp(pull, *near_zero)[1](list(tangents)))
 
 
-def _evaluated(jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any], constant: int) -> list[Any]:
-    return _Evaluation(jaxpr, consts, operands, [False] * constant + [True] * (len(operands) - constant)).run()[0]
+def _near_zero(aval: Any, index: int) -> jax.Array:
+    """Small numbers that differ, so that no difference of them is zero where gradients' differences are not."""
+    numbers = jax.lax.iota(jnp.float32, aval.size) + 1 + index * math.pi
+    return (_NEAR_ZERO * (1 + numbers * _GOLDEN % 1)).astype(aval.dtype).reshape(aval.shape)
 
 
 class _Evaluation:

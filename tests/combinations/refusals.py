@@ -1,4 +1,4 @@
-"""The combinations that jaten refuses, with which error, in which words, and why; and those that are known to be wrong.
+"""The combinations that jaten refuses, with which error, in which words, and why. There are none today.
 
 A row holds for the cases whose way, surrounding and program match its patterns. A case that a row names must fail so;
 one that passes fails the tests until it is taken out.
@@ -17,7 +17,7 @@ class Refusal:
 
     Attributes:
         ways: a pattern of ways; so with surroundings and programs.
-        error: the name of its class; none for a wrong value, which is a defect that is known.
+        error: the name of its class.
         words: a part of its message.
         reason: why it is no defect.
     """
@@ -30,16 +30,11 @@ class Refusal:
     reason: str
 
     def matches(self, failure: str) -> bool:
-        """Whether a failure is this error; of a known defect, which has no class, whether it is told in these words."""
-        return failure.startswith(f"{self.error}: " if self.error else "value ") and self.words in failure
+        """Whether a failure is this error."""
+        return failure.startswith(f"{self.error}: ") and self.words in failure
 
 
-REFUSALS: tuple[Refusal, ...] = (
-    Refusal(
-        "as_jax", "hessian", "scanned", "", "nan",
-        "a known defect: ATen's gradient of logcumsumexp takes the logarithm of what comes back: its tangent is NaN",
-    ),
-)  # fmt: skip
+REFUSALS: tuple[Refusal, ...] = ()
 
 
 def refusal_of(case: Any, program: Any) -> Refusal | None:
