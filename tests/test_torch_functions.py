@@ -132,6 +132,7 @@ _WAYS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Program, np.ndarray]
 
 _NO_NUMBER_IN_TORCH = {"norm_at_zero"}  # in part, in the second derivative
 
+
 def _check(name: str, way: str) -> None:
     run, reference = _WAYS[way]
     expected = reference(PROGRAMS[name], _X)
@@ -177,9 +178,13 @@ def test_every_program_in_every_way(name: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["jit(jvp)", "jacfwd(jacfwd)"])
-@pytest.mark.parametrize("name", ["running_differences", "clipped_gradients"])
+@pytest.mark.parametrize("name", ["running_differences", "sums_of_exponentials"])
 def test_gradients_that_are_not_written_linearly(name: str, way: str) -> None:
     _check(name, way)
+
+
+def test_a_hook_on_an_argument_is_met_once_a_derivative() -> None:
+    _check("hooked_argument", "jacrev(jacfwd)")
 
 
 # Random operators

@@ -259,7 +259,9 @@ def test_in_each_way_to_run_it(
     name: str, device: str, mode: str, cut: Break, dynamic: bool, request: pytest.FixtureRequest
 ) -> None:
     if (name, mode, cut, device, dynamic) == ("written_between", "inference", _broken, "cpu", True):
-        reason = "AOTAutograd cannot set the storage of inputs that share one, with sizes that change; nor for aot_eager"
+        reason = (
+            "AOTAutograd cannot set the storage of inputs that share one, with sizes that change; nor for aot_eager"
+        )
         request.applymarker(pytest.mark.xfail(strict=True, raises=BackendCompilerFailed, reason=reason))
     _check(PROGRAMS[name], cut, mode, device, dynamic=dynamic)
 

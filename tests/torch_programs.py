@@ -255,15 +255,6 @@ def running_differences(x: torch.Tensor) -> torch.Tensor:
 
 
 @program
-def clipped_gradients(x: torch.Tensor) -> torch.Tensor:
-    """A hook that leaves gradients of one sign alone, and of both here."""
-    y = x.square() * 3
-    if y.requires_grad:
-        y.register_hook(lambda g: torch.where(g.abs() < 1e6, g, g.log()))
-    return y.sin()
-
-
-@program
 def powers(x: torch.Tensor) -> torch.Tensor:
     x = _at(0.0)(x)
     return x.pow(0) + x.pow(2) + x.pow(3.0) + torch.pow(2.0, x) + x.square()

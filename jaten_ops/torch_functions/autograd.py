@@ -131,7 +131,8 @@ class _PushedForward(torch.autograd.Function):
         operands, parts, graph = ctx.saved_tensors, ctx.parts, torch.is_grad_enabled()
         found: list[torch.Tensor | None] = [None] * (1 + len(operands))
         with torch.enable_grad():
-            results, leaves = parts.differentiated(operands)
+            # what the function hooks is not the operand itself, where the hook would be met once more on the way out
+            results, leaves = parts.differentiated([x.view_as(x) if x.requires_grad else x for x in operands])
             pulled = gradients(results, along, leaves, create_graph=True)
             by = [i for i in range(parts.count) if ctx.needs_input_grad[1 + i]]
             tangents = operands[parts.count :]
