@@ -19,7 +19,7 @@ from jaten_ops import registry
 from jaten_ops.schema import COMPOSITE, FUNCTIONAL, VARIANTS, OpSpec, exclusions
 from tests import reach
 from tools.codegen import __main__ as cli
-from tools.codegen import coverage, kernel_schemas
+from tools.codegen import coverage, kernel_schemas, tested
 from tools.codegen.rows import ROOT, SCHEMA_DIR, read
 
 FILES = ("functional.ops", "variants.ops")
@@ -264,7 +264,7 @@ def test_coverage_only_grows(fresh: dict[str, coverage.Row]) -> None:
 
 
 def test_a_lost_kernel_is_a_loss(fresh: dict[str, coverage.Row]) -> None:
-    before = coverage.Row("relu", "core", "jax", "aten", "vjp", "relu_ relu.out", "yes", "-")
+    before = coverage.Row("relu", "core", "kernels/activation.py", "aten", "vjp", "relu_ relu.out", "tests/a.py", "-")
     without_kernel = coverage.Row("relu", "core", "-", "aten", "-", "-", "-", "-")
     assert coverage.losses([before], [before]) == []
     assert coverage.losses([without_kernel], [before]) == []
@@ -281,6 +281,38 @@ def test_coverage_tables_round_trip(fresh: dict[str, coverage.Row], tmp_path: Pa
     assert coverage.main(tmp_path) == 0
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
     assert first.keys() == {"coverage.md", "coverage.tsv"}
+
+
+def test_coverage_names_files_that_are_there(fresh: dict[str, coverage.Row]) -> None:
+    text = coverage.to_markdown(list(fresh.values()))
+    targets = dict(re.findall(r"^\[(\S+)\]: (\S+)$", text, re.MULTILINE))
+    assert set(re.findall(r"\[(\S+\.py)\]", text)) == targets.keys()
+    assert [target for target in targets.values() if not (coverage.DOCS / target).is_file()] == []
+    assert [file for file in re.findall(r"`(\S+\.py)`", text) if not (ROOT / file).is_file()] == []
+    assert fresh["convolution"].kernel == "kernels/convolution.py"
+    assert fresh["bernoulli.p"].tested == "tests/test_randomness.py"
+
+
+NAMED = {
+    "OPS.add.Tensor(x)": {"add.Tensor"},
+    "torch.ops.jaten.relu.default(x)": {"relu"},
+    "aten.relu(x).sum()": {"relu"},
+    '["mul.Tensor", "_unique", "random", "aten::random", "mylib::f_g"]': {"mul.Tensor", "_unique", "random"},
+    "random.random(), x.add_(1), torch.relu(x), f(x).relu": set(),
+}
+
+
+@pytest.mark.parametrize("source", NAMED)
+def test_overloads_that_a_test_names(source: str) -> None:
+    found = {name for name in tested.named_overloads(ast.parse(source)) if name in FUNCTIONAL}
+    assert found == NAMED[source]
+
+
+def test_test_of_an_overload() -> None:
+    kernel = Path(registry.KERNELS["bernoulli.p"].where.rpartition(":")[0])
+    assert tested.test_of("add.Tensor", kernel) == tested.SAMPLES
+    assert tested.test_of("bernoulli.p", kernel.with_name("randomness.py")) == tested.TESTS / "test_randomness.py"
+    assert tested.test_of("there is none", kernel) is None
 
 
 def test_core_overloads_are_complete(fresh: dict[str, coverage.Row]) -> None:
@@ -377,7 +409,7 @@ def test_page_has_every_overload_and_item(tmp_path: Path) -> None:
     assert functional | {"add", "<b>"} <= set(page.heads)
     text = output.read_text(encoding="utf-8")
     assert text.count("<script") == text.count("</script>") == 2
-    assert re.search(r'<tr data-family="convolution"[^>]*><th>convolution</th>', text)
+    assert re.search(r'<tr [^>]*data-kernel="kernels/convolution.py"[^>]*><th>convolution</th>', text)
     assert "| all | 1 | 1 | 1 | 0 |" in summary.read_text(encoding="utf-8")
 
 

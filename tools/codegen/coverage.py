@@ -1,4 +1,4 @@
-"""What jaten has of each functional overload: kernel, fake, gradient, in-place and out= forms, tests.
+"""The coverage table: the files of each functional overload's kernel, fake, gradient and test, and its variants.
 
 Written to docs/coverage.tsv, which the tests hold against the registry, and for readers to docs/coverage.md.
 """
@@ -17,19 +17,19 @@ from jaten_ops.schema import COMPOSITE, FUNCTIONAL, VARIANTS, OpSpec
 from jaten_ops.schema.exclusions import EXCLUSIONS, reason_of
 
 from .rows import ROOT
+from .tested import test_of
 
 DOCS = ROOT / "docs"
-REACHED = ROOT / "tests" / "reached.txt"
 
 NONE, MISSING = "n/a", "-"
 
 COLUMNS = {
     "core": "`core` if PyTorch tags the overload so",
-    "kernel": "`jax`, or `composed` where ATen's own composition answers, made of overloads that have one",
-    "fake": "`own` for a registered one, `aten` for ATen's meta function",
-    "gradient": "`formula` for a registered one, `vjp` for that of the kernel by JAX",
+    "kernel": "the file of the JAX kernel, or `composed` where ATen composes the overload of others that have one",
+    "fake": "the file of a registered one, or `aten` for ATen's meta function, which `meta/reuse.py` calls",
+    "gradient": "of direct calls: the file of its formula, or `vjp` for the kernel's by JAX (`autograd/function.py`)",
     "in-place/out": "the overloads derived from this one",
-    "tested": "`yes` if PyTorch's samples reach the overload, so that the op tests compare it with ATen",
+    "tested": "the test module: `tests/test_ops.py` compares with ATen what PyTorch's samples reach, another names it",
 }
 
 COUNTED = ("kernel", "fake", "gradient", "variants", "tested")
@@ -47,7 +47,7 @@ _META_KEYS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One overload; `COLUMNS` says what its columns hold."""
+    """One overload, with the columns that `COLUMNS` explains; files are named from the repository or the package."""
 
     overload: str
     core: str
@@ -66,15 +66,25 @@ class Row:
         return "\t".join(astuple(self))
 
 
+def _source(entry: registry.Entry) -> Path:
+    """The file in which a function was registered."""
+    return Path(entry.where.rpartition(":")[0]).resolve()
+
+
+def file_name(path: Path) -> str:
+    """A file's path from the repository, and within the package from there."""
+    return path.relative_to(ROOT).as_posix().removeprefix("jaten_ops/")
+
+
 def _kernel(spec: OpSpec) -> str:
     if spec.overload in registry.KERNELS:
-        return "jax"
+        return file_name(_source(registry.KERNELS[spec.overload]))
     return "composed" if spec.kind == "composite" else MISSING
 
 
 def _fake(spec: OpSpec) -> str:
     if spec.overload in registry.FAKES:
-        return "own"
+        return file_name(_source(registry.FAKES[spec.overload]))
     if "data_dependent_output" in spec.tags and not any("Tensor" in r for r in spec.returns):
         return NONE  # a number that depends on values: nothing can answer without them
     name = f"aten::{spec.overload}"
@@ -89,20 +99,27 @@ def _gradient(spec: OpSpec) -> str:
     if not spec.differentiable:
         return NONE
     if spec.overload in registry.GRADIENTS:
-        return "formula"
+        return file_name(_source(registry.GRADIENTS[spec.overload]))
     entry = registry.KERNELS.get(spec.overload)
     # JAX differentiates what it can trace; a random op drawn again would draw something else
     return "vjp" if entry is not None and entry.eager is not True and not spec.random else MISSING
 
 
-def _row(spec: OpSpec, variants: Sequence[str], reached: frozenset[str]) -> Row:
+def _tested(spec: OpSpec) -> str:
+    entry = registry.KERNELS.get(spec.overload)
+    if entry is None:
+        return NONE if spec.kind == "composite" else MISSING
+    path = test_of(spec.overload, _source(entry))
+    return file_name(path) if path is not None else MISSING
+
+
+def _row(spec: OpSpec, variants: Sequence[str]) -> Row:
     reason = reason_of(spec.overload)
     core = "core" if "core" in spec.tags else MISSING
     if reason is not None:
         return Row(spec.overload, core, NONE, NONE, NONE, NONE, NONE, reason.partition(":")[0])
     kernel = _kernel(spec)
     derived = " ".join(variants) or NONE
-    tested = "yes" if spec.overload in reached and kernel == "jax" else MISSING
     return Row(
         overload=spec.overload,
         core=core,
@@ -110,19 +127,18 @@ def _row(spec: OpSpec, variants: Sequence[str], reached: frozenset[str]) -> Row:
         fake=_fake(spec),
         gradient=_gradient(spec),
         variants=derived if kernel != MISSING or derived == NONE else MISSING,
-        tested=tested if kernel != "composed" else NONE,
+        tested=_tested(spec),
         excluded=MISSING,
     )
 
 
 def functional_rows() -> list[Row]:
     """A row for each functional overload, those that ATen composes of others among them."""
-    reached = frozenset(REACHED.read_text(encoding="utf-8").split("\n")) if REACHED.exists() else frozenset()
     specs = FUNCTIONAL | {name: spec for name, spec in COMPOSITE.items() if not spec.parsed.is_mutable}
     variants: dict[str, list[str]] = {name: [] for name in specs}
     for spec in VARIANTS.values():
         variants[spec.base].append(spec.overload)
-    return [_row(specs[name], sorted(variants[name]), reached) for name in sorted(specs)]
+    return [_row(specs[name], sorted(variants[name])) for name in sorted(specs)]
 
 
 def core_overloads() -> list[str]:
@@ -206,6 +222,22 @@ def _name(overload: str) -> str:
     return f"`{overload}`"
 
 
+def _is_file(cell: str) -> bool:
+    return cell.endswith(".py")
+
+
+def _linked(cell: str) -> str:
+    """A cell that names a file as a link, whose target stands at the end of the document."""
+    return f"[{cell}]" if _is_file(cell) else cell
+
+
+def _targets(rows: Iterable[Row]) -> list[str]:
+    """The targets of the links to files."""
+    files = {cell for row in rows for cell in astuple(row) if _is_file(cell)}
+    folders = {file: "" if (ROOT / file).exists() else "jaten_ops/" for file in files}
+    return [f"[{file}]: ../{folders[file]}{file}" for file in sorted(files)]
+
+
 def to_markdown(rows: Sequence[Row]) -> str:
     """The table for readers."""
     lines = [
@@ -232,8 +264,9 @@ def to_markdown(rows: Sequence[Row]) -> str:
     for row in rows:
         if row.excluded == MISSING:
             variants = row.variants if row.variants in (NONE, MISSING) else ", ".join(map(_name, row.variants.split()))
-            body.append([_name(row.overload), row.core, row.kernel, row.fake, row.gradient, variants, row.tested])
-    lines += ["", "## Overloads", "", *_table(["overload", *COLUMNS], body), ""]
+            found = map(_linked, (row.core, row.kernel, row.fake, row.gradient, variants, row.tested))
+            body.append([_name(row.overload), *found])
+    lines += ["", "## Overloads", "", *_table(["overload", *COLUMNS], body), "", *_targets(rows), ""]
     return "\n".join(lines)
 
 

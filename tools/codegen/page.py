@@ -10,8 +10,6 @@ from pathlib import Path
 
 import torch
 
-from jaten_ops import registry
-from jaten_ops.schema import COMPOSITE
 from jaten_ops.schema.exclusions import EXCLUSIONS
 
 from . import sweeps
@@ -26,14 +24,6 @@ _DTYPES = {  # the heads of narrow columns
     **{f"float{size}": f"f{size}" for size in (16, 32, 64)},
     **{f"complex{size}": f"c{size}" for size in (64, 128)},
 }
-
-
-def family_of(overload: str) -> str:
-    """The module that has an overload's kernel; `composite` where ATen composes it of others."""
-    entry = registry.KERNELS.get(overload)
-    if entry is not None:
-        return Path(entry.where.partition(":")[0]).stem
-    return "composite" if overload in COMPOSITE else MISSING
 
 
 def _cells(values: Iterable[str], tag: str = "td") -> str:
@@ -92,10 +82,8 @@ class _Results:
 
 
 def _overload_row(row: Row, results: _Results) -> str:
-    family = family_of(row.overload)
     excluded = "" if row.excluded == MISSING else row.excluded
     facets = {
-        "family": family,
         "core": row.core,
         "kernel": row.kernel,
         "fake": row.fake,
@@ -107,7 +95,7 @@ def _overload_row(row: Row, results: _Results) -> str:
     checked = next((i for k, i in results.by_key.items() if k[:2] == ("opcheck", row.overload)), None)
     return (
         f"<tr{data}><th>{escape(row.overload)}</th>"
-        + _cells([family, row.core, row.kernel, row.fake, row.gradient, derived, row.tested])
+        + _cells([row.core, row.kernel, row.fake, row.gradient, derived, row.tested])
         + f'<td title="{escape(_reasons().get(excluded, ""))}">{escape(excluded)}</td>'
         + results.cell(checked)
         + results.count(row.overload)
@@ -116,7 +104,7 @@ def _overload_row(row: Row, results: _Results) -> str:
 
 
 def overload_table(rows: Sequence[Row], results: _Results) -> str:
-    head = _cells(["overload", "family", *COLUMNS, "excluded", "opcheck", "differs in"], "th")
+    head = _cells(["overload", *COLUMNS, "excluded", "opcheck", "differs in"], "th")
     body = "".join(_overload_row(row, results) for row in rows)
     return f'<table id="overloads"><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>'
 
@@ -172,7 +160,6 @@ def to_html(rows: Sequence[Row], report: sweeps.Report | None) -> str:
     parts = {
         "torch": escape(torch.__version__),
         "totals": _table(["", *TITLES], [[name, *counts] for name, counts in totals(rows)]),
-        "families": _options(sorted({family_of(row.overload) for row in rows})),
         "kernels": _options(sorted({row.kernel for row in rows})),
         "fakes": _options(sorted({row.fake for row in rows})),
         "gradients": _options(sorted({row.gradient for row in rows})),
