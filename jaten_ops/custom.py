@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from . import foreign, library, parameters, registry
+from . import library, registry
+from .registry import external_ops, parameters
 from .schema import OpSpec
 
 
@@ -36,7 +37,7 @@ def op(
     where = registry.caller()
     namespace, separator, rest = schema.partition("::")
     if not separator or "(" in namespace:
-        foreign.refuse(schema, "it has no namespace", "name it as in 'mylib::f(Tensor x) -> Tensor'")
+        external_ops.refuse(schema, "it has no namespace", "name it as in 'mylib::f(Tensor x) -> Tensor'")
     tags = frozenset(tags) | {"pt2_compliant_tag"}
     spec = OpSpec(schema=rest, differentiable=tuple(differentiable), tags=tags, namespace=namespace)
     _check(spec, frozenset(static))
@@ -54,14 +55,14 @@ def op(
 
 def _check(spec: OpSpec, static: frozenset[str]) -> None:
     if "(" not in spec.schema:
-        foreign.refuse(spec.name, "this is a name, not a schema", "write '(Tensor x, ...) -> Tensor' behind it")
-    foreign.require_functional(spec)
+        external_ops.refuse(spec.name, "this is a name, not a schema", "write '(Tensor x, ...) -> Tensor' behind it")
+    external_ops.require_functional(spec)
     arguments = {a.name: a for a in spec.arguments}
     for name in spec.differentiable:
         if name not in arguments or not arguments[name].is_tensor:
-            foreign.refuse(spec.name, f"differentiable names {name!r}", "name tensor arguments of the schema")
+            external_ops.refuse(spec.name, f"differentiable names {name!r}", "name tensor arguments of the schema")
     for name in static - arguments.keys():
-        foreign.refuse(spec.name, f"static names {name!r}", "name arguments of the schema")
+        external_ops.refuse(spec.name, f"static names {name!r}", "name arguments of the schema")
     for name in spec.tags:
         if not hasattr(torch.Tag, name):
-            foreign.refuse(spec.name, f"there is no torch.Tag {name!r}", "see dir(torch.Tag)")
+            external_ops.refuse(spec.name, f"there is no torch.Tag {name!r}", "see dir(torch.Tag)")

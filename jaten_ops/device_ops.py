@@ -11,17 +11,7 @@ from typing import Any, cast
 import torch
 from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 
-from . import (
-    bridge,
-    carrier,
-    device,
-    library,
-    meta,
-    registry,
-    scripting,
-    storage,
-    unwritten,
-)
+from . import bridge, carrier, device, library, meta, registry, scripting, storage, unwritten
 from .aliasing import View, resized, row_major
 from .dispatch import borrowed_copy, functional, is_on_jax, kernel_of, placed, store, to_carrier, variant
 from .lazy import operator_of

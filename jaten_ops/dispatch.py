@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from . import attributes, bridge, carrier, device, foreign, in_place, library, memory, registry, variants, view_ops
+from . import attributes, bridge, carrier, device, in_place, library, memory, registry, variants, view_ops
 from .aliasing import View
 from .errors import UnsupportedInputError
 from .meta import aten_overload
 from .op_kernel import OpKernel
+from .registry import external_ops
 from .schema import COMPOSITE, KEEPS_MEMORY_ORDER, VARIANTS, OpSpec
 from .tensor import (
     Handler,
@@ -69,17 +70,17 @@ OF_NAMESPACES: dict[str, Callable[[Any], Handler]] = {}
 def _make(func: Any) -> Handler:
     if func.namespace in OF_NAMESPACES:
         return OF_NAMESPACES[func.namespace](func)
-    overload = foreign.name_of(func)
+    overload = external_ops.name_of(func)
     if func.namespace == "aten" and view_ops.is_view(func):
         return _view_op(func)
     if overload in VARIANTS:
         spec = VARIANTS[overload]
         return _changes_geometry(func, spec.base) if "inplace_view" in spec.tags else variant(overload)
     if overload in registry.KERNELS:
-        if foreign.is_foreign(overload):
-            foreign.require_schema(registry.SPECS[overload], func)
+        if external_ops.is_foreign(overload):
+            external_ops.require_schema(registry.SPECS[overload], func)
         return functional(overload)
-    return _of_others(func) if foreign.is_foreign(func.name()) else _composite(func)
+    return _of_others(func) if external_ops.is_foreign(func.name()) else _composite(func)
 
 
 set_maker(_make)

@@ -16,7 +16,6 @@ from . import (
     bridge,
     jitted,
     kernel_cache,  # noqa: F401  # it watches for the names that are given here
-    parameters,
     results,
     starts,
     x64,
@@ -24,7 +23,7 @@ from . import (
 from .defaults import as_outside
 from .kernels import checks, prng, promotion
 from .meta.refusals import refuse, reword
-from .registry import Entry
+from .registry import Entry, parameters
 from .schema import OpSpec
 from .x64 import Enabled
 

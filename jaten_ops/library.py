@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from . import autograd, batching, bridge, carrier, kernels, lazy, memory, meta, parameters, registry, variants
+from . import autograd, batching, bridge, carrier, kernels, lazy, memory, meta, registry, variants
 from .composite import make_composite
 from .errors import MissingGradientError
 from .execute import Executor, KernelCall, Signature
 from .kernels.vjp import make_vjp
 from .op_kernel import OpKernel, key_of
+from .registry import parameters
 from .schema import COMPOSITE, KEEPS_MEMORY_ORDER, READS_MEMORY, VARIANTS, OpSpec
 from .tracing import opaque
 

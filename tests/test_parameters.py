@@ -12,8 +12,9 @@ import torch
 from torch.testing import assert_close
 
 import jaten_ops
-from jaten_ops import parameters, registry
+from jaten_ops import registry
 from jaten_ops.errors import InvalidSchemaError
+from jaten_ops.registry import parameters
 
 NAMESPACE = "jaten_test_parameters"
 OPS = getattr(torch.ops, NAMESPACE)

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from jaten_ops import foreign, memory, registry, unwritten
+from jaten_ops import memory, registry, unwritten
 from jaten_ops.aliasing import order_of
 from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.lazy import operator_of
 from jaten_ops.meta import aten_overload
+from jaten_ops.registry import external_ops
 from jaten_ops.schema import KEEPS_MEMORY_ORDER, READS_MEMORY
 from jaten_ops.view_ops import is_view
 
@@ -27,7 +28,7 @@ def overload_of(target: Any) -> str | None:
     """The key in the registry's tables of an operator of ATen, jaten or a user; None for anything else."""
     if not isinstance(target, torch._ops.OpOverload):
         return None
-    return foreign.name_of(target)
+    return external_ops.name_of(target)
 
 
 def is_higher_order(node: torch.fx.Node) -> bool:
@@ -212,8 +213,8 @@ def retarget(gm: torch.fx.GraphModule) -> None:
             continue
         if key not in registry.KERNELS:
             raise registry.missing(target.name(), source_line(node))
-        if foreign.is_foreign(key):
-            foreign.require_schema(registry.SPECS[key], target)
+        if external_ops.is_foreign(key):
+            external_ops.require_schema(registry.SPECS[key], target)
         if target.namespace == "aten":
             node.target = operator_of(key)
         if key in unwritten.OVERLOADS and unwritten.is_filled():

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from jaten_ops import foreign, registry
+from jaten_ops import registry
 from jaten_ops.dispatch import is_on_jax, to_carrier
+from jaten_ops.registry import external_ops
 from jaten_ops.tensor import Tensor
 
 _log = logging.getLogger(__name__)
@@ -35,8 +36,8 @@ def operator_in(node: torch.fx.Node) -> torch._ops.OpOverload | None:
         return target.of
     if writes(target) and node.args:  # the call of one that writes, as one that returns what it would write
         target = node.args[0]
-    known = not isinstance(target, torch._ops.OpOverload) or not foreign.is_foreign(foreign.name_of(target))
-    return None if known or target.namespace == "prims" or foreign.name_of(target) in registry.KERNELS else target
+    known = not isinstance(target, torch._ops.OpOverload) or not external_ops.is_foreign(external_ops.name_of(target))
+    return None if known or target.namespace == "prims" or external_ops.name_of(target) in registry.KERNELS else target
 
 
 def writes(target: Any) -> bool:

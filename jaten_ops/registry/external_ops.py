@@ -9,8 +9,8 @@ from typing import NoReturn
 
 import torch
 
-from .errors import InvalidSchemaError
-from .schema import OpSpec
+from ..errors import InvalidSchemaError
+from ..schema import OpSpec
 
 _OWN = ("aten", "jaten")
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from . import foreign, parameters
-from .errors import DuplicateRegistrationError, GradientRegistrationError, MissingKernelError, UnknownOpError
-from .schema import FUNCTIONAL, VARIANTS, OpSpec
-from .schema.exclusions import reason_of
+from ..errors import DuplicateRegistrationError, GradientRegistrationError, MissingKernelError, UnknownOpError
+from ..schema import FUNCTIONAL, VARIANTS, OpSpec
+from ..schema.exclusions import reason_of
+from . import external_ops, parameters
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -129,8 +129,8 @@ def kernel(*overloads: str, static: Iterable[str] = (), eager: bool | Callable[.
     where = caller()
 
     def register(fn: F) -> F:
-        for text in filter(foreign.is_foreign, overloads):
-            spec = foreign.spec_of(text)
+        for text in filter(external_ops.is_foreign, overloads):
+            spec = external_ops.spec_of(text)
             if spec is not None:
                 if spec.name not in KERNELS:  # that it is there already is the first thing to say
                     parameters.check(spec, fn)

@@ -8,8 +8,8 @@ import keyword
 from collections.abc import Callable
 from typing import Any
 
-from .errors import InvalidSchemaError
-from .schema import Argument, OpSpec
+from ..errors import InvalidSchemaError
+from ..schema import Argument, OpSpec
 
 
 def arguments_of_kernel(spec: OpSpec) -> list[Argument]:
