@@ -25,7 +25,6 @@ from . import (
     storage,
     streams,
     uninitialized,
-    x64,
 )
 from .composite import CHECKS
 from .dispatch import functional, is_on_jax, variant
@@ -37,6 +36,7 @@ from .tensor import CLASSES, HANDLERS, Tensor, array_of, exchange, has_values, m
 from .torch_functions import control_flow
 from .tracing import is_traced_now, keep_out_of_constants, opaque, relate_sizes_of
 from .watching import WATCHERS, met
+from .xla import x64
 
 _aten = torch.ops.aten
 _ATEN = torch.library.Library("aten", "IMPL")

@@ -12,20 +12,18 @@ import jax
 import numpy as np
 import torch
 
-from . import (
-    bridge,
-    jitted,
-    kernel_cache,  # noqa: F401  # it watches for the names that are given here
-    results,
-    starts,
-    x64,
-)
+from . import bridge, results, starts
 from .defaults import as_outside
 from .kernels import checks, prng, promotion
 from .meta.refusals import refuse, reword
 from .registry import Entry, parameters
 from .schema import OpSpec
-from .x64 import Enabled
+from .xla import (
+    jitted,
+    kernel_cache,  # noqa: F401  # it watches for the names that are given here
+    x64,
+)
+from .xla.x64 import Enabled
 
 # Values of these types may differ from call to call without compiling anew; all others are static.
 _TRACED_TYPES = frozenset({"Scalar", "Scalar?", "Scalar[]", "float", "float?"})

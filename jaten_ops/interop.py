@@ -18,7 +18,7 @@ from . import bridge, custom, device, torch_functions
 from .errors import UnsupportedInputError
 from .tensor import array_of, from_array
 from .watching import WATCHERS, met
-from .x64 import Enabled
+from .xla.x64 import Enabled
 
 
 def _tell_jax(kind: type) -> None:

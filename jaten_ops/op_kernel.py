@@ -6,11 +6,12 @@ import keyword
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import allocator, meta, registry
+from . import meta, registry
 from .execute import Executor, Signature, freeze
 from .random import draw_seed
 from .schema import OpSpec
 from .tracing import opaque
+from .xla import malloc
 
 _EXECUTORS: dict[str, Executor] = {}
 
@@ -198,7 +199,7 @@ class OpKernel:
         entry = registry.KERNELS.get(key_of(spec))
         if entry is None:
             raise registry.missing(spec.name)
-        allocator.retain()
+        malloc.retain()
         # one for all devices: what it has traced and compiled serves tensors of each
         executor = _EXECUTORS.get(key_of(spec)) or Executor(spec, entry, meta.fake_of(spec))
         _EXECUTORS[key_of(spec)] = executor

@@ -27,7 +27,7 @@ from .storage import TracedStorage, reduced, storage_of, typed
 from .subclasses import Counterparts
 from .tracing import is_recording, opaque, unrecorded
 from .watching import WATCHERS, made, met
-from .x64 import Enabled
+from .xla.x64 import Enabled
 
 Handler = Callable[..., Any]
 _get_data, _set_data = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]  # for mypy it is a tensor

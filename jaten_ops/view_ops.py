@@ -14,8 +14,8 @@ import torch
 from . import bridge
 from .aliasing import AnyStorage, Lens, View
 from .errors import UnsupportedInputError
-from .jitted import jitted
 from .tracing import out_of_sight
+from .xla.jitted import jitted
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
 

@@ -21,7 +21,7 @@ from hypothesis import strategies
 
 import jaten_ops
 from jaten_ops import aliasing
-from jaten_ops.x64 import Enabled
+from jaten_ops.xla.x64 import Enabled
 
 Step = Callable[[torch.Tensor], Any]
 STEPS = 12  # of a program

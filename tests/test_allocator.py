@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaten_ops import allocator, executables
+from jaten_ops.xla import executables, malloc
 
 _PROGRAM = """
 import torch, jaten_ops
@@ -66,7 +66,7 @@ def _long_lived(x: jax.Array) -> jax.Array:
 @glibc_only
 def test_temporary_memory_is_kept_between_calls() -> None:
     resource = pytest.importorskip("resource")
-    allocator.retain()
+    malloc.retain()
     x = jnp.ones((2048, 4))
     run, _ = executables.compiled(jax.jit(_long_lived).lower(x))
     assert run.memory_analysis().temp_size_in_bytes > 64 * 2**20

@@ -13,7 +13,7 @@ import torch
 from jax import lax
 
 from jaten_ops.ordering.chains import shortened
-from jaten_ops.x64 import Enabled
+from jaten_ops.xla.x64 import Enabled
 
 _RNG = np.random.default_rng(0)
 STEPS = 40

@@ -6,7 +6,7 @@ import pytest
 
 from jaten_ops.kernels import correlation
 from jaten_ops.kernels.correlation import DIRECT, PATCHES, TAPS, Lowering, Windows
-from jaten_ops.x64 import Enabled
+from jaten_ops.xla.x64 import Enabled
 
 PLAIN = Windows((3, 3), (1, 1), (1, 1), (1, 1), 1)
 # windows, the input's shape, the number of output channels

@@ -15,7 +15,7 @@ from jax import lax
 from torch.testing import assert_close
 
 import jaten_ops
-from jaten_ops import x64
+from jaten_ops.xla import x64
 
 NAMESPACE = "jaten_test_defaults"
 OPS = getattr(torch.ops, NAMESPACE)

@@ -17,7 +17,7 @@ from torch import nn
 
 import jaten_ops
 from jaten_ops.ordering import flattened
-from jaten_ops.x64 import Enabled
+from jaten_ops.xla.x64 import Enabled
 
 _RNG = np.random.default_rng(0)
 _SHAPE = (128, 64, 3, 3)

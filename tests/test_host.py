@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from jaten_ops import bridge, executables, host
+from jaten_ops import bridge
+from jaten_ops.xla import cpu_client, executables
 
 
 def test_the_device_is_one_of_its_own() -> None:
     """Where this fails, JAX makes its clients in another way, and compiled programs wait for a thread again."""
-    assert host.is_own(host.device())
-    assert host.device().platform == "cpu" and not host.is_own(jax.devices("cpu")[0])
-    assert host.device() not in jax.devices("cpu") + jax.local_devices()
+    assert cpu_client.is_own(cpu_client.device())
+    assert cpu_client.device().platform == "cpu" and not cpu_client.is_own(jax.devices("cpu")[0])
+    assert cpu_client.device() not in jax.devices("cpu") + jax.local_devices()
 
 
 def test_programs_run_in_the_calling_thread() -> None:
@@ -30,24 +31,24 @@ def test_programs_run_in_the_calling_thread() -> None:
     def program(x: jax.Array) -> jax.Array:
         return jax.pure_callback(note, x, jnp.sin(x) @ x)
 
-    x = bridge.borrow(torch.rand(64, 64), host.device())
+    x = bridge.borrow(torch.rand(64, 64), cpu_client.device())
     run, _ = executables.compiled(jax.jit(program).lower(x))
     run(x).block_until_ready()
     assert seen == [threading.get_ident()]
 
 
 def test_devices_are_found_by_what_a_kept_executable_knows() -> None:
-    assert host.find("cpu", 0, True) is host.device()
-    assert host.find("cpu", 0, False) is jax.devices("cpu")[0]
+    assert cpu_client.find("cpu", 0, True) is cpu_client.device()
+    assert cpu_client.find("cpu", 0, False) is jax.devices("cpu")[0]
     with pytest.raises(LookupError, match="cpu:99"):
-        host.find("cpu", 99, False)
+        cpu_client.find("cpu", 99, False)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16, torch.float8_e5m2, torch.bool])
 def test_what_is_borrowed_comes_to_lie_there(dtype: torch.dtype) -> None:
     tensor = torch.ones(3, 5).to(dtype)
-    array = bridge.borrow(tensor, host.device())
-    assert array.device is host.device()
+    array = bridge.borrow(tensor, cpu_client.device())
+    assert array.device is cpu_client.device()
     torch.testing.assert_close(bridge.export(array).float(), tensor.float())
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from jaten_ops import jitted, kernel_cache
+from jaten_ops.xla import jitted, kernel_cache
 
 
 def _live() -> int:

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from jaten_ops import executables, libraries, options, processor
-from jaten_ops.libraries import Product
+from jaten_ops.xla import compiler_options, cpu_features, executables, matmul_library
+from jaten_ops.xla.matmul_library import Product
 
 ROWS, COLUMNS, TERMS = 48, 32, 16
 
@@ -33,7 +33,7 @@ def _text(fn: Callable[..., object], *shapes: tuple[int, ...], dtype: str = "flo
 def test_the_products_of_a_program(
     fn: Callable[..., object], a: tuple[int, ...], b: tuple[int, ...], transposed: tuple[bool, bool]
 ) -> None:
-    assert list(libraries.products(_text(fn, a, b))) == [Product("f32", 1, ROWS, COLUMNS, TERMS, *transposed)]
+    assert list(matmul_library.products(_text(fn, a, b))) == [Product("f32", 1, ROWS, COLUMNS, TERMS, *transposed)]
 
 
 def test_batches_loops_and_names_of_other_functions() -> None:
@@ -44,7 +44,7 @@ def test_batches_loops_and_names_of_other_functions() -> None:
         steps = lax.scan(lambda h, _: (h @ turned, h), x, length=3)
         return steps, jnp.einsum("bik,bjk->bij", both, both), jax.jit(lambda a, b: a @ b)(x, weight)
 
-    found = list(libraries.products(_text(program, (8, 16), (16, 16), (4, 8, 16))))
+    found = list(matmul_library.products(_text(program, (8, 16), (16, 16), (4, 8, 16))))
     assert sorted(found) == sorted([
         Product("f32", 1, 8, 16, 16, False, False, is_known=False), Product("f32", 4, 8, 8, 16, False, True),
         Product("f32", 1, 8, 16, 16, False, False, is_known=False),
@@ -68,17 +68,17 @@ def test_batches_loops_and_names_of_other_functions() -> None:
     ],
 )
 def test_what_suits_eigen(fn: Callable[..., object], shapes: list[tuple[int, ...]], dtype: str, *, suits: bool) -> None:
-    assert libraries.suits_eigen(_text(fn, *shapes, dtype=dtype)) is suits
+    assert matmul_library.suits_eigen(_text(fn, *shapes, dtype=dtype)) is suits
 
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_the_library_is_asked_for(monkeypatch: pytest.MonkeyPatch, *, fast: bool) -> None:
     """Where this fails, XLA no longer takes the option, or has another library by itself."""
-    monkeypatch.setattr(processor, "multiplies_fast", lambda: fast)
+    monkeypatch.setattr(cpu_features, "multiplies_fast", lambda: fast)
     a, b = jnp.ones((65, 256)), jnp.ones((256, 257))
     lowered = jax.jit(lambda a, b: a @ b).lower(a, b)
-    told = options.of_program("cpu", lowered.as_text())
+    told = compiler_options.of_program("cpu", lowered.as_text())
     run = executables._compile(lowered, lowered.as_text())
     assert ("ynn" in run.as_text()) is not fast
-    assert (told.options == options.known("cpu") | options._BUFFER) is not fast
+    assert (told.options == compiler_options.known("cpu") | compiler_options._BUFFER) is not fast
     assert (run(a, b) == 256).all()

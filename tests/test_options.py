@@ -13,28 +13,28 @@ import pytest
 import torch
 from jaxlib import _jax
 
-from jaten_ops import executables, kernel_cache, options
+from jaten_ops.xla import compiler_options, executables, kernel_cache
 
 _OPTION = "xla_cpu_experimental_ynn_fusion_type"
 
 
 def test_the_options_of_a_cpu_are_known() -> None:
     """Where this fails, XLA has renamed one."""
-    assert options.known("cpu") == options.wanted("cpu") and _OPTION in options.wanted("cpu")
+    assert compiler_options.known("cpu") == compiler_options.wanted("cpu") and _OPTION in compiler_options.wanted("cpu")
 
 
 def test_other_platforms_have_none() -> None:
-    assert options.known("cuda") == options.known("tpu") == {}
+    assert compiler_options.known("cuda") == compiler_options.known("tpu") == {}
 
 
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", f"--{_OPTION}=LIBRARY_FUSION_TYPE_DOT")
-    assert options.wanted("cpu") == {}
+    assert compiler_options.wanted("cpu") == {}
 
 
 def test_an_option_that_xla_does_not_know_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "_OF_CPU", {"xla_cpu_no_such_option": "1"})
-    assert options.known("cpu") == {}
+    monkeypatch.setattr(compiler_options, "_OF_CPU", {"xla_cpu_no_such_option": "1"})
+    assert compiler_options.known("cpu") == {}
     run, _ = executables.compiled(jax.jit(jnp.sin).lower(jnp.ones(3)))
     assert run(jnp.ones(3)).shape == (3,)
 
@@ -73,22 +73,22 @@ def test_kernels_are_compiled_with_them_too(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_the_longest_array_of_a_program(text: str, size: int) -> None:
-    assert options._largest(set(options._TYPE.findall(text))) == size
+    assert compiler_options._largest(set(compiler_options._TYPE.findall(text))) == size
 
 
 def test_types_stand_in_a_program_as_expected() -> None:
     lowered = jax.jit(lambda x: x.astype(jnp.complex64)).lower(jnp.ones((10, 30)))
-    assert options._largest(set(options._TYPE.findall(lowered.as_text()))) == 10 * 30 * 8
+    assert compiler_options._largest(set(compiler_options._TYPE.findall(lowered.as_text()))) == 10 * 30 * 8
 
 
 def test_buffers_are_short_unless_an_array_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where this fails, XLA has renamed the option: of longer arrays it would warn."""
-    (name,) = options._BUFFER
-    assert name in options.of_program("cpu", "tensor<1024xf32>").options
-    assert name not in options.of_program("cpu", "tensor<16777216xf32>").options
-    assert options.of_program("cuda", "tensor<1024x64xf32>") == ({}, False)
+    (name,) = compiler_options._BUFFER
+    assert name in compiler_options.of_program("cpu", "tensor<1024xf32>").options
+    assert name not in compiler_options.of_program("cpu", "tensor<16777216xf32>").options
+    assert compiler_options.of_program("cuda", "tensor<1024x64xf32>") == ({}, False)
     monkeypatch.setenv("XLA_FLAGS", f"--{name}=1000000")
-    assert name not in options.of_program("cpu", "tensor<1024xf32>").options
+    assert name not in compiler_options.of_program("cpu", "tensor<1024xf32>").options
 
 
 _PRINT = "from jaxlib import _jax; print(_jax.CompileOptions().SerializeAsString().hex())"
@@ -96,27 +96,27 @@ _PRINT = "from jaxlib import _jax; print(_jax.CompileOptions().SerializeAsString
 
 def test_no_loop_is_unrolled_as_with_the_flag_of_xla() -> None:
     """Where this fails, the message has changed, or the flag."""
-    environment = os.environ | {"XLA_FLAGS": f"--xla_backend_extra_options={options._NO_UNROLLING.decode()}"}
+    environment = os.environ | {"XLA_FLAGS": f"--xla_backend_extra_options={compiler_options._NO_UNROLLING.decode()}"}
     flagged = subprocess.run(
         [sys.executable, "-c", _PRINT], env=environment, capture_output=True, check=True, text=True
     )
-    told = options.without_unrolling(_jax.CompileOptions(), "cpu").SerializeAsString()
+    told = compiler_options.without_unrolling(_jax.CompileOptions(), "cpu").SerializeAsString()
     assert told.hex() == flagged.stdout.strip() != _jax.CompileOptions().SerializeAsString().hex()
 
 
 def test_unrolling_is_left_to_other_platforms_and_to_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     given = _jax.CompileOptions()
-    assert options.without_unrolling(given, "cuda") is given
-    assert options.without_unrolling("no such options", "cpu") == "no such options"
-    before = options.described("cpu")
-    monkeypatch.setenv("XLA_FLAGS", f"--xla_backend_extra_options={options._NO_UNROLLING.decode()}")
-    assert options.without_unrolling(given, "cpu") is given
-    assert options.described("cpu") != before
+    assert compiler_options.without_unrolling(given, "cuda") is given
+    assert compiler_options.without_unrolling("no such options", "cpu") == "no such options"
+    before = compiler_options.described("cpu")
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_backend_extra_options={compiler_options._NO_UNROLLING.decode()}")
+    assert compiler_options.without_unrolling(given, "cpu") is given
+    assert compiler_options.described("cpu") != before
 
 
 def test_unrolling_is_left_to_the_programs_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JATEN_CACHE", "0")
-    options.of_program("cpu", "")  # which compiles programs to find out
+    compiler_options.of_program("cpu", "")  # which compiles programs to find out
     told: list[Any] = []
     tell = kernel_cache.without_unrolling
     monkeypatch.setattr(kernel_cache, "without_unrolling", lambda *given: told.append(given) or tell(*given))
@@ -145,11 +145,11 @@ def test_unrolling_is_left_to_the_programs_of_others(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_programs_whose_loops_are_kept(text: str, expected: bool) -> None:
-    assert options.of_program("cpu", text).keeps_loops == expected
+    assert compiler_options.of_program("cpu", text).keeps_loops == expected
 
 
 def test_operations_stand_in_a_program_as_expected() -> None:
     padded = jax.jit(lambda x: jnp.pad(x, 1)).lower(jnp.ones((512, 64))).as_text()
     summed = jax.jit(lambda x: jax.lax.cumsum(x, 1)).lower(jnp.ones((512, 64))).as_text()
     convolved = jax.jit(_convolved).lower(jnp.ones((4, 32, 32, 16)), jnp.ones((3, 3, 16, 32))).as_text()
-    assert not any(options.of_program("cpu", text).keeps_loops for text in (padded, summed, convolved))
+    assert not any(compiler_options.of_program("cpu", text).keeps_loops for text in (padded, summed, convolved))

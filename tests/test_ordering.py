@@ -16,13 +16,13 @@ from jax import lax
 from torch import nn
 
 import jaten_ops  # noqa: F401  # the backend
-from jaten_ops import options
 from jaten_ops.aliasing import order_of, strides_in
 from jaten_ops.kernels import correlation
 from jaten_ops.kernels.correlation import Windows
 from jaten_ops.ordering import ordered
 from jaten_ops.ordering.rules import ELEMENTWISE, RULES
-from jaten_ops.x64 import Enabled
+from jaten_ops.xla import compiler_options
+from jaten_ops.xla.x64 import Enabled
 
 _RNG = np.random.default_rng(0)
 _X, _W, _B = (_RNG.standard_normal(s).astype("float32") for s in ((3, 4), (5, 4), (2, 4, 3)))
@@ -61,7 +61,7 @@ def test_products_of_transposed_matrices(name: str) -> None:
 
 def test_one_row_does_not_copy_the_weight() -> None:
     layer, seen = torch.nn.Linear(64, 96), []
-    options.of_program("cpu", "")  # which compiles a program to find out
+    compiler_options.of_program("cpu", "")  # which compiles a program to find out
     lower = jax.stages.Lowered.compile
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setattr(jax.stages.Lowered, "compile", lambda *a, **k: (seen.append(lower(*a, **k)), seen[-1])[1])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaten_ops.kernels import prng
-from jaten_ops.x64 import Enabled
+from jaten_ops.xla.x64 import Enabled
 
 _SEEDS = [0, 1, -1, 2**40 + 3]
 

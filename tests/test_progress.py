@@ -12,7 +12,7 @@ import torch
 import tqdm
 
 import jaten_ops
-from jaten_ops import progress
+from jaten_ops.xla import progress
 
 
 class Terminal(io.StringIO):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from jaten_ops import kernel_cache
+from jaten_ops.xla import kernel_cache
 
 from .recorded import op_of_aten
 from .replay import op_named

@@ -15,7 +15,7 @@ from jax import lax
 import jaten_ops
 from jaten_ops.ordering import stretches
 from jaten_ops.ordering.stretches import in_stretches
-from jaten_ops.x64 import Enabled
+from jaten_ops.xla.x64 import Enabled
 
 NODES, EDGES, WIDTH = 40, 5003, 64  # no multiple of a stretch
 _RNG = np.random.default_rng(0)

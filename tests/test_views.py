@@ -12,7 +12,7 @@ import torch
 from torch._dynamo.exc import BackendCompilerFailed
 from torch._dynamo.utils import counters
 
-from jaten_ops import fingerprint
+from jaten_ops.xla import fingerprint
 
 Tensors = Sequence[torch.Tensor]
 Break = Callable[[], None]

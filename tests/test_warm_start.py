@@ -18,8 +18,9 @@ import pytest
 import torch
 
 import jaten_ops
-from jaten_ops import disk, executables, fingerprint, kernel_cache, registry
+from jaten_ops import registry
 from jaten_ops.backend import graph_cache
+from jaten_ops.xla import disk_store, executables, fingerprint, kernel_cache
 
 PROGRAM = """
 import json, logging, sys
@@ -175,24 +176,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("JATEN_CACHE", "1")
     monkeypatch.setenv("JATEN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(fingerprint, "_sources", lambda: "as they are")
-    disk._prepared.cache_clear()
+    disk_store._prepared.cache_clear()
     fingerprint._has_others.cache_clear()
     return tmp_path / "cache"
 
 
 def test_what_was_written_is_read(folder: Path) -> None:
-    assert disk.read("a") is None
-    disk.write("a", b"some bytes")
-    assert disk.read("a") == b"some bytes"
+    assert disk_store.read("a") is None
+    disk_store.write("a", b"some bytes")
+    assert disk_store.read("a") == b"some bytes"
     assert folder.stat().st_mode & 0o777 == 0o700 and (folder / "a").stat().st_mode & 0o777 == 0o600
-    disk.forget("a")
-    assert disk.read("a") is None
+    disk_store.forget("a")
+    assert disk_store.read("a") is None
 
 
 def test_it_can_be_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JATEN_CACHE", "0")
-    disk.write("a", b"some bytes")
-    assert disk.folder() is None and disk.read("a") is None and not folder.exists()
+    disk_store.write("a", b"some bytes")
+    assert disk_store.folder() is None and disk_store.read("a") is None and not folder.exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows keeps a user's profile private by other means")
@@ -206,9 +207,9 @@ def test_a_folder_that_others_can_write_to_is_not_used(
         monkeypatch.setattr(os, "getuid", lambda: user + 1)
     else:
         (folder if which == "cache" else folder.parent).chmod(0o777)
-    with caplog.at_level(logging.INFO, "jaten_ops.disk"):
-        disk.write("a", b"some bytes")
-    assert disk.folder() is None and list(folder.iterdir()) == []
+    with caplog.at_level(logging.INFO, "jaten_ops.xla.disk_store"):
+        disk_store.write("a", b"some bytes")
+    assert disk_store.folder() is None and list(folder.iterdir()) == []
     assert "nothing is kept" in caplog.text
 
 
@@ -217,35 +218,35 @@ def test_a_full_disk_leaves_nothing_behind(folder: Path, monkeypatch: pytest.Mon
         raise OSError(errno.ENOSPC, "no space left")
 
     monkeypatch.setattr(os, "replace", full)
-    disk.write("a", b"some bytes")
+    disk_store.write("a", b"some bytes")
     assert list(folder.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_made_is_done_without(folder: Path) -> None:
     folder.write_text("a file")
-    disk.write("a", b"some bytes")
-    assert disk.read("a") is None
+    disk_store.write("a", b"some bytes")
+    assert disk_store.read("a") is None
 
 
 def test_the_oldest_go_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "LIMIT", 1000)
+    monkeypatch.setattr(disk_store, "LIMIT", 1000)
     for at in range(9):
-        disk.write(str(at), bytes(68))  # and as many of their checksum: 100
+        disk_store.write(str(at), bytes(68))  # and as many of their checksum: 100
         os.utime(folder / str(at), (at, at))
-    assert disk.read("0") is not None  # it is in use now
-    disk.write("large", bytes(168))
+    assert disk_store.read("0") is not None  # it is in use now
+    disk_store.write("large", bytes(168))
     assert sorted(path.name for path in folder.iterdir()) == ["0", "4", "5", "6", "7", "8", "large"]
 
 
 def test_threads_write_and_read_whole_files(folder: Path) -> None:
     contents = [bytes([at]) * 100_000 for at in range(4)]
-    disk.write("a", contents[0])
+    disk_store.write("a", contents[0])
     found: list[bytes | None] = []
 
     def work(content: bytes) -> None:
         for _ in range(20):
-            disk.write("a", content)
-            found.append(disk.read("a"))
+            disk_store.write("a", content)
+            found.append(disk_store.read("a"))
 
     threads = [threading.Thread(target=work, args=(content,)) for content in contents]
     for thread in threads:

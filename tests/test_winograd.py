@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from jaten_ops import processor
 from jaten_ops.kernels import channels_last, winograd
 from jaten_ops.kernels.correlation import Call, Windows
+from jaten_ops.xla import cpu_features
 
 from .convolutions import PARTS, parts_of
 
@@ -94,7 +94,7 @@ def test_what_would_not_cancel_is_computed_plainly(part: str, value: float) -> N
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_compiled_program(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Infinities, too, where eager has them."""
-    monkeypatch.setattr(processor, "multiplies_fast", lambda: False)
+    monkeypatch.setattr(cpu_features, "multiplies_fast", lambda: False)
     torch.manual_seed(0)
     net = torch.nn.Sequential(
         *(torch.nn.Conv2d(3, 64, 3), torch.nn.ReLU(), torch.nn.Conv2d(64, 64, 3, padding=1), torch.nn.Tanh()),
@@ -113,7 +113,7 @@ def test_a_compiled_program(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_it_pays_where_products_take_long(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "multiplies_fast", lambda: fast)
+    monkeypatch.setattr(cpu_features, "multiplies_fast", lambda: fast)
     assert winograd.pays(8, (56, 56), 64, 64, of_weight=False) is not fast
 
 
@@ -130,5 +130,5 @@ def test_what_the_processor_is(text: str | None, fast: bool, monkeypatch: pytest
     file = tmp_path / "cpuinfo"
     if text is not None:
         file.write_text(text)
-    monkeypatch.setattr(processor, "_DESCRIPTION", file)
-    assert processor.multiplies_fast.__wrapped__() is fast
+    monkeypatch.setattr(cpu_features, "_DESCRIPTION", file)
+    assert cpu_features.multiplies_fast.__wrapped__() is fast

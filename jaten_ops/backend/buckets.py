@@ -19,9 +19,10 @@ from jax.extend import core
 from jax.interpreters.partial_eval import dce_jaxpr
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
-from jaten_ops import bridge, carrier, x64
+from jaten_ops import bridge, carrier
 from jaten_ops.errors import JatenError, UnsupportedInputError
-from jaten_ops.x64 import Enabled
+from jaten_ops.xla import x64
+from jaten_ops.xla.x64 import Enabled
 
 from . import padding_programs, padding_rules  # noqa: F401  # register the rules
 from .layout import concretize, has_symbolic_size, symbols_of

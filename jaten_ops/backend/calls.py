@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import torch
 
-from jaten_ops import bridge, x64
+from jaten_ops import bridge
 from jaten_ops.execute import raise_first_broken
 from jaten_ops.ordering import Order
+from jaten_ops.xla import x64
 
 
 class Static:

@@ -21,9 +21,10 @@ from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
 from torch._inductor.output_code import OutputCode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from jaten_ops import disk, fingerprint, unwritten
+from jaten_ops import unwritten
 from jaten_ops.patches import replace
 from jaten_ops.tensor import Tensor
+from jaten_ops.xla import disk_store, fingerprint
 
 from . import shared
 from .plans import Plan, graph_of
@@ -136,7 +137,7 @@ def used(prefix: str) -> Iterator[None]:
 
 def prefix_of(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
     """What decides, beside torch's own key, what becomes of Dynamo's graph; None if it is not to be kept."""
-    if disk.folder() is None or not is_known():
+    if disk_store.folder() is None or not is_known():
         return None
     package = fingerprint.of_package()
     if package is None or not all(map(_is_plain, inputs)) or _is_changed() or _share_memory(inputs):
@@ -147,7 +148,7 @@ def prefix_of(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
             if not _is_told(module, node):
                 return None
             lines.append(node.meta.get("stack_trace") or "")  # messages name them
-    return disk.key_of("capture", package, _settings(), *lines)
+    return disk_store.key_of("capture", package, _settings(), *lines)
 
 
 def _settings() -> str:
@@ -217,7 +218,7 @@ def _finding(candidates: Any) -> Any:
         prefix = _prefix.get()
         if prefix is None:
             yield from candidates(cls, local, remote_cache, key)
-        elif (found := _read(disk.key_of(prefix, key))) is not None:
+        elif (found := _read(disk_store.key_of(prefix, key))) is not None:
             yield *found, True
 
     return iterate_over_candidates
@@ -229,7 +230,7 @@ def _writing(write: Any) -> Any:
         if prefix is None:
             write(key, content)
         else:
-            disk.write(disk.key_of(prefix, key), content)
+            disk_store.write(disk_store.key_of(prefix, key), content)
 
     return write_to_local_cache
 
@@ -246,12 +247,12 @@ def _describing(describe: Any) -> Any:
 
 
 def _read(key: str) -> tuple[Any, bytes] | None:
-    content = disk.read(key)
+    content = disk_store.read(key)
     if content is None:
         return None
     try:
         return pickle.loads(content), content
     except Exception as error:
         _log.info("%s cannot be loaded: %s", key, error)
-        disk.forget(key)
+        disk_store.forget(key)
         return None

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
-from jaten_ops import bridge, disk, registry
+from jaten_ops import bridge, registry
 from jaten_ops.lazy import operator_of
+from jaten_ops.xla import disk_store
 
 from .rewritten import WRITING
 from .targets import frame_of, overload_of
@@ -75,11 +76,11 @@ class Plan:
                 parts += [f"{array.dtype} {array.shape}", array.tobytes()]
                 target = None
             parts.append(repr((call.op, target, call.args, call.kwargs, call.value)))
-        return disk.key_of(*parts)
+        return disk_store.key_of(*parts)
 
     def frames(self) -> str:
         """A key of where it stands."""
-        return disk.key_of(repr([call.frame for call in self.calls]))
+        return disk_store.key_of(repr([call.frame for call in self.calls]))
 
 
 _PLAIN = {type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format}

@@ -13,11 +13,12 @@ import jax
 import numpy as np
 import torch
 
-from jaten_ops import bridge, carrier, disk, host, x64
+from jaten_ops import bridge, carrier
 from jaten_ops.aliasing import Storage, View, order_of, strides_in
 from jaten_ops.errors import KernelResultError
 from jaten_ops.ordering import Order
-from jaten_ops.progress import announced
+from jaten_ops.xla import cpu_client, disk_store, x64
+from jaten_ops.xla.progress import announced
 
 from .calls import Program, Static, Write, make_call
 from .layout import Layout, concretize, is_symbolic, layout_of, symbols_of
@@ -161,7 +162,7 @@ class Executable:
     def __init__(
         self, gm: torch.fx.GraphModule, *, static_inputs: frozenset[int], seen: int | None, written: Mapping[int, int]
     ) -> None:
-        self.plan = None if disk.folder() is None else plan_of(gm)
+        self.plan = None if disk_store.folder() is None else plan_of(gm)
         self.log = GraphLog(gm)
         self._lowered = lowered = Lowered(gm, torch.get_default_dtype())
         values: list[Any] = [n.meta.get("val") for n in lowered.placeholders]
@@ -187,7 +188,7 @@ class Executable:
         self._calls: dict[tuple[Any, ...], Callable[[list[Any]], list[Any]]] = {}
         handed = {v.device.type for v in [*values, *(o.value for o in self._arrays)] if isinstance(v, torch.Tensor)}
         self._on_host = handed == {"cpu"}
-        self._place = host.device() if self._on_host else bridge.cpu_device() if "cpu" in handed else None
+        self._place = cpu_client.device() if self._on_host else bridge.cpu_device() if "cpu" in handed else None
         self._statics: dict[tuple[int, Order | None], Static] = {}
         borrows = any(isinstance(v, torch.Tensor) and v.device.type != "jax" for v in values)
         # XLA computes asynchronously: until it is done, a torch program could write to the memory that it reads

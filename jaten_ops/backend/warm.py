@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaten_ops import allocator, disk, executables, fingerprint
 from jaten_ops.ordering import Order, flattened, has_turns, in_turn, ordered
+from jaten_ops.xla import disk_store, executables, fingerprint, malloc
 
 from .plans import Plan
 
@@ -45,7 +45,7 @@ def build(
         plan: the graph's, if it has one.
         beside: what else decides which function this is.
     """
-    allocator.retain()
+    malloc.retain()
     key = _key(traced, plan, beside)
     found = None if key is None or plan is None else _recalled(key, plan, len(traced.operands))
     if found is not None:
@@ -76,7 +76,7 @@ def _devices(operands: Sequence[Any]) -> set[Any]:
 
 def _key(traced: Traced, plan: Plan | None, beside: str) -> str | None:
     """What decides the executable; None if that cannot be told."""
-    if plan is None or disk.folder() is None:
+    if plan is None or disk_store.folder() is None:
         return None
     devices = _devices(traced.operands)
     package = fingerprint.of_package()
@@ -84,7 +84,7 @@ def _key(traced: Traced, plan: Plan | None, beside: str) -> str | None:
     if package is None or place is None:
         return None
     described = repr(([_described(x) for x in traced.operands], traced.taken, traced.free, traced.donated))
-    return disk.key_of("graph", package, place, plan.identity(), beside, described)
+    return disk_store.key_of("graph", package, place, plan.identity(), beside, described)
 
 
 def _described(operand: Any) -> Any:
@@ -96,9 +96,9 @@ def _described(operand: Any) -> Any:
 
 
 def _recalled(key: str, plan: Plan, taken: int) -> tuple[Any, list[Order | None], list[Exception]] | None:
-    content = disk.read(key)
+    content = disk_store.read(key)
     if content == _BY_FRAMES.encode():
-        content = disk.read(disk.key_of(key, plan.frames()))
+        content = disk_store.read(disk_store.key_of(key, plan.frames()))
     if content is None:
         return None
     try:
@@ -116,6 +116,6 @@ def _remember(key: str, plan: Plan, found: tuple[str, list[Order | None], list[E
     except Exception:  # an exception class may have any constructor
         return
     if found[-1]:
-        disk.write(key, _BY_FRAMES.encode())
-        key = disk.key_of(key, plan.frames())
-    disk.write(key, content)
+        disk_store.write(key, _BY_FRAMES.encode())
+        key = disk_store.key_of(key, plan.frames())
+    disk_store.write(key, content)

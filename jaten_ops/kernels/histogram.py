@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaten_ops.jitted import jitted
 from jaten_ops.registry import kernel
+from jaten_ops.xla.jitted import jitted
 
 from . import checks
 from .extrema import reduce_max, reduce_min

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaten_ops.jitted import jitted
 from jaten_ops.registry import kernel
+from jaten_ops.xla.jitted import jitted
 
 from .promotion import is_integral
 from .sorting import argsort

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaten_ops import processor
+from jaten_ops.xla import cpu_features
 
 from .correlation import Shape, Windows
 from .depthwise import under
@@ -54,7 +54,7 @@ def pays(images: int, positions: Shape, channels: int, outputs: int, *, of_weigh
     Fitted to measurements on one core: 16 to 512 channels and outputs, images of 4x4 to 112x112, 1 to 32 of them. Where
     products are fast they hardly save more than the transformations take, and these take long to compile.
     """
-    if processor.multiplies_fast():
+    if cpu_features.multiplies_fast():
         return False
     tiles = math.prod(-(-n // _OUTPUTS) for n in positions)
     if not images * tiles * channels * outputs:

@@ -11,10 +11,10 @@ import jax
 import torch
 from torch.utils._pytree import tree_unflatten
 
-from .. import x64
-from ..progress import announced
 from ..tracing import is_traced_now, opaque
 from ..watching import watcher
+from ..xla import x64
+from ..xla.progress import announced
 from .arguments import Structure, described, flat, moved, shared
 from .capture import check_given
 from .code import Names

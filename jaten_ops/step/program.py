@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_unflatten
 
-from .. import allocator, bridge, executables, random
+from .. import bridge, random
 from ..aliasing import Storage, owned
 from ..execute import raise_first_broken
 from ..ordering import flattened, has_turns, in_turn, ordered
-from ..progress import announced
 from ..tensor import Tensor
-from ..x64 import Enabled
+from ..xla import executables, malloc
+from ..xla.progress import announced
+from ..xla.x64 import Enabled
 from .capture import Source
 from .holders import Reach
 from .results import Made, Outcome
@@ -104,7 +105,7 @@ class Program:
                 operands[self._seed] = seed
             return self.trace.program(operands)  # type: ignore[arg-type]  # by index, as a list
 
-        allocator.retain()
+        malloc.retain()
         seed = jax.ShapeDtypeStruct((), np.dtype("int64"))
         numbers = jax.ShapeDtypeStruct((len(self._numbers),), np.dtype("float64"))
         others = [self._sources[i].what[2] for i in self._others]

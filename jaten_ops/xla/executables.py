@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
-from . import disk, fingerprint, host, options
+from . import compiler_options, cpu_client, disk_store, fingerprint
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def compiled(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, str | No
     The key is None for what is not kept: a program for several devices, or one that calls Python.
     """
     text = lowered.as_text()
-    key = _key(lowered, text) if disk.folder() is not None else None
+    key = _key(lowered, text) if disk_store.folder() is not None else None
     if key is None:
         return _compile(lowered, text), None
     found = load(key, lowered.in_tree, lowered.out_tree)
@@ -50,25 +50,25 @@ def _compile(lowered: jax.stages.Lowered, text: str) -> jax.stages.Compiled:
     platforms = {device.platform for device in _devices(lowered)}
     if len(platforms) != 1:
         return lowered.compile()
-    told = options.of_program(platforms.pop(), text)
-    with options.compiling(told):
+    told = compiler_options.of_program(platforms.pop(), text)
+    with compiler_options.compiling(told):
         return lowered.compile(compiler_options=told.options)
 
 
 def load(key: str, in_tree: Any, out_tree: Any) -> jax.stages.Compiled | None:
     """The executable that was kept under a key, on the device that it was compiled for."""
-    content = disk.read(key)
+    content = disk_store.read(key)
     if content is None:
         return None
     try:
         place, serialized = pickle.loads(content)
-        device = host.find(*place)
+        device = cpu_client.find(*place)
         return serialize_executable.deserialize_and_load(
             serialized, in_tree, out_tree, backend=device.client, execution_devices=[device]
         )
     except Exception as error:  # whatever JAX and XLA raise for one that they cannot take: it is compiled anew
         _log.info("%s cannot be loaded: %s", key, error)
-        disk.forget(key)
+        disk_store.forget(key)
         return None
 
 
@@ -85,7 +85,7 @@ def _keep(executable: jax.stages.Compiled, key: str) -> bool:
     except Exception as error:  # there are some that cannot be, and no list of them
         _log.info("an executable is not kept: %s", error)
         return False
-    disk.write(key, pickle.dumps(((device.platform, device.id, host.is_own(device)), serialized)))
+    disk_store.write(key, pickle.dumps(((device.platform, device.id, cpu_client.is_own(device)), serialized)))
     return True
 
 
@@ -98,4 +98,4 @@ def _key(lowered: jax.stages.Lowered, text: str) -> str | None:
     if place is None:
         return None
     beside = repr([known[name] for name in _BESIDE]), repr((lowered.args_info, lowered.out_tree))
-    return disk.key_of("executable", place, *beside, text)
+    return disk_store.key_of("executable", place, *beside, text)

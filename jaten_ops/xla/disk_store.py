@@ -2,7 +2,7 @@
 
 What stands there is loaded as code, so it is this user's alone: a folder that belongs to another, or lies where others
 could put one in its place, is not used. Nothing here raises: a folder that cannot be used, a full disk or a spoilt
-file mean that there is no entry, and the log of `jaten_ops.disk` says why.
+file mean that there is no entry, and the log of `jaten_ops.xla.disk_store` says why.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from . import disk, fingerprint, jitted
-from .options import keeps_loops, known, without_unrolling
-from .patches import replace
+from ..patches import replace
+from . import disk_store, fingerprint, jitted
+from .compiler_options import keeps_loops, known, without_unrolling
 
 compilation_cache: Any
 try:
@@ -87,12 +87,12 @@ def _is_ours(module: Any) -> bool:
 
 
 def _key(backend: Any, module: Any, devices: Any, options: Any) -> str | None:
-    if not _is_ours(module) or disk.folder() is None or len(devices) != 1:
+    if not _is_ours(module) or disk_store.folder() is None or len(devices) != 1:
         return None
     try:
         place = fingerprint.of_device(next(iter(devices)))
         # the key of JAX's own cache, in which all is that decides an executable, but the instructions of the CPU
-        return None if place is None else disk.key_of(
+        return None if place is None else disk_store.key_of(
             "kernel", place, compilation_cache.get_cache_key(module, np.array(list(devices)), options, backend)
         )  # fmt: skip
     except Exception as error:  # it is private: a JAX that has changed it compiles as if there were no disk
@@ -101,14 +101,14 @@ def _key(backend: Any, module: Any, devices: Any, options: Any) -> str | None:
 
 
 def _load(backend: Any, key: str, devices: Any, options: Any) -> Any:
-    content = disk.read(key)
+    content = disk_store.read(key)
     if content is None:
         return None
     try:
         return backend.deserialize_executable(content, devices, options)
     except Exception as error:  # whatever XLA raises for one that it cannot take
         _log.info("%s cannot be loaded: %s", key, error)
-        disk.forget(key)
+        disk_store.forget(key)
         return None
 
 
@@ -118,7 +118,7 @@ def _keep(executable: Any, key: str) -> None:
     except Exception as error:  # there are some that cannot be, and no list of them
         _log.info("a kernel is not kept: %s", error)
     else:
-        disk.write(key, content)
+        disk_store.write(key, content)
 
 
 IS_KNOWN = replace("jax._src.compiler:backend_compile_and_load", _watched)

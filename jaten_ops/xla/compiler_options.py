@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from . import libraries, processor
+from . import cpu_features, matmul_library
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def of_program(platform: str, text: str) -> Told:
         return Told(known(platform), keeps_loops=False)
     types = set(_TYPE.findall(text))
     more = _known(_not_set(_BUFFER)) if _largest(types) <= _MOST else {}
-    if processor.multiplies_fast() and libraries.suits_eigen(text):
+    if cpu_features.multiplies_fast() and matmul_library.suits_eigen(text):
         more |= _known(_not_set(_BY_EIGEN))
     return Told(known(platform) | more, keeps_loops=not _PADS.search(text) and _are_middle(types))
 

@@ -21,7 +21,8 @@ import jax
 import jaxlib
 import torch
 
-from . import host, options, registry
+from .. import registry
+from . import compiler_options, cpu_client
 
 # The modules above were imported some seconds before this one, at most; nanoseconds.
 _IMPORTED = time.time_ns() - 5_000_000_000
@@ -114,5 +115,5 @@ def of_device(device: jax.Device) -> str | None:
     return repr((
         versions, sorted(settings.items()), sorted(flags.items()), _processor(), _threads(),
         client.platform, client.platform_version, device.device_kind, device.id, len(client.devices()),
-        host.is_own(device), options.described(client.platform),
+        cpu_client.is_own(device), compiler_options.described(client.platform),
     ))  # fmt: skip
