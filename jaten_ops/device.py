@@ -14,7 +14,8 @@ import jax
 import torch
 from torch.utils import backend_registration
 
-from . import engine, random, streams
+from . import engine, streams
+from .arrays import seeds
 from .errors import DeviceSlotError
 from .patches import ACCELERATOR, replace
 
@@ -173,12 +174,12 @@ class JaxModule(types.ModuleType):
 
         In a function made by `as_jax`, which draws from a key: how often it has.
         """
-        drawn = random.rewindable()
+        drawn = seeds.rewindable()
         return torch.get_rng_state() if drawn is None else torch.tensor([drawn.position], device="cpu")
 
     def set_rng_state(self, new_state: torch.Tensor, device: _Device = "jax") -> None:
         """Sets the state that `get_rng_state` returned."""
-        drawn = random.rewindable()
+        drawn = seeds.rewindable()
         if drawn is None:
             torch.set_rng_state(new_state)
         else:

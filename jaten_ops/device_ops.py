@@ -11,8 +11,11 @@ from typing import Any, cast
 import torch
 from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 
-from . import bridge, carrier, device, library, meta, registry, scripting, storage, unwritten
-from .aliasing import View, resized, row_major
+from . import device, library, meta, registry, scripting, storage
+from .arrays import bridge, carrier, uninitialized_values
+from .arrays.storage_views import View, resized, row_major
+from .arrays.view_ops import strides_in, strides_kept, strides_resized
+from .arrays.watching import WATCHERS, watcher
 from .dispatch import borrowed_copy, functional, is_on_jax, kernel_of, placed, store, to_carrier, variant
 from .lazy import operator_of
 from .overlap import make_check
@@ -30,8 +33,6 @@ from .tensor import (
     view_like,
 )
 from .tracing import is_traced_now, out_of_sight
-from .view_ops import strides_in, strides_kept, strides_resized
-from .watching import WATCHERS, watcher
 
 _aten = torch.ops.aten
 
@@ -100,9 +101,9 @@ def _unwritten(overload: str) -> Callable[..., torch.Tensor]:
 
     def call(*args: Any, **kwargs: Any) -> torch.Tensor:
         result = (_MADE.get(overload) or functional(overload))(*args, **kwargs)
-        if unwritten.is_filled() and not is_traced(result):
+        if uninitialized_values.is_filled() and not is_traced(result):
             # not by the dispatcher, out of whose sight torch.tensor makes its result
-            variant("fill_.Scalar")(result, unwritten.value_of(result.dtype))
+            variant("fill_.Scalar")(result, uninitialized_values.value_of(result.dtype))
         return result
 
     return call
@@ -222,7 +223,7 @@ def _resize_(
     view = carrier.view_of(tensor)
     stride = strides_resized(view, size, like, memory_format)
     if (tuple(size), stride) != (view.shape, view.strides()):
-        become(tensor, resized(view, tuple(size), stride, unwritten.value_of(tensor.dtype)), tensor.dtype)
+        become(tensor, resized(view, tuple(size), stride, uninitialized_values.value_of(tensor.dtype)), tensor.dtype)
     return tensor
 
 
@@ -314,7 +315,7 @@ HANDLERS.update(
         _aten.set_.source_Storage: _set_storage_,
         _aten.set_.source_Storage_storage_offset: _set_part_,
         _aten._pack_padded_sequence.default: _pack_padded_sequence,
-        **{operator_of(overload, "aten"): _unwritten(overload) for overload in unwritten.OVERLOADS},
+        **{operator_of(overload, "aten"): _unwritten(overload) for overload in uninitialized_values.OVERLOADS},
         **{operator_of(overload, "aten"): _with_scalars(overload) for overload in meta.scalars.OVERLOADS},
         **{operator_of(overload, "aten"): _no_nested(overload) for overload in _NESTED},
         _aten.is_set_to.default: _is_set_to,

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from . import attributes, bridge, carrier, device, in_place, library, memory, registry, variants, view_ops
-from .aliasing import View
+from . import device, in_place, library, memory, registry, variants
+from .arrays import attributes, bridge, carrier, view_ops
+from .arrays.storage_views import View
 from .errors import UnsupportedInputError
 from .meta import aten_overload
 from .op_kernel import OpKernel

@@ -11,8 +11,6 @@ from torch.utils._pytree import tree_leaves
 
 from . import (
     attention,
-    bridge,
-    carrier,
     device,
     device_ops,  # noqa: F401  # its handlers
     higher_order,
@@ -26,6 +24,8 @@ from . import (
     streams,
     uninitialized,
 )
+from .arrays import bridge, carrier
+from .arrays.watching import WATCHERS, met
 from .composite import CHECKS
 from .dispatch import functional, is_on_jax, variant
 from .errors import UnsupportedInputError
@@ -35,7 +35,6 @@ from .schema import VARIANTS
 from .tensor import CLASSES, HANDLERS, Tensor, array_of, exchange, has_values, make_handler, may_leave
 from .torch_functions import control_flow
 from .tracing import is_traced_now, keep_out_of_constants, opaque, relate_sizes_of
-from .watching import WATCHERS, met
 from .xla import x64
 
 _aten = torch.ops.aten

@@ -12,7 +12,8 @@ import jax
 import numpy as np
 import torch
 
-from . import bridge, results, starts
+from . import results, starts
+from .arrays import bridge
 from .defaults import as_outside
 from .kernels import checks, prng, promotion
 from .meta.refusals import refuse, reword

@@ -17,8 +17,8 @@ from torch.autograd.graph import increment_version
 from torch.optim.optimizer import _foreach_supported_types as _OF_OPTIMIZERS
 from torch.utils._foreach_utils import _foreach_supported_types as _OF_CLIPPING
 
-from . import attributes
-from .aliasing import Storage, View, may_give
+from .arrays import attributes
+from .arrays.storage_views import Storage, View, may_give
 from .execute import Unsuitable
 from .op_kernel import OpKernel
 from .schema import OpSpec

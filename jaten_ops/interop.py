@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map_only
 
-from . import bridge, custom, device, torch_functions
+from . import custom, device, torch_functions
+from .arrays import bridge
+from .arrays.watching import WATCHERS, met
 from .errors import UnsupportedInputError
 from .tensor import array_of, from_array
-from .watching import WATCHERS, met
 from .xla.x64 import Enabled
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from . import autograd, batching, bridge, carrier, kernels, lazy, memory, meta, registry, variants
+from . import autograd, batching, kernels, lazy, memory, meta, registry, variants
+from .arrays import bridge, carrier
 from .composite import make_composite
 from .errors import MissingGradientError
 from .execute import Executor, KernelCall, Signature

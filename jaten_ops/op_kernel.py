@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import meta, registry
+from .arrays.seeds import draw_seed
 from .execute import Executor, Signature, freeze
-from .random import draw_seed
 from .schema import OpSpec
 from .tracing import opaque
 from .xla import malloc

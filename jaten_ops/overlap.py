@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from . import attributes
-from .aliasing import is_dense
+from .arrays import attributes
+from .arrays.storage_views import is_dense
 from .schema import OpSpec
 
 # ATen/MemoryOverlap.cpp

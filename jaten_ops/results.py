@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import torch
 
-from . import bridge
+from .arrays import bridge
 from .errors import KernelResultError
 from .kernels import promotion
 from .schema import OpSpec

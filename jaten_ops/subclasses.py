@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .attributes import DICTIONARY
+from .arrays.attributes import DICTIONARY
 from .errors import UnsupportedInputError
 from .patches import replace
 

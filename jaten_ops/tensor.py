@@ -19,14 +19,15 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from . import aliasing, attributes, bridge, carrier, device
-from .aliasing import View, row_major
-from .attributes import Attributes, attributes_of, give, held_by
+from . import device
+from .arrays import attributes, bridge, carrier, storage_views
+from .arrays.attributes import Attributes, attributes_of, give, held_by
+from .arrays.storage_views import View, row_major
+from .arrays.watching import WATCHERS, made, met
 from .patches import replace
 from .storage import TracedStorage, reduced, storage_of, typed
 from .subclasses import Counterparts
 from .tracing import is_recording, opaque, unrecorded
-from .watching import WATCHERS, made, met
 from .xla.x64 import Enabled
 
 Handler = Callable[..., Any]
@@ -41,7 +42,7 @@ _BY_IDENTITY: dict[int, Handler] = {}  # the same, by `id`: the hash of an opera
 class Tensor(torch.Tensor):
     """A tensor on the device `jax`. Make one with `tensor.to("jax")` or a factory's `device="jax"`.
 
-    Where its values are is kept beside its attributes: see `jaten_ops.attributes`.
+    Where its values are is kept beside its attributes: see `jaten_ops.arrays.attributes`.
     """
 
     __module__ = "torch.jax"  # whose tensors they are: libraries tell by this name what computes with an array
@@ -300,7 +301,7 @@ def from_array(array: jax.Array) -> Tensor:
     held = Attributes()
     held.place = array
     give(self, held)
-    if aliasing.WATCHES:
+    if storage_views.WATCHES:
         _tell(self)
     if WATCHERS:
         made(self)
@@ -308,7 +309,7 @@ def from_array(array: jax.Array) -> Tensor:
 
 
 def _tell(tensor: Tensor) -> None:
-    for watch in aliasing.WATCHES:
+    for watch in storage_views.WATCHES:
         watch.made(tensor)
 
 
@@ -322,7 +323,7 @@ def from_view(view: View, dtype: torch.dtype) -> Tensor:
     held = Attributes()
     held.place = view
     give(self, held)
-    if aliasing.WATCHES:
+    if storage_views.WATCHES:
         _tell(self)
     if WATCHERS:
         made(self)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .attributes import DICTIONARY
+from .arrays.attributes import DICTIONARY
 from .patches import replace
 from .tensor import CLASSES, Tensor
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from jaten_ops import bridge, registry
+from jaten_ops import registry
+from jaten_ops.arrays import bridge
 
 from . import checks, exceptions, on_device
 from .recorded import REACHING, all_reached_overloads

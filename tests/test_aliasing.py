@@ -20,7 +20,7 @@ import torch
 from hypothesis import strategies
 
 import jaten_ops
-from jaten_ops import aliasing
+from jaten_ops.arrays import storage_views
 from jaten_ops.xla.x64 import Enabled
 
 Step = Callable[[torch.Tensor], Any]
@@ -294,16 +294,16 @@ BOXES: dict[str, tuple[torch.Tensor, tuple[int, ...] | None]] = {
 @pytest.mark.parametrize("name", BOXES)
 def test_views_are_parts_of_boxes(name: str) -> None:
     view, expected = BOXES[name]
-    axes = aliasing._moving(tuple(view.shape), view.stride())[1]
-    found = aliasing._box(X.numel(), view.storage_offset(), axes)
+    axes = storage_views._moving(tuple(view.shape), view.stride())[1]
+    found = storage_views._box(X.numel(), view.storage_offset(), axes)
     assert (None if found is None else found[0]) == expected
     if found is None or expected is None:
         return
     begin = found[1].tolist()
     assert np.ravel_multi_index(begin, expected) == view.storage_offset()
     with Enabled():
-        storage, negative = aliasing.Storage(jnp.asarray(X.numpy())), jnp.asarray((-view).numpy())
-    lies = aliasing.View(storage, tuple(view.shape), view.stride(), view.storage_offset())
+        storage, negative = storage_views.Storage(jnp.asarray(X.numpy())), jnp.asarray((-view).numpy())
+    lies = storage_views.View(storage, tuple(view.shape), view.stride(), view.storage_offset())
     assert np.array_equal(lies.read(), view.numpy())
     if name != "repeated":
         lies.write(negative)

@@ -14,7 +14,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 
-from jaten_ops import bridge
+from jaten_ops.arrays import bridge
 from jaten_ops.backend import runtime
 
 compiled = torch.compile(backend="jaten")

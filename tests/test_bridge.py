@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from jaten_ops import bridge
+from jaten_ops.arrays import bridge
 from jaten_ops.errors import UnsupportedInputError
 
 SHAPES = [(3, 4), (), (0, 3), (1,)]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from jaten_ops import bridge
+from jaten_ops.arrays import bridge
 from jaten_ops.xla import cpu_client, executables
 
 

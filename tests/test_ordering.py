@@ -16,7 +16,7 @@ from jax import lax
 from torch import nn
 
 import jaten_ops  # noqa: F401  # the backend
-from jaten_ops.aliasing import order_of, strides_in
+from jaten_ops.arrays.storage_views import order_of, strides_in
 from jaten_ops.kernels import correlation
 from jaten_ops.kernels.correlation import Windows
 from jaten_ops.ordering import ordered

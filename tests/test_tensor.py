@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import jaten_ops
-from jaten_ops import carrier
+from jaten_ops.arrays import carrier
 
 
 def _array(tensor: jaten_ops.Tensor) -> jax.Array:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import jaten_ops
-from jaten_ops.aliasing import View
+from jaten_ops.arrays.storage_views import View
 from jaten_ops.backend import early
 
 THREADS = 6

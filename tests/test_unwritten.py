@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import jaten_ops
-from jaten_ops import unwritten
+from jaten_ops.arrays import uninitialized_values
 
 NEW: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "empty": lambda x: torch.empty(2, 3, device=x.device, dtype=x.dtype),
@@ -60,7 +60,7 @@ def test_a_setting_switches_it_off(
     device: str, deterministic: None, fresh_dynamo: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
-    assert unwritten.value_of(torch.float32) == 0
+    assert uninitialized_values.value_of(torch.float32) == 0
     assert torch.equal(
         torch.compile(torch.empty_like, backend="jaten")(torch.ones(2, device=device)).cpu(), torch.zeros(2)
     )

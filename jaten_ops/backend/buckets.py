@@ -19,7 +19,7 @@ from jax.extend import core
 from jax.interpreters.partial_eval import dce_jaxpr
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
-from jaten_ops import bridge, carrier
+from jaten_ops.arrays import bridge, carrier
 from jaten_ops.errors import JatenError, UnsupportedInputError
 from jaten_ops.xla import x64
 from jaten_ops.xla.x64 import Enabled

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import torch
 
-from jaten_ops import bridge
+from jaten_ops.arrays import bridge
 from jaten_ops.execute import raise_first_broken
 from jaten_ops.ordering import Order
 from jaten_ops.xla import x64

@@ -21,7 +21,7 @@ from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
 from torch._inductor.output_code import OutputCode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from jaten_ops import unwritten
+from jaten_ops.arrays import uninitialized_values
 from jaten_ops.patches import replace
 from jaten_ops.tensor import Tensor
 from jaten_ops.xla import disk_store, fingerprint
@@ -156,7 +156,7 @@ def _settings() -> str:
     sdp = torch.backends.cuda
     return repr((
         torch.get_default_dtype(), torch.get_default_device(), torch.is_inference_mode_enabled(),
-        torch.get_float32_matmul_precision(), unwritten.is_filled(),
+        torch.get_float32_matmul_precision(), uninitialized_values.is_filled(),
         sdp.flash_sdp_enabled(), sdp.math_sdp_enabled(), sdp.mem_efficient_sdp_enabled(), sdp.cudnn_sdp_enabled(),
         torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled, torch.backends.cpu.get_cpu_capability(),
     ))  # fmt: skip

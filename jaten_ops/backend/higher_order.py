@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from jaten_ops import bridge, registry
+from jaten_ops import registry
+from jaten_ops.arrays import bridge
 from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.execute import KernelCall, Signature, freeze
 from jaten_ops.kernels import control_flow, flex_attention

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from jaten_ops import bridge, registry, results
+from jaten_ops import registry, results
+from jaten_ops.arrays import bridge
 from jaten_ops.errors import KernelError, KernelResultError, UnsupportedInputError
 from jaten_ops.execute import KernelCall, Signature, as_meta, freeze
 from jaten_ops.kernels import checks, prng, promotion

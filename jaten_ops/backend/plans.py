@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
-from jaten_ops import bridge, registry
+from jaten_ops import registry
+from jaten_ops.arrays import bridge
 from jaten_ops.lazy import operator_of
 from jaten_ops.xla import disk_store
 

@@ -15,8 +15,9 @@ from typing import Any
 import jax
 import torch
 
-from jaten_ops import carrier, registry
-from jaten_ops.aliasing import owned
+from jaten_ops import registry
+from jaten_ops.arrays import carrier
+from jaten_ops.arrays.storage_views import owned
 from jaten_ops.execute import Signature
 
 from .targets import overload_of

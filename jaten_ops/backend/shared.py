@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from jaten_ops.aliasing import overlap
+from jaten_ops.arrays.storage_views import overlap
 from jaten_ops.tensor import shared_view
 
 _log = logging.getLogger(__name__)

@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 
-from jaten_ops import memory, registry, unwritten
-from jaten_ops.aliasing import order_of
+from jaten_ops import memory, registry
+from jaten_ops.arrays import uninitialized_values
+from jaten_ops.arrays.storage_views import order_of
+from jaten_ops.arrays.view_ops import is_view
 from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.lazy import operator_of
 from jaten_ops.meta import aten_overload
 from jaten_ops.registry import external_ops
 from jaten_ops.schema import KEEPS_MEMORY_ORDER, READS_MEMORY
-from jaten_ops.view_ops import is_view
 
 from .unknown import is_printed, is_unknown
 
@@ -217,7 +218,7 @@ def retarget(gm: torch.fx.GraphModule) -> None:
             external_ops.require_schema(registry.SPECS[key], target)
         if target.namespace == "aten":
             node.target = operator_of(key)
-        if key in unwritten.OVERLOADS and unwritten.is_filled():
+        if key in uninitialized_values.OVERLOADS and uninitialized_values.is_filled():
             _fill(gm.graph, node)
     gm.recompile()
 
@@ -236,6 +237,8 @@ def _conjugate_numbers(graph: torch.fx.Graph) -> None:
 def _fill(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     """Puts into new memory what torch's deterministic algorithms do."""
     with graph.inserting_after(node):
-        filled = graph.call_function(operator_of("fill.Scalar"), (node, unwritten.value_of(node.meta["val"].dtype)))
+        filled = graph.call_function(
+            operator_of("fill.Scalar"), (node, uninitialized_values.value_of(node.meta["val"].dtype))
+        )
     filled.meta = dict(node.meta)
     node.replace_all_uses_with(filled, lambda user: user is not filled)

@@ -17,12 +17,13 @@ import torch
 from jax.extend import core
 from torch.utils.weak import TensorWeakRef
 
-from .. import bridge, registry
-from ..aliasing import Storage
+from .. import registry
+from ..arrays import bridge
+from ..arrays.storage_views import Storage
+from ..arrays.watching import WATCHERS
 from ..errors import UnsupportedInputError
 from ..schema import VARIANTS
 from ..tensor import Tensor, from_array, is_traced
-from ..watching import WATCHERS
 from .numbers import Conditions, Number, node_of, refusal, symbol
 
 operand = core.Primitive("jaten_operand")

@@ -11,8 +11,8 @@ import jax
 import torch
 from torch.utils._pytree import tree_unflatten
 
+from ..arrays.watching import watcher
 from ..tracing import is_traced_now, opaque
-from ..watching import watcher
 from ..xla import x64
 from ..xla.progress import announced
 from .arguments import Structure, described, flat, moved, shared

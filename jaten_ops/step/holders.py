@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..aliasing import Storage, View
+from ..arrays.storage_views import Storage, View
 from ..errors import UnsupportedInputError
 from ..tensor import Tensor
 from .code import Names, function_of, holds_state, is_library

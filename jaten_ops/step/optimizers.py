@@ -12,12 +12,12 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.optim.swa_utils import AveragedModel
 
-from ..aliasing import Storage
+from ..arrays.storage_views import Storage
+from ..arrays.watching import watcher
 from ..errors import UnsupportedInputError
 from ..patches import shadowed
 from ..tensor import Tensor
 from ..tracing import set_compiling
-from ..watching import watcher
 from .capture import Capture
 from .holders import Float, Reach
 from .numbers import node_of

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_unflatten
 
-from .. import bridge, random
-from ..aliasing import Storage, owned
+from ..arrays import bridge, seeds
+from ..arrays.storage_views import Storage, owned
 from ..execute import raise_first_broken
 from ..ordering import flattened, has_turns, in_turn, ordered
 from ..tensor import Tensor
@@ -190,7 +190,7 @@ class Program:
     def __call__(self, operands: Operands, reach: Reach, given: Sequence[Any], values: Sequence[float]) -> Any:
         """Runs the executable, and puts what it has made where the step would have."""
         trace = self.trace
-        seed = self._no_seed if self._seed is None else np.int64(random.draw_seed())
+        seed = self._no_seed if self._seed is None else np.int64(seeds.draw_seed())
         arrays = [owned(s) for s in operands.written]
         with Enabled():
             written, made, left, holds = self._run(

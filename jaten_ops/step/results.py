@@ -10,7 +10,7 @@ import jax
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..aliasing import Storage, View, row_major
+from ..arrays.storage_views import Storage, View, row_major
 from ..tensor import Tensor, from_array, from_view
 from .capture import Capture
 from .numbers import Known, node_of

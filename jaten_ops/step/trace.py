@@ -13,8 +13,8 @@ import torch
 from jax.extend import core
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from .. import random
-from ..aliasing import Storage
+from ..arrays import seeds as random
+from ..arrays.storage_views import Storage
 from ..errors import UnsupportedInputError
 from ..execute import collecting
 from ..ordering.rules import bind

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax
 import torch
 
-from jaten_ops import random
+from jaten_ops.arrays import seeds
 
 from .autograd import FlatFunction
 from .functions import TorchFunction
@@ -39,7 +39,7 @@ def _drawing_anew(fn: FlatFunction) -> FlatFunction:
     """Each time that a function is run, its random operators draw the same: for its derivatives it is run again."""
 
     def run(operands: list[torch.Tensor]) -> list[torch.Tensor]:
-        drawn = random.rewindable()
+        drawn = seeds.rewindable()
         assert drawn is not None
         drawn.position = 0
         return fn(operands)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import torch
 
-from jaten_ops import random
+from jaten_ops.arrays import seeds
 from jaten_ops.execute import collecting
 from jaten_ops.tracing import set_compiling, uncompiled
 
@@ -37,7 +37,7 @@ def inside(key: Any, arrays: Sequence[Any]) -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         # the backward pass runs in this thread: JAX traces in one
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-        stack.enter_context(random.drawn_from(random.Rewindable(key)))
+        stack.enter_context(seeds.drawn_from(seeds.Rewindable(key)))
         if any(isinstance(a, jax.core.Tracer) for a in arrays):
             stack.enter_context(_told_compiling())
             stack.enter_context(uncompiled())

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import torch
 
-from jaten_ops import aliasing
-from jaten_ops.aliasing import Storage
+from jaten_ops.arrays import storage_views
+from jaten_ops.arrays.storage_views import Storage
 from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.tensor import array_of, is_traced
 
@@ -66,13 +66,13 @@ def none_kept() -> Iterator[None]:
     watch = _Watch()
     _thread.watches = True
     with _lock:
-        aliasing.watched((*aliasing.WATCHES, watch))
+        storage_views.watched((*storage_views.WATCHES, watch))
     try:
         yield
     finally:
         _thread.watches = False
         with _lock:
-            aliasing.watched(tuple([w for w in aliasing.WATCHES if w is not watch]))
+            storage_views.watched(tuple([w for w in storage_views.WATCHES if w is not watch]))
         written = watch.restore()
     _refuse_written(written)
     _refuse_kept(watch)

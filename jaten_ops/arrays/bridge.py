@@ -17,8 +17,8 @@ import torch
 from jax.sharding import SingleDeviceSharding
 from torch.utils import dlpack as torch_dlpack
 
-from .errors import UnsupportedInputError
-from .xla.x64 import Enabled
+from ..errors import UnsupportedInputError
+from ..xla.x64 import Enabled
 
 try:  # private, seven times faster than jax.dlpack.from_dlpack for a small tensor
     from jaxlib._jax import buffer_to_dlpack_managed_tensor as _buffer_to_capsule

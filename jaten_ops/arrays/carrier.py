@@ -10,10 +10,10 @@ import functools
 import jax
 import torch
 
+from ..errors import UnsupportedInputError
 from . import attributes
-from .aliasing import View, row_major
 from .bridge import TORCH_DTYPES
-from .errors import UnsupportedInputError
+from .storage_views import View, row_major
 
 # the kernel that all devices have, without asking which is this one
 _restrided = functools.partial(torch.ops.aten.as_strided.default._op_dk, torch._C.DispatchKey.CPU)

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import torch
 
-from .aliasing import View
+from .storage_views import View
 
 _attribute: Any = torch.Tensor.__dict__["__dict__"]
 attributes_of: Callable[[torch.Tensor], dict[str, Any]] = _attribute.__get__

@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .xla.jitted import jitted
-from .xla.x64 import Enabled
+from ..xla.jitted import jitted
+from ..xla.x64 import Enabled
 
 Shape = tuple[int, ...]
 

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from ..errors import UnsupportedInputError
+from ..tracing import out_of_sight
+from ..xla.jitted import jitted
 from . import bridge
-from .aliasing import AnyStorage, Lens, View
-from .errors import UnsupportedInputError
-from .tracing import out_of_sight
-from .xla.jitted import jitted
+from .storage_views import AnyStorage, Lens, View
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
 
