@@ -15,7 +15,7 @@ import torch
 from . import results, starts
 from .arrays import bridge
 from .defaults import as_outside
-from .kernels import checks, prng, promotion
+from .kernel_base import checks, prng, promotion
 from .meta.refusals import refuse, reword
 from .registry import Entry, parameters
 from .schema import OpSpec

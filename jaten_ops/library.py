@@ -18,7 +18,7 @@ from .arrays import bridge, carrier
 from .composite import make_composite
 from .errors import MissingGradientError
 from .execute import Executor, KernelCall, Signature
-from .kernels.vjp import make_vjp
+from .kernel_base.vjp import make_vjp
 from .op_kernel import OpKernel, key_of
 from .registry import parameters
 from .schema import COMPOSITE, KEEPS_MEMORY_ORDER, READS_MEMORY, VARIANTS, OpSpec

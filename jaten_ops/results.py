@@ -11,7 +11,7 @@ import torch
 
 from .arrays import bridge
 from .errors import KernelResultError
-from .kernels import promotion
+from .kernel_base import promotion
 from .schema import OpSpec
 
 

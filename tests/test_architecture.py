@@ -72,7 +72,7 @@ GOOD = {
     "jaten_ops/registry.py": "import torch\nfrom .errors import JatenError",
     "jaten_ops/arrays/bridge.py": "import torch, jax.dlpack\nfrom . import errors",
     "jaten_ops/kernels/matmul.py": "import jax\nfrom jaten_ops.registry import kernel\nfrom . import promotion",
-    "jaten_ops/kernels/promotion.py": "import jax",
+    "jaten_ops/kernel_base/promotion.py": "import jax",
     "jaten_ops/library.py": "import torch\nfrom . import kernels, registry\nlib = torch.library.Library('x', 'DEF')",
     "meta/reuse.py": "import torch\nfrom jaten_ops import registry",
     "autograd/function.py": "import torch",

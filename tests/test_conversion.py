@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch._dynamo
 
-from jaten_ops.kernels import promotion
+from jaten_ops.kernel_base import promotion
 
 from .beside import assert_same_outcome
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaten_ops.kernels import prng
+from jaten_ops.kernel_base import prng
 from jaten_ops.xla.x64 import Enabled
 
 _SEEDS = [0, 1, -1, 2**40 + 3]

@@ -17,7 +17,7 @@ from jaten_ops import registry, results
 from jaten_ops.arrays import bridge
 from jaten_ops.errors import KernelError, KernelResultError, UnsupportedInputError
 from jaten_ops.execute import KernelCall, Signature, as_meta, freeze
-from jaten_ops.kernels import checks, prng, promotion
+from jaten_ops.kernel_base import checks, prng, promotion
 from jaten_ops.meta.refusals import refuse
 
 from .higher_order import rule_of

@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from jaten_ops import registry
 from jaten_ops.execute import Signature
-from jaten_ops.kernels.promotion import weakly_typed
+from jaten_ops.kernel_base.promotion import weakly_typed
 
 from .targets import overload_of
 

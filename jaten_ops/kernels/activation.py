@@ -14,10 +14,10 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..kernel_base.checks import require
+from ..kernel_base.derivatives import with_partials
+from ..kernel_base.promotion import cast, float_type, is_complex, opmath, result_type
 from . import complex_functions
-from .checks import require
-from .derivatives import with_partials
-from .promotion import cast, float_type, is_complex, opmath, result_type
 
 Function = Callable[..., jax.Array]
 

@@ -9,10 +9,9 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from . import complex_functions, elementary
-from .checks import require
-from .derivatives import with_partials
-from .promotion import (
+from ..kernel_base.checks import require
+from ..kernel_base.derivatives import with_partials
+from ..kernel_base.promotion import (
     cast,
     float_type,
     is_complex,
@@ -23,6 +22,7 @@ from .promotion import (
     promote_types,
     result_type,
 )
+from . import complex_functions, elementary
 from .unary import reciprocal_root
 
 

@@ -16,8 +16,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .checks import require
-from .promotion import get_default_float
+from ..kernel_base.checks import require
+from ..kernel_base.promotion import get_default_float
 
 
 def _check(ok: Any, message: str) -> None:

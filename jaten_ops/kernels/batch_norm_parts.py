@@ -15,7 +15,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .promotion import cast, compute_type
+from ..kernel_base.promotion import cast, compute_type
 
 
 def _dims(x: jax.Array) -> tuple[int, ...]:

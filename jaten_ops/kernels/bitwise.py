@@ -10,7 +10,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .promotion import promote
+from ..kernel_base.promotion import promote
 
 
 def _shift_left(a: jax.Array, b: jax.Array) -> jax.Array:

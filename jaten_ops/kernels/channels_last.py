@@ -17,12 +17,12 @@ import jax
 import numpy as np
 from jax import lax
 
+from ..kernel_base.materialize import stored
+from ..kernel_base.promotion import cast, compute_type, is_float, widened
 from . import correlation, depthwise, grouped, volumes, winograd
 from .blocks import FEW_CHANNELS, Blocks, side_by_side
 from .correlation import Call, Shape, Windows
 from .products import all_finite
-from .promotion import cast, compute_type, is_float, widened
-from .stored import stored
 
 Part = Callable[[jax.Array, jax.Array, Windows, Shape], jax.Array]  # the last is the result's shape
 

@@ -12,8 +12,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .derivatives import with_partials
-from .promotion import cast, is_complex, is_inexact, promote, result_type
+from ..kernel_base.derivatives import with_partials
+from ..kernel_base.promotion import cast, is_complex, is_inexact, promote, result_type
 
 _COMPARISONS = {
     "eq": jnp.equal,

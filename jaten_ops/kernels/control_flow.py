@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .checks import NONE, Guarded, first_broken
-from .promotion import number_of
+from ..kernel_base.checks import NONE, Guarded, first_broken
+from ..kernel_base.promotion import number_of
 
 
 class Inner(Protocol):

@@ -11,8 +11,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from . import checks
-from .promotion import cast, is_complex, is_float
+from ..kernel_base import checks
+from ..kernel_base.promotion import cast, is_complex, is_float
 
 
 def convert(x: jax.Array, dtype: np.dtype) -> jax.Array:

@@ -11,9 +11,9 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..kernel_base.promotion import cast, compute_type, is_complex
 from . import correlation, spanned
 from .correlation import Windows
-from .promotion import cast, compute_type, is_complex
 
 Ints = Sequence[int]
 

@@ -22,8 +22,8 @@ import jax
 import numpy as np
 from jax import lax
 
-from .promotion import cast, compute_type, is_complex, is_float, widened
-from .stored import stored
+from ..kernel_base.materialize import stored
+from ..kernel_base.promotion import cast, compute_type, is_complex, is_float, widened
 
 Shape = tuple[int, ...]
 MOST_TAPS = 128  # each is an instruction of the loop

@@ -13,8 +13,17 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..kernel_base.promotion import (
+    cast,
+    compute_type,
+    get_default_float,
+    is_complex,
+    is_float,
+    is_integral,
+    result_type,
+    to_complex,
+)
 from .conversion import convert, scalar
-from .promotion import cast, compute_type, get_default_float, is_complex, is_float, is_integral, result_type, to_complex
 
 
 def _filled(size: Any, value: Any, dtype: np.dtype) -> jax.Array:

@@ -15,7 +15,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from . import checks
+from ..kernel_base import checks
+from ..kernel_base.promotion import cast, is_complex, to_real
 from .matrices import (
     adjoint,
     diagonal,
@@ -28,7 +29,6 @@ from .matrices import (
     solve_triangular,
     transpose,
 )
-from .promotion import cast, is_complex, to_real
 
 # Cholesky
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaten_ops.registry import kernel
 
-from .extrema import reduce_max
+from ..kernel_base.extrema import reduce_max
 
 _MATMUL_FROM = 25  # rows; with more, ATen computes Euclidean distances as a matrix product
 

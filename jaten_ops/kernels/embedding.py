@@ -16,9 +16,9 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .checks import require
-from .extrema import reduce_max
-from .promotion import cast, compute_type, is_float
+from ..kernel_base.checks import require
+from ..kernel_base.extrema import reduce_max
+from ..kernel_base.promotion import cast, compute_type, is_float
 
 SUM, MEAN, MAX = 0, 1, 2
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from jaten_ops.registry import kernel
 
-from .checks import require
+from ..kernel_base.checks import require
+from ..kernel_base.extrema import reduce_max, reduce_min
+from ..kernel_base.promotion import cast, is_float, is_integral
 from .conversion import convert
-from .extrema import reduce_max, reduce_min
-from .promotion import cast, is_float, is_integral
 
 _F32, _F64 = np.dtype("float32"), np.dtype("float64")
 _OUT_OF_RANGE = "`zero_point` must be between `quant_min` and `quant_max`."

@@ -11,7 +11,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .promotion import cast, compute_type, get_default_float, is_complex, is_integral, to_complex
+from ..kernel_base.promotion import cast, compute_type, get_default_float, is_complex, is_integral, to_complex
 
 _MOST_AXES = 3  # of lax.fft
 

@@ -19,8 +19,8 @@ from jax.custom_batching import custom_vmap
 
 from jaten_ops.registry import kernel
 
-from .checks import NONE, Guarded, first_broken
-from .promotion import cast
+from ..kernel_base.checks import NONE, Guarded, first_broken
+from ..kernel_base.promotion import cast
 
 MOST_SCORES = 2**25
 """How many scores there are at a time, unless those of one query are more."""

@@ -18,9 +18,9 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..kernel_base.promotion import cast, compute_type
 from .elementary import quotient
 from .indexing import IN_BOUNDS
-from .promotion import cast, compute_type
 from .resampling import cubic_weights
 
 _BILINEAR, _NEAREST, _BICUBIC = 0, 1, 2

@@ -14,9 +14,9 @@ from jax import lax
 from jaten_ops.registry import kernel
 from jaten_ops.xla.jitted import jitted
 
-from . import checks
-from .extrema import reduce_max, reduce_min
-from .promotion import cast, compute_type, is_complex, is_float
+from ..kernel_base import checks
+from ..kernel_base.extrema import reduce_max, reduce_min
+from ..kernel_base.promotion import cast, compute_type, is_complex, is_float
 from .sorting import binary_search
 
 

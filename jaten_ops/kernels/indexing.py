@@ -13,7 +13,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .checks import require
+from ..kernel_base.checks import require
 from .conversion import scalar
 from .views import at_least_1d, broadcast_to, wrap_dim
 

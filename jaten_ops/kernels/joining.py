@@ -11,8 +11,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .checks import require
-from .promotion import cast, get_default_float, result_type
+from ..kernel_base.checks import require
+from ..kernel_base.promotion import cast, get_default_float, result_type
 from .views import wrap_dim
 
 

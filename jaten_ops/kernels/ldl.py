@@ -14,8 +14,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..kernel_base.promotion import is_complex
 from .matrices import matmul, require_regular, require_square, with_batch
-from .promotion import is_complex
 
 _ALPHA = (1 + math.sqrt(17)) / 8
 

@@ -12,6 +12,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..kernel_base.promotion import cast, is_complex, promote, to_real
 from .decomposition import lu_factor, lu_solve, require_svd, solve_stored, stored_lu, svd_of
 from .matrices import (
     adjoint,
@@ -23,7 +24,6 @@ from .matrices import (
     transpose,
     with_batch,
 )
-from .promotion import cast, is_complex, promote, to_real
 
 _SINGULAR = "The solver failed because the input matrix is singular."
 

@@ -12,9 +12,9 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from . import checks
+from ..kernel_base import checks
+from ..kernel_base.promotion import cast, compute_type, result_type
 from .arithmetic import add, mul, true_divide
-from .promotion import cast, compute_type, result_type
 from .reduction import chosen, positions
 
 NONE, MEAN, SUM = 0, 1, 2

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from . import checks
+from ..kernel_base import checks
 
 # On GPUs the default precision of XLA's products is less than that of a factorization
 matmul = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)

@@ -17,8 +17,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..kernel_base.promotion import cast, compute_type
 from .products import sum_of_last, sum_of_products
-from .promotion import cast, compute_type
 
 Dims = tuple[int, ...]
 

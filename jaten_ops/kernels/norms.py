@@ -12,10 +12,10 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..kernel_base.extrema import reduce_max, reduce_min
+from ..kernel_base.promotion import cast, compute_type, is_complex, to_real
 from . import complex_functions
 from .arithmetic import sub
-from .extrema import reduce_max, reduce_min
-from .promotion import cast, compute_type, is_complex, to_real
 from .reduction import axes_of
 from .unary import absolute
 

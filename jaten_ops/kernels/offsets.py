@@ -15,9 +15,9 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .checks import require
+from ..kernel_base.checks import require
+from ..kernel_base.promotion import cast, is_integral
 from .conversion import convert
-from .promotion import cast, is_integral
 from .sorting import binary_search
 
 

@@ -13,7 +13,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .promotion import cast, compute_type
+from ..kernel_base.promotion import cast, compute_type
 
 Update = Callable[..., tuple[jax.Array, ...]]
 

@@ -15,7 +15,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .promotion import cast, compute_type
+from ..kernel_base.promotion import cast, compute_type
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))

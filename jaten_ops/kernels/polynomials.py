@@ -14,7 +14,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .promotion import cast, float_type
+from ..kernel_base.promotion import cast, float_type
 
 Step = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 

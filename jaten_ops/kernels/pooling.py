@@ -16,8 +16,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from . import checks
-from .promotion import cast, compute_type, is_inexact
+from ..kernel_base import checks
+from ..kernel_base.promotion import cast, compute_type, is_inexact
 from .windows import (
     adaptive,
     covering,

@@ -9,8 +9,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..kernel_base.promotion import cast, get_default_float, is_inexact, promote
 from .arithmetic import add, mul, sub
-from .promotion import cast, get_default_float, is_inexact, promote
 from .sorting import binary_search
 
 _SEARCH_FROM = 32  # elements; of fewer, each is compared

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .promotion import compute_type
+from ..kernel_base.promotion import compute_type
 
 Dims = tuple[int, ...]
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .promotion import compute_type
+from ..kernel_base.promotion import compute_type
 
 _LEAST, _MOST = 8, 64  # rows of a tile: larger ones are padding where groups are small, smaller ones read more matrices
 

@@ -16,9 +16,9 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .checks import require
+from ..kernel_base.checks import require
+from ..kernel_base.promotion import cast, compute_type, get_default_float, is_complex, is_float, is_integral, to_real
 from .conversion import convert
-from .promotion import cast, compute_type, get_default_float, is_complex, is_float, is_integral, to_real
 
 
 def _check_inexact(dtype: np.dtype, name: str) -> None:

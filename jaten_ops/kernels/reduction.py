@@ -12,8 +12,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .extrema import Reduce, reduce_max, reduce_min
-from .promotion import cast, compute_type, is_complex, is_float, is_inexact, is_integral, to_real
+from ..kernel_base.extrema import Reduce, reduce_max, reduce_min
+from ..kernel_base.promotion import cast, compute_type, is_complex, is_float, is_inexact, is_integral, to_real
 
 # Dimensions
 

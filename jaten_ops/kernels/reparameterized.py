@@ -12,7 +12,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .promotion import cast
+from ..kernel_base.promotion import cast
 
 # Gamma
 

@@ -9,8 +9,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..kernel_base.promotion import cast, compute_type
 from .products import contract
-from .promotion import cast, compute_type
 
 _LSTM_MODE = 2
 

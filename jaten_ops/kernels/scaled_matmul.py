@@ -15,8 +15,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..kernel_base.promotion import cast
 from .matmul import grouped_mm, scaled_mm
-from .promotion import cast
 from .sorting import binary_search
 
 _F32 = np.dtype("float32")

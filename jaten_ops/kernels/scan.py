@@ -14,8 +14,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..kernel_base.promotion import cast, compute_type, is_complex, is_float
 from . import complex_functions
-from .promotion import cast, compute_type, is_complex, is_float
 from .reduction import choose, positions, total, widened, with_axis
 
 Scan = Callable[[jax.Array, int], Any]

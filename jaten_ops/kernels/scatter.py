@@ -14,10 +14,10 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .checks import require
+from ..kernel_base.checks import require
+from ..kernel_base.promotion import cast, is_complex, is_float, is_integral
 from .conversion import scalar
 from .indexing import IN_BOUNDS, Places, clamped, cut, expand_masks, in_range, is_mask, warn_of_bytes, where, wrapped
-from .promotion import cast, is_complex, is_float, is_integral
 from .views import at_least_1d, wrap_dim
 
 _SCATTERS: dict[str, Callable[..., jax.Array]] = {

@@ -16,8 +16,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..kernel_base.promotion import cast
 from .attention import attention, attention_backward, dropout_factors, pack_key, scale_of, sum_to, unpack_key
-from .promotion import cast
 from .sorting import binary_search
 
 

@@ -9,8 +9,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from . import checks
-from .promotion import cast, is_complex, is_float, promote
+from ..kernel_base import checks
+from ..kernel_base.promotion import cast, is_complex, is_float, promote
 from .reduction import choose, extremum_index, gather_along, positions, share_of_ties, with_axis, without_axis
 
 # Order

@@ -16,8 +16,8 @@ from jax.scipy import special as jsp
 
 from jaten_ops.registry import kernel
 
-from .derivatives import with_partials
-from .promotion import cast, float_type, opmath
+from ..kernel_base.derivatives import with_partials
+from ..kernel_base.promotion import cast, float_type, opmath
 from .unary import float_kernel
 
 # Coefficients of the Euler-Maclaurin sum: (2k)! / B_2k

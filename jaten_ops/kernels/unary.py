@@ -11,9 +11,9 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..kernel_base.derivatives import with_partials
+from ..kernel_base.promotion import cast, float_type, is_complex, is_inexact, is_integral, opmath, to_complex
 from . import complex_functions, elementary
-from .derivatives import with_partials
-from .promotion import cast, float_type, is_complex, is_inexact, is_integral, opmath, to_complex
 
 
 def float_kernel(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:

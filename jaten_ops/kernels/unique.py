@@ -13,7 +13,7 @@ from jax import lax
 from jaten_ops.registry import kernel
 from jaten_ops.xla.jitted import jitted
 
-from .promotion import is_integral
+from ..kernel_base.promotion import is_integral
 from .sorting import argsort
 
 

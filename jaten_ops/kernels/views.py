@@ -18,7 +18,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .promotion import cast, is_complex, to_real
+from ..kernel_base.promotion import cast, is_complex, to_real
 
 _MOST_SLICES = 32  # windows are taken as so many slices, beyond that by a gather
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from jax.extend import core
 
-from jaten_ops.kernels.promotion import is_float
-from jaten_ops.kernels.stored import stored
+from jaten_ops.kernel_base.materialize import stored
+from jaten_ops.kernel_base.promotion import is_float
 
 from .rules import SIMPLE
 from .steps import ELEMENTWISE, Listed, Step

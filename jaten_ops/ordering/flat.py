@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from jaten_ops.kernels.stored import stored
+from jaten_ops.kernel_base.materialize import stored
 
 from .rules import bind
 from .steps import ELEMENTWISE, Step, Value, list_steps, users_of

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import jax
 from jax import lax
 
-from jaten_ops.kernels.promotion import is_float
-from jaten_ops.kernels.stored import stored
+from jaten_ops.kernel_base.materialize import stored
+from jaten_ops.kernel_base.promotion import is_float
 
 _WORK_TO_STORE = 4  # XLA would compute it in the order that is asked for, and read each operand across memory
 

@@ -11,8 +11,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from . import checks
-from .promotion import cast, compute_type, is_float
+from ..kernel_base import checks
+from ..kernel_base.promotion import cast, compute_type, is_float
 from .sorting import binary_search
 
 _NEUTRAL = {"sum": 0, "mean": 0, "prod": 1, "max": -np.inf, "min": np.inf}

@@ -9,7 +9,7 @@ import jax
 
 from jaten_ops.registry import kernel
 
-from .promotion import cast, compute_type, is_inexact
+from ..kernel_base.promotion import cast, compute_type, is_inexact
 from .windows import as_axis, expand, sliding
 
 Ints = Sequence[int]

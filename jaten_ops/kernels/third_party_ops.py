@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaten_ops.registry import kernel
 
-from .promotion import cast
+from ..kernel_base.promotion import cast
 from .ragged import by_group, over_group
 
 

@@ -16,7 +16,7 @@ from jax import lax
 from jax.extend.random import define_prng_impl
 from jax.extend.random import threefry_prng_impl as _jax
 
-from .stored import stored
+from .materialize import stored
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)

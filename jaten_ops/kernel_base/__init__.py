@@ -1,0 +1,1 @@
+"""Building blocks of kernels: type promotion, checks of values, random bits, derivatives."""
