@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from jaten_ops.kernels.correlation import Windows
+from jaten_ops.cpu.conv_nchw import Windows
 
 PARTS = ("forward", "input_gradient", "weight_gradient")
 _CONVOLVE = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}

@@ -12,7 +12,7 @@ import pytest
 import torch
 from jax import lax
 
-from jaten_ops.ordering.chains import shortened
+from jaten_ops.cpu.layouts.break_chains import shortened
 from jaten_ops.xla.x64 import Enabled
 
 _RNG = np.random.default_rng(0)

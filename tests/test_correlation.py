@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaten_ops.kernels import correlation
-from jaten_ops.kernels.correlation import DIRECT, PATCHES, TAPS, Lowering, Windows
+from jaten_ops.cpu import conv_nchw
+from jaten_ops.cpu.conv_nchw import DIRECT, PATCHES, TAPS, Lowering, Windows
 from jaten_ops.xla.x64 import Enabled
 
 PLAIN = Windows((3, 3), (1, 1), (1, 1), (1, 1), 1)
@@ -29,7 +29,7 @@ CASES = {
     "volumes, groups": (Windows((2, 2, 2), (1, 1, 1), (0, 1, 0), (1, 1, 1), 2), (1, 4, 4, 4, 4), 6),
     "elements at the end under no window": (Windows((2, 2), (3, 3), (0, 0), (1, 1), 1), (1, 2, 7, 7), 3),
 }
-LOWERINGS = {"taps": TAPS, "patches": PATCHES, "padded first": correlation.EIGEN, "depth": correlation.DEPTH}
+LOWERINGS = {"taps": TAPS, "patches": PATCHES, "padded first": conv_nchw.EIGEN, "depth": conv_nchw.DEPTH}
 ALL = [(case, lowering) for case in CASES for lowering in LOWERINGS if lowering != "depth" or len(CASES[case][1]) == 5]
 
 
@@ -67,7 +67,7 @@ def test_all_compute_the_same(case: str, lowering: str) -> None:
     ],
 )
 def test_the_choice_for_a_cpu(windows: Windows, shape: tuple[int, ...], outputs: int, chosen: str) -> None:
-    names = {"eigen": correlation.EIGEN, "taps": TAPS, "patches": PATCHES, "depth": correlation.DEPTH}
-    names["taps, patches forward"] = correlation.STRIDED
-    names["patches forward"] = correlation.EIGEN._replace(forward=PATCHES.forward)
-    assert correlation.choose(windows, shape, outputs, correlation.fits(windows, shape[2:])) == names[chosen]
+    names = {"eigen": conv_nchw.EIGEN, "taps": TAPS, "patches": PATCHES, "depth": conv_nchw.DEPTH}
+    names["taps, patches forward"] = conv_nchw.STRIDED
+    names["patches forward"] = conv_nchw.EIGEN._replace(forward=PATCHES.forward)
+    assert conv_nchw.choose(windows, shape, outputs, conv_nchw.fits(windows, shape[2:])) == names[chosen]

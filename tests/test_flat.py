@@ -16,7 +16,7 @@ from jax import lax
 from torch import nn
 
 import jaten_ops
-from jaten_ops.ordering import flattened
+from jaten_ops.cpu.layouts import flattened
 from jaten_ops.xla.x64 import Enabled
 
 _RNG = np.random.default_rng(0)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from jaten_ops.kernels import channels_last, grouped, volumes
-from jaten_ops.kernels.correlation import Call, Windows
+from jaten_ops.cpu import conv_grouped, conv_nhwc, conv_volumes
+from jaten_ops.cpu.conv_nchw import Call, Windows
 
 from .convolutions import PARTS, convolved, parts_of
 
@@ -85,11 +85,15 @@ CASES = {
     for name, case in of.items()
 }
 WAYS: dict[str, dict[str, Callable[..., jax.Array]]] = {
-    "sums": {part: getattr(grouped, part) for part in PARTS},
+    "sums": {part: getattr(conv_grouped, part) for part in PARTS},
     "groups": dict(
-        zip(PARTS, (grouped.one_by_one, grouped.gradient_one_by_one, grouped.weight_one_by_one), strict=True)
+        zip(
+            PARTS,
+            (conv_grouped.one_by_one, conv_grouped.gradient_one_by_one, conv_grouped.weight_one_by_one),
+            strict=True,
+        )
     ),
-    "volumes": {part: functools.partial(getattr(volumes, part), channels_last.of_images) for part in PARTS},
+    "volumes": {part: functools.partial(getattr(conv_volumes, part), conv_nhwc.of_images) for part in PARTS},
 }
 
 
@@ -103,7 +107,7 @@ def _operands(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
 def _computed(name: str, part: str, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> np.ndarray:
     """A part as it is computed with channels last, in the program's order."""
     windows = CASES[name].windows
-    *taken, left = channels_last.orders(Call(part, windows, ()), a.dim())
+    *taken, left = conv_nhwc.orders(Call(part, windows, ()), a.dim())
     shape = tuple(result.shape[d] for d in left)
     with jax.enable_x64(True):
         operands = [jnp.asarray(t.detach().numpy()).transpose(order) for t, order in zip((a, b), taken, strict=True)]
@@ -167,15 +171,15 @@ def test_the_choice(case: Case, part: str, chosen: str) -> None:
     result = {"forward": (), "input_gradient": given[0], "weight_gradient": given[1]}[part]
     operands = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
     call = Call(part, case.windows, result)
-    found = [channels_last.lowering(call, *operands, follows=follows) is not None for follows in (True, False)]
+    found = [conv_nhwc.lowering(call, *operands, follows=follows) is not None for follows in (True, False)]
     assert found == {FOLLOWS: [True, False], LEADS: [True, True], NEITHER: [False, False]}[chosen]
 
 
 def test_few_channels_are_sums() -> None:
-    assert volumes.are_sums("forward", (3, 3, 3), 1, 16)
-    assert volumes.are_sums("input_gradient", (3, 3, 3), 16, 1)
-    assert not volumes.are_sums("weight_gradient", (3, 3, 3), 1, 16)
-    assert not volumes.are_sums("forward", (3, 3, 3), 16, 32)
-    assert grouped.are_sums("forward", (3, 3), 8, 8)
-    assert not grouped.are_sums("forward", (3, 3), 16, 16)
-    assert not grouped.are_sums("forward", (3, 3), 8, 6)
+    assert conv_volumes.are_sums("forward", (3, 3, 3), 1, 16)
+    assert conv_volumes.are_sums("input_gradient", (3, 3, 3), 16, 1)
+    assert not conv_volumes.are_sums("weight_gradient", (3, 3, 3), 1, 16)
+    assert not conv_volumes.are_sums("forward", (3, 3, 3), 16, 32)
+    assert conv_grouped.are_sums("forward", (3, 3), 8, 8)
+    assert not conv_grouped.are_sums("forward", (3, 3), 16, 16)
+    assert not conv_grouped.are_sums("forward", (3, 3), 8, 6)

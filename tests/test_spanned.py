@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from jaten_ops.kernels import convolution, correlation
+from jaten_ops.cpu import conv_nchw
+from jaten_ops.kernels import convolution
 
 # input, weight, stride, padding, output padding, transposed, groups;
 # the weight's first dimension is the input's channels if transposed
@@ -43,8 +44,8 @@ def test_values_and_gradients(case: str, dtype: torch.dtype) -> None:
 def test_no_window_slides_over_what_the_kernel_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     for part in ("forward", "input_gradient", "weight_gradient"):
-        run = getattr(correlation, part)
-        monkeypatch.setattr(correlation, part, lambda *args, run=run: asked.append(args[2]) or run(*args))
+        run = getattr(conv_nchw, part)
+        monkeypatch.setattr(conv_nchw, part, lambda *args, run=run: asked.append(args[2]) or run(*args))
     x, weight = jnp.ones((4, 1, 9, 20)), jnp.ones((6, 1, 3, 20))
     settings = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
     grad = convolution.convolution(x, weight, None, *settings)

@@ -13,8 +13,8 @@ import torch
 from jax import lax
 
 import jaten_ops
-from jaten_ops.ordering import stretches
-from jaten_ops.ordering.stretches import in_stretches
+from jaten_ops.cpu.layouts import tile_gather_scatter
+from jaten_ops.cpu.layouts.tile_gather_scatter import in_stretches
 from jaten_ops.xla.x64 import Enabled
 
 NODES, EDGES, WIDTH = 40, 5003, 64  # no multiple of a stretch
@@ -123,8 +123,8 @@ def _assert_near(got: torch.Tensor, exact: torch.Tensor) -> None:
 @pytest.mark.parametrize("edges", [EDGES, EDGES - EDGES % 256, 4096 + 1])
 def test_a_compiled_graph_network(edges: int, monkeypatch: pytest.MonkeyPatch) -> None:
     loops: list[int] = []
-    run = stretches._Loop.run
-    monkeypatch.setattr(stretches._Loop, "run", lambda *args: (loops.append(1), run(*args))[1])
+    run = tile_gather_scatter._Loop.run
+    monkeypatch.setattr(tile_gather_scatter._Loop, "run", lambda *args: (loops.append(1), run(*args))[1])
     source, target = (torch.from_numpy(i[:edges]) for i in (SOURCE, TARGET))
 
     def layer(x: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 from jax.scipy.linalg import solve_triangular
 
 import jaten_ops  # noqa: F401  # the backend
-from jaten_ops.ordering import has_turns, in_turn
+from jaten_ops.cpu.layouts import has_turns, in_turn
 
 _LINE = re.compile(r"^\s*(?:ROOT )?%([\w.\-]+) = .*?\((.*)$", re.MULTILINE)
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from jaten_ops.kernels import channels_last, winograd
-from jaten_ops.kernels.correlation import Call, Windows
+from jaten_ops.cpu import conv_nhwc, conv_winograd
+from jaten_ops.cpu.conv_nchw import Call, Windows
 from jaten_ops.xla import cpu_features
 
 from .convolutions import PARTS, parts_of
@@ -43,7 +43,7 @@ def _operands(case: str, dtype: torch.dtype = torch.float64) -> tuple[torch.Tens
 def _computed(part: str, windows: Windows, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> np.ndarray:
     """A part with channels last, in the program's order; the plain convolution would give NaN."""
     call = Call(part, windows, () if part == "forward" else tuple(result.shape))
-    first, second, left = channels_last.orders(call, a.dim())
+    first, second, left = conv_nhwc.orders(call, a.dim())
     shape = tuple(result.shape[d] for d in left)
 
     def run(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -51,11 +51,11 @@ def _computed(part: str, windows: Windows, a: torch.Tensor, b: torch.Tensor, res
             return jnp.full(shape, jnp.nan, x.dtype)
 
         if part == "weight_gradient":
-            return winograd.weight_gradient(x, y, windows, shape, plain)
+            return conv_winograd.weight_gradient(x, y, windows, shape, plain)
         if part == "input_gradient":
-            y, turned = channels_last.turned(y, windows)
-            return winograd.forward(x, y, turned, shape, plain)
-        return winograd.forward(x, y, windows, shape, plain)
+            y, turned = conv_nhwc.turned(y, windows)
+            return conv_winograd.forward(x, y, turned, shape, plain)
+        return conv_winograd.forward(x, y, windows, shape, plain)
 
     with jax.enable_x64(True):
         x, y = (jnp.asarray(t.detach().numpy()) for t in (a, b))
@@ -102,7 +102,7 @@ def test_a_compiled_program(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch)
     ).to(dtype)
     compiled = torch.compile(net, backend="jaten")
     x = torch.randn(2, 3, 18, 18, dtype=dtype)
-    assert winograd.pays(2, (16, 16), 64, 64, of_weight=False)
+    assert conv_winograd.pays(2, (16, 16), 64, 64, of_weight=False)
     for value in (0.0, float("inf")):
         x[1, 2, 5, 5] = value
         expected, found = net(x), compiled(x)
@@ -114,7 +114,7 @@ def test_a_compiled_program(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("fast", [False, True])
 def test_it_pays_where_products_take_long(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_features, "multiplies_fast", lambda: fast)
-    assert winograd.pays(8, (56, 56), 64, 64, of_weight=False) is not fast
+    assert conv_winograd.pays(8, (56, 56), 64, 64, of_weight=False) is not fast
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import jax
 import torch
 
 from jaten_ops.arrays import bridge
+from jaten_ops.cpu.layouts import Order
 from jaten_ops.execute import raise_first_broken
-from jaten_ops.ordering import Order
 from jaten_ops.xla import x64
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jax.extend import core
 
-from jaten_ops.ordering.rules import ELEMENTWISE
+from jaten_ops.cpu.layouts.rules import ELEMENTWISE
 
 from .padding import KNOWING, Columns, Fact, NotProved, Rows, State, Step, join, plain, rule
 

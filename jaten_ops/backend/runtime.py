@@ -15,8 +15,8 @@ import torch
 
 from jaten_ops.arrays import bridge, carrier
 from jaten_ops.arrays.storage_views import Storage, View, order_of, strides_in
+from jaten_ops.cpu.layouts import Order
 from jaten_ops.errors import KernelResultError
-from jaten_ops.ordering import Order
 from jaten_ops.xla import cpu_client, disk_store, x64
 from jaten_ops.xla.progress import announced
 

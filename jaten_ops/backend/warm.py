@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaten_ops.ordering import Order, flattened, has_turns, in_turn, ordered
+from jaten_ops.cpu.layouts import Order, flattened, has_turns, in_turn, ordered
 from jaten_ops.xla import disk_store, executables, fingerprint, malloc
 
 from .plans import Plan

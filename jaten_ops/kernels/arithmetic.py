@@ -9,6 +9,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..cpu import elementary
 from ..kernel_base.checks import require
 from ..kernel_base.derivatives import with_partials
 from ..kernel_base.promotion import (
@@ -22,7 +23,7 @@ from ..kernel_base.promotion import (
     promote_types,
     result_type,
 )
-from . import complex_functions, elementary
+from . import complex_functions
 from .unary import reciprocal_root
 
 

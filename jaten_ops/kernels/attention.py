@@ -16,10 +16,10 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..cpu.dot_reductions import contract
 from ..kernel_base import prng
 from ..kernel_base.promotion import cast, compute_type
 from .normalization import native_layer_norm
-from .products import contract
 from .softmax import masked_softmax
 
 _QK = (((3,), (3,)), ((0, 1), (0, 1)))

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..cpu import elementary
 from ..kernel_base.derivatives import with_partials
-from . import elementary
 
 Function = Callable[[jax.Array], jax.Array]
 

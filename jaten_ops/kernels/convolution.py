@@ -11,9 +11,9 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..cpu import conv_fold_full_dims, conv_nchw
+from ..cpu.conv_nchw import Windows
 from ..kernel_base.promotion import cast, compute_type, is_complex
-from . import correlation, spanned
-from .correlation import Windows
 
 Ints = Sequence[int]
 
@@ -72,9 +72,9 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
     compute = dtype if bias is None else compute_type(dtype)
     x, w = cast(input, compute), cast(weight, compute)
     if transposed:
-        out = spanned.input_gradient(x, w, windows, _transposed_shape(x, w, windows, output_padding))
+        out = conv_fold_full_dims.input_gradient(x, w, windows, _transposed_shape(x, w, windows, output_padding))
     else:
-        out = spanned.forward(x, w, windows)
+        out = conv_fold_full_dims.forward(x, w, windows)
     if bias is not None:
         out = out + cast(bias, compute).reshape(-1, *[1] * (input.ndim - 2))
     return cast(out, dtype)
@@ -113,13 +113,13 @@ def convolution_backward(
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
         if transposed:
-            every = spanned.forward(grad_output, _conj(weight), windows)
-            grad_input = correlation.resized(every, input.shape[2:])
+            every = conv_fold_full_dims.forward(grad_output, _conj(weight), windows)
+            grad_input = conv_nchw.resized(every, input.shape[2:])
         else:
-            grad_input = spanned.input_gradient(grad_output, _conj(weight), windows, input.shape)
+            grad_input = conv_fold_full_dims.input_gradient(grad_output, _conj(weight), windows, input.shape)
     if output_mask[1]:
         operands = (grad_output, _conj(input)) if transposed else (_conj(input), grad_output)
-        grad_weight = spanned.weight_gradient(*operands, windows, weight.shape)
+        grad_weight = conv_fold_full_dims.weight_gradient(*operands, windows, weight.shape)
     if output_mask[2]:
         grad_bias = _sum_over_positions(grad_output)
     return grad_input, grad_weight, grad_bias
@@ -156,7 +156,7 @@ def _sum_over_positions(grad: jax.Array) -> jax.Array:
 def conv_tbc(self, weight, bias, pad=0):
     compute = compute_type(self.dtype)
     x, w = lax.transpose(cast(self, compute), (1, 2, 0)), lax.transpose(cast(weight, compute), (2, 1, 0))
-    out = spanned.forward(x, w, _windows(w, (1,), (pad,), (1,), 1))
+    out = conv_fold_full_dims.forward(x, w, _windows(w, (1,), (pad,), (1,), 1))
     return cast(lax.transpose(out, (2, 0, 1)) + cast(bias, compute), self.dtype)
 
 

@@ -18,8 +18,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..cpu.elementary import quotient
 from ..kernel_base.promotion import cast, compute_type
-from .elementary import quotient
 from .indexing import IN_BOUNDS
 from .resampling import cubic_weights
 

@@ -15,9 +15,9 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..cpu.dot_reductions import contract
 from ..kernel_base.promotion import cast, compute_type, is_integral, promote
 from .conversion import convert
-from .products import contract
 from .ragged import by_group, over_group
 
 _MM = (((1,), (0,)), ((), ()))

@@ -17,8 +17,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..cpu.dot_reductions import sum_of_last, sum_of_products
 from ..kernel_base.promotion import cast, compute_type
-from .products import sum_of_last, sum_of_products
 
 Dims = tuple[int, ...]
 

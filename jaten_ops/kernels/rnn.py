@@ -9,8 +9,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..cpu.dot_reductions import contract
 from ..kernel_base.promotion import cast, compute_type
-from .products import contract
 
 _LSTM_MODE = 2
 

@@ -11,9 +11,9 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..cpu.dot_reductions import sum_of_last
 from ..kernel_base.extrema import reduce_max
 from ..kernel_base.promotion import cast, compute_type, get_default_float, is_complex, is_inexact, to_real
-from .products import sum_of_last
 from .reduction import axes_of, count, with_axis
 from .unary import exp, log
 

@@ -11,9 +11,10 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..cpu import elementary
 from ..kernel_base.derivatives import with_partials
 from ..kernel_base.promotion import cast, float_type, is_complex, is_inexact, is_integral, opmath, to_complex
-from . import complex_functions, elementary
+from . import complex_functions
 
 
 def float_kernel(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:

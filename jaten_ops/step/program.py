@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_unflatten
 
 from ..arrays import bridge, seeds
 from ..arrays.storage_views import Storage, owned
+from ..cpu.layouts import flattened, has_turns, in_turn, ordered
 from ..execute import raise_first_broken
-from ..ordering import flattened, has_turns, in_turn, ordered
 from ..tensor import Tensor
 from ..xla import executables, malloc
 from ..xla.progress import announced

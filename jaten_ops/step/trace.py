@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..arrays import seeds as random
 from ..arrays.storage_views import Storage
+from ..cpu.layouts.rules import bind
 from ..errors import UnsupportedInputError
 from ..execute import collecting
-from ..ordering.rules import bind
 from ..tensor import Tensor
 from ..tracing import uncompiled
 from . import optimizers

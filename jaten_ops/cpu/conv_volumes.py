@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from . import grouped
-from .blocks import FEW_CHANNELS
-from .correlation import Shape, Windows
-from .depthwise import padded
+from . import conv_grouped
+from .conv_depthwise import padded
+from .conv_nchw import Shape, Windows
+from .conv_space_to_depth import FEW_CHANNELS
 
 OfImages = Callable[[str, jax.Array, jax.Array, Windows, Shape], jax.Array]
 
@@ -27,7 +27,7 @@ OfImages = Callable[[str, jax.Array, jax.Array, Windows, Shape], jax.Array]
 def are_sums(part: str, kernel: Shape, channels: int, outputs: int) -> bool:
     """Whether they are best computed as groups of few channels are."""
     summed = {"forward": channels, "input_gradient": outputs}.get(part)
-    return summed is not None and summed <= FEW_CHANNELS and grouped.are_sums(part, kernel, channels, outputs)
+    return summed is not None and summed <= FEW_CHANNELS and conv_grouped.are_sums(part, kernel, channels, outputs)
 
 
 def _slices(x: jax.Array, windows: Windows, positions: int) -> list[jax.Array]:

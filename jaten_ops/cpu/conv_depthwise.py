@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from ..kernel_base.materialize import stored
-from .correlation import Shape, Windows
+from .conv_nchw import Shape, Windows
 
 
 def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:

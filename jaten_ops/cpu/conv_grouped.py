@@ -21,8 +21,8 @@ import numpy as np
 from jax import lax
 
 from ..kernel_base.materialize import stored
-from .correlation import Shape, Windows
-from .depthwise import padded, under
+from .conv_depthwise import padded, under
+from .conv_nchw import Shape, Windows
 
 # Measured on one core: 3x3 kernels, 4 to 64 channels of a group, images of 7 to 56 rows.
 _MOST_TERMS = 100  # of a sum: each is an instruction of the loop

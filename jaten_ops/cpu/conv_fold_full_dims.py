@@ -12,8 +12,8 @@ from typing import NamedTuple
 import jax
 from jax import lax
 
-from . import correlation
-from .correlation import Shape, Windows
+from . import conv_nchw
+from .conv_nchw import Shape, Windows
 
 
 class _Folding(NamedTuple):
@@ -73,8 +73,8 @@ def forward(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
     """As `correlation.forward`."""
     folding = _folding(windows, x.shape[2:])
     if folding is None:
-        return correlation.forward(x, weight, windows)
-    found = correlation.forward(folding.fold(x), folding.fold(weight), folding.windows)
+        return conv_nchw.forward(x, weight, windows)
+    found = conv_nchw.forward(folding.fold(x), folding.fold(weight), folding.windows)
     return lax.reshape(found, (x.shape[0], weight.shape[0], *windows.positions(x.shape[2:])))
 
 
@@ -82,9 +82,9 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
     """As `correlation.input_gradient`."""
     folding = _folding(windows, shape[2:])
     if folding is None:
-        return correlation.input_gradient(grad, weight, windows, shape)
-    grad = folding.fold_output(correlation.resized(grad, windows.positions(shape[2:])))
-    found = correlation.input_gradient(grad, folding.fold(weight), folding.windows, folding.folded(shape))
+        return conv_nchw.input_gradient(grad, weight, windows, shape)
+    grad = folding.fold_output(conv_nchw.resized(grad, windows.positions(shape[2:])))
+    found = conv_nchw.input_gradient(grad, folding.fold(weight), folding.windows, folding.folded(shape))
     return folding.unfold(found, shape)
 
 
@@ -92,7 +92,7 @@ def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shap
     """As `correlation.weight_gradient`."""
     folding = _folding(windows, x.shape[2:])
     if folding is None:
-        return correlation.weight_gradient(x, grad, windows, shape)
-    grad = folding.fold_output(correlation.resized(grad, windows.positions(x.shape[2:])))
-    found = correlation.weight_gradient(folding.fold(x), grad, folding.windows, folding.folded(shape))
+        return conv_nchw.weight_gradient(x, grad, windows, shape)
+    grad = folding.fold_output(conv_nchw.resized(grad, windows.positions(x.shape[2:])))
+    found = conv_nchw.weight_gradient(folding.fold(x), grad, folding.windows, folding.folded(shape))
     return folding.unfold(found, shape)

@@ -6,9 +6,9 @@ everything between convolutions is computed in the order that they leave. What a
 dimensions is computed in rows.
 """
 
-from .flat import flattened
+from .optimizer_rows import flattened
 from .program import ordered
-from .turns import has_turns, in_turn
+from .serialize_lapack import has_turns, in_turn
 from .values import Order, row_major
 
 __all__ = ["Order", "flattened", "has_turns", "in_turn", "ordered", "row_major"]

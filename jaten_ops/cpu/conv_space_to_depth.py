@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from .correlation import Shape, Windows
+from .conv_nchw import Shape, Windows
 
 
 def side_by_side(windows: Windows, channels: int, outputs: int) -> int:

@@ -26,9 +26,9 @@ from jax import lax
 
 from jaten_ops.xla import cpu_features
 
-from .correlation import Shape, Windows
-from .depthwise import under
-from .products import all_finite
+from .conv_depthwise import under
+from .conv_nchw import Shape, Windows
+from .dot_reductions import all_finite
 
 Plain = Callable[[jax.Array, jax.Array, Windows, Shape], jax.Array]
 

@@ -10,12 +10,12 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from jaten_ops.kernels import channels_last, correlation
+from jaten_ops.cpu import conv_nchw, conv_nhwc
 
-from .chains import shortened
+from .break_chains import shortened
 from .rules import MATRIX_RULES, RULES, Rule, bind, work_of
 from .steps import bodies_of, body_of
-from .stretches import in_stretches
+from .tile_gather_scatter import in_stretches
 from .values import Order, Ordered, places, row_major
 
 _JITTED = ("pjit", "jit")
@@ -80,9 +80,7 @@ def _has_images(jaxpr: Any) -> bool:
     equations = list(_equations(jaxpr))
     calls = [(c, [v.aval for v in e.invars]) for e in equations if (c := _call_of(e)) is not None]
     moves = any(e.primitive.name == "transpose" and len(e.params["permutation"]) > 2 for e in equations)
-    return any(
-        channels_last.leads(c, *avals) for c, avals in calls if moves or not channels_last.is_depthwise(c, *avals)
-    )
+    return any(conv_nhwc.leads(c, *avals) for c, avals in calls if moves or not conv_nhwc.is_depthwise(c, *avals))
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:
@@ -94,9 +92,9 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
                 yield from _equations(body)
 
 
-def _call_of(equation: Any) -> correlation.Call | None:
+def _call_of(equation: Any) -> conv_nchw.Call | None:
     """The convolution, or the part of its gradient, that an equation stands for."""
-    return correlation.CALLS.get(equation.params["name"]) if equation.primitive.name in _JITTED else None
+    return conv_nchw.CALLS.get(equation.params["name"]) if equation.primitive.name in _JITTED else None
 
 
 def _run(program: core.ClosedJaxpr, values: Sequence[Ordered], rules: dict[str, Rule]) -> list[Ordered]:
@@ -135,12 +133,12 @@ def _apply(equation: Any, operands: list[Ordered], rules: dict[str, Rule]) -> li
     return found
 
 
-def _correlated(call: correlation.Call, avals: Sequence[Any], operands: list[Ordered]) -> Ordered | None:
+def _correlated(call: conv_nchw.Call, avals: Sequence[Any], operands: list[Ordered]) -> Ordered | None:
     """A convolution, or a part of its gradient, with channels last, if that is a way to compute it."""
-    run = channels_last.lowering(call, *avals, follows=any(x.order for x in operands))
+    run = conv_nhwc.lowering(call, *avals, follows=any(x.order for x in operands))
     if run is None:
         return None
-    *taken, order = channels_last.orders(call, operands[0].ndim)
+    *taken, order = conv_nhwc.orders(call, operands[0].ndim)
     result = run(*[x.array(o) for x, o in zip(operands, taken, strict=True)])
     found = Ordered([result.shape[i] for i in places(row_major(len(order)), order)], {order: result})
     # an optimizer computes with it and the weight, which is in the program's order

@@ -1,7 +1,7 @@
 """Convolutions and their gradients of images with channels last, on a CPU: which is how XLA computes them.
 
 An image is (N, ..., C) here, a kernel (..., C / groups, O). `correlation` takes and gives (N, C, ...), and a
-transposition around each costs more than the choice between ways to compute it; `jaten_ops.ordering` leaves them out
+transposition around each costs more than the choice between ways to compute it; `jaten_ops.cpu.layouts` leaves them out
 where there are several convolutions in a program, and asks here for each. The limits in `lowering` are measured, on
 one core.
 """
@@ -19,10 +19,10 @@ from jax import lax
 
 from ..kernel_base.materialize import stored
 from ..kernel_base.promotion import cast, compute_type, is_float, widened
-from . import correlation, depthwise, grouped, volumes, winograd
-from .blocks import FEW_CHANNELS, Blocks, side_by_side
-from .correlation import Call, Shape, Windows
-from .products import all_finite
+from . import conv_depthwise, conv_grouped, conv_nchw, conv_volumes, conv_winograd
+from .conv_nchw import Call, Shape, Windows
+from .conv_space_to_depth import FEW_CHANNELS, Blocks, side_by_side
+from .dot_reductions import all_finite
 
 Part = Callable[[jax.Array, jax.Array, Windows, Shape], jax.Array]  # the last is the result's shape
 
@@ -88,11 +88,11 @@ def _choose(call: Call, a: Any, b: Any, follows: bool) -> Part | None:
     if math.prod(windows.kernel) == 1 and not any(windows.padding):
         return _PRODUCT[part] if follows else None
     image = call.shape if part == "input_gradient" else a.shape
-    if correlation.apart(windows) or correlation.is_small(windows, image, outputs):
+    if conv_nchw.apart(windows) or conv_nchw.is_small(windows, image, outputs):
         return None
     if len(windows.kernel) > 2:
         return _choose_for_volumes(call, channels, outputs)
-    if part != "weight_gradient" and not correlation.fits(windows, a.shape[2:]):
+    if part != "weight_gradient" and not conv_nchw.fits(windows, a.shape[2:]):
         return None
     if _is_by_tiles(call, a.dtype, image, channels, outputs):
         return _BY_TILES[part]
@@ -110,18 +110,18 @@ def _choose_for_groups(call: Call, a: Any, b: Any, follows: bool) -> Part | None
     if len(windows.kernel) > 2 or 0 in (*a.shape, *b.shape, *call.shape):
         return None
     if is_depthwise(call, a, b):
-        return _DEPTHWISE[part] if follows and math.prod(windows.kernel) <= correlation.MOST_TAPS else None
+        return _DEPTHWISE[part] if follows and math.prod(windows.kernel) <= conv_nchw.MOST_TAPS else None
     of_group, taps = (channels // windows.groups, outputs // windows.groups), math.prod(windows.kernel)
     if not follows and taps == 1:
         return None
-    if max(of_group) * taps <= correlation.FEW_TERMS and (part == "weight_gradient" or not follows):
+    if max(of_group) * taps <= conv_nchw.FEW_TERMS and (part == "weight_gradient" or not follows):
         return None  # products written out, in the program's order
-    if grouped.are_sums(part, windows.kernel, *of_group):
+    if conv_grouped.are_sums(part, windows.kernel, *of_group):
         return _SUMS[part]
     if not follows and a.shape[0] == 1:
         return None
-    fits = part == "weight_gradient" or correlation.fits(windows, a.shape[2:])
-    return _ONE_BY_ONE[part] if fits and grouped.are_large(*of_group) else None
+    fits = part == "weight_gradient" or conv_nchw.fits(windows, a.shape[2:])
+    return _ONE_BY_ONE[part] if fits and conv_grouped.are_large(*of_group) else None
 
 
 def _choose_for_volumes(call: Call, channels: int, outputs: int) -> Part | None:
@@ -130,7 +130,7 @@ def _choose_for_volumes(call: Call, channels: int, outputs: int) -> Part | None:
         return None
     if part == "input_gradient" and channels < FEW_CHANNELS:
         return None
-    if volumes.are_sums(part, windows.kernel, channels, outputs):
+    if conv_volumes.are_sums(part, windows.kernel, channels, outputs):
         return _SUMS[part]
     return functools.partial(_VOLUMES[part], of_images)
 
@@ -158,7 +158,7 @@ def _direct(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> 
         window_strides=windows.stride,
         padding=[(p, p) for p in windows.padding],
         rhs_dilation=windows.dilation,
-        dimension_numbers=grouped.numbers(x.ndim),
+        dimension_numbers=conv_grouped.numbers(x.ndim),
     )
 
 
@@ -171,7 +171,7 @@ def _direct_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Sh
     # it slides the output's gradient over the input: padded apart, that is never the larger one
     if max(*windows.stride, *windows.dilation) == 1 and grad.shape[-1] < x.shape[-1]:
         return _swapped_of_weight(x, grad, windows, shape)
-    padded = lax.optimization_barrier(winograd.padded(x, [(p, p) for p in windows.padding]))
+    padded = lax.optimization_barrier(conv_winograd.padded(x, [(p, p) for p in windows.padding]))
     windows = windows._replace(padding=(0,) * len(windows.padding))
     by_weight = lambda w: _direct(padded, w, windows, shape)  # noqa: E731  # as an argument
     return jax.linear_transpose(by_weight, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
@@ -195,27 +195,27 @@ def turned(weight: jax.Array, windows: Windows) -> tuple[jax.Array, Windows]:
 
 
 _DEPTHWISE: dict[str, Part] = {
-    "forward": depthwise.forward,
-    "input_gradient": depthwise.input_gradient,
-    "weight_gradient": depthwise.weight_gradient,
+    "forward": conv_depthwise.forward,
+    "input_gradient": conv_depthwise.input_gradient,
+    "weight_gradient": conv_depthwise.weight_gradient,
 }
 
 _SUMS: dict[str, Part] = {
-    "forward": grouped.forward,
-    "input_gradient": grouped.input_gradient,
-    "weight_gradient": grouped.weight_gradient,
+    "forward": conv_grouped.forward,
+    "input_gradient": conv_grouped.input_gradient,
+    "weight_gradient": conv_grouped.weight_gradient,
 }
 
 _ONE_BY_ONE: dict[str, Part] = {
-    "forward": grouped.one_by_one,
-    "input_gradient": grouped.gradient_one_by_one,
-    "weight_gradient": grouped.weight_one_by_one,
+    "forward": conv_grouped.one_by_one,
+    "input_gradient": conv_grouped.gradient_one_by_one,
+    "weight_gradient": conv_grouped.weight_one_by_one,
 }
 
 _VOLUMES: dict[str, Callable[..., jax.Array]] = {
-    "forward": volumes.forward,
-    "input_gradient": volumes.input_gradient,
-    "weight_gradient": volumes.weight_gradient,
+    "forward": conv_volumes.forward,
+    "input_gradient": conv_volumes.input_gradient,
+    "weight_gradient": conv_volumes.weight_gradient,
 }
 
 _DIRECT: dict[str, Part] = {
@@ -230,22 +230,22 @@ _DIRECT: dict[str, Part] = {
 
 def _is_by_tiles(call: Call, dtype: Any, image: Shape, channels: int, outputs: int) -> bool:
     windows = call.windows
-    if not winograd.takes(windows) or compute_type(dtype) != np.float32:
+    if not conv_winograd.takes(windows) or compute_type(dtype) != np.float32:
         return False
     sizes = image[2:] if call.part == "input_gradient" else windows.positions(image[2:])
-    return winograd.pays(image[0], sizes, channels, outputs, of_weight=call.part == "weight_gradient")
+    return conv_winograd.pays(image[0], sizes, channels, outputs, of_weight=call.part == "weight_gradient")
 
 
 def _by_tiles(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    return winograd.forward(x, weight, windows, shape, _direct)
+    return conv_winograd.forward(x, weight, windows, shape, _direct)
 
 
 def _by_tiles_of_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    return winograd.forward(grad, *turned(weight, windows), shape, _direct)
+    return conv_winograd.forward(grad, *turned(weight, windows), shape, _direct)
 
 
 def _by_tiles_of_weight(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    return winograd.weight_gradient(x, grad, windows, shape, _direct_of_weight)
+    return conv_winograd.weight_gradient(x, grad, windows, shape, _direct_of_weight)
 
 
 _BY_TILES: dict[str, Part] = {
