@@ -1,7 +1,6 @@
 """jaten: every ATen operator as a `torch.library` custom op whose body is a JAX kernel."""
 
 from . import autocast, collectives, dispatcher, generators  # noqa: F401  # register what the device does
-from .custom import op
 from .errors import (
     DeviceSlotError,
     DuplicateRegistrationError,
@@ -16,6 +15,7 @@ from .errors import (
     UnsupportedInputError,
 )
 from .interop import as_jax, call_jax, from_jax, to_jax
+from .ops.user_ops import op
 from .registry import fake, kernel
 from .registry import gradient_of_users as gradient
 from .step import compile_step

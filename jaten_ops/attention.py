@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from . import autograd
-from .custom import op
 from .dispatch import is_on_jax
 from .kernels import attention as kernels
 from .meta.attention import fused_sdp_choice
+from .ops.user_ops import op
 from .tensor import Tensor as OnJax
 from .tensor import is_traced
 from .tracing import opaque

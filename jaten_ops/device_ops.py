@@ -11,14 +11,15 @@ from typing import Any, cast
 import torch
 from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 
-from . import device, library, meta, registry, scripting, storage
+from . import device, meta, registry, scripting, storage
 from .arrays import bridge, carrier, uninitialized_values
 from .arrays.storage_views import View, resized, row_major
 from .arrays.view_ops import strides_in, strides_kept, strides_resized
 from .arrays.watching import WATCHERS, watcher
 from .dispatch import borrowed_copy, functional, is_on_jax, kernel_of, placed, store, to_carrier, variant
-from .lazy import operator_of
-from .overlap import make_check
+from .ops import define
+from .ops.namespace import operator_of
+from .ops.overlap import make_check
 from .schema import VARIANTS
 from .tensor import (
     HANDLERS,
@@ -203,7 +204,7 @@ def _linalg_check_errors(info: torch.Tensor, api_name: str, *, is_matrix: bool) 
 
 def _native_batch_norm(*args: Any, **kwargs: Any) -> Any:
     """ATen's op writes to the running statistics, though its schema does not say so."""
-    values = library.Signature(registry.SPECS["native_batch_norm"]).bind(args, kwargs)
+    values = define.Signature(registry.SPECS["native_batch_norm"]).bind(args, kwargs)
     input, weight, bias, running_mean, running_var, training, momentum, eps = values
     if not training or running_mean is None:
         return functional("native_batch_norm")(*values)

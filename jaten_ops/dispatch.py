@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from . import device, in_place, library, memory, registry, variants
+from . import device, in_place, registry
 from .arrays import attributes, bridge, carrier, view_ops
 from .arrays.storage_views import View
 from .errors import UnsupportedInputError
 from .meta import aten_overload
-from .op_kernel import OpKernel
+from .ops import as_strided, define, variants
+from .ops.op_call import OpKernel
 from .registry import external_ops
 from .schema import COMPOSITE, KEEPS_MEMORY_ORDER, VARIANTS, OpSpec
 from .tensor import (
@@ -128,7 +129,7 @@ def kernel_of(overload: str) -> Handler:
 def functional(overload: str) -> Handler:
     """A functional overload as ATen has it: on the device and in the memory format that a call names."""
     if overload in KEEPS_MEMORY_ORDER:
-        return memory.in_memory_order(kernel_of("resize"))
+        return as_strided.in_memory_order(kernel_of("resize"))
     spec, call = registry.SPECS[overload], kernel_of(overload)
     names = {a.name for a in spec.arguments if a.is_of_storage}
     may_be_on_cpu = [
@@ -209,7 +210,7 @@ def _traced(overload: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         given.pop()
     inner = [_unwrap(a) for a in given]
     slots = [i for i, a in enumerate(spec.arguments) if a.type == "Tensor" and not a.kwarg_only]
-    op = library.op_of(spec)
+    op = define.op_of(spec)
     if spec.namespace == "jaten" and any(not isinstance(inner[i], torch.Tensor) for i in slots if i < len(inner)):
         # ATen's op takes a number for a tensor; the graph is renamed to jaten's ops when it is complete
         op = _aten_op(overload)

@@ -26,10 +26,10 @@ from . import (
 )
 from .arrays import bridge, carrier
 from .arrays.watching import WATCHERS, met
-from .composite import CHECKS
 from .dispatch import functional, is_on_jax, variant
 from .errors import UnsupportedInputError
-from .lazy import operator_of
+from .ops.composite import CHECKS
+from .ops.namespace import operator_of
 from .patches import replace
 from .schema import VARIANTS
 from .tensor import CLASSES, HANDLERS, Tensor, array_of, exchange, has_values, make_handler, may_leave

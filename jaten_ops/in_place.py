@@ -19,8 +19,8 @@ from torch.utils._foreach_utils import _foreach_supported_types as _OF_CLIPPING
 
 from .arrays import attributes
 from .arrays.storage_views import Storage, View, may_give
-from .execute import Unsuitable
-from .op_kernel import OpKernel
+from .ops.executor import Unsuitable
+from .ops.op_call import OpKernel
 from .schema import OpSpec
 from .tensor import Handler, Tensor, Traced, array_of, shared_view
 

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map_only
 
-from . import custom, device, torch_functions
+from . import device, torch_functions
 from .arrays import bridge
 from .arrays.watching import WATCHERS, met
 from .errors import UnsupportedInputError
+from .ops import user_ops
 from .tensor import array_of, from_array
 from .xla.x64 import Enabled
 
@@ -167,7 +168,7 @@ def _new_name_of(fn: Callable[..., Any]) -> str:
         _structures[name, kinds] = filler.__name__
         return leaves
 
-    custom.op(f"jaten_call::{name}(Tensor[] operands) -> Tensor[]", differentiable=["operands"])(kernel)
+    user_ops.op(f"jaten_call::{name}(Tensor[] operands) -> Tensor[]", differentiable=["operands"])(kernel)
     return _names.setdefault(fn, name)  # one for all threads
 
 

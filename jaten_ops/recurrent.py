@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .custom import op
 from .dispatch import is_on_jax
 from .kernels import rnn
+from .ops.user_ops import op
 from .tensor import is_traced
 from .tracing import opaque
 

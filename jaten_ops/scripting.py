@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from torch.jit import RecursiveScriptModule
 from torch.utils._pytree import tree_leaves
 
-from .lazy import define
+from .ops.namespace import define
 from .patches import replace
 from .tensor import RECORDED, Tensor
 from .tracing import recorded

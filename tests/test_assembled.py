@@ -13,7 +13,7 @@ import jaten_ops  # noqa: F401  # the device jax
 from jaten_ops.backend import capture
 from jaten_ops.backend.assembled import assemble
 from jaten_ops.backend.targets import overload_of
-from jaten_ops.lazy import operator_of
+from jaten_ops.ops.namespace import operator_of
 
 
 def _loop(x: Tensor) -> Tensor:

@@ -12,9 +12,9 @@ import torch
 
 from jaten_ops import meta, registry
 from jaten_ops.errors import KernelResultError
-from jaten_ops.execute import Executor
 from jaten_ops.kernel_base import checks
-from jaten_ops.op_kernel import make_call
+from jaten_ops.ops.executor import Executor
+from jaten_ops.ops.op_call import make_call
 from jaten_ops.schema import FUNCTIONAL
 
 

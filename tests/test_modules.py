@@ -14,7 +14,7 @@ from torch.testing._internal.common_optimizers import optim_db
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import jaten_ops
-from jaten_ops import execute
+from jaten_ops.ops import executor
 
 from .checks import assert_same_derivatives, gradients_of
 from .test_ops import _every
@@ -148,9 +148,9 @@ def test_compiled_steps_of_optimizers(name: str, device: str, fresh_dynamo: None
 
 def test_a_schedule_compiles_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     traced = []
-    validate = execute.Executor._validate
+    validate = executor.Executor._validate
     monkeypatch.setattr(
-        execute.Executor, "_validate", lambda self, values: (traced.append(self), validate(self, values))[1]
+        executor.Executor, "_validate", lambda self, values: (traced.append(self), validate(self, values))[1]
     )
     model = _model().to("jax")
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from jaten_ops.ops.variants import mutated_arguments
 from jaten_ops.schema import COMPOSITE, FUNCTIONAL, VARIANTS, OpSpec
-from jaten_ops.variants import mutated_arguments
 
 from .beside import Beside, assert_same_outcome
 from .comparison import assert_same, in_float64

@@ -11,7 +11,7 @@ import torch
 
 from jaten_ops.arrays import bridge
 from jaten_ops.cpu.layouts import Order
-from jaten_ops.execute import raise_first_broken
+from jaten_ops.ops.executor import raise_first_broken
 from jaten_ops.xla import x64
 
 

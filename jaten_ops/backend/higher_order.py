@@ -19,10 +19,10 @@ from jax import lax
 from jaten_ops import registry
 from jaten_ops.arrays import bridge
 from jaten_ops.errors import UnsupportedInputError
-from jaten_ops.execute import KernelCall, Signature, freeze
 from jaten_ops.kernel_base.checks import Guarded
 from jaten_ops.kernel_base.promotion import cast
 from jaten_ops.kernels import control_flow, flex_attention
+from jaten_ops.ops.executor import KernelCall, Signature, freeze
 
 from .targets import is_higher_order, overload_of, source_line
 from .unknown import is_printed, is_unknown, writes

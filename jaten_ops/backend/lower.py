@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from jaten_ops import registry, results
+from jaten_ops import registry
 from jaten_ops.arrays import bridge
 from jaten_ops.errors import KernelError, KernelResultError, UnsupportedInputError
-from jaten_ops.execute import KernelCall, Signature, as_meta, freeze
 from jaten_ops.kernel_base import checks, prng, promotion
 from jaten_ops.meta.refusals import refuse
+from jaten_ops.ops import results
+from jaten_ops.ops.executor import KernelCall, Signature, as_meta, freeze
 
 from .higher_order import rule_of
 from .layout import concretize, symbols_of

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from jaten_ops import registry
 from jaten_ops.arrays import bridge
-from jaten_ops.lazy import operator_of
+from jaten_ops.ops.namespace import operator_of
 from jaten_ops.xla import disk_store
 
 from .rewritten import WRITING

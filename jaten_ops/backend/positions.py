@@ -17,8 +17,8 @@ from jax import lax
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from jaten_ops import registry
-from jaten_ops.execute import Signature
 from jaten_ops.kernel_base.promotion import weakly_typed
+from jaten_ops.ops.executor import Signature
 
 from .targets import overload_of
 

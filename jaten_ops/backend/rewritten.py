@@ -18,7 +18,7 @@ import torch
 from jaten_ops import registry
 from jaten_ops.arrays import carrier
 from jaten_ops.arrays.storage_views import owned
-from jaten_ops.execute import Signature
+from jaten_ops.ops.executor import Signature
 
 from .targets import overload_of
 

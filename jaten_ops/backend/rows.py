@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from jaten_ops.lazy import operator_of
+from jaten_ops.ops.namespace import operator_of
 
 from .targets import overload_of
 

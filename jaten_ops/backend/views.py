@@ -17,7 +17,7 @@ import torch
 
 from jaten_ops.arrays import carrier
 from jaten_ops.arrays.view_ops import is_view, views
-from jaten_ops.lazy import operator_of
+from jaten_ops.ops.namespace import operator_of
 
 from .aliases import MADE_AGAIN, expressions_of, geometry_of
 from .layout import concretize, layout_of, symbols_of

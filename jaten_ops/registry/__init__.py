@@ -2,7 +2,7 @@
 
 A key is an overload of ATen ("add.Tensor", "relu" for the default one) or the op of a user or of another library with
 its namespace ("mylib::f").
-Built-in modules and users fill the tables through the same functions; `jaten_ops.library` reads them.
+Built-in modules and users fill the tables through the same functions; `jaten_ops.ops.define` reads them.
 """
 
 from __future__ import annotations

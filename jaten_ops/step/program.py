@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_unflatten
 from ..arrays import bridge, seeds
 from ..arrays.storage_views import Storage, owned
 from ..cpu.layouts import flattened, has_turns, in_turn, ordered
-from ..execute import raise_first_broken
+from ..ops.executor import raise_first_broken
 from ..tensor import Tensor
 from ..xla import executables, malloc
 from ..xla.progress import announced

@@ -17,7 +17,7 @@ from ..arrays import seeds as random
 from ..arrays.storage_views import Storage
 from ..cpu.layouts.rules import bind
 from ..errors import UnsupportedInputError
-from ..execute import collecting
+from ..ops.executor import collecting
 from ..tensor import Tensor
 from ..tracing import uncompiled
 from . import optimizers

@@ -16,9 +16,9 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from jaten_ops.arrays import seeds as random
-from jaten_ops.execute import collecting
 from jaten_ops.kernel_base import checks
 from jaten_ops.kernels import control_flow
+from jaten_ops.ops.executor import collecting
 from jaten_ops.tensor import Tensor, array_of, from_array, has_values
 
 _RULES: dict[str, Callable[..., Any]] = {

@@ -10,7 +10,7 @@ import jax
 import torch
 
 from jaten_ops.arrays import seeds
-from jaten_ops.execute import collecting
+from jaten_ops.ops.executor import collecting
 from jaten_ops.tracing import set_compiling, uncompiled
 
 

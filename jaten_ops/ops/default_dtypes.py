@@ -17,8 +17,8 @@ import numpy as np
 from jax import lax
 from jax._src.lax.lax import _convert_element_type  # private; nothing public makes a weakly typed array of another one
 
-from .kernel_base import checks
-from .xla import x64
+from ..kernel_base import checks
+from ..xla import x64
 
 _NARROW = {
     np.dtype("int64"): np.dtype("int32"),

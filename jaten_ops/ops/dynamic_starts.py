@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jax import lax
 
-from .kernels.views import slice_bounds
-from .xla.jitted import jitted
+from ..kernels.views import slice_bounds
+from ..xla.jitted import jitted
 
 Part = tuple[int, int, int, bool]
 """A dimension, where the part begins in it, how long it is, and whether the dimension goes."""

@@ -15,10 +15,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from . import autograd, registry
-from .lazy import operator_of
-from .schema import VARIANTS, OpSpec
-from .tracing import opaque
+from .. import autograd, registry
+from ..schema import VARIANTS, OpSpec
+from ..tracing import opaque
+from .namespace import operator_of
 
 # ATen answers: these ask about or change the tensor itself, and compute no values
 _OF_THE_TENSOR = frozenset({"contiguous", "data", "requires_grad_", "pin_memory"})

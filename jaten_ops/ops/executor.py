@@ -12,19 +12,19 @@ import jax
 import numpy as np
 import torch
 
-from . import results, starts
-from .arrays import bridge
-from .defaults import as_outside
-from .kernel_base import checks, prng, promotion
-from .meta.refusals import refuse, reword
-from .registry import Entry, parameters
-from .schema import OpSpec
-from .xla import (
+from ..arrays import bridge
+from ..kernel_base import checks, prng, promotion
+from ..meta.refusals import refuse, reword
+from ..registry import Entry, parameters
+from ..schema import OpSpec
+from ..xla import (
     jitted,
     kernel_cache,  # noqa: F401  # it watches for the names that are given here
     x64,
 )
-from .xla.x64 import Enabled
+from ..xla.x64 import Enabled
+from . import dynamic_starts, results
+from .default_dtypes import as_outside
 
 # Values of these types may differ from call to call without compiling anew; all others are static.
 _TRACED_TYPES = frozenset({"Scalar", "Scalar?", "Scalar[]", "float", "float?"})
@@ -286,7 +286,7 @@ class Executor:
         scope |= {"_default_dtype": torch.get_default_dtype, "_outside": x64.outside}
         if in_place:
             return f"_in_place[{self._selected}]({', '.join(values)})", scope | {"_in_place": self._jit_in_place}
-        if self._spec.namespace == "jaten" and self._spec.overload in starts.RUNS:
+        if self._spec.namespace == "jaten" and self._spec.overload in dynamic_starts.RUNS:
             return f"_execute([{', '.join(values)}], {self._selected})", scope | {"_execute": self._execute_anywhere}
         if self._may_be_eager:
             return f"_execute([{', '.join(values)}], {self._selected})", scope | {"_execute": self._execute}
@@ -301,7 +301,7 @@ class Executor:
         return run[key](*values)
 
     def _execute_anywhere(self, values: Sequence[Any], key: Any) -> Any:
-        found = starts.RUNS[self._spec.overload](*values)
+        found = dynamic_starts.RUNS[self._spec.overload](*values)
         return self._jit[key](*values) if found is None else found
 
     def _checked(self, results: Checked) -> Any:

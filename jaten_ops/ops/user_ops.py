@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from . import library, registry
-from .registry import external_ops, parameters
-from .schema import OpSpec
+from .. import registry
+from ..registry import external_ops, parameters
+from ..schema import OpSpec
+from . import define
 
 
 def op(
@@ -45,9 +46,9 @@ def op(
     def register(fn: registry.F) -> registry.F:
         parameters.check(spec, fn)
         registry.add_op(spec, registry.Entry(fn, where, frozenset(static)))
-        library.register_op(spec)
+        define.register_op(spec)
         if spec.differentiable and not spec.random:
-            library.define_vjp(spec)
+            define.define_vjp(spec)
         return fn
 
     return register

@@ -13,16 +13,18 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from . import autograd, batching, kernels, lazy, memory, meta, registry, variants
-from .arrays import bridge, carrier
+from .. import autograd, kernels, meta, registry
+from ..arrays import bridge, carrier
+from ..errors import MissingGradientError
+from ..kernel_base.vjp import make_vjp
+from ..registry import parameters
+from ..schema import COMPOSITE, KEEPS_MEMORY_ORDER, READS_MEMORY, VARIANTS, OpSpec
+from ..tracing import opaque
+from . import as_strided, variants, vmap
+from . import namespace as lazy
 from .composite import make_composite
-from .errors import MissingGradientError
-from .execute import Executor, KernelCall, Signature
-from .kernel_base.vjp import make_vjp
-from .op_kernel import OpKernel, key_of
-from .registry import parameters
-from .schema import COMPOSITE, KEEPS_MEMORY_ORDER, READS_MEMORY, VARIANTS, OpSpec
-from .tracing import opaque
+from .executor import Executor, KernelCall, Signature
+from .op_call import OpKernel, key_of
 
 # kernels: imported for the registrations in it
 __all__ = ["define_vjp", "kernels", "op_of", "register_op"]
@@ -182,9 +184,9 @@ def register_op(spec: OpSpec) -> None:
         _register_batching(lib, spec, run if spec.random else None)
         return
     plain = OpKernel(spec, bridge.borrow, bridge.export)
-    of_plain = memory.on_memory(plain) if spec.overload in READS_MEMORY else plain
+    of_plain = as_strided.on_memory(plain) if spec.overload in READS_MEMORY else plain
     if spec.overload in KEEPS_MEMORY_ORDER:
-        of_plain = memory.in_memory_order(OpKernel(registry.SPECS["resize"], bridge.borrow, bridge.export))
+        of_plain = as_strided.in_memory_order(OpKernel(registry.SPECS["resize"], bridge.borrow, bridge.export))
     on_jax = OpKernel(spec, _unwrap_operand, carrier.wrap)
     lib.impl(spec.overload, of_plain, "CPU")
     lib.impl(spec.overload, of_plain, "CUDA")
@@ -206,19 +208,19 @@ def register_op(spec: OpSpec) -> None:
 
 
 def _as_it_lies(spec: OpSpec, flip: Callable[..., Any], overload: str) -> Callable[..., Any]:
-    return memory.as_it_lies(op_of(spec), flip, lazy.operator_of(overload))
+    return as_strided.as_it_lies(op_of(spec), flip, lazy.operator_of(overload))
 
 
 def _register_batching(lib: torch.library.Library, spec: OpSpec, run: Callable[..., Any] | None = None) -> None:
     """What `torch.vmap` calls: the rule that serves all ops, or a composition, whose parts have theirs."""
     if spec.namespace != "jaten" and "Tensor[]" not in spec.schema and not spec.random:
         return  # torch's own loop will do, and leaves `torch.library.register_vmap` to the user
-    rule = run or _lazy(lambda: batching.make_batched(spec, op_of(spec)))
+    rule = run or _lazy(lambda: vmap.make_batched(spec, op_of(spec)))
     lib.impl(spec.overload, rule, "FuncTorchBatched")
     if spec.random:
         lib.impl(spec.overload, rule, "FuncTorchVmapMode")
     if "Tensor[]" in spec.schema and run is None:
-        lib.impl(spec.overload, _lazy(lambda: batching.make_batched_gradient(spec, op_of(spec))), "Batched")
+        lib.impl(spec.overload, _lazy(lambda: vmap.make_batched_gradient(spec, op_of(spec))), "Batched")
 
 
 def _is_constant(spec: OpSpec) -> bool:

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from .arrays import attributes
-from .arrays.storage_views import is_dense
-from .schema import OpSpec
+from ..arrays import attributes
+from ..arrays.storage_views import is_dense
+from ..schema import OpSpec
 
 # ATen/MemoryOverlap.cpp
 _ITSELF = "more than one element of the written-to tensor refers to a single memory location"

@@ -14,8 +14,8 @@ from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_funct
 from torch._subclasses import FakeTensor
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
-from .schema import OpSpec
-from .tracing import opaque
+from ..schema import OpSpec
+from ..tracing import opaque
 
 _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.FuncTorchBatched) | torch._C.DispatchKeySet(
     torch._C.DispatchKey.FuncTorchVmapMode

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import torch
 
-from .arrays import bridge
-from .errors import KernelResultError
-from .kernel_base import promotion
-from .schema import OpSpec
+from ..arrays import bridge
+from ..errors import KernelResultError
+from ..kernel_base import promotion
+from ..schema import OpSpec
 
 
 def settled(spec: OpSpec, results: Any, source: str = "") -> Any:

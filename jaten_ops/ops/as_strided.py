@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .tracing import opaque, out_of_sight
+from ..tracing import opaque, out_of_sight
 
 
 def on_memory(plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from ..schema import TOLD_BY_OUT, OpSpec
 from .overlap import RANGES, distinct, has_arrays, has_memory, make_check
-from .schema import TOLD_BY_OUT, OpSpec
 
 # Without a dtype, ATen computes these in that of the out= tensor.
 _COMPUTED_AS_OUT = frozenset({"cumprod", "cumsum", "mean.dim", "nansum", "prod.dim_int", "sum.dim_IntList"})

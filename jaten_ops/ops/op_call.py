@@ -6,12 +6,12 @@ import keyword
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import meta, registry
-from .arrays.seeds import draw_seed
-from .execute import Executor, Signature, freeze
-from .schema import OpSpec
-from .tracing import opaque
-from .xla import malloc
+from .. import meta, registry
+from ..arrays.seeds import draw_seed
+from ..schema import OpSpec
+from ..tracing import opaque
+from ..xla import malloc
+from .executor import Executor, Signature, freeze
 
 _EXECUTORS: dict[str, Executor] = {}
 

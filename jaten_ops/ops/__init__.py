@@ -1,0 +1,1 @@
+"""One operator: its definition in torch, its call, and its in-place and out= forms."""
