@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import device
+from .device import privateuse1
 from .dispatch import OF_NAMESPACES, borrowed_copy, is_on_jax, store
 from .patches import replace
 from .registry import missing
@@ -105,7 +105,7 @@ def _with_device(init: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]
 
 
 OF_NAMESPACES["c10d"] = handler_of
-if device.CLAIMED and dist.is_available():
+if privateuse1.CLAIMED and dist.is_available():
     # torch's maps of what a backend is for; the test of this module fails when they change
     dist.Backend.backend_capability[dist.Backend.GLOO].append("jax")
     dist.Backend.default_device_backend_map["jax"] = dist.Backend.GLOO

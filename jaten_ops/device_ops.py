@@ -11,11 +11,12 @@ from typing import Any, cast
 import torch
 from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 
-from . import device, meta, registry, scripting, storage
+from . import meta, registry, scripting, storage
 from .arrays import bridge, carrier, uninitialized_values
 from .arrays.storage_views import View, resized, row_major
 from .arrays.view_ops import strides_in, strides_kept, strides_resized
 from .arrays.watching import WATCHERS, watcher
+from .device import privateuse1
 from .dispatch import borrowed_copy, functional, is_on_jax, kernel_of, placed, store, to_carrier, variant
 from .ops import define
 from .ops.namespace import operator_of
@@ -138,7 +139,7 @@ def _copy_(target: torch.Tensor, source: torch.Tensor | complex, non_blocking: b
     if source.device != target.device:
         if source.is_meta:
             raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # module.to waits for these words
-        source = from_array(device.put(borrowed_copy(source), target.device))
+        source = from_array(privateuse1.put(borrowed_copy(source), target.device))
     if _is_same(target, source):  # before ATen asks whether elements share memory
         return target
     _check_copy({"self": target, "src": source})

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from . import device, in_place, registry
+from . import in_place, registry
 from .arrays import attributes, bridge, carrier, view_ops
 from .arrays.storage_views import View
+from .device import privateuse1
 from .errors import UnsupportedInputError
 from .meta import aten_overload
 from .ops import as_strided, define, variants
@@ -172,7 +173,7 @@ def placed(result: torch.Tensor, wanted: Any) -> torch.Tensor:
         return result.to(where)
     if where.index is None or where == result.device:
         return result
-    view, array = carrier.view_of(result), device.put(array_of(result), where)
+    view, array = carrier.view_of(result), privateuse1.put(array_of(result), where)
     return from_array(array) if view.is_row_major() else from_view(View.laid_out(array, view.strides()), result.dtype)
 
 

@@ -11,7 +11,6 @@ from torch.utils._pytree import tree_leaves
 
 from . import (
     attention,
-    device,
     device_ops,  # noqa: F401  # its handlers
     higher_order,
     inductor,
@@ -21,11 +20,11 @@ from . import (
     registry,
     scripting,
     storage,
-    streams,
     uninitialized,
 )
 from .arrays import bridge, carrier
 from .arrays.watching import WATCHERS, met
+from .device import privateuse1, streams
 from .dispatch import functional, is_on_jax, variant
 from .errors import UnsupportedInputError
 from .ops.composite import CHECKS
@@ -159,7 +158,7 @@ def _after_fork() -> None:
     x64.enter = refuse
     setattr(x64.Enabled, "__enter__", refuse)  # noqa: B010  # mypy allows no method to be assigned
     bridge._capsule_to_buffer = refuse
-    device.in_bad_fork = True
+    privateuse1.in_bad_fork = True
 
 
 for _overload in meta.scalars.OVERLOADS:
@@ -167,7 +166,7 @@ for _overload in meta.scalars.OVERLOADS:
 
 os.register_at_fork(after_in_child=_after_fork)
 
-if device.CLAIMED:
+if privateuse1.CLAIMED:
     for _spec in registry.SPECS.values():
         if _spec.namespace == "jaten" and _spec.takes_no_tensors and _spec.overload in registry.KERNELS:
             _ATEN.impl(_spec.overload, _factory(_spec.overload), "PrivateUse1")
@@ -197,7 +196,7 @@ if device.CLAIMED:
     replace("torch.utils:swap_tensors", lambda _: exchange)
     keep_out_of_constants("jax")
     relate_sizes_of("_carrier")
-    device.JaxModule.Tensor = Tensor  # where the class says that it is
+    privateuse1.JaxModule.Tensor = Tensor  # where the class says that it is
     CLASSES.keep_parameters()
     storage.register()
     recording.register()

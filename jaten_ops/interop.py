@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map_only
 
-from . import device, torch_functions
+from . import torch_functions
 from .arrays import bridge
 from .arrays.watching import WATCHERS, met
+from .device import privateuse1
 from .errors import UnsupportedInputError
 from .ops import user_ops
 from .tensor import array_of, from_array
@@ -44,7 +45,7 @@ def from_jax(tree: Any) -> Any:
         DeviceSlotError: another backend has the process's slot for such a device.
         UnsupportedInputError: a dtype that torch has not, such as that of PRNG keys.
     """
-    device.require()
+    privateuse1.require()
     return jax.tree.map(lambda a: from_array(_strong(a)) if isinstance(a, jax.Array) else a, tree)
 
 
@@ -107,7 +108,7 @@ def as_jax(program: Callable[..., Any], *, mutable: bool = False) -> Callable[..
     call = torch_functions.of_module(program, mutable) if isinstance(program, torch.nn.Module) else program
 
     def function(*args: Any, key: jax.Array | None = None, **kwargs: Any) -> Any:
-        device.require()
+        privateuse1.require()
         leaves, structure = jax.tree.flatten((args, kwargs))
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, _ARRAYS)]
         arrays = [_strong(jnp.asarray(leaves[i])) for i in places]

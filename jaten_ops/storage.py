@@ -20,7 +20,7 @@ import torch
 from .arrays import bridge
 from .arrays.storage_views import Storage, View, row_major
 from .arrays.view_ops import with_bits_cast
-from .device import index_of, of_array, put
+from .device.privateuse1 import index_of, of_array, put
 from .patches import replace
 
 _DEVICE = "jax"

@@ -19,11 +19,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from . import device
 from .arrays import attributes, bridge, carrier, storage_views
 from .arrays.attributes import Attributes, attributes_of, give, held_by
 from .arrays.storage_views import View, row_major
 from .arrays.watching import WATCHERS, made, met
+from .device import privateuse1
 from .patches import replace
 from .storage import TracedStorage, reduced, storage_of, typed
 from .subclasses import Counterparts
@@ -55,7 +55,7 @@ class Tensor(torch.Tensor):
 
         With `requires_grad` a parameter, as in `type(parameter)(data, requires_grad=False)`.
         """
-        device.require()
+        privateuse1.require()
         if requires_grad is not None:
             return torch.nn.Parameter(inner, requires_grad)
         if rest or type(inner) is Tensor or not isinstance(inner, torch.Tensor) or inner.device.type != "jax":
@@ -297,7 +297,9 @@ _make_wrapper = torch.Tensor._make_wrapper_subclass
 def from_array(array: jax.Array) -> Tensor:
     """A new tensor of an array."""
     # row-major strides, offset 0 and the layout by place: torch takes a quarter more time to look keywords up
-    self = _make_wrapper(Tensor, array.shape, None, None, None, _DTYPES[array.dtype], _STRIDED, device.of_array(array))
+    self = _make_wrapper(
+        Tensor, array.shape, None, None, None, _DTYPES[array.dtype], _STRIDED, privateuse1.of_array(array)
+    )
     held = Attributes()
     held.place = array
     give(self, held)
@@ -318,7 +320,7 @@ def from_view(view: View, dtype: torch.dtype) -> Tensor:
     array = view.storage.array
     self = _make_wrapper(
         Tensor, view.shape, strides=view.strides(), storage_offset=view.offset, dtype=dtype,
-        device=device.of_array(array), storage_size=array.nbytes,
+        device=privateuse1.of_array(array), storage_size=array.nbytes,
     )  # fmt: skip
     held = Attributes()
     held.place = view

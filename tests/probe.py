@@ -103,7 +103,7 @@ def foreign() -> dict[str, Any]:
     backend_registration._setup_privateuseone_for_python_backend("foo")
 
     import jaten_ops  # noqa: PLC0415  # after the other backend
-    from jaten_ops import device  # noqa: PLC0415
+    from jaten_ops.device import privateuse1  # noqa: PLC0415
 
     x = torch.ones(3, requires_grad=True)
     torch.compile(lambda x: (x * x).sum(), backend="jaten")(x).backward()
@@ -112,7 +112,7 @@ def foreign() -> dict[str, Any]:
         "fallback of jaten": "jaten_ops" in torch._C._dispatch_dump_table("aten::add.Tensor"),
         "direct": torch.ops.jaten.add.Tensor(torch.ones(2), torch.ones(2)).tolist(),
         "gradient of compiled": x.grad.tolist() if x.grad is not None else None,
-        "require": _outcome(device.require),
+        "require": _outcome(privateuse1.require),
         "tensor": _outcome(lambda: jaten_ops.Tensor(torch.ones(2))),
         "to": _outcome(lambda: torch.ones(2).to("jax")),
     }

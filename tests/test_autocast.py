@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from jaten_ops import autocast
+from jaten_ops.device import autocast
 
 
 def test_tables_name_operators_of_this_torch() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
 
-from jaten_ops.device import CLAIMED, JaxModule, index_of
+from jaten_ops.device.privateuse1 import CLAIMED, JaxModule, index_of
 
 
 class JaxInterface(DeviceInterface):

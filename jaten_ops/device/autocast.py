@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from . import device
-from .tracing import opaque
+from ..tracing import opaque
+from . import privateuse1
 
 LOWER = frozenset({
     "_convolution", "_convolution.deprecated", "_scaled_dot_product_flash_attention", "_thnn_fused_gru_cell",
@@ -94,7 +94,7 @@ def _make(overload: str) -> Callable[..., Any]:
     return call
 
 
-if device.CLAIMED:
+if privateuse1.CLAIMED:
     _ALL, _ATEN = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     _ALL.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     for _overload in operators():

@@ -14,10 +14,10 @@ import jax
 import torch
 from torch.utils import backend_registration
 
-from . import engine, streams
-from .arrays import seeds
-from .errors import DeviceSlotError
-from .patches import ACCELERATOR, replace
+from ..arrays import seeds
+from ..errors import DeviceSlotError
+from ..patches import ACCELERATOR, replace
+from . import autograd_engine, streams
 
 _UNCLAIMED = "privateuseone"
 # functions that ask the module itself which device plain tensors go to, or come from; private to torch, a test of each
@@ -222,7 +222,7 @@ def claim() -> bool:
     accelerator = torch.accelerator.current_accelerator()
     # private; the test of this module fails when it goes or changes
     module = JaxModule("torch.jax")
-    guard = engine.install()
+    guard = autograd_engine.install()
     backend_registration._setup_privateuseone_for_python_backend("jax", backend_module=module, device_guard=guard)
     _keep_accelerator(accelerator)
     if accelerator is None:  # for programs that ask torch.accelerator whatever their device is

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from . import device
-from .patches import replace
+from ..patches import replace
+from . import privateuse1
 
 _Generator = torch._C.Generator
 
@@ -43,9 +43,9 @@ def _of_cpu(where: torch.device | str | int | None) -> torch.device:
     found = torch.device("cpu" if where is None else where)
     if found.type != "jax":
         return found
-    device.index_of(found)
+    privateuse1.index_of(found)
     return torch.device("cpu")
 
 
-if device.CLAIMED:
+if privateuse1.CLAIMED:
     replace("torch:Generator", lambda _: Generator)
