@@ -20,7 +20,7 @@ from .ops.user_ops import op
 from .registry import fake, kernel
 from .registry import gradient_of_users as gradient
 from .step import compile_step
-from .tensor import Tensor
+from .tensor.tensor import Tensor
 
 __all__ = [
     "DeviceSlotError",

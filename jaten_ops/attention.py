@@ -15,8 +15,8 @@ from .dispatch import is_on_jax
 from .kernels import attention as kernels
 from .meta.attention import fused_sdp_choice
 from .ops.user_ops import op
-from .tensor import Tensor as OnJax
-from .tensor import is_traced
+from .tensor.tensor import Tensor as OnJax
+from .tensor.tensor import is_traced
 from .tracing import opaque
 
 _aten = torch.ops.aten

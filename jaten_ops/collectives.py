@@ -18,7 +18,7 @@ from .device import privateuse1
 from .dispatch import OF_NAMESPACES, borrowed_copy, is_on_jax, store
 from .patches import replace
 from .registry import missing
-from .tensor import Handler, from_array, is_traced
+from .tensor.tensor import Handler, from_array, is_traced
 
 _SENDS = ("send",)
 _RECEIVES = ("recv_", "recv_any_source_")

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 
-from . import meta, registry, scripting, storage
+from . import meta, registry, scripting
 from .arrays import bridge, carrier, uninitialized_values
 from .arrays.storage_views import View, resized, row_major
 from .arrays.view_ops import strides_in, strides_kept, strides_resized
@@ -22,7 +22,8 @@ from .ops import define
 from .ops.namespace import operator_of
 from .ops.overlap import make_check
 from .schema import VARIANTS
-from .tensor import (
+from .tensor import storage
+from .tensor.tensor import (
     HANDLERS,
     Tensor,
     array_of,

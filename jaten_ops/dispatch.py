@@ -22,7 +22,7 @@ from .ops import as_strided, define, variants
 from .ops.op_call import OpKernel
 from .registry import external_ops
 from .schema import COMPOSITE, KEEPS_MEMORY_ORDER, VARIANTS, OpSpec
-from .tensor import (
+from .tensor.tensor import (
     Handler,
     Tensor,
     Traced,

@@ -19,8 +19,6 @@ from . import (
     recurrent,
     registry,
     scripting,
-    storage,
-    uninitialized,
 )
 from .arrays import bridge, carrier
 from .arrays.watching import WATCHERS, met
@@ -31,7 +29,8 @@ from .ops.composite import CHECKS
 from .ops.namespace import operator_of
 from .patches import replace
 from .schema import VARIANTS
-from .tensor import CLASSES, HANDLERS, Tensor, array_of, exchange, has_values, make_handler, may_leave
+from .tensor import lazy_parameters, storage
+from .tensor.tensor import CLASSES, HANDLERS, Tensor, array_of, exchange, has_values, make_handler, may_leave
 from .torch_functions import control_flow
 from .tracing import is_traced_now, keep_out_of_constants, opaque, relate_sizes_of
 from .xla import x64
@@ -201,7 +200,7 @@ if privateuse1.CLAIMED:
     storage.register()
     recording.register()
     scripting.register()
-    uninitialized.register()
+    lazy_parameters.register()
     higher_order.register()
     control_flow.register()
     inductor.register()

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from .dispatch import is_on_jax
 from .errors import UnsupportedInputError
 from .patches import is_loaded, replace
-from .tensor import Tensor
+from .tensor.tensor import Tensor
 from .tracing import captured
 
 _NAMES = (

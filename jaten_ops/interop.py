@@ -20,7 +20,7 @@ from .arrays.watching import WATCHERS, met
 from .device import privateuse1
 from .errors import UnsupportedInputError
 from .ops import user_ops
-from .tensor import array_of, from_array
+from .tensor.tensor import array_of, from_array
 from .xla.x64 import Enabled
 
 

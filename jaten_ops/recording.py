@@ -13,7 +13,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.utils._pytree import tree_leaves
 
 from .patches import replace
-from .tensor import Tensor, is_traced
+from .tensor.tensor import Tensor, is_traced
 from .tracing import is_faked_now, opaque
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from .dispatch import is_on_jax
 from .kernels import rnn
 from .ops.user_ops import op
-from .tensor import is_traced
+from .tensor.tensor import is_traced
 from .tracing import opaque
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from .ops.namespace import define
 from .patches import replace
-from .tensor import RECORDED, Tensor
+from .tensor.tensor import RECORDED, Tensor
 from .tracing import recorded
 
 

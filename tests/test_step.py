@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from jaten_ops import Tensor, compile_step, to_jax
 from jaten_ops.errors import UnsupportedInputError
-from jaten_ops.tensor import array_of, is_traced
+from jaten_ops.tensor.tensor import array_of, is_traced
 
 from .steps_of_models import SCENARIOS
 

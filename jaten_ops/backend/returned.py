@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from jaten_ops.tensor import Tensor, is_traced
+from jaten_ops.tensor.tensor import Tensor, is_traced
 
 
 def make_tensors(gm: torch.fx.GraphModule) -> bool:

@@ -23,7 +23,7 @@ from ..arrays.storage_views import Storage
 from ..arrays.watching import WATCHERS
 from ..errors import UnsupportedInputError
 from ..schema import VARIANTS
-from ..tensor import Tensor, from_array, is_traced
+from ..tensor.tensor import Tensor, from_array, is_traced
 from .numbers import Conditions, Number, node_of, refusal, symbol
 
 operand = core.Primitive("jaten_operand")

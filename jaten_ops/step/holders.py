@@ -19,7 +19,7 @@ import torch
 
 from ..arrays.storage_views import Storage, View
 from ..errors import UnsupportedInputError
-from ..tensor import Tensor
+from ..tensor.tensor import Tensor
 from .code import Names, function_of, holds_state, is_library
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, enum.Enum)

@@ -16,7 +16,7 @@ from ..arrays.storage_views import Storage
 from ..arrays.watching import watcher
 from ..errors import UnsupportedInputError
 from ..patches import shadowed
-from ..tensor import Tensor
+from ..tensor.tensor import Tensor
 from ..tracing import set_compiling
 from .capture import Capture
 from .holders import Float, Reach

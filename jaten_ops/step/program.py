@@ -15,7 +15,7 @@ from ..arrays import bridge, seeds
 from ..arrays.storage_views import Storage, owned
 from ..cpu.layouts import flattened, has_turns, in_turn, ordered
 from ..ops.executor import raise_first_broken
-from ..tensor import Tensor
+from ..tensor.tensor import Tensor
 from ..xla import executables, malloc
 from ..xla.progress import announced
 from ..xla.x64 import Enabled

@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..arrays.storage_views import Storage, View, row_major
-from ..tensor import Tensor, from_array, from_view
+from ..tensor.tensor import Tensor, from_array, from_view
 from .capture import Capture
 from .numbers import Known, node_of
 

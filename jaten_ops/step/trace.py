@@ -18,7 +18,7 @@ from ..arrays.storage_views import Storage
 from ..cpu.layouts.rules import bind
 from ..errors import UnsupportedInputError
 from ..ops.executor import collecting
-from ..tensor import Tensor
+from ..tensor.tensor import Tensor
 from ..tracing import uncompiled
 from . import optimizers
 from .capture import Capture, Lifted, Source, operand, weakened

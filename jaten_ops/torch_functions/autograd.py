@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from jaten_ops.tensor import array_of, from_array
+from jaten_ops.tensor.tensor import array_of, from_array
 
 FlatFunction = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 _Tensors = list[torch.Tensor]

@@ -19,7 +19,7 @@ from jaten_ops.arrays import seeds as random
 from jaten_ops.kernel_base import checks
 from jaten_ops.kernels import control_flow
 from jaten_ops.ops.executor import collecting
-from jaten_ops.tensor import Tensor, array_of, from_array, has_values
+from jaten_ops.tensor.tensor import Tensor, array_of, from_array, has_values
 
 _RULES: dict[str, Callable[..., Any]] = {
     "cond": control_flow.cond,

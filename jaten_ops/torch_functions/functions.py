@@ -17,7 +17,7 @@ import torch
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from jaten_ops.errors import UnsupportedInputError
-from jaten_ops.tensor import array_of, from_array
+from jaten_ops.tensor.tensor import array_of, from_array
 from jaten_ops.xla.x64 import tracing
 
 from .autograd import FlatFunction, conjugated, gradients, is_continuous, pulled_back, pushed_forward, run

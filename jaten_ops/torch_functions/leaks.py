@@ -16,7 +16,7 @@ import torch
 from jaten_ops.arrays import storage_views
 from jaten_ops.arrays.storage_views import Storage
 from jaten_ops.errors import UnsupportedInputError
-from jaten_ops.tensor import array_of, is_traced
+from jaten_ops.tensor.tensor import array_of, is_traced
 
 _lock = threading.Lock()
 _thread = threading.local()

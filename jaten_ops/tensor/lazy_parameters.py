@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from .arrays.attributes import DICTIONARY
-from .patches import replace
+from ..arrays.attributes import DICTIONARY
+from ..patches import replace
 from .tensor import CLASSES, Tensor
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from .arrays.attributes import DICTIONARY
-from .errors import UnsupportedInputError
-from .patches import replace
+from ..arrays.attributes import DICTIONARY
+from ..errors import UnsupportedInputError
+from ..patches import replace
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _OF_CLASSES = {"__new__", "__torch_function__", "__dict__", "__weakref__", "__module__", "__doc__"}

@@ -17,11 +17,11 @@ import jax
 import numpy as np
 import torch
 
-from .arrays import bridge
-from .arrays.storage_views import Storage, View, row_major
-from .arrays.view_ops import with_bits_cast
-from .device.privateuse1 import index_of, of_array, put
-from .patches import replace
+from ..arrays import bridge
+from ..arrays.storage_views import Storage, View, row_major
+from ..arrays.view_ops import with_bits_cast
+from ..device.privateuse1 import index_of, of_array, put
+from ..patches import replace
 
 _DEVICE = "jax"
 _numbers = itertools.count(1)

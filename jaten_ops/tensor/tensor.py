@@ -19,16 +19,16 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from .arrays import attributes, bridge, carrier, storage_views
-from .arrays.attributes import Attributes, attributes_of, give, held_by
-from .arrays.storage_views import View, row_major
-from .arrays.watching import WATCHERS, made, met
-from .device import privateuse1
-from .patches import replace
+from ..arrays import attributes, bridge, carrier, storage_views
+from ..arrays.attributes import Attributes, attributes_of, give, held_by
+from ..arrays.storage_views import View, row_major
+from ..arrays.watching import WATCHERS, made, met
+from ..device import privateuse1
+from ..patches import replace
+from ..tracing import is_recording, opaque, unrecorded
+from ..xla.x64 import Enabled
 from .storage import TracedStorage, reduced, storage_of, typed
 from .subclasses import Counterparts
-from .tracing import is_recording, opaque, unrecorded
-from .xla.x64 import Enabled
 
 Handler = Callable[..., Any]
 _get_data, _set_data = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]  # for mypy it is a tensor
@@ -170,7 +170,7 @@ class Tensor(torch.Tensor):
         return carrier.unwrap(self).__dlpack_device__()  # type: ignore[attr-defined]  # jax's stub lacks it
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """What stands for the memory: the same object for all tensors that share it. See `jaten_ops.storage`."""
+        """What stands for the memory: the same object for all tensors that share it. See `jaten_ops.tensor.storage`."""
         if not is_traced(self):
             return storage_of(self.view_of_arrays)
         found = super().untyped_storage()

@@ -1,0 +1,1 @@
+"""`jaten_ops.Tensor`, the tensor of the device `jax`, with its storage, subclasses and lazy parameters."""
