@@ -15,7 +15,7 @@ from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils._foreach_utils import _has_foreach_support
 
 import jaten_ops
-from jaten_ops import in_place
+from jaten_ops.dispatch import in_place
 
 Tensors = list[torch.Tensor]
 

@@ -18,7 +18,8 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.utils.checkpoint import CheckpointPolicy
 
-from jaten_ops import higher_order, registry
+from jaten_ops import registry
+from jaten_ops.dispatch import higher_order
 from jaten_ops.errors import JatenError, UnsupportedInputError
 
 from . import early, graph_cache, interface, returned, shared, writes

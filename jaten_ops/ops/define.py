@@ -21,9 +21,9 @@ from ..registry import parameters
 from ..schema import COMPOSITE, KEEPS_MEMORY_ORDER, READS_MEMORY, VARIANTS, OpSpec
 from ..tracing import opaque
 from . import as_strided, variants, vmap
-from . import namespace as lazy
 from .composite import make_composite
 from .executor import Executor, KernelCall, Signature
+from .namespace import LOCK, operator_of, when_named
 from .op_call import OpKernel, key_of
 
 # kernels: imported for the registrations in it
@@ -46,7 +46,7 @@ def _library(namespace: str) -> torch.library.Library:
 
 def op_of(spec: OpSpec) -> torch._ops.OpOverload:
     """The torch operator of a spec."""
-    return lazy.operator_of(spec.overload, spec.namespace)
+    return operator_of(spec.overload, spec.namespace)
 
 
 # what compilers ask of an operator; ATen's other tags say what a schema is, and hold for ATen's own
@@ -134,7 +134,7 @@ def _vjp_op(spec: OpSpec) -> torch._ops.OpOverload:
     """The companion op of a differentiable op; one of a user's is defined at its first use."""
     companion = autograd.vjp_spec(spec)
     if spec.namespace != "jaten":
-        with lazy.LOCK:
+        with LOCK:
             if key_of(companion) not in registry.SPECS:
                 define_vjp(spec)
     return op_of(companion)
@@ -171,7 +171,7 @@ def define_vjp(spec: OpSpec) -> None:
     registry.FAKES[key] = registry.Entry(vjp_fake, "its kernel")
     register_op(companion)
     if spec.namespace == "jaten":
-        lazy.when_named(autograd.vjp_spec(companion).overload, functools.partial(define_vjp, companion))
+        when_named(autograd.vjp_spec(companion).overload, functools.partial(define_vjp, companion))
 
 
 def register_op(spec: OpSpec) -> None:
@@ -208,7 +208,7 @@ def register_op(spec: OpSpec) -> None:
 
 
 def _as_it_lies(spec: OpSpec, flip: Callable[..., Any], overload: str) -> Callable[..., Any]:
-    return as_strided.as_it_lies(op_of(spec), flip, lazy.operator_of(overload))
+    return as_strided.as_it_lies(op_of(spec), flip, operator_of(overload))
 
 
 def _register_batching(lib: torch.library.Library, spec: OpSpec, run: Callable[..., Any] | None = None) -> None:
@@ -293,14 +293,14 @@ def define_aten() -> None:
     for spec in registry.SPECS.values():
         if spec.namespace != "jaten":
             continue  # another library defines it
-        lazy.when_named(spec.overload, functools.partial(register_op, spec))
+        when_named(spec.overload, functools.partial(register_op, spec))
         if spec.differentiable and not spec.random:
             companion = autograd.vjp_spec(spec)
-            lazy.when_named(companion.overload, functools.partial(define_vjp, spec))
+            when_named(companion.overload, functools.partial(define_vjp, spec))
     for spec in COMPOSITE.values():
-        lazy.when_named(spec.overload, functools.partial(register_op, spec))
+        when_named(spec.overload, functools.partial(register_op, spec))
     for spec in VARIANTS.values():
-        lazy.when_named(spec.overload, functools.partial(_define_variant, spec))
+        when_named(spec.overload, functools.partial(_define_variant, spec))
 
 
 def _define_variant(spec: OpSpec) -> None:

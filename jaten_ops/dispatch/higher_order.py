@@ -22,11 +22,11 @@ from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .dispatch import is_on_jax
-from .errors import UnsupportedInputError
-from .patches import is_loaded, replace
-from .tensor.tensor import Tensor
-from .tracing import captured
+from ..errors import UnsupportedInputError
+from ..patches import is_loaded, replace
+from ..tensor.tensor import Tensor
+from ..tracing import captured
+from .handlers import is_on_jax
 
 _NAMES = (
     "cond", "while_loop", "while_loop_stack_output", "scan", "map_impl", "associative_scan", "invoke_subgraph",

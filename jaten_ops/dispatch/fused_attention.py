@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import autograd
-from .dispatch import is_on_jax
-from .kernels import attention as kernels
-from .meta.attention import fused_sdp_choice
-from .ops.user_ops import op
-from .tensor.tensor import Tensor as OnJax
-from .tensor.tensor import is_traced
-from .tracing import opaque
+from .. import autograd
+from ..kernels import attention as kernels
+from ..meta.attention import fused_sdp_choice
+from ..ops.user_ops import op
+from ..tensor.tensor import Tensor as OnJax
+from ..tensor.tensor import is_traced
+from ..tracing import opaque
+from .handlers import is_on_jax
 
 _aten = torch.ops.aten
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

@@ -9,31 +9,27 @@ from typing import Any, cast
 import torch
 from torch.utils._pytree import tree_leaves
 
+from .. import inductor, meta, recording, registry, scripting
+from ..arrays import bridge, carrier
+from ..arrays.watching import WATCHERS, met
+from ..device import privateuse1, streams
+from ..errors import UnsupportedInputError
+from ..ops.composite import CHECKS
+from ..ops.namespace import operator_of
+from ..patches import replace
+from ..schema import VARIANTS
+from ..tensor import lazy_parameters, storage
+from ..tensor.tensor import CLASSES, HANDLERS, Tensor, array_of, exchange, has_values, make_handler, may_leave
+from ..tracing import is_traced_now, keep_out_of_constants, opaque, relate_sizes_of
+from ..xla import x64
 from . import (
-    attention,
     device_ops,  # noqa: F401  # its handlers
+    fused_attention,
     higher_order,
-    inductor,
-    meta,
-    recording,
-    recurrent,
-    registry,
-    scripting,
+    recurrent_layers,
+    traced_control_flow,
 )
-from .arrays import bridge, carrier
-from .arrays.watching import WATCHERS, met
-from .device import privateuse1, streams
-from .dispatch import functional, is_on_jax, variant
-from .errors import UnsupportedInputError
-from .ops.composite import CHECKS
-from .ops.namespace import operator_of
-from .patches import replace
-from .schema import VARIANTS
-from .tensor import lazy_parameters, storage
-from .tensor.tensor import CLASSES, HANDLERS, Tensor, array_of, exchange, has_values, make_handler, may_leave
-from .torch_functions import control_flow
-from .tracing import is_traced_now, keep_out_of_constants, opaque, relate_sizes_of
-from .xla import x64
+from .handlers import functional, is_on_jax, variant
 
 _aten = torch.ops.aten
 _ATEN = torch.library.Library("aten", "IMPL")
@@ -182,12 +178,12 @@ if privateuse1.CLAIMED:
     _ATEN.impl("_local_scalar_dense", opaque(HANDLERS[_aten._local_scalar_dense.default]), "PrivateUse1")
     _ATEN.impl("_pin_memory", _pin_memory, "CPU")
     _replace("ctc_loss.Tensor", _ctc_loss)
-    _replace("scaled_dot_product_attention", attention.scaled_dot_product_attention)
+    _replace("scaled_dot_product_attention", fused_attention.scaled_dot_product_attention)
     _ATEN.impl("_convolution", scripting.convolve, "AutogradPrivateUse1")
     for _overload in CHECKS:
         _replace(_overload, _checked(_overload))
-    for _cell in recurrent.CELLS:
-        _replace(f"{_cell}.input", recurrent.implementation(_cell))
+    for _cell in recurrent_layers.CELLS:
+        _replace(f"{_cell}.input", recurrent_layers.implementation(_cell))
     for _spec in VARIANTS.values():
         if _spec.packet in _NOT_ATENS and _spec.kind == "out":
             _ATEN.impl(_spec.overload, _written_out(_spec.overload), "AutogradPrivateUse1")
@@ -202,5 +198,5 @@ if privateuse1.CLAIMED:
     scripting.register()
     lazy_parameters.register()
     higher_order.register()
-    control_flow.register()
+    traced_control_flow.register()
     inductor.register()

@@ -80,7 +80,7 @@ def _with_arrays(rule: Callable[..., Any], known: Callable[..., Any]) -> Callabl
 
 
 def register() -> None:
-    """Tells the operators; private to torch, as all that `jaten_ops.higher_order` tells them."""
+    """Tells the operators; private to torch, as all that `jaten_ops.dispatch.higher_order` tells them."""
     for name, rule in _RULES.items():
         table = getattr(getattr(torch.ops.higher_order, name, None), "python_key_table", {})
         if Tensor in table:

@@ -11,19 +11,18 @@ from typing import Any, cast
 import torch
 from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 
-from . import meta, registry, scripting
-from .arrays import bridge, carrier, uninitialized_values
-from .arrays.storage_views import View, resized, row_major
-from .arrays.view_ops import strides_in, strides_kept, strides_resized
-from .arrays.watching import WATCHERS, watcher
-from .device import privateuse1
-from .dispatch import borrowed_copy, functional, is_on_jax, kernel_of, placed, store, to_carrier, variant
-from .ops import define
-from .ops.namespace import operator_of
-from .ops.overlap import make_check
-from .schema import VARIANTS
-from .tensor import storage
-from .tensor.tensor import (
+from .. import meta, registry, scripting
+from ..arrays import bridge, carrier, uninitialized_values
+from ..arrays.storage_views import View, resized, row_major
+from ..arrays.view_ops import strides_in, strides_kept, strides_resized
+from ..arrays.watching import WATCHERS, watcher
+from ..device import privateuse1
+from ..ops import define
+from ..ops.namespace import operator_of
+from ..ops.overlap import make_check
+from ..schema import VARIANTS
+from ..tensor import storage
+from ..tensor.tensor import (
     HANDLERS,
     Tensor,
     array_of,
@@ -35,7 +34,8 @@ from .tensor.tensor import (
     is_traced,
     view_like,
 )
-from .tracing import is_traced_now, out_of_sight
+from ..tracing import is_traced_now, out_of_sight
+from .handlers import borrowed_copy, functional, is_on_jax, kernel_of, placed, store, to_carrier, variant
 
 _aten = torch.ops.aten
 

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .device import privateuse1
-from .dispatch import OF_NAMESPACES, borrowed_copy, is_on_jax, store
-from .patches import replace
-from .registry import missing
-from .tensor.tensor import Handler, from_array, is_traced
+from ..device import privateuse1
+from ..patches import replace
+from ..registry import missing
+from ..tensor.tensor import Handler, from_array, is_traced
+from .handlers import OF_NAMESPACES, borrowed_copy, is_on_jax, store
 
 _SENDS = ("send",)
 _RECEIVES = ("recv_", "recv_any_source_")

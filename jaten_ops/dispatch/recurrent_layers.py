@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .dispatch import is_on_jax
-from .kernels import rnn
-from .ops.user_ops import op
-from .tensor.tensor import is_traced
-from .tracing import opaque
+from ..kernels import rnn
+from ..ops.user_ops import op
+from ..tensor.tensor import is_traced
+from ..tracing import opaque
+from .handlers import is_on_jax
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 CELLS = tuple(_GATES)

@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from . import in_place, registry
-from .arrays import attributes, bridge, carrier, view_ops
-from .arrays.storage_views import View
-from .device import privateuse1
-from .errors import UnsupportedInputError
-from .meta import aten_overload
-from .ops import as_strided, define, variants
-from .ops.op_call import OpKernel
-from .registry import external_ops
-from .schema import COMPOSITE, KEEPS_MEMORY_ORDER, VARIANTS, OpSpec
-from .tensor.tensor import (
+from .. import registry
+from ..arrays import attributes, bridge, carrier, view_ops
+from ..arrays.storage_views import View
+from ..device import privateuse1
+from ..errors import UnsupportedInputError
+from ..meta import aten_overload
+from ..ops import as_strided, define, variants
+from ..ops.op_call import OpKernel
+from ..registry import external_ops
+from ..schema import COMPOSITE, KEEPS_MEMORY_ORDER, VARIANTS, OpSpec
+from ..tensor.tensor import (
     Handler,
     Tensor,
     Traced,
@@ -35,6 +35,7 @@ from .tensor.tensor import (
     two_devices,
     view_like,
 )
+from . import in_place
 
 
 def is_on_jax(tensor: torch.Tensor) -> bool:

@@ -17,12 +17,12 @@ from torch.autograd.graph import increment_version
 from torch.optim.optimizer import _foreach_supported_types as _OF_OPTIMIZERS
 from torch.utils._foreach_utils import _foreach_supported_types as _OF_CLIPPING
 
-from .arrays import attributes
-from .arrays.storage_views import Storage, View, may_give
-from .ops.executor import Unsuitable
-from .ops.op_call import OpKernel
-from .schema import OpSpec
-from .tensor.tensor import Handler, Tensor, Traced, array_of, shared_view
+from ..arrays import attributes
+from ..arrays.storage_views import Storage, View, may_give
+from ..ops.executor import Unsuitable
+from ..ops.op_call import OpKernel
+from ..schema import OpSpec
+from ..tensor.tensor import Handler, Tensor, Traced, array_of, shared_view
 
 # Optimizers and gradient clipping take lists of the device's tensors at once, as on CUDA. torch adds its DTensor so.
 for _types in (_OF_OPTIMIZERS, _OF_CLIPPING):
