@@ -13,7 +13,7 @@ import torch
 from torch._C._dynamo import eval_frame
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .patches import replace
+from .hooks.ledger import replace
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -222,7 +222,7 @@ def foreign_writes(modules: list[Module]) -> Iterator[str]:
                 is_theirs = text.partition(".")[0] in theirs and text not in OWN.get(module.unit, ())
                 if is_theirs and module.unit != "patches":
                     line = getattr(node, "lineno", 0)
-                    yield f"{module.path}:{line}: assigns to {text}: use jaten_ops.patches.replace, with a row for it"
+                    yield f"{module.path}:{line}: assigns to {text}: use hooks.ledger.replace, with a row for it"
 
 
 RULES: tuple[Callable[[list[Module]], Iterator[str]], ...] = (

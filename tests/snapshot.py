@@ -132,7 +132,7 @@ def main() -> dict[str, list[str]]:
         "backend": loaded.changes(imported, code=False),
         "use": used.changes(loaded, code=True),
         "fills": imported.fills(before),
-        "off": sorted(sys.modules["jaten_ops.patches"].OFF),
+        "off": sorted(sys.modules["jaten_ops.hooks.ledger"].OFF),
     }
 
 

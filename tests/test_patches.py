@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 
-from jaten_ops import patches
-from jaten_ops.patches import FILLED, PATCHES, REGISTERED, SHADOWED, Patch
+from jaten_ops.hooks import ledger
+from jaten_ops.hooks.ledger import FILLED, PATCHES, REGISTERED, SHADOWED, Patch
 
 from . import snapshot
 
@@ -88,21 +88,21 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
         Patch("some_library:Thing.named", "why not", "test_patches"),
         Patch("some_library:Thing.plus", "why not", "test_patches", ("self", "y")),
     ]
-    monkeypatch.setattr(patches, "PATCHES", {row.what: row for row in rows})
-    monkeypatch.setattr(patches, "OFF", {})
-    monkeypatch.setattr(patches, "_replaced", {})
+    monkeypatch.setattr(ledger, "PATCHES", {row.what: row for row in rows})
+    monkeypatch.setattr(ledger, "OFF", {})
+    monkeypatch.setattr(ledger, "_replaced", {})
     yield module
 
 
 def test_replacing(library: types.ModuleType) -> None:
     for _ in range(2):  # the second time nothing is done
-        assert patches.replace("some_library:twice", lambda known: lambda x: known(x) + 1)
+        assert ledger.replace("some_library:twice", lambda known: lambda x: known(x) + 1)
     assert library.twice(3) == 7
-    assert patches.replace("some_library:Thing.of", lambda known: lambda x: known(x) + 1)
+    assert ledger.replace("some_library:Thing.of", lambda known: lambda x: known(x) + 1)
     assert library.Thing.of(3) == library.Thing().of(3) == 4
-    assert patches.replace("some_library:Thing.named", lambda known: lambda cls: known(cls) * 2)
+    assert ledger.replace("some_library:Thing.named", lambda known: lambda cls: known(cls) * 2)
     assert library.Thing.named() == "ThingThing"
-    assert not patches.OFF
+    assert not ledger.OFF
 
 
 def _never(_: object) -> None:
@@ -112,14 +112,14 @@ def _never(_: object) -> None:
 @pytest.mark.parametrize("what", ["some_library:gone", "some_library:Gone.of", "another_library:twice"])
 def test_what_is_not_there_is_off(what: str, library: types.ModuleType, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "jaten_ops"):
-        assert not patches.replace(what, _never)
-    assert {what: "is not there"} == patches.OFF and len(caplog.records) == 1
+        assert not ledger.replace(what, _never)
+    assert {what: "is not there"} == ledger.OFF and len(caplog.records) == 1
     assert what in caplog.text and "why not" in caplog.text
 
 
 def test_what_takes_other_parameters_is_off(library: types.ModuleType, caplog: pytest.LogCaptureFixture) -> None:
     known = library.Thing.plus
-    assert not patches.replace("some_library:Thing.plus", _never)
+    assert not ledger.replace("some_library:Thing.plus", _never)
     assert library.Thing.plus is known and "takes (self, x), not (self, y)" in caplog.text
 
 
@@ -133,16 +133,16 @@ def test_what_is_shadowed_is_asked_for_and_put_back(what: str) -> None:
     found = importlib.import_module(module)
     functions = [f for f in vars(found).values() if inspect.isfunction(f) and f.__module__ == module]
     assert any(name in _names(inspect.unwrap(f).__code__) for f in functions)
-    with pytest.raises(KeyError), patches.shadowed(what, lambda known: lambda *a: known(*a) + 1):
+    with pytest.raises(KeyError), ledger.shadowed(what, lambda known: lambda *a: known(*a) + 1):
         assert vars(found)[name](1, 1) == 2
         raise KeyError
     assert name not in vars(found)
 
 
 def test_what_a_module_has_of_its_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patches, "OFF", {})
+    monkeypatch.setattr(ledger, "OFF", {})
     what = "torch.optim._adafactor:max"
     monkeypatch.setattr("torch.optim._adafactor.max", sum, raising=False)
-    with patches.shadowed(what, lambda known: None):
+    with ledger.shadowed(what, lambda known: None):
         assert torch.optim._adafactor.max is sum
-    assert what in patches.OFF
+    assert what in ledger.OFF

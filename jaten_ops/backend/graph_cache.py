@@ -22,7 +22,7 @@ from torch._inductor.output_code import OutputCode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from jaten_ops.arrays import uninitialized_values
-from jaten_ops.patches import replace
+from jaten_ops.hooks.ledger import replace
 from jaten_ops.tensor.tensor import Tensor
 from jaten_ops.xla import disk_store, fingerprint
 

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.autograd.variable import ImperativeEngine
 
-from ..patches import replace
+from ..hooks.ledger import replace
 from ..tracing import opaque, unwatched
 
 _raise_what_is_set = ctypes.pythonapi.PyErr_Occurred  # ctypes raises what is set after the call

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..patches import replace
+from ..hooks.ledger import replace
 from . import privateuse1
 
 _Generator = torch._C.Generator

@@ -16,7 +16,7 @@ from torch.utils import backend_registration
 
 from ..arrays import seeds
 from ..errors import DeviceSlotError
-from ..patches import ACCELERATOR, replace
+from ..hooks.ledger import ACCELERATOR, replace
 from . import autograd_engine, streams
 
 _UNCLAIMED = "privateuseone"

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from ..device import privateuse1
-from ..patches import replace
+from ..hooks.ledger import replace
 from ..registry import missing
 from ..tensor.tensor import Handler, from_array, is_traced
 from .handlers import OF_NAMESPACES, borrowed_copy, is_on_jax, store

@@ -11,12 +11,13 @@ from typing import Any, cast
 import torch
 from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 
-from .. import meta, registry, scripting
+from .. import meta, registry
 from ..arrays import bridge, carrier, uninitialized_values
 from ..arrays.storage_views import View, resized, row_major
 from ..arrays.view_ops import strides_in, strides_kept, strides_resized
 from ..arrays.watching import WATCHERS, watcher
 from ..device import privateuse1
+from ..hooks import torchscript
 from ..ops import define
 from ..ops.namespace import operator_of
 from ..ops.overlap import make_check
@@ -311,7 +312,7 @@ HANDLERS.update(
         _aten._local_scalar_dense.default: _local_scalar_dense,
         _aten.resize_.default: _resize_,
         _aten.resize_as_.default: _resize_as_,
-        _aten._convolution.default: scripting.convolve,
+        _aten._convolution.default: torchscript.convolve,
         _aten.set_.source_Tensor: _set_,
         _aten.set_.source_Tensor_storage_offset: _set_part_,
         _aten.set_.default: _set_nothing_,

@@ -23,7 +23,7 @@ from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import UnsupportedInputError
-from ..patches import is_loaded, replace
+from ..hooks.ledger import is_loaded, replace
 from ..tensor.tensor import Tensor
 from ..tracing import captured
 from .handlers import is_on_jax

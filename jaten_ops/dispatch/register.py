@@ -9,14 +9,15 @@ from typing import Any, cast
 import torch
 from torch.utils._pytree import tree_leaves
 
-from .. import inductor, meta, recording, registry, scripting
+from .. import meta, registry
 from ..arrays import bridge, carrier
 from ..arrays.watching import WATCHERS, met
 from ..device import privateuse1, streams
 from ..errors import UnsupportedInputError
+from ..hooks import default_backend, make_fx, torchscript
+from ..hooks.ledger import replace
 from ..ops.composite import CHECKS
 from ..ops.namespace import operator_of
-from ..patches import replace
 from ..schema import VARIANTS
 from ..tensor import lazy_parameters, storage
 from ..tensor.tensor import CLASSES, HANDLERS, Tensor, array_of, exchange, has_values, make_handler, may_leave
@@ -179,7 +180,7 @@ if privateuse1.CLAIMED:
     _ATEN.impl("_pin_memory", _pin_memory, "CPU")
     _replace("ctc_loss.Tensor", _ctc_loss)
     _replace("scaled_dot_product_attention", fused_attention.scaled_dot_product_attention)
-    _ATEN.impl("_convolution", scripting.convolve, "AutogradPrivateUse1")
+    _ATEN.impl("_convolution", torchscript.convolve, "AutogradPrivateUse1")
     for _overload in CHECKS:
         _replace(_overload, _checked(_overload))
     for _cell in recurrent_layers.CELLS:
@@ -194,9 +195,9 @@ if privateuse1.CLAIMED:
     privateuse1.JaxModule.Tensor = Tensor  # where the class says that it is
     CLASSES.keep_parameters()
     storage.register()
-    recording.register()
-    scripting.register()
+    make_fx.register()
+    torchscript.register()
     lazy_parameters.register()
     higher_order.register()
     traced_control_flow.register()
-    inductor.register()
+    default_backend.register()

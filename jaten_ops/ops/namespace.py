@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..patches import replace
+from ..hooks.ledger import replace
 
 _DEFINITIONS: dict[str, dict[str, Callable[[], Any]]] = {}
 LOCK = threading.RLock()  # a second thread that asks for a packet waits until it is whole

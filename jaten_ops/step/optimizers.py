@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 from ..arrays.storage_views import Storage
 from ..arrays.watching import watcher
 from ..errors import UnsupportedInputError
-from ..patches import shadowed
+from ..hooks.ledger import shadowed
 from ..tensor.tensor import Tensor
 from ..tracing import set_compiling
 from .capture import Capture

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..arrays.attributes import DICTIONARY
-from ..patches import replace
+from ..hooks.ledger import replace
 from .tensor import CLASSES, Tensor
 
 

@@ -13,7 +13,7 @@ import torch
 
 from ..arrays.attributes import DICTIONARY
 from ..errors import UnsupportedInputError
-from ..patches import replace
+from ..hooks.ledger import replace
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _OF_CLASSES = {"__new__", "__torch_function__", "__dict__", "__weakref__", "__module__", "__doc__"}

@@ -24,7 +24,7 @@ from ..arrays.attributes import Attributes, attributes_of, give, held_by
 from ..arrays.storage_views import View, row_major
 from ..arrays.watching import WATCHERS, made, met
 from ..device import privateuse1
-from ..patches import replace
+from ..hooks.ledger import replace
 from ..tracing import is_recording, opaque, unrecorded
 from ..xla.x64 import Enabled
 from .storage import TracedStorage, reduced, storage_of, typed

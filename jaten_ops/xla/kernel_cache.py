@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..patches import replace
+from ..hooks.ledger import replace
 from . import disk_store, fingerprint, jitted
 from .compiler_options import keeps_loops, known, without_unrolling
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from .patches import replace
+from .ledger import replace
 
 
 def _is_on_jax(values: Iterable[Any]) -> bool:

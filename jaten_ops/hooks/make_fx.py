@@ -12,9 +12,9 @@ import torch
 from torch.fx.experimental import proxy_tensor
 from torch.utils._pytree import tree_leaves
 
-from .patches import replace
-from .tensor.tensor import Tensor, is_traced
-from .tracing import is_faked_now, opaque
+from ..tensor.tensor import Tensor, is_traced
+from ..tracing import is_faked_now, opaque
+from .ledger import replace
 
 
 def _recording(dispatch: Any) -> Any:

@@ -16,10 +16,10 @@ from torch.export import ExportedProgram
 from torch.jit import RecursiveScriptModule
 from torch.utils._pytree import tree_leaves
 
-from .ops.namespace import define
-from .patches import replace
-from .tensor.tensor import RECORDED, Tensor
-from .tracing import recorded
+from ..ops.namespace import define
+from ..tensor.tensor import RECORDED, Tensor
+from ..tracing import recorded
+from .ledger import replace
 
 
 def _with_slots(apply: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Patches of torch and JAX: a ledger with a row for each, and the functions that are put in."""
