@@ -11,7 +11,7 @@ from torch import Tensor
 
 import jaten_ops  # noqa: F401  # the device jax
 from jaten_ops.backend import capture
-from jaten_ops.backend.assembled import assemble
+from jaten_ops.backend.passes.concat_gradients import assemble
 from jaten_ops.backend.targets import overload_of
 from jaten_ops.ops.namespace import operator_of
 

@@ -15,8 +15,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
 import jaten_ops  # noqa: F401  # the device jax
-from jaten_ops.backend import report
-from jaten_ops.backend.buckets import POWERS, Buckets, rounded
+from jaten_ops.backend import compile_log
+from jaten_ops.backend.buckets.bucketed_graph import POWERS, Buckets, rounded
 from jaten_ops.errors import UnsupportedInputError
 
 Program = Callable[..., Any]
@@ -220,7 +220,7 @@ def test_gradients_where_a_number_says(name: str) -> None:
 
 
 def _messages(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.levelno == level and r.name == report.__name__]
+    return [r.getMessage() for r in caplog.records if r.levelno == level and r.name == compile_log.__name__]
 
 
 def test_each_compile_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -241,7 +241,7 @@ def test_nothing_is_logged_by_default(capfd: pytest.CaptureFixture[str]) -> None
 
 
 def test_many_sizes_are_warned_of_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "MANY", 3)
+    monkeypatch.setattr(compile_log, "MANY", 3)
     compiled = torch.compile(lambda x: x + 1, backend="jaten")
     for count in range(3, 8):
         compiled(_rows(count, 2))

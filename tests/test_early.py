@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.backends.common import aot_autograd
 
-from jaten_ops.backend import capture, early
+from jaten_ops.backend import capture
+from jaten_ops.backend.passes import keep_whole
 
 CALLS: dict[str, Any] = {
     "nearest": lambda x: F.interpolate(x, scale_factor=2),
@@ -23,7 +24,7 @@ CALLS: dict[str, Any] = {
 
 
 def _tables() -> list[dict[Any, Any]]:
-    return [dict(op.py_kernels) for op in early.operators()]
+    return [dict(op.py_kernels) for op in keep_whole.operators()]
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -10,7 +10,7 @@ import torch
 import torch._dynamo
 from torch import nn
 
-from jaten_ops.backend import segments
+from jaten_ops.backend import data_dependent_splits
 
 
 def _text(graph: torch.fx.Graph) -> str:
@@ -49,14 +49,14 @@ class TestTwoLayerNet(expecttest.TestCase):
 
     def _captured(self, device: str) -> str:
         seen: list[torch.fx.Graph] = []
-        executable = segments.Executable
+        executable = data_dependent_splits.Executable
 
         def record(gm: torch.fx.GraphModule, **options: Any) -> Any:
             seen.append(gm.graph)
             return executable(gm, **options)
 
         torch._dynamo.reset()
-        with mock.patch.object(segments, "Executable", record):
+        with mock.patch.object(data_dependent_splits, "Executable", record):
             _train(device)
         self.assertEqual(len(seen), 2)
         self.assertTrue(all(map(_only_jaten, seen)))

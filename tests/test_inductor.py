@@ -10,7 +10,7 @@ import torch._dynamo
 from torch import nn
 
 import jaten_ops  # noqa: F401  # the device jax
-from jaten_ops.backend import runtime
+from jaten_ops.backend import executable
 
 CHOICES: dict[str, dict[str, Any]] = {
     "nothing": {},
@@ -29,8 +29,8 @@ def _fresh() -> None:
 @pytest.fixture
 def executables(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     made: list[Any] = []
-    call = runtime.Executable.__call__
-    monkeypatch.setattr(runtime.Executable, "__call__", lambda *a: (made.append(a[0]), call(*a))[1])
+    call = executable.Executable.__call__
+    monkeypatch.setattr(executable.Executable, "__call__", lambda *a: (made.append(a[0]), call(*a))[1])
     return made
 
 

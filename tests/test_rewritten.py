@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import jaten_ops
-from jaten_ops.backend import runtime
+from jaten_ops.backend import executable
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -99,7 +99,7 @@ def _calls(fn: Program, device: str, layout: str) -> list[Any]:
 
 
 def _parts() -> list[Any]:
-    return [part for executable in runtime._EXECUTABLES for part in executable._parts.values()]
+    return [part for executable in executable._EXECUTABLES for part in executable._parts.values()]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

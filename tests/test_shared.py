@@ -104,7 +104,7 @@ def test_only_calls_that_need_it_run_operator_by_operator(
 ) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(program, backend="jaten", dynamic=dynamic)
-    with caplog.at_level(logging.INFO, logger="jaten_ops.backend.shared"):
+    with caplog.at_level(logging.INFO, logger="jaten_ops.backend.aliased_inputs"):
         compiled(*PAIRS[pair](_base("jax")))
     assert len(caplog.records) == count
 

@@ -16,7 +16,7 @@ from torch import nn
 
 import jaten_ops
 from jaten_ops.arrays.storage_views import View
-from jaten_ops.backend import early
+from jaten_ops.backend.passes import keep_whole
 
 THREADS = 6
 
@@ -192,18 +192,18 @@ def test_a_reader_never_keeps_what_was_before_a_write(monkeypatch: pytest.Monkey
 
 
 def test_two_captures_do_not_take_each_others_operators() -> None:
-    kernels = {op: dict(op.py_kernels) for op in early.operators()}
+    kernels = {op: dict(op.py_kernels) for op in keep_whole.operators()}
     gm = torch.fx.symbolic_trace(lambda x: x)
 
     def work(_: int) -> bool:
         found = True
         for _ in range(20):
-            with early.whole(gm, ()):
-                found &= not any(key in op.py_kernels for op in early.operators() for key in early._KEYS)
+            with keep_whole.whole(gm, ()):
+                found &= not any(key in op.py_kernels for op in keep_whole.operators() for key in keep_whole._KEYS)
         return found
 
     assert all(_together(work))
-    assert {op: dict(op.py_kernels) for op in early.operators()} == kernels
+    assert {op: dict(op.py_kernels) for op in keep_whole.operators()} == kernels
 
 
 def test_only_the_thread_that_traces_a_step_is_compiling() -> None:

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from jaten_ops.backend import unknown
+from jaten_ops.backend import third_party_calls
 
 from .paths import compile_whole
 
@@ -173,7 +173,7 @@ def test_run_as_they_are(name: str, device: str, dynamic: bool) -> None:
 
 
 def test_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    unknown._tell.cache_clear()
+    third_party_calls._tell.cache_clear()
     torch._dynamo.reset()
     with caplog.at_level(logging.WARNING, "jaten_ops"):
         compile_whole(lambda x: OPS.cubed(OPS.cubed(x) + 1))(torch.ones(2))
@@ -183,7 +183,7 @@ def test_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_torch_has_what_runs_a_call_that_writes() -> None:
     """Private to torch: without it, operators that write serve plain tensors alone."""
-    assert unknown._PLAIN in auto_functionalized_v2.py_kernels
+    assert third_party_calls._PLAIN in auto_functionalized_v2.py_kernels
 
 
 # Collectives

@@ -22,22 +22,23 @@ from jaten_ops import registry
 from jaten_ops.dispatch import higher_order
 from jaten_ops.errors import JatenError, UnsupportedInputError
 
-from . import early, graph_cache, interface, returned, shared, writes
-from .aliases import placed
-from .assembled import assemble
-from .buckets import Buckets, bucketed
-from .higher_order import refuse_unknown
-from .normalized import take_apart
-from .relations import relations_in, with_relations
-from .rows import by_rows
-from .runtime import Executable
-from .segments import make_executable
+from . import aliased_inputs, device_interface, graph_cache, wrapped_results
+from .buckets.bucketed_graph import Buckets, bucketed
+from .data_dependent_splits import make_executable
+from .executable import Executable
+from .output_aliases import placed
+from .output_views import Known, Views, taken_out, with_views
+from .passes import input_writes, keep_whole
+from .passes.concat_gradients import assemble
+from .passes.expanded_index_scatters import by_rows
+from .passes.recompute_norms import take_apart
+from .subgraphs import refuse_unknown
 from .targets import overload_of, read_own_memory, retarget
-from .views import Known, Views, taken_out, with_views
+from .view_relations import relations_in, with_relations
 
 _log = logging.getLogger(__name__)
 higher_order.teach_dynamo()
-interface.register()
+device_interface.register()
 
 
 class _Decompositions(Mapping[torch._ops.OperatorBase, Callable[..., Any]]):
@@ -178,16 +179,16 @@ def _compile(
     buckets: Buckets | None = None,
 ) -> Callable[..., Any]:
     if not backward:
-        shared.tell(_written_inputs(inputs))
+        aliased_inputs.tell(_written_inputs(inputs))
     _drop_tokens(gm, inputs)
     values = [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
     outputs: Any = gm.graph.output_node().args[0]
-    written = writes.taken_out(gm.graph)
+    written = input_writes.taken_out(gm.graph)
     made = _made(gm, len(written), backward=backward, inference=inference)
     executable = made.run
     if buckets is not None:
         executable = bucketed(gm, executable, buckets, made.seen)
-    executable = writes.with_writes(with_views(executable, made.views, values), written)
+    executable = input_writes.with_writes(with_views(executable, made.views, values), written)
     if not backward:
         executable = placed(executable, values, outputs)
 
@@ -287,8 +288,8 @@ def jaten(
         UnsupportedInputError: an option that is not known.
     """
     buckets = _buckets(options)
-    relations, is_plain = relations_in(gm), not returned.make_tensors(gm)
-    prefix = graph_cache.prefix_of(gm, example_inputs) if is_plain and not writes.replaces_memory(gm) else None
+    relations, is_plain = relations_in(gm), not wrapped_results.make_tensors(gm)
+    prefix = graph_cache.prefix_of(gm, example_inputs) if is_plain and not input_writes.replaces_memory(gm) else None
     if prefix is not None:
         try:
             with graph_cache.used(prefix):
@@ -320,10 +321,10 @@ def _capture(compiler: Callable[..., Any], compile_graph: Callable[..., Any]) ->
     }
     backward = functools.partial(compile_graph, backward=True)
 
-    @shared.guarded
+    @aliased_inputs.guarded
     def run(gm: torch.fx.GraphModule, inputs: Sequence[Any], **others: Any) -> Callable[..., Any]:
-        given = options | {"keep_inference_input_mutations": writes.replaces_memory(gm)}
-        with functorch_config.patch(_SETTINGS), early.whole(gm, inputs):
+        given = options | {"keep_inference_input_mutations": input_writes.replaces_memory(gm)}
+        with functorch_config.patch(_SETTINGS), keep_whole.whole(gm, inputs):
             if others or os.environ.get("TORCH_COMPILE_DEBUG") == "1" or not all(map(_is_flat, inputs)):
                 return aot_autograd(bw_compiler=compiler(backward), **given)(gm, inputs, **others)
             # what that does, too, but after it has imported Inductor's scheduler

@@ -26,10 +26,10 @@ from jaten_ops.hooks.ledger import replace
 from jaten_ops.tensor.tensor import Tensor
 from jaten_ops.xla import disk_store, fingerprint
 
-from . import shared
-from .plans import Plan, graph_of
-from .runtime import Executable
-from .views import Views, with_views
+from . import aliased_inputs
+from .executable import Executable
+from .output_views import Views, with_views
+from .serialized_graph import Plan, graph_of
 
 with contextlib.suppress(ImportError):  # in a torch that has moved it the ledger finds nothing to replace
     from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
@@ -75,7 +75,7 @@ class Kept(OutputCode):
     def tell(self, written: frozenset[int] | None) -> None:
         """Which inputs the program writes to, now and when it is found again: see `shared`."""
         self._written = [written]
-        shared.tell(written)
+        aliased_inputs.tell(written)
 
     def prepare_for_serialization(self) -> None:
         """Refuses what has no plan."""
@@ -93,7 +93,7 @@ class Kept(OutputCode):
         run.log.kind = self._kind
         self._run = with_views(run, made.views)
         for written in self._written:
-            shared.tell(written)
+            aliased_inputs.tell(written)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """There is none."""

@@ -20,7 +20,7 @@ from jaten_ops.ops.namespace import operator_of
 from jaten_ops.registry import external_ops
 from jaten_ops.schema import KEEPS_MEMORY_ORDER, READS_MEMORY
 
-from .unknown import is_printed, is_unknown
+from .third_party_calls import is_printed, is_unknown
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in .+\n(.+)')
 _TORCH = os.path.dirname(torch.__file__)

@@ -12,7 +12,7 @@ import torch
 
 from jaten_ops.ops.namespace import operator_of
 
-from .targets import overload_of
+from ..targets import overload_of
 
 
 def by_rows(gm: torch.fx.GraphModule, *, backward: bool) -> None:

@@ -20,11 +20,11 @@ from torch.utils._pytree import tree_leaves
 from jaten_ops import registry
 from jaten_ops.meta import aten_overload
 
-from .higher_order import RULES
+from .executable import Executable
 from .layout import is_symbolic
-from .runtime import Executable
+from .subgraphs import RULES
 from .targets import attribute_of, is_higher_order, overload_of
-from .unknown import is_printed, is_unknown, run_as_it_is
+from .third_party_calls import is_printed, is_unknown, run_as_it_is
 
 _NONE: Mapping[int, int] = {}
 

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from jaten_ops import registry
 
-from .layout import has_symbolic_size
+from ..layout import has_symbolic_size
 
 _KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
 # their parts are what the running statistics are updated by

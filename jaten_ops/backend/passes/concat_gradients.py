@@ -13,7 +13,7 @@ import torch
 
 from jaten_ops.ops.namespace import operator_of
 
-from .targets import overload_of
+from ..targets import overload_of
 
 _FEWEST = 3  # parts: below, the sum of what is put into zeros is as good
 

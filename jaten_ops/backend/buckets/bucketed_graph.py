@@ -24,14 +24,14 @@ from jaten_ops.errors import JatenError, UnsupportedInputError
 from jaten_ops.xla import x64
 from jaten_ops.xla.x64 import Enabled
 
+from ..compile_log import GraphLog
+from ..executable import Executable
+from ..layout import concretize, has_symbolic_size, symbols_of
+from ..lowering import Lowered
+from ..passes.traced_ints import SPEC, from_operand, numbers_of
+from ..targets import overload_of, source_line
 from . import padding_programs, padding_rules  # noqa: F401  # register the rules
-from .layout import concretize, has_symbolic_size, symbols_of
-from .lower import Lowered
-from .padding import NotProved, Rows, State, Walk, plain
-from .positions import SPEC, from_operand, numbers_of
-from .report import GraphLog
-from .runtime import Executable
-from .targets import overload_of, source_line
+from .padding_proof import NotProved, Rows, State, Walk, plain
 
 POWERS = "powers of two"
 Sizes = Sequence[int] | str

@@ -20,15 +20,15 @@ from jaten_ops.errors import KernelResultError
 from jaten_ops.xla import cpu_client, disk_store, x64
 from jaten_ops.xla.progress import announced
 
-from .calls import Program, Static, Write, make_call
+from .compile_log import GraphLog
+from .executable_cache import Traced, build
+from .generated_call import Program, Static, Write, make_call
 from .layout import Layout, concretize, is_symbolic, layout_of, symbols_of
-from .lower import Lowered
-from .plans import plan_of
-from .positions import SPEC, from_operand, numbers_of, to_operand
-from .report import GraphLog
-from .rewritten import parts_of, taken
+from .lowering import Lowered
+from .passes.partial_writes import parts_of, taken
+from .passes.traced_ints import SPEC, from_operand, numbers_of, to_operand
+from .serialized_graph import plan_of
 from .targets import source_line
-from .warm import Traced, build
 
 
 class _Output:

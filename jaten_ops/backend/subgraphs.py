@@ -25,7 +25,7 @@ from jaten_ops.kernels import control_flow, flex_attention
 from jaten_ops.ops.executor import KernelCall, Signature, freeze
 
 from .targets import is_higher_order, overload_of, source_line
-from .unknown import is_printed, is_unknown, writes
+from .third_party_calls import is_printed, is_unknown, writes
 
 
 class Inner(control_flow.Inner, Protocol):

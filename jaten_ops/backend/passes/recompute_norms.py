@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch._guards import detect_fake_mode
 
-from .layout import has_symbolic_size
+from ..layout import has_symbolic_size
 
 _aten = torch.ops.aten
 # the places of weight, bias, and of what says that statistics are the batch's

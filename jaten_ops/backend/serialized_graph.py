@@ -20,7 +20,7 @@ from jaten_ops.arrays import bridge
 from jaten_ops.ops.namespace import operator_of
 from jaten_ops.xla import disk_store
 
-from .rewritten import WRITING
+from .passes.partial_writes import WRITING
 from .targets import frame_of, overload_of
 
 

@@ -20,7 +20,7 @@ from jaten_ops import registry
 from jaten_ops.kernel_base.promotion import weakly_typed
 from jaten_ops.ops.executor import Signature
 
-from .targets import overload_of
+from ..targets import overload_of
 
 SPEC = jax.ShapeDtypeStruct((2,), np.dtype("int32"))
 """How a number is handed over: as halves, since 64-bit operands of NumPy are narrowed where 64-bit types are off."""

@@ -20,7 +20,7 @@ from jaten_ops.arrays import carrier
 from jaten_ops.arrays.storage_views import owned
 from jaten_ops.ops.executor import Signature
 
-from .targets import overload_of
+from ..targets import overload_of
 
 Reader = Callable[[Sequence[Any]], Any]
 Writer = Callable[[torch.Tensor, Sequence[Any]], Any]

@@ -21,9 +21,9 @@ from jaten_ops.meta.refusals import refuse
 from jaten_ops.ops import results
 from jaten_ops.ops.executor import KernelCall, Signature, as_meta, freeze
 
-from .higher_order import rule_of
 from .layout import concretize, symbols_of
-from .positions import kernel_of
+from .passes.traced_ints import kernel_of
+from .subgraphs import rule_of
 from .targets import attribute_of, is_higher_order, overload_of, source_line
 
 SizeOf = Callable[[Any], int | None]

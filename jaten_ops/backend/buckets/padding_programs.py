@@ -8,7 +8,7 @@ from typing import Any
 
 from jax.extend import core
 
-from .padding import KNOWING, WALKING, NotProved, State, Step, join, rule
+from .padding_proof import KNOWING, WALKING, NotProved, State, Step, join, rule
 
 _BY_ROWS = "decides by what is in the rows what all of them do"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .targets import overload_of
+from ..targets import overload_of
 
 _WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "copy_": torch.ops.aten.copy_.default,

@@ -19,8 +19,8 @@ from jaten_ops.arrays import carrier
 from jaten_ops.arrays.view_ops import is_view, views
 from jaten_ops.ops.namespace import operator_of
 
-from .aliases import MADE_AGAIN, expressions_of, geometry_of
 from .layout import concretize, layout_of, symbols_of
+from .output_aliases import MADE_AGAIN, expressions_of, geometry_of
 from .targets import overload_of
 
 Run = Callable[[list[Any]], list[Any]]

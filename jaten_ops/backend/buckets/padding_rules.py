@@ -12,7 +12,7 @@ from jax.extend import core
 
 from jaten_ops.cpu.layouts.rules import ELEMENTWISE
 
-from .padding import KNOWING, Columns, Fact, NotProved, Rows, State, Step, join, plain, rule
+from .padding_proof import KNOWING, Columns, Fact, NotProved, Rows, State, Step, join, plain, rule
 
 _MIXES = "adds up, or compares, rows"
 

@@ -11,7 +11,7 @@ import jax
 from jaten_ops.cpu.layouts import Order, flattened, has_turns, in_turn, ordered
 from jaten_ops.xla import disk_store, executables, fingerprint, malloc
 
-from .plans import Plan
+from .serialized_graph import Plan
 
 _BY_FRAMES = "the messages name lines of the program"
 

@@ -1,0 +1,1 @@
+"""Passes: rewrites of a captured graph, a module each."""
