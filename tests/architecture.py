@@ -12,63 +12,168 @@ PACKAGE = "jaten_ops"
 # The folders that hold the package, and the dotted name of each.
 FOLDERS = {"jaten_ops": "jaten_ops", "meta": "jaten_ops.meta", "autograd": "jaten_ops.autograd"}
 
-# Low to high. Imports only go down; those of one line do not import each other.
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "patches"),
-    ("schema", "processor", "libraries"),
-    (
-        "x64",
-        "unwritten",
-        "tracing",
-        "progress",
-        "allocator",
-        "disk",
-        "options",
-        "host",
-        "foreign",
-        "streams",
-        "jitted",
-        "watching",
+# The rooms, low to high, and in each the layers of its modules, low to high. Imports only go down; modules of one layer
+# do not import each other.
+ROOMS: dict[str, tuple[str, ...]] = {
+    "errors": (),
+    "hooks.ledger": (),
+    "tracing": (),
+    "schema": (
+        "exclusions spec",
+        "__init__",
     ),
-    ("engine", "parameters", "random"),
-    ("registry", "bridge", "device", "lazy", "aliasing"),
-    ("attributes",),
-    ("kernels", "meta", "autograd", "carrier", "overlap", "memory", "batching", "view_ops", "fingerprint"),
-    ("subclasses", "variants", "storage", "executables", "ordering", "kernel_cache", "generators"),
-    ("defaults", "results", "starts"),
-    ("execute", "composite", "tensor", "autocast"),
-    ("op_kernel", "recording", "scripting", "uninitialized"),
-    ("library", "in_place"),
-    ("dispatch", "custom"),
-    ("higher_order",),
-    ("attention", "recurrent", "backend", "collectives"),
-    ("device_ops", "torch_functions", "step", "inductor"),
-    ("interop",),
-    ("dispatcher",),
-    ("__init__",),
-)
+    "registry": (
+        "external_ops parameters",
+        "__init__",
+    ),
+    "xla": (
+        "cpu_client cpu_features disk_store jitted malloc matmul_library progress x64",
+        "compiler_options",
+        "fingerprint",
+        "executables kernel_cache",
+        "__init__",
+    ),
+    "arrays": (
+        "bridge seeds storage_views uninitialized_values watching",
+        "attributes view_ops",
+        "carrier",
+        "__init__",
+    ),
+    "kernel_base": (
+        "checks materialize promotion",
+        "derivatives extrema prng vjp",
+        "__init__",
+    ),
+    "cpu": (
+        "conv_nchw dot_reductions elementary layouts.values",
+        "conv_depthwise conv_fold_full_dims conv_space_to_depth layouts.rules",
+        "conv_grouped conv_winograd layouts.steps",
+        "conv_volumes layouts.break_chains layouts.optimizer_rows layouts.serialize_lapack layouts.tile_gather_scatter",
+        "conv_nhwc",
+        "layouts.program",
+        "layouts.__init__",
+        "__init__",
+    ),
+    "kernels": (
+        "assertions batch_norm_parts bitwise comparison complex_functions control_flow conversion convolution"
+        " ctc distance embedding fft flex_attention foreach matrices normalization optimizers philox"
+        " polynomials ragged reduction reparameterized rnn views windows",
+        "activation creation decomposition fake_quantization im2col indexing joining ldl matmul padding"
+        " pooling randomness resampling scan sorting third_party_ops unary",
+        "arithmetic grid_sampler histogram linalg offsets scaled_matmul scatter segment_reduce softmax special unique",
+        "attention bessel loss norms predicates",
+        "sequence_attention",
+        "__init__",
+    ),
+    "meta": (
+        "reuse",
+        "attention missing normalization overrides scalars vendors",
+        "refusals",
+        "__init__",
+    ),
+    "autograd": (
+        "attention differentiability formulas function",
+        "__init__",
+    ),
+    "ops": (
+        "as_strided default_dtypes dynamic_starts namespace overlap results vmap",
+        "composite executor variants",
+        "op_call",
+        "define",
+        "user_ops",
+        "__init__",
+    ),
+    "device": (
+        "autograd_engine streams",
+        "privateuse1",
+        "autocast generators",
+        "__init__",
+    ),
+    "tensor": (
+        "storage subclasses",
+        "tensor",
+        "lazy_parameters",
+        "__init__",
+    ),
+    "hooks": (
+        "default_backend make_fx torchscript",
+        "__init__",
+    ),
+    "dispatch": (
+        "in_place traced_control_flow",
+        "handlers",
+        "collectives device_ops fused_attention higher_order recurrent_layers",
+        "register",
+        "__init__",
+    ),
+    "backend": (
+        "aliased_inputs buckets.__init__ buckets.padding_proof device_interface generated_call layout"
+        " passes.__init__ third_party_calls view_relations wrapped_results",
+        "buckets.padding_programs buckets.padding_rules output_aliases passes.keep_whole"
+        " passes.recompute_norms targets",
+        "compile_log output_views passes.concat_gradients passes.expanded_index_scatters passes.input_writes"
+        " passes.partial_writes passes.traced_ints subgraphs",
+        "lowering serialized_graph",
+        "executable_cache",
+        "executable",
+        "buckets.bucketed_graph data_dependent_splits graph_cache",
+        "capture",
+        "__init__",
+    ),
+    "step": (
+        "code numbers",
+        "capture holders",
+        "arguments optimizers results",
+        "trace",
+        "program",
+        "compiled",
+        "__init__",
+    ),
+    "torch_functions": (
+        "autograd door leaks linear modules results",
+        "functions",
+        "primitive",
+        "__init__",
+    ),
+    "interop": (),
+    "__init__": (),
+}
 
-# What a unit never imports, and why.
+
+def layers() -> Iterator[list[str]]:
+    """The names of the modules of each layer, without the package's."""
+    for room, layers in ROOMS.items():
+        if not layers:
+            yield [room]
+        for layer in layers:
+            yield [f"{room}.{name}" for name in layer.split()]
+
+
+LEVELS: dict[str, int] = {name: level for level, layer in enumerate(layers()) for name in layer}
+
+# What the modules of a room never import, and why.
 FORBIDDEN: dict[str, tuple[tuple[str, ...], str]] = {
     "errors": (("torch", "jax", "jaxlib", "numpy"), "errors import nothing"),
     "schema": (("jax", "jaxlib"), "the schema is torch's"),
+    "kernel_base": (("torch",), "kernels are JAX only"),
     "kernels": (("torch",), "kernels are JAX only"),
+    "cpu": (("torch",), "kernels are JAX only"),
     "meta": (("jax", "jaxlib"), "fakes are torch only"),
     "autograd": (("jax", "jaxlib"), "gradients are written in torch operators"),
 }
 
-# A name that only some units may mention: tensor has the methods of the dlpack protocol, dispatcher
-# and autocast register what the device does below and above autograd, once.
+# A name that only some modules may mention: tensor has the methods of the dlpack protocol, register and autocast tell
+# torch what the device does below and above autograd, once.
 RESERVED: dict[str, tuple[str, ...]] = {
-    "dlpack": ("bridge", "tensor"),
-    "torch.library": ("library", "dispatcher", "autocast"),
+    "dlpack": ("arrays.bridge", "tensor.tensor"),
+    "torch.library": ("ops.define", "dispatch.register", "device.autocast"),
 }
 
-# What a unit may assign attributes to although it is torch's: the operators are jaten's own, and the flag that says
-# that torch compiles is set for the length of a block.
+# Attributes of torch that a module may assign to: the operators are jaten's own, and the flag that says that torch
+# compiles is set for the length of a block.
 OWN: dict[str, tuple[str, ...]] = {
-    "lazy": ("torch.ops.jaten",),
-    "step": ("torch.compiler",),
+    "ops.namespace": ("torch.ops.jaten",),
+    "step.trace": ("torch.compiler",),
     "tracing": ("torch.compiler",),
 }
 
@@ -87,8 +192,13 @@ class Module:
     tree: ast.Module
 
     @property
-    def unit(self) -> str:
-        """The module or package right below jaten_ops: what LAYERS is about."""
+    def inner(self) -> str:
+        """The name without the package's: what ROOMS is about."""
+        return self.name.partition(".")[2]
+
+    @property
+    def room(self) -> str:
+        """The module or package right below jaten_ops."""
         return self.name.split(".")[1]
 
     @property
@@ -131,30 +241,29 @@ def imports(module: Module) -> Iterator[Import]:
                 yield Import(source, alias.name, node.lineno)
 
 
-def _unit_of(found: Import, units: set[str]) -> str | None:
-    """The unit of jaten_ops that an import is of; None for another package."""
-    top, *rest = found.module.split(".")
-    if top != PACKAGE:
+def _target(found: Import, names: set[str]) -> str | None:
+    """The module of jaten_ops that is imported, without the package's name; None for another package's."""
+    if found.module.partition(".")[0] != PACKAGE:
         return None
-    if rest:
-        return rest[0]
-    return found.name if found.name in units else "__init__"
+    full = f"{found.module}.{found.name}".rstrip(".")
+    candidates = (full, f"{full}.__init__", found.module, f"{found.module}.__init__")
+    return next((c for c in candidates if c in names), full).partition(".")[2]
 
 
 def layering(modules: list[Module]) -> Iterator[str]:
-    """Imports only go down, and every unit has a layer."""
-    level = {unit: i for i, layer in enumerate(LAYERS) for unit in layer}
-    units = {module.unit for module in modules}
+    """Imports only go down, and every module has a layer."""
+    names = {module.name for module in modules}
     for module in modules:
-        if module.unit not in level:
-            yield f"{module.path}: {module.unit} has no layer"
+        level = LEVELS.get(module.inner)
+        if level is None:
+            yield f"{module.path}: {module.inner} has no layer"
             continue
         for found in imports(module):
-            target = _unit_of(found, units)
-            if target is None or target == module.unit:
+            target = _target(found, names)
+            if target is None or target == module.inner:
                 continue
-            if level.get(target, len(LAYERS)) >= level[module.unit]:
-                yield f"{module.path}:{found.line}: {module.unit} may not import {target}"
+            if LEVELS.get(target, len(LEVELS)) >= level:
+                yield f"{module.path}:{found.line}: {module.inner} may not import {target}"
 
 
 def hidden_imports(modules: list[Module]) -> Iterator[str]:
@@ -175,7 +284,7 @@ def hidden_imports(modules: list[Module]) -> Iterator[str]:
 def forbidden_imports(modules: list[Module]) -> Iterator[str]:
     """Kernels never import torch, meta and autograd never import JAX, errors import nothing."""
     for module in modules:
-        banned, why = FORBIDDEN.get(module.unit, ((), ""))
+        banned, why = FORBIDDEN.get(module.room, ((), ""))
         for found in imports(module):
             if found.module.partition(".")[0] in banned:
                 yield f"{module.path}:{found.line}: imports {found.module}: {why}"
@@ -194,7 +303,7 @@ def reserved_names(modules: list[Module]) -> Iterator[str]:
     """Only the bridge touches dlpack, only the joint registers operators."""
     for module in modules:
         for reserved, owners in RESERVED.items():
-            if module.unit not in owners:
+            if module.inner not in owners:
                 lines = {line for name, line in _mentioned(module) if reserved in name}
                 for line in sorted(lines):
                     yield f"{module.path}:{line}: {reserved} belongs to {', '.join(owners)}"
@@ -219,8 +328,8 @@ def foreign_writes(modules: list[Module]) -> Iterator[str]:
         for node in ast.walk(module.tree):
             for owner in _written(node):
                 text = ast.unparse(owner)
-                is_theirs = text.partition(".")[0] in theirs and text not in OWN.get(module.unit, ())
-                if is_theirs and module.unit != "patches":
+                is_theirs = text.partition(".")[0] in theirs and text not in OWN.get(module.inner, ())
+                if is_theirs and module.inner != "hooks.ledger":
                     line = getattr(node, "lineno", 0)
                     yield f"{module.path}:{line}: assigns to {text}: use hooks.ledger.replace, with a row for it"
 

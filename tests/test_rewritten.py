@@ -99,7 +99,7 @@ def _calls(fn: Program, device: str, layout: str) -> list[Any]:
 
 
 def _parts() -> list[Any]:
-    return [part for executable in executable._EXECUTABLES for part in executable._parts.values()]
+    return [part for each in executable._EXECUTABLES for part in each._parts.values()]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
