@@ -1,4 +1,4 @@
-"""The exhaustive sweep: every check of tests/checks.py over all of PyTorch's op database, in worker processes.
+"""The exhaustive sweep: every check of tests/harness/checks.py over all of PyTorch's op database, in worker processes.
 
 `python -m tests.sweep [--checks values jvp] [--opinfo 'linalg.*'] [--dtypes float32] [--most 2] [--shard 1/4]` writes a
 line of JSON an item to build/sweep.jsonl as it goes, and all of it with totals to build/sweep.json at the end.
@@ -24,11 +24,11 @@ import torch
 
 from tools.codegen import sweeps
 
-from .long_run import Progress, follow, read_lines
-from .pool import ROOT, Pool
-from .sweep_items import HELD, Item, Record, groups, record
+from .harness.long_run import Progress, follow, read_lines
+from .harness.pool import ROOT, Pool
+from .harness.sweep_items import HELD, Item, Record, groups, record
 
-COMMAND = (sys.executable, "-m", "tests.sweep_worker")
+COMMAND = (sys.executable, "-m", "tests.harness.sweep_worker")
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -39,8 +39,10 @@ SUBJECTS = {
     "ops": "every operator",
     "readme": "the code in README.md",
     "warm_start": "a second process, which finds on the disk what the first has compiled",
+    "transformed": "transforms of direct calls, nested",
+    "threads": "threads that share compiled functions, operators and tensors",
     "same_as_cpu": "single calls on the device jax beside the CPU",
-    "training_scripts": "tests/scripts.py and models of transformers, trained eagerly on the device jax",
+    "training_scripts": "tests/programs/scripts.py and models of transformers, trained eagerly on the device jax",
     "workers": "other processes than the one that has the device jax",
 }
 
@@ -204,10 +206,18 @@ def test_misnamed_parameters_are_seen() -> None:
     ]
 
 
-def test_stems_of_test_files_say_what_they_test() -> None:
-    folders = ("jaten_ops", "meta", "autograd", "tools", "tests", "examples", "benchmarks")
-    modules = {path.stem for folder in folders for path in (ROOT / folder).rglob("*.py")}
-    packages = {path.parent.name for folder in folders for path in (ROOT / folder).rglob("__init__.py")}
-    stems = {path.stem.removeprefix("test_") for path in (ROOT / "tests").glob("test_*.py")}
-    subjects = modules | packages | SUBJECTS.keys()
-    assert stems - {s for s in subjects if not s.startswith("test_")} == set()
+def _is_tested(path: Path) -> bool:
+    """True if a test file has the stem of a module in the folder of the same name, or one of SUBJECTS."""
+    stem, folder = path.stem.removeprefix("test_"), path.parent
+    places = [ROOT / top / folder for top in ("jaten_ops", ".")]
+    if folder == Path():
+        places += [ROOT / top for top in ("tests", "tests/harness", "tests/programs")]
+    found = any((place / f"{stem}.py").exists() or (place / stem / "__init__.py").exists() for place in places)
+    return found or stem == folder.name or stem in SUBJECTS
+
+
+def test_tests_mirror_the_tree() -> None:
+    tests = [path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")]
+    assert [path for path in tests if not _is_tested(path)] == []
+    assert not _is_tested(Path("ops/test_special.py")) and not _is_tested(Path("test_special.py"))
+    assert _is_tested(Path("kernels/test_special.py")) and _is_tested(Path("backend/test_backend.py"))

@@ -17,13 +17,13 @@ from torch.utils._pytree import tree_map_only
 from jaten_ops.registry import KERNELS
 from jaten_ops.schema import COMPOSITE, FUNCTIONAL, VARIANTS, OpSpec
 
-from . import exceptions
-from .beside import Beside
-from .comparison import assert_same
-from .recorded import op_of_aten
-from .replay import OP_INFOS, callable_overload, describe_call, jaten_overload, op_named, samples, supported
+from .harness import exceptions
+from .harness.beside import Beside
+from .harness.comparison import assert_same
+from .harness.recorded import op_of_aten
+from .harness.replay import OP_INFOS, callable_overload, describe_call, jaten_overload, op_named, samples, supported
+from .programs.wrong_calls import BY_SHAPES, BY_VALUES, Wrong
 from .test_ops import NAMES, _every
-from .wrong_calls import BY_SHAPES, BY_VALUES, Wrong
 
 
 def _overload(func: Any, args: Any) -> str | None:

@@ -22,7 +22,7 @@ from torch.testing._internal.logging_tensor import LoggingTensorMode
 
 import jaten_ops  # noqa: F401  # what is tested
 
-from . import late_import, probe
+from .harness import late_import, probe
 
 PROBE = Path(probe.__file__)
 

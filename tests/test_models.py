@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import jaten_ops  # noqa: F401  # the device "jax"
 
-from .models import BY_NAME, CASES, ModelCase
-from .parity import Batches, Record, Standard, make_standard, violations
+from .harness.parity import Batches, Record, Standard, make_standard, violations
+from .programs.models import BY_NAME, CASES, ModelCase
 
 BACKEND = "jaten"
 

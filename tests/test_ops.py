@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from . import checks, exceptions
-from .recorded import reached_overloads
-from .replay import OP_INFOS, supported
+from .harness import checks, exceptions
+from .harness.recorded import reached_overloads
+from .harness.replay import OP_INFOS, supported
 
 DTYPES = [
     torch.float64,

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from .models import BY_NAME
-from .parity import Record, Standard, violations
+from .harness.parity import Record, Standard, violations
+from .programs.models import BY_NAME
 from .test_models import STATIC, eager_standard, make, observe
 
 FIRST_WEIGHT = "gradient 0/down1.0.weight"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from . import plain_programs
+from .programs import plain_programs
 
 
 @pytest.fixture(scope="module")

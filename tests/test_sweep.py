@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import checks, exceptions, long_run, sweep, sweep_items
-from tests.pool import Pool
-from tests.sweep_items import Item, Record
+from tests import sweep
+from tests.harness import checks, exceptions, long_run, sweep_items
+from tests.harness.pool import Pool
+from tests.harness.sweep_items import Item, Record
 from tools.codegen import sweeps
 
 _WORKER = """

@@ -73,7 +73,7 @@ class Engine(ImperativeEngine):
 
 
 _NOT_REACHED = "appears to not have been used in the graph"
-_STANDS_FOR_ONE = "CompiledFunctionBackwardBackward"  # AOTAutograd's; test_engine fails when it is called otherwise
+_STANDS_FOR_ONE = "CompiledFunctionBackwardBackward"  # AOTAutograd's name; a test fails when it changes
 
 
 def _refuse_second_derivatives(outputs: Sequence[torch.Tensor]) -> None:

@@ -64,7 +64,7 @@ PATCHES: dict[str, Patch] = {
     for row in (
         Patch("torch._C:_accelerator_getAccelerator", _NOT_CHOSEN, "test_plain_programs"),
         Patch("torch._C:_get_accelerator", _NOT_CHOSEN, "test_plain_programs"),
-        *_rows("torch._C:", ("_get_schema", "_dispatch_find_schema_or_throw"), _NAMED, "test_scripting"),
+        *_rows("torch._C:", ("_get_schema", "_dispatch_find_schema_or_throw"), _NAMED, "test_torchscript"),
         *_rows(
             "torch.accelerator:", ACCELERATOR, "they ask C++, where a device written in Python is not", "test_device"
         ),
@@ -72,7 +72,7 @@ PATCHES: dict[str, Patch] = {
             "torch.autograd.variable:Variable._execution_engine",
             "the engine has no thread for a device that came after its first backward pass, and ends the process for"
             " an exception in one on the device",
-            "test_engine",
+            "test_autograd_engine",
         ),
         Patch(
             "torch.distributed.distributed_c10d:BackendConfig.__init__",
@@ -121,33 +121,33 @@ PATCHES: dict[str, Patch] = {
         Patch(
             "torch.fx.experimental.proxy_tensor:ProxyTorchDispatchMode.__torch_dispatch__",
             "`make_fx` records operators on the device",
-            "test_recording",
+            "test_make_fx",
             ("self", "func", "types", "args", "kwargs"),
         ),
-        Patch("torch.jit._script:ScriptModule._apply", _TORCHSCRIPT, "test_scripting", ("self", "fn", "recurse")),
+        Patch("torch.jit._script:ScriptModule._apply", _TORCHSCRIPT, "test_torchscript", ("self", "fn", "recurse")),
         *_rows(
             "torch.jit._script:",
             [f"{c}ScriptModule.{name}" for c in ("", "Recursive") for name in ("save", "save_to_buffer")],
             _TORCHSCRIPT,
-            "test_scripting",
+            "test_torchscript",
         ),
         *_rows(
             "torch.jit",
             (":load", "._serialization:load"),
             _TORCHSCRIPT,
-            "test_scripting",
+            "test_torchscript",
             "f map_location _extra_files _restore_shapes",
         ),
         Patch(
             "torch.nn.utils.parametrize:register_parametrization",
             "`run_decompositions` leaves the device's parameters whole",
-            "test_scripting",
+            "test_torchscript",
             ("module", "tensor_name", "parametrization", "unsafe"),
         ),
         Patch(
             "torch.export.exported_program:ExportedProgram.run_decompositions",
             "in a program all tensors are row-major, which outside they need not be",
-            "test_scripting",
+            "test_torchscript",
             ("self", "decomp_table", "decompose_custom_triton_ops"),
         ),
         *_rows(
@@ -174,7 +174,7 @@ PATCHES: dict[str, Patch] = {
         Patch(
             "torch.export.dynamic_shapes:_process_equalities",
             "the size of what carries a tensor is the tensor's, which a Dim names",
-            "test_scripting",
+            "test_torchscript",
             (
                 *("constraint", "get_sources", "shape_env", "names"),
                 *("source_pairs", "derived_equalities", "phantom_symbols", "relaxed_sources"),
@@ -190,7 +190,7 @@ PATCHES: dict[str, Patch] = {
         Patch(
             "torch:_TorchCompileInductorWrapper.__call__",
             "torch.compile without a backend: Inductor has no code for the device",
-            "test_inductor",
+            "test_default_backend",
             ("self", "model_", "inputs_", "config_patches"),
         ),
         Patch(

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from tests.long_run import Progress, follow, read_lines
-from tests.pool import ROOT, Pool
+from tests.harness.long_run import Progress, follow, read_lines
+from tests.harness.pool import ROOT, Pool
 
 from .report import to_markdown
 from .table import Case, Record, cases

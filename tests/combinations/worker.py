@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.serving import serve
+from tests.harness.serving import serve
 
 from .table import Case, run
 

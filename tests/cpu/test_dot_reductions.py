@@ -1,0 +1,138 @@
+"""Products in half precision, in all that a model puts around them, by every way to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import jaten_ops
+
+from ..harness.paths import compile_whole, randn, run
+
+
+def _pooled(x: Tensor) -> Tensor:
+    return F.adaptive_avg_pool2d(x, 1).flatten(1)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+def _by_hand(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.einsum("bhqk,bkhd->bqhd", torch.einsum("bqhd,bkhd->bhqk", q, k).softmax(-1), v)
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Tensor], list[Callable[[int], tuple[int, ...]]]]] = {
+    "matmul": (torch.matmul, [lambda n: (n, 3, 8), lambda n: (8, 5)]),
+    "transposed": (lambda x, y: (x.relu().mT @ y.exp()).tanh(), [lambda n: (n, 3, 8), lambda n: (n, 3, 5)]),
+    "linear": (F.linear, [lambda n: (n, 3, 8), lambda n: (5, 8), lambda n: (5,)]),
+    "bmm": (torch.bmm, [lambda n: (n, 3, 8), lambda n: (n, 8, 5)]),
+    "einsum": (lambda x, y: torch.einsum("bij,bkj->kbi", x, y), [lambda n: (n, 3, 8), lambda n: (n, 5, 8)]),
+    "vectors": (lambda x, y: (x @ y) @ x, [lambda n: (n, 8), lambda n: (8, n)]),
+    "mean, linear": (lambda x, w: F.linear(x.mean((2, 3)), w), [lambda n: (n, 8, 4, 4), lambda n: (5, 8)]),
+    "1x1, pool, linear": (
+        lambda x, k, w, b: F.linear(_pooled(F.conv2d(x, k)), w, b),
+        [lambda n: (n, 8, 4, 4), lambda n: (16, 8, 1, 1), lambda n: (10, 16), lambda n: (10,)],
+    ),
+    "3x3, pool, linear": (
+        lambda x, k, w: F.linear(_pooled(F.conv2d(x, k, padding=1).relu()), w),
+        [lambda n: (n, 8, 4, 4), lambda n: (16, 8, 3, 3), lambda n: (10, 16)],
+    ),
+    "two 3x3, mean": (
+        lambda x, k, m: F.conv2d(F.conv2d(x, k, padding=1).relu(), m, padding=1).relu().mean(),
+        [lambda n: (n, 8, 8, 8), lambda n: (16, 8, 3, 3), lambda n: (16, 16, 3, 3)],
+    ),
+    "attention": (_attention, [lambda n: (n, 6, 2, 8)] * 3),
+    "attention by hand": (_by_hand, [lambda n: (n, 6, 2, 8)] * 3),
+}
+"""A function, and the shape of each operand for a batch."""
+
+
+def _in_half(name: str, batch: int, dtype: torch.dtype) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+    fn, shapes = PROGRAMS[name]
+    return fn, tuple(randn(shape(batch)).to(dtype) for shape in shapes)
+
+
+def _assert_near(found: list[Any], fn: Callable[..., Tensor], operands: tuple[Tensor, ...]) -> None:
+    """Results, and perhaps gradients, against float64: within a few times what eager PyTorch is away from it."""
+    exact, eager = run(fn, tuple(x.double() for x in operands), True), run(fn, operands, True)
+    for got, want, other in zip(found, exact, eager, strict=False):
+        assert got.dtype == other.dtype
+        rounding = 8 * torch.finfo(got.dtype).eps * max(1.0, want.abs().max().item())
+        away = (other.double() - want).abs().max().item()
+        torch.testing.assert_close(got.double(), want, rtol=0, atol=4 * away + rounding)
+
+
+_OFTEN = [(name, 2, torch.bfloat16) for name in ("1x1, pool, linear", "transposed")]
+_CASES = [
+    pytest.param(name, batch, dtype, marks=[] if (name, batch, dtype) in _OFTEN else pytest.mark.exhaustive)
+    for name in PROGRAMS
+    for batch in (1, 2, 3)
+    for dtype in (torch.bfloat16, torch.float16)
+]
+
+
+@pytest.mark.parametrize(("name", "batch", "dtype"), _CASES)
+def test_compiled(name: str, batch: int, dtype: torch.dtype) -> None:
+    fn, operands = _in_half(name, batch, dtype)
+    compiled = compile_whole(fn)
+    _assert_near(run(compiled, operands, True), fn, operands)
+    with torch.no_grad():
+        found = run(compiled, operands, False)[:1]
+    _assert_near(found, fn, operands)
+
+
+@pytest.mark.parametrize(("name", "batch", "dtype"), _CASES)
+def test_on_the_device(name: str, batch: int, dtype: torch.dtype) -> None:
+    fn, operands = _in_half(name, batch, dtype)
+    _assert_near(run(fn, operands, True, "jax"), fn, operands)
+
+
+@pytest.mark.parametrize(("name", "batch", "dtype"), _CASES)
+def test_in_jax(name: str, batch: int, dtype: torch.dtype) -> None:
+    """By the options that the user's `jax.jit` has."""
+    fn, operands = _in_half(name, batch, dtype)
+    arrays = jaten_ops.to_jax([x.to("jax") for x in operands])
+    function = jaten_ops.as_jax(fn)
+
+    def loss(*arrays: jax.Array) -> jax.Array:
+        return jax.numpy.sin(function(*arrays).astype("float32")).sum()
+
+    results = [jax.jit(function)(*arrays), *jax.jit(jax.grad(loss, tuple(range(len(arrays)))))(*arrays)]
+    _assert_near([jaten_ops.from_jax(r).cpu() for r in results], fn, operands)
+
+
+@pytest.mark.parametrize(("name", "batch", "dtype"), _CASES)
+def test_in_a_step(name: str, batch: int, dtype: torch.dtype) -> None:
+    fn, operands = _in_half(name, batch, dtype)
+    on_device = [x.to("jax").requires_grad_() for x in operands]
+
+    def step() -> list[Tensor]:
+        result = fn(*on_device)
+        return [result, *torch.autograd.grad(result.float().sin().sum(), on_device)]
+
+    compiled = jaten_ops.compile_step(step, *on_device)
+    compiled()
+    _assert_near([x.detach().cpu() for x in compiled()], fn, operands)
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_a_head_under_autocast(device: str) -> None:
+    fn, shapes = PROGRAMS["1x1, pool, linear"]
+    operands = tuple(randn(shape(2)) for shape in shapes)
+
+    @compile_whole
+    def compiled(*operands: Tensor) -> Tensor:
+        with torch.autocast(device, torch.bfloat16):
+            return fn(*operands)
+
+    found = run(compiled, operands, True, device)
+    for got, want in zip(found, run(fn, operands, True), strict=True):
+        torch.testing.assert_close(got.float(), want, rtol=0, atol=0.06 * want.abs().max().item())

@@ -1,0 +1,141 @@
+"""The judge of whole models: a run's error, measured from eager PyTorch in float64, against eager's own error.
+
+A fixed tolerance is either blind or false: one network amplifies rounding a hundredfold, the next not at all. So the
+yardstick is what eager PyTorch loses on the same model in the same dtype: tensor by tensor, a run may lose at most
+`FACTOR` times that, plus a floor.
+
+Two things make the yardstick steady.
+
+- One eager run is one draw: a rounding in the last layer moves every gradient together, and now and then eager is
+  lucky. Its error is therefore the largest of `DRAWS` runs whose weights differ by a few units in the last place, each
+  measured from float64 at the same weights: the same problem, rounded anew.
+- Each error is taken in two norms, both of which must hold: the largest element sees one wrong entry in a big tensor,
+  the root mean square sees a small bias spread over all of it, which one bad element of eager's would hide.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from ..programs.models import Inputs
+
+# What a run produced, by "kind/name": "loss/0", "gradient 2/layer.weight", "final/layer.weight".
+Record = dict[str, Tensor]
+Batches = list[Inputs]
+
+DRAWS = 10
+
+# How much more than eager a run may lose.
+FACTOR = {torch.float32: 2.0, torch.bfloat16: 3.0, torch.float16: 3.0}
+
+# The floor, in units in the last place of the tensor's scale. Some tensors eager gets right in every draw (a single
+# number, a parameter that hardly moved, a sum whose order never changes); a run that adds in another order is still
+# owed the rounding of the result and of a last addition.
+FLOOR_ULPS = 1.0
+
+# A tensor below this fraction of the largest of its kind is zero but for rounding, or lost in it: the gradient of the
+# bias of attention's keys, or of a bias in front of a BatchNorm. What any run gives for it is the rounding of terms
+# that cancel, and their scale is that of the largest.
+ZERO = 1e-7
+
+
+class Norms(NamedTuple):
+    largest: float
+    root_mean_square: float
+
+    @staticmethod
+    def of(x: Tensor) -> "Norms":
+        return Norms(x.abs().max().item(), x.square().mean().sqrt().item()) if x.numel() else Norms(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Standard:
+    """What eager PyTorch gives: the exact record, the record in the working dtype, and the error of the latter."""
+
+    dtype: torch.dtype
+    exact: Record
+    eager: Record
+    errors: dict[str, Norms]
+
+
+def to_float64(model: nn.Module, batches: Batches) -> tuple[nn.Module, Batches]:
+    """Copies of both with every floating point tensor in float64."""
+    widen = lambda x: x.double() if x.is_floating_point() else x  # noqa: E731
+    return copy.deepcopy(model).double(), tree_map_only(Tensor, widen, batches)
+
+
+def moved(model: nn.Module, draw: int) -> nn.Module:
+    """A copy whose parameters are at most two units in the last place away; draw 0 is the model itself."""
+    model = copy.deepcopy(model)
+    if draw:
+        generator = torch.Generator().manual_seed(draw)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                ulps = torch.randint(-2, 3, parameter.shape, generator=generator)
+                parameter.mul_(1 + ulps * torch.finfo(parameter.dtype).eps)
+    return model
+
+
+def make_standard(model: nn.Module, batches: Batches, run: Callable[[nn.Module, Batches], Record]) -> Standard:
+    """Runs `run` in eager mode, in the model's dtype and in float64, on `DRAWS` neighbours of the model."""
+    draws = []
+    for draw in range(DRAWS):
+        neighbour = moved(model, draw)
+        exact = run(*to_float64(neighbour, batches))
+        eager = run(neighbour, batches)
+        draws.append((exact, eager))
+    exact, eager = draws[0]
+    errors = {
+        name: Norms(*map(max, zip(*(Norms.of(e[name].double() - x[name]) for x, e in draws), strict=True)))
+        for name, value in exact.items()
+        if value.is_floating_point()
+    }
+    return Standard(next(model.parameters()).dtype, exact, eager, errors)
+
+
+def violations(actual: Record, standard: Standard) -> list[str]:
+    """Every way in which the record falls short of the standard, one line each; empty when there is parity."""
+    found = [f"{name}: missing" for name in standard.eager.keys() - actual.keys()]
+    found += [f"{name}: eager has none" for name in actual.keys() - standard.eager.keys()]
+    scales = _scales(standard.exact)
+    for name, eager in standard.eager.items():
+        if name not in actual:
+            continue
+        got = actual[name]
+        if (got.dtype, got.shape) != (eager.dtype, eager.shape):
+            found.append(f"{name}: got {got.dtype} {tuple(got.shape)}, expected {eager.dtype} {tuple(eager.shape)}")
+        elif name in standard.errors:
+            found += _excess(name, got, standard, scales[name])
+        elif not torch.equal(got, eager):
+            found.append(f"{name}: differs from eager, and is not floating point")
+    return found
+
+
+def _excess(name: str, got: Tensor, standard: Standard, scale: Norms) -> list[str]:
+    errors = Norms.of(got.double() - standard.exact[name])
+    ulp = torch.finfo(standard.dtype).eps
+    lines = []
+    for norm in Norms._fields:
+        error, eager, size = (getattr(x, norm) for x in (errors, standard.errors[name], scale))
+        if not error <= FACTOR[standard.dtype] * eager + FLOOR_ULPS * ulp * size:  # written so that NaN is a violation
+            unit = ulp * size
+            lines.append(f"{name}: {norm} error {error / unit:.1f} ulp, eager's {eager / unit:.1f} (ulp = {unit:.1e})")
+    return lines
+
+
+def _scales(exact: Record) -> dict[str, Norms]:
+    """The size of each tensor, which for those that are zero up to rounding is that of the largest of the same kind."""
+    own = {name: Norms.of(value) for name, value in exact.items() if value.is_floating_point()}
+    largest: dict[str, Norms] = {}
+    for name, norms in own.items():
+        kind = name.split("/")[0]
+        largest[kind] = max(largest.get(kind, norms), norms)
+    return {
+        name: top if norms.largest <= ZERO * (top := largest[name.split("/")[0]]).largest else norms
+        for name, norms in own.items()
+    }

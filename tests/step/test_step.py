@@ -1,0 +1,543 @@
+"""`compile_step`: a whole training step as one executable computes what the step does as it is."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from jaten_ops import Tensor, compile_step, to_jax
+from jaten_ops.errors import UnsupportedInputError
+from jaten_ops.tensor.tensor import array_of, is_traced
+
+from ..programs.steps_of_models import SCENARIOS
+
+Optimizer = Callable[..., torch.optim.Optimizer]
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    "SGD": lambda p, lr, **_: torch.optim.SGD(p, lr=lr, momentum=0.9, nesterov=True, foreach=True),
+    "Adam": lambda p, lr, **options: torch.optim.Adam(p, lr=lr, **options),
+    "AdamW": lambda p, lr, **options: torch.optim.AdamW(p, lr=lr, foreach=True, **options),
+    "Adamax": lambda p, lr, **options: torch.optim.Adamax(p, lr=lr, **options),
+    "NAdam": lambda p, lr, **options: torch.optim.NAdam(p, lr=lr, **options),
+}
+
+
+def _model(device: str) -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.GELU(), nn.Flatten(), nn.Linear(4 * 4 * 4, 5)
+    return nn.Sequential(*layers).double().to(device)
+
+
+def _batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(1)
+    return [(torch.randn(6, 3, 6, 6, dtype=torch.float64), torch.randint(0, 5, (6,))) for _ in range(count)]
+
+
+def _train(device: str, make: Optimizer, *, compiled: bool, steps: int = 6) -> tuple[list[float], nn.Module, Any]:
+    model = _model(device)
+    on_jax = device == "jax"
+    rate = torch.tensor(0.01, device="jax") if on_jax else 0.01
+    optimizer = make(model.parameters(), rate, **({"capturable": True} if on_jax else {}))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y, label_smoothing=0.1)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        return loss
+
+    run = compile_step(step, model, optimizer) if compiled else step
+    losses = []
+    for x, y in _batches(steps):
+        losses.append(run(x.to(device), y.to(device)).item())
+        schedule.step()
+    return losses, model, run
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_trains_as_on_the_cpu(name: str) -> None:
+    expected, reference, _ = _train("cpu", OPTIMIZERS[name], compiled=False)
+    got, model, run = _train("jax", OPTIMIZERS[name], compiled=True)
+    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-7)
+    state = {k: v.cpu() for k, v in model.state_dict().items()}
+    torch.testing.assert_close(state, reference.state_dict(), rtol=1e-5, atol=1e-6)
+    assert run._compiles == 1  # one program, whatever the learning rate
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def _linear() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2).to("jax")
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def test_gradients_accumulate_over_calls() -> None:
+    model, optimizer = _linear()
+    reference = nn.Linear(3, 2)
+    reference.load_state_dict({k: v.cpu() for k, v in model.state_dict().items()})
+    fn = compile_step(lambda x: model(x).square().sum().backward(), model, optimizer)
+    for x in torch.randn(4, 5, 3):
+        fn(x.to("jax"))
+        reference(x).square().sum().backward()
+    torch.testing.assert_close(model.weight.grad.cpu(), reference.weight.grad)
+
+
+def test_gradients_that_the_step_drops_are_gone() -> None:
+    model, optimizer = _linear()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    fn = compile_step(step, model, optimizer)
+    losses = [fn(torch.ones(5, 3, device="jax")).item() for _ in range(4)]
+    assert losses == sorted(losses, reverse=True)
+    assert model.weight.grad is None
+
+
+def test_random_numbers_differ_and_come_again() -> None:
+    x = torch.ones(100, device="jax")
+    fn = compile_step(lambda: F.dropout(x), x)
+
+    def draws() -> list[list[float]]:
+        torch.manual_seed(3)
+        return [fn().tolist() for _ in range(3)]
+
+    fn()
+    first = draws()
+    assert first[0] != first[1] != first[2]
+    assert draws() == first
+
+
+def test_arrays_and_views_that_others_have_stay() -> None:
+    model, optimizer = _linear()
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    fn = compile_step(step, model, optimizer)
+    x = torch.ones(5, 3, device="jax")
+    fn(x)
+    array, row, before = to_jax(model.weight), model.weight.detach()[0], model.weight.detach().clone()
+    fn(x)
+    torch.testing.assert_close(torch.tensor(array.tolist()), before.cpu())
+    torch.testing.assert_close(row, model.weight.detach()[0])
+    assert not torch.equal(row, before[0])
+
+
+def test_what_is_replaced_is_noticed() -> None:
+    model, _ = _linear()
+    fn = compile_step(lambda x: model(x), model)
+    x = torch.ones(1, 3, device="jax")
+    fn(x), fn(x)
+    model.weight = nn.Parameter(torch.zeros(2, 3, device="jax"))
+    torch.testing.assert_close(fn(x)[0], model.bias.detach())
+    momentum = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step() -> None:
+        momentum.zero_grad()
+        model(x).sum().backward()
+        momentum.step()
+
+    run = compile_step(step, model, momentum)
+    run()
+    saved = {k: v.clone() for k, v in model.state_dict().items()}, momentum.state_dict()
+    run()
+    after = model.weight.detach().clone()
+    model.load_state_dict(saved[0])
+    momentum.load_state_dict(saved[1])
+    momentum.state[model.weight]["momentum_buffer"].fill_(7)
+    run()
+    assert not torch.equal(after, model.weight.detach())
+
+
+def test_a_rate_that_is_a_number_is_an_operand() -> None:
+    model, _ = _linear()
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=0.01, capturable=True)
+    reference = nn.Linear(3, 2)
+    reference.load_state_dict({k: v.cpu() for k, v in model.state_dict().items()})
+    on_cpu = torch.optim.RMSprop(reference.parameters(), lr=0.01)
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        model(x).square().sum().backward()
+        optimizer.step()
+
+    fn = compile_step(lambda x: step(model, optimizer, x), model, optimizer)
+    for rate in (0.01, 0.01, 0.1, 0.01):
+        optimizer.param_groups[0]["lr"] = on_cpu.param_groups[0]["lr"] = rate
+        fn(torch.ones(2, 3, device="jax"))
+        step(reference, on_cpu, torch.ones(2, 3))
+    torch.testing.assert_close(model.weight.detach().cpu(), reference.weight.detach())
+
+
+def test_flags_and_hyperparameters_are_part_of_the_program() -> None:
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(50, 1)).to("jax")
+    fn = compile_step(lambda x: model(x), model)
+    x = torch.ones(1, 50, device="jax")
+    fn(x)
+    assert fn(x).item() != fn(x).item()
+    model.eval()
+    assert fn(x).item() == fn(x).item()
+
+
+def test_bad_steps_say_what_to_do() -> None:
+    model, _ = _linear()
+    x = torch.ones(1, 3, device="jax")
+    reads = compile_step(lambda x: model(x).sum().item(), model)
+    reads(x)
+    with pytest.raises(UnsupportedInputError, match="reads the value"):
+        reads(x)
+    assert model(x).shape == (1, 2)  # the parameters are what they were
+    adam = torch.optim.Adam(model.parameters())
+
+    def step() -> None:
+        model(x).sum().backward()
+        adam.step()
+
+    counted = compile_step(step, model, adam)  # it keeps its count on the CPU
+    counted(), counted()
+    assert adam.state[model.weight]["step"].item() == 2
+    with pytest.raises(UnsupportedInputError, match=r"\.to\('jax'\)"):
+        fn = compile_step(lambda: None, nn.Linear(2, 2))
+        fn(), fn()
+    table = nn.Embedding(3, 2).to("jax")
+    look_up = compile_step(lambda i: table(i), table)
+    look_up(torch.tensor([1], device="jax"))
+    with pytest.raises(IndexError):
+        look_up(torch.tensor([7], device="jax"))
+
+
+def test_a_failing_step_leaves_the_state() -> None:
+    model, _ = _linear()
+    before = model.weight.detach().clone()
+
+    def step(x: torch.Tensor) -> None:
+        with torch.no_grad():
+            model.weight.mul_(2)
+        raise KeyError("mine")
+
+    fn = compile_step(step, model)
+    fn._warm = True
+    with pytest.raises(KeyError, match="mine"):
+        fn(torch.ones(1))
+    torch.testing.assert_close(model.weight.detach(), before)
+
+
+SAMPLE = (
+    "supervised: AdamW", "supervised: Adagrad", "late parameter: Adam", "accumulated: SGD momentum",
+    "schedule: OneCycleLR", "schedule in the step: StepLR", "keeps: view", "keeps: buffer replaced", "keeps: tuple",
+    "closure_list_and_nonlocal", "averaged: SWA", "scaler, clipped: SGD nesterov", "arguments", "tied_and_swapped",
+    "teacher_and_tensors_of_the_closure", "cpu_tensors_of_the_closure", "gradients_of_arguments", "model: compiled",
+    "model: checkpoint", "scaler, bad at first: SGD momentum", "scaler, bad at first: Lion",
+)  # fmt: skip
+
+
+def _numbers(tree: Any) -> list[Any]:
+    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor | float | int)]
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in SAMPLE else pytest.mark.exhaustive) for n in SCENARIOS]
+)
+def test_computes_what_plain_torch_does(name: str) -> None:
+    run = SCENARIOS[name]
+    expected = [tree_map(_copied, found) for found in run("cpu", lambda step, *_: step)]
+    steps: list[Any] = []
+
+    def wrap(step: Callable[..., Any], *holders: Any) -> Callable[..., Any]:
+        steps.append(compile_step(step, *holders))
+        return steps[-1]
+
+    got = [tree_map(_copied, found) for found in run("jax", wrap)]
+    for call, (mine, its) in enumerate(zip(got, expected, strict=True)):
+        torch.testing.assert_close(
+            _numbers(mine), _numbers(its), rtol=1e-6, atol=1e-8, equal_nan=True, msg=lambda m, i=call: f"call {i}: {m}"
+        )
+    assert all(step._compiles for step in steps)
+
+
+@pytest.mark.exhaustive
+def test_autocast_in_a_step() -> None:
+    def train(device: str, wrap: Callable[[Any], Any]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            with torch.autocast(device, torch.bfloat16):
+                hidden = model(x)
+            hidden.float().square().mean().backward()
+            optimizer.step()
+            return hidden
+
+        run = wrap(step)
+        for x in torch.linspace(-2, 2, 80).view(4, 5, 4):
+            found = run(x.to(device))
+        return found.detach().cpu(), [p.detach().cpu() for p in model.parameters()]
+
+    expected, got = train("cpu", lambda step: step), train("jax", compile_step)
+    assert got[0].dtype == expected[0].dtype == torch.bfloat16
+    torch.testing.assert_close(got, expected, rtol=1.6e-2, atol=1e-3)  # two units of the last place in the forward pass
+
+
+@pytest.mark.parametrize("schedule", ["schedule: StepLR", "schedule: CyclicLR", "schedule: LambdaLR to 0"])
+def test_a_schedule_compiles_nothing(schedule: str) -> None:
+    steps: list[Any] = []
+
+    def wrap(step: Callable[..., Any], *holders: Any) -> Callable[..., Any]:
+        steps.append(compile_step(step, *holders))
+        return steps[-1]
+
+    list(SCENARIOS[schedule]("jax", wrap))
+    assert steps[0]._compiles == 1
+
+
+def _reads() -> dict[str, Callable[[torch.Tensor], Any]]:
+    model, optimizer = _linear()
+    lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=2)
+
+    def closure() -> torch.Tensor:
+        lbfgs.zero_grad()
+        loss = model(torch.ones(2, 3, device="jax")).square().mean()
+        loss.backward()
+        return loss
+
+    return {
+        "item": lambda x: model(x).sum().item(),
+        "bool": lambda x: model(x) if model(x).sum() > 0 else x,
+        "float of a state": lambda x: float(x.sum() + optimizer.param_groups[0]["lr"]),
+        "cpu": lambda x: model(x).cpu(),
+        "tolist": lambda x: model(x).tolist(),
+        "copied": lambda x: torch.zeros(2, 2).copy_(model(x)),
+        "error_if_nonfinite": lambda x: (
+            model(x).sum().backward(), nn.utils.clip_grad_norm_(model.parameters(), 1, error_if_nonfinite=True)
+        ),
+        "LBFGS": lambda x: lbfgs.step(closure),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _reads())
+def test_a_step_that_reads_values_is_refused(name: str) -> None:
+    fn = compile_step(_reads()[name])
+    x = torch.ones(2, 3, device="jax")
+    fn(x)
+    with pytest.raises(UnsupportedInputError, match=r"reads the value of a tensor.*return the tensor"):
+        fn(x)
+    with pytest.raises(UnsupportedInputError, match="reads the value of a tensor"):
+        fn(x)
+    assert x.tolist() == [[1.0] * 3] * 2
+
+
+def test_a_step_that_raises_leaves_everything() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to("jax")
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    kept: list[Any] = []
+    box = {"last": torch.zeros(2, device="jax")}
+
+    def step(x: torch.Tensor, fail: bool) -> torch.Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        kept.append(loss)
+        box["last"] = loss
+        optimizer.param_groups[0]["lr"] = 7.0
+        model.eval()
+        if fail:
+            raise KeyError("mine")
+        optimizer.param_groups[0]["lr"] = 0.1
+        model.train()
+        optimizer.zero_grad()
+        return loss
+
+    fn = compile_step(step)
+    x = torch.randn(4, 3, device="jax")
+    fn(x, False)
+
+    def state() -> Any:
+        found = model.state_dict(), optimizer.state_dict(), kept, box, model.training
+        return _numbers(tree_map(_copied, found))
+
+    for _ in range(2):
+        before = state()
+        with pytest.raises(KeyError, match="mine"):
+            fn(x, True)
+        assert all(p.grad is None for p in model.parameters())
+        torch.testing.assert_close(state(), before)
+        fn(x, False)
+
+
+def test_no_tracer_is_left() -> None:
+    model, optimizer = _linear()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        hidden = model(x)
+        model.kept, model.row = hidden, [hidden[0]]
+        hidden.square().sum().backward()
+        optimizer.step()
+        return hidden[1:]
+
+    fn = compile_step(step)
+    for _ in range(3):
+        fn(torch.ones(2, 3))
+        gc.collect()
+        tensors = [t for t in gc.get_objects() if type(t) is Tensor and not is_traced(t)]  # Dynamo keeps fake ones
+        traced = [t for t in tensors if isinstance(array_of(t), jax.core.Tracer)]
+        assert not traced
+
+
+def test_compiles_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    fn = compile_step(lambda x: x + 1)
+    with caplog.at_level(logging.INFO, "jaten_ops"):
+        for size in (1, 2, 3, 4, 5, 6):
+            fn(torch.ones(size, device="jax"))
+    messages = [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "jaten_ops.step"]
+    assert [level for level, _ in messages] == ["INFO"] * 4 + ["WARNING", "INFO"]
+    assert "the 4th time: arguments" in messages[4][1]
+
+
+def test_threads_take_turns() -> None:
+    model, optimizer = _linear()
+    count = torch.zeros((), device="jax")
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        count.add_(1)
+        return loss
+
+    fns = [compile_step(step), compile_step(step)]
+    with ThreadPoolExecutor(4) as pool:
+        losses = [*pool.map(lambda i: fns[i % 2](torch.ones(1 + i % 3, 3)).item(), range(40))]
+    assert count.item() == 40
+    assert all(map(math.isfinite, losses))
+    assert not torch.compiler.is_compiling()
+
+
+def test_optimizers_that_no_code_names_are_found() -> None:
+    model, optimizer = _linear()
+    hidden = {"it": [optimizer]}.values()
+    fn = compile_step(lambda x: (model(x).sum().backward(), [o.step() for os in hidden for o in os]))
+    for rate in (0.1, 0.1, 0.2, 0.4):
+        optimizer.param_groups[0]["lr"], before = rate, model.bias.detach().clone()
+        model.zero_grad()
+        fn(torch.ones(1, 3))
+        torch.testing.assert_close(before - model.bias.detach(), torch.full((2,), rate, device="jax"))
+    assert fn._compiles == 1
+
+
+def test_what_is_written_is_given_away() -> None:
+    model, optimizer = _linear()
+    fn = compile_step(lambda x: (model(x).sum().backward(), optimizer.step(), optimizer.zero_grad())[0])
+    x = torch.ones(1, 3, device="jax")
+    fn(x)
+    old = weakref.ref(to_jax(model.weight))
+    fn(x)
+    assert old() is None  # no copy of it is kept
+
+
+def test_a_compiled_part_of_a_step_within_a_compiled_function() -> None:
+    model, optimizer = _linear()
+    part = torch.compile(model, backend="jaten")
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = part(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    fn = compile_step(step)
+    outer = torch.compile(lambda x: fn(x * 2) + 1, backend="jaten")
+    losses = [outer(torch.ones(2, 3, device="jax")).item() for _ in range(4)]
+    assert losses == sorted(losses, reverse=True) and losses[3] < losses[0]
+    assert torch._dynamo.eval_frame._stance.stance == "default"
+
+
+def test_a_count_in_python_that_a_scaler_may_skip_is_refused() -> None:
+    class Counting(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            for p in self.param_groups[0]["params"]:
+                self.state[p]["n"] = self.state[p].get("n", 0) + 1
+            super().step(closure)
+
+    model = nn.Linear(3, 2).to("jax")
+    optimizer, scaler = Counting(model.parameters(), lr=0.1), torch.amp.GradScaler("jax")
+
+    def step(x: torch.Tensor) -> None:
+        scaler.scale(model(x).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    fn = compile_step(step)
+    fn(torch.ones(1, 3))
+    with pytest.raises(UnsupportedInputError, match="keeps 'n' as a int"):
+        fn(torch.ones(1, 3))
+    assert optimizer.state[model.weight]["n"] == 1
+
+
+def test_arguments_in_any_structure_take_the_program_that_they_had() -> None:
+    fn = compile_step(lambda *args, **kwargs: [a for a in tree_leaves((args, kwargs)) if a is not None])
+    x = torch.ones(2, device="jax")
+    calls = (
+        lambda: fn(x, x + 1), lambda: fn(x, x, x), lambda: fn(x, b=x), lambda: fn(x, c=x), lambda: fn([x], b=None),
+        lambda: fn({"a": x}, (x, 2)), lambda: fn({"b": x}, (x, 2)), lambda: fn(x, 2), lambda: fn(x, 2.5),
+    )  # fmt: skip
+    for call in calls:
+        for _ in range(3):
+            call()
+    assert fn._compiles == len(calls)
+    assert [len(call()) for call in calls] == [2, 3, 2, 2, 1, 3, 3, 2, 2]
+
+
+def test_adafactor_is_as_it_was_while_and_after_a_step_is_traced() -> None:
+    scope = vars(torch.optim._adafactor)
+    model = nn.Linear(3, 2).to("jax")
+    optimizer = torch.optim.Adafactor(model.parameters())
+    there: list[tuple[list[float], bool]] = []
+
+    def elsewhere() -> list[float]:
+        param = torch.ones(3, requires_grad=True)
+        param.grad = torch.arange(3.0)
+        torch.optim.Adafactor([param]).step()
+        return param.tolist()
+
+    def step(x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        with ThreadPoolExecutor(1) as pool:
+            there.append((pool.submit(elsewhere).result(), "max" in scope))
+        optimizer.step()
+
+    fn = compile_step(step)
+    for _ in range(2):
+        fn(torch.ones(1, 3))
+    assert [was_traced for _, was_traced in there] == [False, True]
+    assert [found for found, _ in there] == [elsewhere()] * 2
+    assert not {"max", "min"} & scope.keys()
