@@ -73,7 +73,7 @@ class Kept(OutputCode):
         return self._run(inputs)
 
     def tell(self, written: frozenset[int] | None) -> None:
-        """Which inputs the program writes to, now and when it is found again: see `shared`."""
+        """Which inputs the program writes to, now and when it is found again: see `aliased_inputs`."""
         self._written = [written]
         aliased_inputs.tell(written)
 

@@ -1,4 +1,4 @@
-"""Outputs that AOTAutograd makes again from the tensor that owns their memory; `views` makes the others.
+"""Outputs that AOTAutograd makes again from the tensor that owns their memory; `output_views` makes the others.
 
 With fixed sizes it calls the views again; with sizes that change it asks the output where it lies, its offset included,
 of which an executable's own results know nothing: they start at their memory.

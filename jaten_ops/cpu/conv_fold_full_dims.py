@@ -1,4 +1,4 @@
-"""Convolutions as `correlation` has them, but for spatial dimensions that the kernel spans: they become channels.
+"""Convolutions as `conv_nchw` has them, but for spatial dimensions that the kernel spans: they become channels.
 
 There is one window in such a dimension, so that its elements are terms of one sum, as channels are. XLA's convolution
 would slide a kernel of hundreds of elements, and for the weight's gradient one as large over every element of it.
@@ -70,7 +70,7 @@ def _folding(windows: Windows, sizes: Shape) -> _Folding | None:
 
 
 def forward(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
-    """As `correlation.forward`."""
+    """As `conv_nchw.forward`."""
     folding = _folding(windows, x.shape[2:])
     if folding is None:
         return conv_nchw.forward(x, weight, windows)
@@ -79,7 +79,7 @@ def forward(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
 
 
 def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    """As `correlation.input_gradient`."""
+    """As `conv_nchw.input_gradient`."""
     folding = _folding(windows, shape[2:])
     if folding is None:
         return conv_nchw.input_gradient(grad, weight, windows, shape)
@@ -89,7 +89,7 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    """As `correlation.weight_gradient`."""
+    """As `conv_nchw.weight_gradient`."""
     folding = _folding(windows, x.shape[2:])
     if folding is None:
         return conv_nchw.weight_gradient(x, grad, windows, shape)

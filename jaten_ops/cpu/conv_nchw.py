@@ -5,7 +5,7 @@ cannot take it, to a loop over every product: groups, and windows larger than wh
 times too much. So here a CPU has three more ways. TAPS adds up one product for each element of a kernel; PATCHES is one
 matrix product with what lies under each window; DEPTH, of volumes, is a sum of convolutions of images. The limits in
 `choose` are measured, on one core. Each call is a function under `jax.jit` of its own, by whose name it is found again
-in a traced program: where there are several, `channels_last` may compute them instead.
+in a traced program: where there are several, `conv_nhwc` may compute them instead.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Convolutions and their gradients of images with channels last, on a CPU: which is how XLA computes them.
 
-An image is (N, ..., C) here, a kernel (..., C / groups, O). `correlation` takes and gives (N, C, ...), and a
+An image is (N, ..., C) here, a kernel (..., C / groups, O). `conv_nchw` takes and gives (N, C, ...), and a
 transposition around each costs more than the choice between ways to compute it; `jaten_ops.cpu.layouts` leaves them out
 where there are several convolutions in a program, and asks here for each. The limits in `lowering` are measured, on
 one core.
@@ -28,7 +28,7 @@ Part = Callable[[jax.Array, jax.Array, Windows, Shape], jax.Array]  # the last i
 
 
 def orders(call: Call, ndim: int) -> tuple[Shape, Shape, Shape]:
-    """The orders of a call's two operands and of its result, as dimensions of what `correlation` has."""
+    """The orders of a call's two operands and of its result, as dimensions of what `conv_nchw` has."""
     spatial = range(2, ndim)
     image, kernel = (0, *spatial, 1), (*spatial, 1, 0)
     return {
@@ -39,11 +39,11 @@ def orders(call: Call, ndim: int) -> tuple[Shape, Shape, Shape]:
 
 
 def lowering(call: Call, a: Any, b: Any, *, follows: bool) -> Callable[[jax.Array, jax.Array], jax.Array] | None:
-    """How to compute it from operands in those orders; None if it is better computed as `correlation` has it.
+    """How to compute it from operands in those orders; None if it is better computed as `conv_nchw` has it.
 
     Args:
         call: what is to be computed.
-        a, b: the operands' shapes and dtypes as `correlation` has them.
+        a, b: the operands' shapes and dtypes as `conv_nchw` has them.
         follows: whether an operand is in such an order already.
     """
     found = _choose(call, a, b, follows)

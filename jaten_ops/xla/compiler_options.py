@@ -1,7 +1,7 @@
 """What XLA's compiler is told beside a program.
 
 JAX's own setting has YNNPACK compute convolutions on a CPU, on one thread however many there are. Eigen, whose turn it
-is then, takes the same time on one and half of it on two. Which of the two computes products, `libraries` decides.
+is then, takes the same time on one and half of it on two. Which of the two computes products, `matmul_library` decides.
 
 A program's temporary memory is one buffer, which XLA takes from malloc in a thread of its own. There glibc has nothing
 longer than 64 MiB ready: it has the kernel map and clear all of it at each call, a third of the time of a training step

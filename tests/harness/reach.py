@@ -1,7 +1,7 @@
 """Functional overloads that PyTorch's own samples reach: `python -m tests.harness.reach` writes the list.
 
-The answers depend on the installed torch alone. The coverage table's column "tested" comes from tests/harness/reached.txt; the
-tests find an OpInfo for an overload in tests/harness/reached_first.txt.
+The answers depend on the installed torch alone. The coverage table's column "tested" comes from reached.txt beside this
+file; the tests find an OpInfo for an overload in reached_first.txt.
 """
 
 from __future__ import annotations

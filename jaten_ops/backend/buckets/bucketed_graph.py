@@ -1,7 +1,7 @@
 """The option `buckets`: a graph runs with its dynamic sizes rounded up, so that it compiles once for many of them.
 
 Rows are added to the inputs, copies of the first, and cut off the outputs. It is done for the sizes for which
-`padding` proves that this changes nothing; of the others it is said why not, and each of them compiles as usual.
+`padding_proof` proves that this changes nothing; of the others it is said why not, and each of them compiles as usual.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules of `padding` for operations that run a program: calls, branches and loops."""
+"""The rules of `padding_proof` for operations that run a program: calls, branches and loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the rows of an XLA operation's results are, given those of its operands: the rules of `padding`."""
+"""Where the rows of an XLA operation's results are, given those of its operands: the rules of `padding_proof`."""
 
 from __future__ import annotations
 
