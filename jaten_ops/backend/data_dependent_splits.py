@@ -2,8 +2,8 @@
 
 Such are those by which a size or a number depends on values, as `nonzero` or `item()`: XLA's shapes are fixed when it
 compiles, and the stretches behind a call that binds new symbols are compiled for the sizes that come out. Such are also
-operators of other libraries that have no kernel (see `third_party_calls`), and `print`. A branch or a loop that has one of these
-in its graphs runs by itself, too, and these graphs are cut in their turn.
+operators of other libraries that have no kernel (see `third_party_calls`), and `print`. A branch or a loop that has one
+of these in its graphs runs by itself, too, and these graphs are cut in their turn.
 """
 
 from __future__ import annotations

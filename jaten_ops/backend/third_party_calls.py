@@ -1,7 +1,7 @@
 """Operators of other libraries that have no kernel here, collectives among them: they run as their library has them.
 
-A graph is parted at each (see `data_dependent_splits`). On the device `jax` they are given the tensors that a program has, of which
-a graph sees only what is inside.
+A graph is parted at each (see `data_dependent_splits`). On the device `jax` they are given the tensors that a program
+has, of which a graph sees only what is inside.
 """
 
 from __future__ import annotations
