@@ -55,11 +55,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "kernels": (
-        "assertions batch_norm_parts bitwise comparison complex_functions control_flow conversion convolution"
-        " ctc distance embedding fft flex_attention foreach matrices normalization optimizers philox"
-        " polynomials ragged reduction reparameterized rnn views windows",
+        "as_strided assertions batch_norm_parts bitwise comparison complex_functions control_flow conversion"
+        " convolution ctc distance dropout embedding fft flex_attention foreach matrices normalization optimizers"
+        " philox polynomials ragged reduction reparameterized rnn views windows",
         "activation creation decomposition fake_quantization im2col indexing joining ldl matmul padding"
-        " pooling randomness resampling scan sorting third_party_ops unary",
+        " pooling randomness resampling scan sorting third_party_ops unary weight_norm",
         "arithmetic grid_sampler histogram linalg offsets scaled_matmul scatter segment_reduce softmax special unique",
         "attention bessel loss norms predicates",
         "sequence_attention",

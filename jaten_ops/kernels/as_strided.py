@@ -10,7 +10,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .promotion import cast
+from ..kernel_base.promotion import cast
 
 
 # aten::{as_strided, as_strided_copy}(Tensor self, SymInt[] size, SymInt[] stride,

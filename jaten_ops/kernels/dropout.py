@@ -15,8 +15,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .checks import require
-from .promotion import cast, compute_type, float_type, is_float, is_integral
+from ..kernel_base.checks import require
+from ..kernel_base.promotion import cast, compute_type, float_type, is_float, is_integral
 
 
 def _chance(key: jax.Array, shape: Sequence[int], p: jax.Array) -> jax.Array:

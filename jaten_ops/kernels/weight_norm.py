@@ -11,9 +11,9 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .extrema import reduce_max
+from ..kernel_base.extrema import reduce_max
+from ..kernel_base.promotion import cast
 from .normalization import Dims, widen
-from .promotion import cast
 
 
 def _norm_except(v: jax.Array, dim: int) -> jax.Array:

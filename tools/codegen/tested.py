@@ -10,7 +10,7 @@ from pathlib import Path
 from .rows import ROOT
 
 TESTS = ROOT / "tests"
-REACHED = TESTS / "reached.txt"
+REACHED = TESTS / "harness" / "reached.txt"
 SAMPLES = TESTS / "test_ops.py"
 """The tests that run PyTorch's own samples, which reach the overloads of `REACHED`."""
 
