@@ -1,4 +1,4 @@
-"""Which ops have a gradient, and the companion op `<name>_vjp` that computes it."""
+"""Differentiable ops, and the companion op `<name>_vjp` that computes their gradients."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def masked_select(grads, args, results):
 
 @gradient("as_strided", "as_strided_copy")
 def as_strided(grads, args, results):
-    """That of the operand as a whole: what it reads beyond, in memory shared with other tensors, has no gradient."""
+    """Gradient by the tensor as a whole; memory beyond it, shared with other tensors, gets none."""
     self, size, stride, offset = args
     last = (offset or 0) + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     if self.storage_offset() or not self.is_contiguous() or last >= self.numel():
@@ -199,7 +199,7 @@ def standard_gamma(grads, args, results):
 
 
 def _zero_gradients(*names: str) -> Callable[..., Gradients]:
-    """What is drawn does not change smoothly with a parameter."""
+    """Gradients that are zero, since a sample does not change smoothly with a parameter."""
 
     def gradients(grads: Sequence[torch.Tensor], args: Sequence[Any], results: Sequence[torch.Tensor]) -> Gradients:
         tensors = [a for a in args if isinstance(a, torch.Tensor)]

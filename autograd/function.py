@@ -17,7 +17,7 @@ _NOTHING = contextlib.nullcontext()
 
 
 class _Modes:
-    """Which gradients were recorded where an op was called.
+    """The differentiation modes, reverse and forward, in which an op was called.
 
     torch switches both modes off while it calls what an `autograd.Function` consists of. A transform of torch.func is a
     level of its own: below it the same op is recorded again, by the level around it, as the program's modes say.
@@ -192,7 +192,7 @@ def leaf_like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_recorded(values: Iterable[Any]) -> bool:
-    """Whether autograd, or a transform of torch.func around, may differentiate what is computed of some values."""
+    """True if autograd, or a transform of torch.func around, may differentiate what is computed from the values."""
     if not torch.is_grad_enabled():
         return False
     requires = any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
@@ -200,7 +200,7 @@ def is_recorded(values: Iterable[Any]) -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether forward-mode differentiation or a transform of torch.func is at work, which tensors do not tell."""
+    """True in forward-mode differentiation or in a transform of torch.func; the tensors themselves do not tell."""
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 

@@ -1,4 +1,4 @@
-"""What torch's capture of a program is told: what it must not look into, and what has no place in a graph."""
+"""The state of torch's capture: functions that it must not trace into, and calls that no graph records."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _TRACERS = (_KEYS.FAKE, _KEYS.PROXY, _KEYS.FUNCTIONAL)
 
 
 def is_traced_now() -> bool:
-    """Whether one of the modes is on by which torch captures a program. Private: nothing public tells."""
+    """True in a mode by which torch captures a program. Private: there is no public function for it."""
     return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACERS)
 
 
 def is_faked_now() -> bool:
-    """Whether the mode is on in which tensors are fake ones."""
+    """True in a mode in which tensors are fake ones."""
     return torch._C._get_dispatch_mode(_KEYS.FAKE) is not None
 
 
@@ -59,7 +59,7 @@ def out_of_sight() -> contextlib.AbstractContextManager[Any]:
 
 
 class _Compiling:
-    """Whether the thread that asks is one that traces a program: in the place of a bool, and computed with as one.
+    """A stand-in for a bool, and used as one: true in threads that trace a program.
 
     Attributes:
         threads: those that do.
@@ -112,7 +112,7 @@ def set_compiling(flag: bool) -> None:
 
 
 class _Eager:
-    """Who has what torch compiles run as it is written.
+    """Blocks in which functions that torch would compile run as they are written.
 
     Attributes:
         lock: held while the others change.
@@ -173,7 +173,7 @@ def _unwatched() -> Iterator[None]:
 
 
 is_recording: Callable[[], bool] = torch._C._is_tracing
-"""Whether `torch.jit.trace` records a program. Private: what is public takes ten times as long."""
+"""True while `torch.jit.trace` records a program. Private: the public function takes ten times as long."""
 
 
 _RECORDER = torch._C._dispatch_key_parse("Tracer")

@@ -1,4 +1,4 @@
-"""What ATen's kernels refuse and its meta functions do not: dtypes, above all.
+"""Errors for arguments, mostly dtypes, that ATen's kernels refuse although its meta functions accept them.
 
 That `bitwise_and` has no kernel for floats is known to its kernels only. So ATen itself is asked, on the CPU, with
 tensors of ones whose sizes are cut to 1: for an elementwise operator or a reduction these are right arguments if the

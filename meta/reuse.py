@@ -34,7 +34,7 @@ def masked(mask: Sequence[bool], *gradients: Any) -> tuple[Any, ...]:
 
 
 def known_true(condition: bool | torch.SymBool) -> bool:
-    """Whether a condition on sizes holds; no where one depends on values (a guard is noted for those that do not).
+    """True if a condition on sizes holds, False where that depends on values (for others a guard is recorded).
 
     Source: `torch.fx.experimental.symbolic_shapes.guard_or_false`, whose module loads sympy, asked where it is loaded.
     """

@@ -48,7 +48,7 @@ give: Callable[[torch.Tensor, dict[str, Any]], None] = _attribute.__set__
 
 
 def held_by(tensor: torch.Tensor) -> Attributes:
-    """What is kept of a tensor, to be changed."""
+    """The mutable record of a tensor's attributes."""
     found = attributes_of(tensor)
     if type(found) is Attributes:
         return found
@@ -67,12 +67,12 @@ def with_items(held: dict[str, Any], items: dict[str, Any]) -> dict[str, Any]:
 
 
 def place_of(tensor: torch.Tensor) -> jax.Array | View | None:
-    """Where a tensor's values are, as `Attributes.place` has it; None for one of another device, and a traced one."""
+    """A tensor's values, as in `Attributes.place`; None for a tensor of another device, and for a traced one."""
     return getattr(attributes_of(tensor), "place", None)
 
 
 def view_of(tensor: torch.Tensor) -> View | None:
-    """Where a tensor's values are, one view each time; None for one of another device, and a traced one."""
+    """The view of a tensor's values, always the same one; None for a tensor of another device, and for a traced one."""
     held = attributes_of(tensor)
     place = getattr(held, "place", None)
     return place if place is None or type(place) is View else _view_in(held)

@@ -117,7 +117,7 @@ def lend(tensor: torch.Tensor, place: Any) -> Any:
 
 
 def is_wide(value: Any) -> bool:
-    """Whether `lend` may return a NumPy array of 64-bit numbers for this."""
+    """True if `lend` may return a NumPy array of 64-bit numbers for the value."""
     is_lent = isinstance(value, torch.Tensor) and value.is_cpu and value.dtype in _NUMPY_HOLDS
     return is_lent and value.dtype.itemsize == 8
 
@@ -148,5 +148,5 @@ def exporter(dtype: torch.dtype, numel: int) -> Callable[[jax.Array], torch.Tens
 
 
 def shares_memory(array: jax.Array, tensor: torch.Tensor) -> bool:
-    """Whether an array made by `borrow` reads the tensor's own memory."""
+    """True if an array made by `borrow` reads the tensor's own memory."""
     return array.unsafe_buffer_pointer() == tensor.data_ptr()

@@ -35,7 +35,7 @@ def wrap(array: jax.Array) -> torch.Tensor:
 
 
 def is_real(tensor: torch.Tensor) -> bool:
-    """Whether a tensor on the device has arrays; fake and functional tensors, met while tracing, do not."""
+    """True if a tensor on the device has arrays; fake and functional tensors, met while tracing, do not."""
     return attributes.place_of(tensor) is not None
 
 

@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 
 
 class Storage:
-    """What tensors share.
+    """The values that one or more tensors share.
 
     Attributes:
         array: the values, of any shape: their order is row-major.
@@ -62,7 +62,7 @@ _VERSIONS = itertools.count(1)
 
 
 class Watch(Protocol):
-    """What is told of storages that are written to and of tensors that are made, in any thread."""
+    """An observer of writes to storages and of new tensors, in any thread."""
 
     def written(self, storage: Storage) -> None:
         """A storage is about to get another array."""
@@ -72,7 +72,7 @@ class Watch(Protocol):
 
 
 WATCHES: tuple[Watch, ...] = ()
-"""Those who watch; mostly nobody, which is all that a call asks."""
+"""The active observers. Mostly there are none, and a call only checks for that."""
 
 
 def watched(watches: tuple[Watch, ...]) -> None:
@@ -86,7 +86,7 @@ def watched(watches: tuple[Watch, ...]) -> None:
 
 
 def may_give(storage: Storage) -> bool:
-    """Whether nothing but a storage has its array."""
+    """True if a storage holds the only reference to its array."""
     array = storage.array
     return sys.getrefcount(array) <= _OF_ONE_OWNER
 
@@ -167,7 +167,7 @@ def row_major(shape: Shape) -> Shape:
 
 
 def is_row_major(shape: Shape, stride: Shape) -> bool:
-    """Whether a tensor's elements lie one after the other; where there is one or none, strides do not matter."""
+    """True if a tensor is contiguous; the strides of one with at most one element do not matter."""
     if 0 in shape:
         return True
     step = 1
@@ -180,7 +180,7 @@ def is_row_major(shape: Shape, stride: Shape) -> bool:
 
 
 def is_dense(shape: Shape, stride: Shape) -> bool:
-    """Whether a tensor's elements fill a stretch of memory, in any order of its dimensions."""
+    """True if a tensor's elements fill a stretch of memory without gaps, in any order of its dimensions."""
     step = 1
     for s, n in sorted((s, n) for n, s in zip(shape, stride, strict=True) if n != 1):
         if s != step and n:
@@ -207,7 +207,7 @@ def strides_in(shape: Shape, order: Shape) -> Shape:
 
 
 class View:
-    """How a tensor lies in a storage.
+    """A tensor's part of a storage: its shape, strides and offset.
 
     Attributes:
         storage: what it shares with other tensors.
@@ -250,7 +250,7 @@ class View:
         return self.stride
 
     def is_row_major(self) -> bool:
-        """Whether the elements lie one after the other."""
+        """True if the view is contiguous."""
         if self._row_major is None:
             self._row_major = self.stride is None or is_row_major(self.shape, self.stride)
         return self._row_major
@@ -296,7 +296,7 @@ class View:
         self._seen = version
 
     def _covers(self, array: jax.Array) -> bool:
-        """Whether it has all of the storage's elements in their order."""
+        """True if it has all of the storage's elements in their order."""
         if not self.is_row_major():
             return False
         return array.shape == self.shape or (self.offset == 0 and array.size == math.prod(self.shape))
@@ -334,7 +334,7 @@ def resized(view: View, shape: Shape, stride: Shape, value: Any = 0) -> View:
 
 
 def overlap(one: View, other: View) -> bool:
-    """Whether two tensors may have an element in common: they do not if one lies behind the other's last element."""
+    """True if two tensors may share an element; False if one begins after the other's last element."""
     if one.storage is not other.storage:
         return one.storage.root is other.storage.root  # one of them is seen as another dtype
     if 0 in one.shape or 0 in other.shape:
@@ -366,7 +366,7 @@ def _axes(shape: Shape, stride: Shape) -> list[Axis] | None:
 
 
 def _indices(shape: Shape, stride: Shape) -> np.ndarray:
-    """Where the elements lie, from the first one on."""
+    """Positions of the elements, relative to the first one."""
     parts = [
         np.arange(n, dtype=np.int64).reshape((-1,) + (1,) * (len(shape) - 1 - i)) * s
         for i, (n, s) in enumerate(zip(shape, stride, strict=True))

@@ -1,4 +1,4 @@
-"""What memory has in it before anything is written: zeros, or what torch's deterministic algorithms call for."""
+"""The content of new memory: zeros, or what torch's deterministic algorithms ask for."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def value_of(dtype: torch.dtype) -> Any:
 
 
 def is_filled() -> bool:
-    """Whether new memory is to be filled: the setting of `torch.utils.deterministic` that goes with that mode."""
+    """True if new memory is to be filled, by the setting of `torch.utils.deterministic` that goes with that mode."""
     return torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]  # the module is one of torch's own classes

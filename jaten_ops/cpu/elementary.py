@@ -109,7 +109,7 @@ tan = _trigonometric(lax.tan, lambda s, c, turns, x: _like_identity(x, _tangent(
 
 
 def _arctangent_coefficients(terms: int) -> list[float]:
-    """Those of atan(x) / x in x^2, for |x| <= 1, from the Chebyshev series of atan."""
+    """Coefficients of atan(x) / x in x^2, for |x| <= 1, from the Chebyshev series of atan."""
     t = math.sqrt(2) - 1
     series = np.zeros(2 * terms)
     for k in range(terms):

@@ -94,7 +94,7 @@ def _refuse_second_derivatives(outputs: Sequence[torch.Tensor]) -> None:
 
 
 def _is_made_up(node: Any) -> bool:
-    """Whether a node is that of the empty tensor to which AOTAutograd ties a graph that has no other."""
+    """True for the node of the empty tensor to which AOTAutograd ties a graph that has no other."""
     variable = getattr(node, "variable", None)
     return variable is not None and variable.numel() == 0
 

@@ -51,7 +51,7 @@ class _Chosen:
 
 
 class JaxModule(types.ModuleType):
-    """What `torch.jax` and `torch.get_device_module("jax")` answer. A module, by whose name Dynamo finds it again."""
+    """The module `torch.jax`, also `torch.get_device_module("jax")`. Dynamo finds it again by its name."""
 
     _initialized = True  # by which torch.utils.checkpoint asks whether there is a state to be kept
     Tensor: type[torch.Tensor]  # what tensors of the device are; given by the module that has it
@@ -104,11 +104,11 @@ class JaxModule(types.ModuleType):
         return types.SimpleNamespace(name=self.get_device_name(device), total_memory=self.mem_get_info(device)[1])
 
     def memory_summary(self, device: _Device = None, abbreviated: bool = False) -> str:
-        """What `memory_stats` tells, a line for each."""
+        """The entries of `memory_stats`, a line each."""
         return "\n".join(f"{name}: {value}" for name, value in sorted(self.memory_stats(device).items()))
 
     def memory_stats(self, device: _Device = None) -> dict[str, int]:
-        """What JAX's allocator tells, as "bytes_in_use"; where it tells nothing, as on a CPU, the arrays' bytes."""
+        """Statistics of JAX's allocator, as "bytes_in_use"; without any, as on a CPU, the total size of all arrays."""
         if not streams.has_started():
             return {"bytes_in_use": 0}
         chosen = jax.devices()[index_of(device)]
@@ -212,7 +212,7 @@ for _name in ("is_available", "is_initialized", "device_count", "current_device"
     setattr(vars(JaxModule)[_name], "_dynamo_marked_constant", True)  # noqa: B010  # mypy knows no such attribute
 
 in_bad_fork = False
-"""Whether this process was forked from one in which JAX was running, and cannot use the device."""
+"""True in a process forked from one in which JAX was running; it cannot use the device."""
 
 
 def claim() -> bool:
@@ -252,7 +252,7 @@ def _keep_accelerator(before: torch.device | None) -> None:
 
 
 CLAIMED = claim()
-"""Whether the device `jax` is ours in this process."""
+"""True if this library has the device `jax` in this process."""
 
 
 _only: torch.device | bool | None = None  # JAX's only device; False if it has several, None before they are known

@@ -11,7 +11,7 @@ from jax._src import xla_bridge  # private: nothing public tells whether JAX has
 
 
 def has_started() -> bool:
-    """Whether JAX has looked for devices, which a program without tensors on them is not to have it do."""
+    """True if JAX has looked for devices. A program without tensors on the device must not cause that."""
     return xla_bridge.backends_are_initialized()
 
 
@@ -88,7 +88,7 @@ class Stream:
         pass
 
     def query(self) -> bool:
-        """Whether everything has been computed."""
+        """True if everything has been computed."""
         return not has_started() or all(array.is_ready() for array in jax.live_arrays())
 
     def synchronize(self) -> None:

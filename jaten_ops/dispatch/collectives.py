@@ -25,7 +25,7 @@ _RECEIVES = ("recv_", "recv_any_source_")
 
 
 def handler_of(func: Any) -> Handler:
-    """What runs an operator of the namespace `c10d` on tensors of the device, or of it and of the CPU."""
+    """A function that runs an operator of the namespace `c10d` on tensors of the device, or of it and of the CPU."""
     name = func._schema.name.removeprefix("c10d::")
     given = [
         i
@@ -93,7 +93,7 @@ def _later(work: Any, received: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
 
 
 def _with_device(init: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """Of a group for which no backend is named: what serves the CPU serves the device, as for one that names gloo."""
+    """Lets a group without a named backend use the CPU's backend for the device, as one that names gloo does."""
 
     @functools.wraps(init)
     def call(self: Any, backend: Any) -> None:

@@ -32,7 +32,7 @@ def _attention(query: Any, key: Any, value: Any, bias: Any, causal: bool, scale:
 
 
 def _suits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, **settings: Any) -> bool:
-    """Whether ATen would take its fused kernel on the CPU. Its composition takes, or refuses, all else.
+    """True if ATen would take its fused kernel on the CPU; its composition takes, or refuses, everything else.
 
     So it does where its parts are differentiated or batched by a transform, or in forward mode.
     """
@@ -51,7 +51,7 @@ def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False
 ) -> Tensor:  # fmt: skip
-    """What runs `aten::scaled_dot_product_attention` on the device."""
+    """Implementation of `aten::scaled_dot_product_attention` on the device."""
     if not _suits(query, key, value, attn_mask, dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa):
         composition: Any = _aten.scaled_dot_product_attention.default
         return composition._op_dk(

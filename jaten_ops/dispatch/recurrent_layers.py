@@ -30,7 +30,7 @@ op(
 def _suits(
     cell: str, input: Tensor, states: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, directions: int
 ) -> bool:
-    """Whether the operator takes an input (T, B, I) and the rest; ATen's composition takes, or refuses, all.
+    """True if the operator takes an input (T, B, I) and the rest; ATen's composition takes, or refuses, the others.
 
     Not so under autocast, which casts the parts; while a program is captured; and with a projection.
     """
@@ -69,7 +69,7 @@ def _layers(
 
 
 def implementation(cell: str) -> Callable[..., Any]:
-    """What runs `aten::{cell}.input` on the device."""
+    """The implementation of `aten::{cell}.input` on the device."""
     composition: Any = getattr(torch.ops.aten, cell).input
     key = torch._C.DispatchKey.CompositeImplicitAutograd
 

@@ -20,7 +20,7 @@ from jax import lax
 
 @dataclass
 class Conditions:
-    """What the kernels traced in a `collect` block require: 0-d bool arrays and the exceptions they stand for."""
+    """The conditions that the kernels traced in a `collect` block require: 0-d bool arrays, each with its exception."""
 
     values: list[jax.Array] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
@@ -92,5 +92,5 @@ class Guarded:
 
 
 def first_broken(one: jax.Array, two: jax.Array) -> jax.Array:
-    """Of the numbers of two calls of a guarded function the first that is one of a broken condition."""
+    """The number of the first broken condition of two calls of a guarded function."""
     return jnp.where(one >= 0, one, two)

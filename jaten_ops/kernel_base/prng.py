@@ -76,4 +76,4 @@ IMPL: Any = define_prng_impl(
     key_shape=(2,), seed=_jax.seed, split=_jax.split, random_bits=_random_bits, fold_in=_fold_in,
     name="jaten_threefry2x32", tag="jaten",
 )  # fmt: skip
-"""What `jax.random.key(seed, impl=...)` takes."""
+"""The PRNG implementation, as `jax.random.key(seed, impl=...)` takes it."""

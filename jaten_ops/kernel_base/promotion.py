@@ -41,7 +41,7 @@ def get_default_float() -> np.dtype:
 
 
 def is_float(dtype: Any) -> bool:
-    """Whether a dtype is a real floating one, bfloat16 and float8 included."""
+    """True if a dtype is a real floating one, bfloat16 and float8 included."""
     return jnp.issubdtype(dtype, jnp.floating)
 
 
@@ -54,7 +54,7 @@ def is_inexact(dtype: Any) -> bool:
 
 
 def is_integral(dtype: Any) -> bool:
-    """Whether a dtype is bool or an integer: what ATen calls integral, including bool."""
+    """True if a dtype is bool or an integer: ATen's "integral, including bool"."""
     return not is_inexact(dtype)
 
 
@@ -69,7 +69,7 @@ def to_real(dtype: Any) -> np.dtype:
 
 
 def is_scalar(x: Any) -> bool:
-    """Whether `x` is a Python number, or an array or tracer of one, rather than a tensor."""
+    """True if `x` is a Python number, or an array or tracer of one, rather than a tensor."""
     return isinstance(x, bool | int | float | complex) or (isinstance(x, jax.Array) and x.weak_type)
 
 

@@ -17,7 +17,7 @@ from ..kernel_base.promotion import cast
 #     SymInt? storage_offset=None) -> Tensor
 @kernel("as_strided", "as_strided_copy")
 def as_strided(self, size, stride, storage_offset=None):
-    """Of a row-major tensor: its memory is its elements in order."""
+    """The elements of a row-major tensor at sizes and strides: its memory holds its elements in order."""
     if 0 in size:
         return lax.full(size, 0, self.dtype)
     _check_reach(self, size, stride, storage_offset or 0)
@@ -42,7 +42,7 @@ def _check_reach(x: jax.Array, size: Sequence[int], stride: Sequence[int], offse
 
 
 def _nested(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether each dimension lies within one step of the one before, so that no element is read twice."""
+    """True if each dimension lies within one step of the one before, so that no element is read twice."""
     spans = [sum((n - 1) * st for n, st in zip(sizes[i:], strides[i:], strict=True)) for i in range(1, len(sizes))]
     return all(span < stride for span, stride in zip(spans, strides, strict=False))
 

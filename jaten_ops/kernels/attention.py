@@ -123,7 +123,7 @@ def scale_of(query: jax.Array, scale: Any) -> Any:
 
 
 def dropout_factors(query: jax.Array, key: jax.Array, dropout_p: float, rng: jax.Array) -> Any:
-    """What dropout multiplies the weights with: 0 or 1 / (1 - p)."""
+    """Factors by which dropout multiplies the weights: 0 or 1 / (1 - p)."""
     if dropout_p == 0:
         return None
     kept = jax.random.bernoulli(rng, 1 - dropout_p, (*query.shape[:3], key.shape[2]))

@@ -177,7 +177,7 @@ def _clenshaw(coefficients: Sequence[float], x: jax.Array) -> jax.Array:
 
 
 def _split(x: jax.Array, at: float, inside: float) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Whether x is at most `at`, and x for the formulas below and above, replaced where the other one holds."""
+    """`x <= at`, and x for the formulas below and above, replaced where the other one holds."""
     low = x <= at
     return low, jnp.where(low, x, jnp.full_like(x, inside)), jnp.where(low, jnp.full_like(x, 2 * at), x)
 

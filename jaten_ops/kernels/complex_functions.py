@@ -93,7 +93,7 @@ def _multiply(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _by_larger_part(y: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Whether the real part is the larger one, the smaller by the larger, and |y|^2 by the larger."""
+    """`|real| >= |imag|`, the smaller part divided by the larger one, and |y|^2 divided by the larger one."""
     c, d = _parts(y)
     by_real = lax.abs(c) >= lax.abs(d)
     large, small = jnp.where(by_real, c, d), jnp.where(by_real, d, c)
@@ -129,7 +129,7 @@ reciprocal = with_partials(_reciprocal, lambda r, x: -(r * r))
 
 
 def _cosine_and_sine(b: jax.Array, at_infinity: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Of an angle; where it is infinite or NaN, and the other part of the argument infinite, 1 and NaN."""
+    """Cosine and sine of an angle; 1 and NaN if it is infinite or NaN while the argument's other part is infinite."""
     lost = at_infinity & ~lax.is_finite(b)
     return jnp.where(lost, jnp.ones_like(b), elementary.cos(b)), elementary.sin(b)
 
@@ -239,7 +239,7 @@ _FAR = 20.0  # beyond, cosh and sinh differ by less than a rounding
 
 
 def _cosh_and_sinh(a: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Of the absolute value of a real number, at most _FAR."""
+    """cosh and sinh of the absolute value of a real number, clipped to _FAR."""
     rise = lax.expm1(lax.min(lax.abs(a), jnp.full_like(a, _FAR)))
     inverse = 1 / (1 + rise)
     return 1 + 0.5 * rise * rise * inverse, 0.5 * (rise + rise * inverse)

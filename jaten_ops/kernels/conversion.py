@@ -56,7 +56,7 @@ def scalar(value: Any, dtype: np.dtype) -> jax.Array:
 
 
 def _holds(value: Any, dtype: np.dtype, xp: Any) -> Any:
-    """Whether a dtype can hold a number. Source: c10::overflows in c10/util/overflow_utils.h."""
+    """True if a dtype can hold a number. Source: c10::overflows in c10/util/overflow_utils.h."""
     if is_complex(dtype) or dtype.kind == "b" or value.dtype.kind == "b":
         return True
     real = True
@@ -82,7 +82,7 @@ def to_copy(self, *, dtype=None):
 # aten::dequantize.self(Tensor self) -> Tensor
 @kernel("dequantize.self")
 def dequantize(self):
-    """Of a tensor without quantizer, as all are here: as float32."""
+    """A float32 copy: no tensor has a quantizer here."""
     return to_copy(self, dtype=np.dtype("float32"))
 
 

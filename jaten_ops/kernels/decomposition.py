@@ -51,7 +51,7 @@ def _cholesky_jvp(upper, primals, tangents):
 
 
 def _stepwise_cholesky(a: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Of one matrix, as far as it goes: L, and the order of the first leading minor that is not positive, or 0."""
+    """Cholesky factor L of one matrix, as far as it goes, and the order of the first leading minor <= 0, or 0."""
     n = a.shape[-1]
     at = lax.iota(np.int32, n)
 

@@ -50,7 +50,7 @@ def _with_gradient_factor_jvp(primals, tangents):
 
 
 def _frequency(indices: jax.Array, size: int, dtype: Any) -> jax.Array:
-    """How often the index at each place occurs."""
+    """For each index, the number of times that it occurs."""
     return _add_rows(size, indices, jnp.ones(indices.shape, dtype))[indices]
 
 

@@ -167,7 +167,7 @@ def _gradients(grad, x, scale, zero_point, quant_min, quant_max, grad_factor):
 
 
 def _as_floats(*tensors: jax.Array) -> tuple[jax.Array, ...]:
-    """Of bfloat16 or float32, as float32."""
+    """Tensors of bfloat16 or float32, as float32."""
     if tensors[0].dtype.name == "bfloat16":
         return tuple(cast(t, _F32) for t in tensors)
     _check(all(t.dtype == _F32 for t in tensors), f"Expected float32, but got {[str(t.dtype) for t in tensors]}")

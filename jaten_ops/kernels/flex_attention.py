@@ -23,7 +23,7 @@ from ..kernel_base.checks import NONE, Guarded, first_broken
 from ..kernel_base.promotion import cast
 
 MOST_SCORES = 2**25
-"""How many scores there are at a time, unless those of one query are more."""
+"""The largest number of scores computed at a time, unless one query has more."""
 
 _LN2 = math.log(2)
 _QK, _PV = "bhgme,bhne->bhgmn", "bhgmn,bhne->bhgme"

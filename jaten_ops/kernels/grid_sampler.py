@@ -65,7 +65,7 @@ def _into(x: jax.Array, size: int, settings: _Settings) -> jax.Array:
 
 
 def _places(sizes: Sequence[int], positions: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Which whole positions (N, P), one array for each dimension, are in an image, and the pixels' numbers or 0."""
+    """A mask of the integer positions (N, P), one array a dimension, inside an image, and the pixels' numbers, or 0."""
     valid = jnp.ones(positions[0].shape, bool)
     at = jnp.zeros(positions[0].shape, jnp.int32)
     for p, size in zip(positions, sizes, strict=True):

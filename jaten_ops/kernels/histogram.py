@@ -21,7 +21,7 @@ from .sorting import binary_search
 
 
 def _counted(bins: Sequence[jax.Array], inside: jax.Array, weight: jax.Array | None, shape: tuple[int, ...], dtype):
-    """How many elements, or what weight, is in each bin.
+    """The number of elements, or the sum of their weights, in each bin.
 
     Args:
         bins: for each dimension the bin of each element, (n,).
@@ -104,7 +104,7 @@ def _require_bins(n: int) -> None:
 # aten::histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor
 @kernel("histc")
 def histc(self, bins=100, min=0, max=0):
-    """Of integers, too, in their own dtype: ATen has that on CUDA."""
+    """A histogram; that of integers has their dtype, as ATen has it on CUDA."""
     if is_complex(self.dtype) or self.dtype == bool:
         raise NotImplementedError(f"histc is not implemented for {self.dtype}")
     _require_bins(bins)

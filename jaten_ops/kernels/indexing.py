@@ -22,7 +22,7 @@ IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 
 def is_mask(index: jax.Array | None) -> bool:
-    """Whether an index is a mask: bool, or uint8 as in old programs."""
+    """True if an index is a mask: bool, or uint8 as in old programs."""
     return index is not None and index.dtype in (np.bool_, np.uint8)
 
 
@@ -53,7 +53,7 @@ def where(mask: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 class Places:
-    """Where advanced indices read or write: the indices broadcast together, and how the result's dimensions lie.
+    """The elements that advanced indices select: the indices broadcast together, and the layout of the result.
 
     Args:
         shape: of the indexed tensor.

@@ -45,7 +45,7 @@ def _solve_jvp(primals, tangents):
 
 
 def _is_vector(a: jax.Array, b: jax.Array) -> bool:
-    """Whether b is a batch of vectors rather than matrices, by ATen's rule."""
+    """True if b is a batch of vectors rather than matrices, by ATen's rule."""
     return b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
 
 

@@ -1,4 +1,4 @@
-"""What the kernels of linear algebra share: products, adjoints, triangles, permutations, errors."""
+"""Products, adjoints, triangles, permutations and errors for the kernels of linear algebra."""
 
 from __future__ import annotations
 

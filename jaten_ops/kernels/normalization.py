@@ -162,7 +162,7 @@ def native_batch_norm_no_training(input, weight, bias, running_mean, running_var
 
 
 def _reserve() -> jax.Array:
-    """What cuDNN would keep for its backward: nothing."""
+    """The reserved space that cuDNN would keep for the backward pass: empty."""
     return jnp.zeros((0,), jnp.uint8)
 
 
@@ -301,7 +301,7 @@ def native_layer_norm(input, normalized_shape, weight, bias, eps):
 
 
 def _row_weights(scale: jax.Array | None, x: jax.Array, rows: Dims) -> tuple[jax.Array, np.ndarray]:
-    """What each element of a row is multiplied with, in the dimensions of x, and how many a row has."""
+    """Weights of the elements of a row, with the dimensions of x, and the number of elements in a row."""
     weights = jnp.ones(x.shape[len(rows) :], x.dtype) if scale is None else scale
     return lax.expand_dims(weights, rows), np.asarray(weights.size, x.dtype)
 
@@ -345,7 +345,7 @@ def fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, out
 
 
 def _of_channels(x: jax.Array, like: jax.Array) -> jax.Array:
-    """What groups (N, G) or channels (C,) have, for each element of (N, C, *): a value for each channel.
+    """Values of groups (N, G) or channels (C,), repeated so that each channel of (N, C, *) has its own.
 
     XLA's loops run over the shape of the input then, where groups would make them compute an index for each element.
     """

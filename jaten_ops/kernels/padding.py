@@ -20,13 +20,13 @@ def constant_pad_nd(self, pad, value=0):
 
 
 def _sides(pad: Sequence[int], ndim: int) -> list[tuple[int, int]]:
-    """What to add before and after each dimension: `pad` starts with the last one."""
+    """Amounts to pad before and after each dimension; `pad` starts with the last one."""
     pairs = list(zip(pad[::2], pad[1::2], strict=True))[::-1]
     return [(0, 0)] * (ndim - len(pairs)) + pairs
 
 
 def _reflected(x: jax.Array, before: int, after: int, dim: int) -> tuple[jax.Array | None, jax.Array | None]:
-    """What reflection adds on both sides: the elements beside the edge, backwards, not the edge itself."""
+    """The two parts that reflection adds: the elements next to the edge, reversed, without the edge itself."""
     size = x.shape[dim]
     left = lax.rev(lax.slice_in_dim(x, 1, before + 1, 1, dim), [dim]) if before > 0 else None
     right = lax.rev(lax.slice_in_dim(x, size - 1 - after, size - 1, 1, dim), [dim]) if after > 0 else None
@@ -34,7 +34,7 @@ def _reflected(x: jax.Array, before: int, after: int, dim: int) -> tuple[jax.Arr
 
 
 def _replicated(x: jax.Array, before: int, after: int, dim: int) -> tuple[jax.Array | None, jax.Array | None]:
-    """What replication adds on both sides: the edges."""
+    """The two parts that replication adds: copies of the edges."""
 
     def edge(at: int, count: int) -> jax.Array | None:
         shape = (*x.shape[:dim], count, *x.shape[dim + 1 :])

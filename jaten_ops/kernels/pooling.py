@@ -44,7 +44,7 @@ def _index_type(plane: Ints) -> np.dtype:
 
 
 def _positions(plane: Ints, shape: Ints, low: Ints) -> jax.Array:
-    """Where the elements of a plane of a shape that begins `low` before another one are in that, row by row."""
+    """Flat positions in a plane of the elements of a box of `shape` that begins at `-low`, row by row."""
     dtype = _index_type(shape)
     steps = [dtype.type(prod(plane[i + 1 :])) for i in range(len(plane))]
     terms = [lax.broadcasted_iota(dtype, shape, i) * step for i, step in enumerate(steps)]
@@ -102,7 +102,7 @@ _MOST_OWNERS = 16
 
 
 def _from_windows(like: jax.Array, values: jax.Array, indices: jax.Array, owners: Sequence[np.ndarray]) -> jax.Array:
-    """What windows give to the positions that their indices name, which are among those that they cover.
+    """Sums at each position of the values of the windows whose indices name it, out of those that cover it.
 
     Each position asks its owners, as ATen does it on CUDA; no element is found by its index.
     """
@@ -181,7 +181,7 @@ def max_pool2d_backward(grad_output, self, kernel_size, stride=(), padding=(0,),
 
 
 def _fractional_starts(sample: jax.Array, size: int, outputs: int, kernel_size: int) -> jax.Array:
-    """Where windows begin along an axis, (N, C, outputs) from samples (N, C); `generate_intervals` of ATen."""
+    """Start of each window along an axis, (N, C, outputs), from samples (N, C); `generate_intervals` in ATen."""
     last = jnp.full((*sample.shape, 1), size - kernel_size, jnp.int32)
     if outputs <= 1:
         return last[..., :outputs]

@@ -68,7 +68,7 @@ def sparse_dim(self):
 
 
 def _contains(elements: jax.Array, tests: jax.Array) -> jax.Array:
-    """Whether each element is among `tests`, (n,); NaN is not."""
+    """For each element, whether it is among `tests`, (n,); NaN is not."""
     if tests.shape[0] < _SEARCH_FROM:
         return jnp.any(elements[..., None] == tests, -1)
     tests = jnp.sort(tests)

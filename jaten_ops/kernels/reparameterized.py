@@ -54,7 +54,7 @@ def _gamma_near_zero(alpha: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _gamma_near_mean(alpha: jax.Array, x: jax.Array) -> jax.Array:
-    """What stands in for the saddle point expansion at its singularity, alpha."""
+    """The expansion that replaces the saddle point expansion near its singularity, alpha."""
     first = 1 + 24 * alpha * (1 + 12 * alpha)
     second = 1440 * alpha**2 + 6 * x * (53 - 120 * x) - 65 * x * x / alpha + alpha * (107 + 3600 * x)
     return first * second / (1244160 * alpha**4)
@@ -166,7 +166,7 @@ def _near_zero_by_beta(x: jax.Array, alpha: jax.Array, beta: jax.Array) -> jax.A
 
 
 def _near_mean(x: jax.Array, alpha: jax.Array, beta: jax.Array) -> jax.Array:
-    """What stands in for the saddle point expansion at its singularity, the mean."""
+    """The expansion that replaces the saddle point expansion near its singularity, the mean."""
     total = alpha + beta
     inner = (453 + 1620 * beta * (1 - x) - 455 * x) * beta + alpha * (8 * (1 - x) * (135 * beta - 11))
     inner = 3 * (59 + 180 * beta - 90 * x) * beta**2 + alpha * inner

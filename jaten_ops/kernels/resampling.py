@@ -41,7 +41,7 @@ def _scale(dtype: np.dtype, size: int, outputs: int, align_corners: bool, scale:
 
 
 def _source(dtype: np.dtype, size: int, outputs: int, align_corners: bool, scale: float | None) -> np.ndarray:
-    """Where the center of each output lies in the input; may be outside."""
+    """Coordinates of each output's center in the input; they may lie outside."""
     ratio = np.float64(_scale(dtype, size, outputs, align_corners, scale))
     out = np.arange(outputs)
     # rounded once, as the fused multiply-add that ATen's code compiles to

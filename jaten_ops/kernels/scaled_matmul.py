@@ -58,7 +58,7 @@ def _spread(scale: jax.Array, rows: int, depth: int, high: int, wide: int) -> ja
 
 
 def _factors(scale: jax.Array, recipe: int, swizzle: int, rows: int, depth: int, name: str) -> jax.Array:
-    """What the elements (rows, depth) of an operand are multiplied with."""
+    """Scale factors for the elements (rows, depth) of an operand."""
     scale_of_blocks = {_BLOCK_16: 16, _BLOCK_32: 32}
     if recipe in scale_of_blocks:
         wide = scale_of_blocks[recipe]

@@ -154,7 +154,7 @@ def _spread(values: jax.Array, shape: Sequence[int]) -> jax.Array:
 
 
 def _count(indices: Sequence[jax.Array | None], values: jax.Array) -> int:
-    """How many true elements masks among other indices have, as far as shapes tell."""
+    """The number of true elements of the masks among indices, as far as shapes tell."""
     others = [i.shape for i in indices if i is not None and not is_mask(i)]
     length = np.broadcast_shapes(*others, (1,))[-1]
     if length > 1:
@@ -331,7 +331,7 @@ def _index_write(
 
 
 def _same_shape(self: jax.Array, source: jax.Array, dim: int) -> None:
-    """What index_add and index_reduce ask for, although index_copy does not."""
+    """Raises ATen's error unless the shapes agree but for `dim`; index_copy does not ask for that."""
     dim = wrap_dim(dim, self.ndim)
     if self.ndim != source.ndim or any(
         m != n for d, (m, n) in enumerate(zip(self.shape, source.shape, strict=True)) if d != dim

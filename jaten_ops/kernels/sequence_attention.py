@@ -73,7 +73,7 @@ def _distance(query: Rows, key: Rows, from_right: bool) -> jax.Array:
 
 
 def _visible(query: Rows, key: Rows, distance: jax.Array, left: int | None, right: int | None) -> Any:
-    """Which keys a query attends to, those at most `left` before it and `right` after it; None if to all."""
+    """Mask of the keys at most `left` before a query and `right` after it; None if it attends to all."""
     conditions = []
     if left is not None:
         conditions.append(distance <= left)

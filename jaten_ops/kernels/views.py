@@ -200,7 +200,7 @@ def _from_matrices(x: jax.Array, dim1: int, dim2: int) -> jax.Array:
 
 
 def _diagonal_extent(rows: int, columns: int, offset: int) -> tuple[int, int]:
-    """Where a diagonal starts in a flattened matrix, and how many elements it has."""
+    """Start of a diagonal in a flattened matrix, and its length."""
     if offset >= 0:
         return offset, max(min(rows, columns - offset), 0)
     return -offset * columns, max(min(rows + offset, columns), 0)
@@ -294,7 +294,7 @@ def unfold_backward(grad_in, input_sizes, dim, size, step):
 
 
 def _fitting(src: jax.Array, shape: Sequence[int], dtype: np.dtype) -> jax.Array:
-    """What replaces a slice of this shape."""
+    """`src` in the dtype of the tensor into which it is written; raises unless it has the shape of the slice."""
     if src.shape != tuple(shape):
         raise RuntimeError(
             "expected src to have a size equal to the slice of self."

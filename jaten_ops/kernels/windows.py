@@ -59,7 +59,7 @@ def is_valid(windows: np.ndarray, size: int) -> np.ndarray:
 
 
 def _is_even(positions: np.ndarray) -> bool:
-    """Whether positions are evenly spaced and rise."""
+    """True if positions are evenly spaced and increasing."""
     steps = np.diff(positions)
     return positions.size > 0 and bool(np.all(steps == steps[:1])) and bool(np.all(steps > 0))
 

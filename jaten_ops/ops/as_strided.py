@@ -1,4 +1,4 @@
-"""Where tensors lie in memory: operators that read beyond their operand, or keep the order in which it lies."""
+"""Operators that depend on memory layout: those that read beyond their operand or keep its order in memory."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def _behind(tensor: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _replacement(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
-    """What runs on the tensors behind in place of an ATen operator; None for a composite."""
+    """The function to run in place of an ATen operator, on the wrapped tensors; None for a composite."""
     overload = func.name().partition("::")[2]
     spec = registry.SPECS.get(overload)
     if func.namespace != "aten" or (spec is not None and spec.kind == "view"):
@@ -127,7 +127,7 @@ def _without_vmap() -> Any:
 
 
 def _check_one_hot(self: torch.Tensor, num_classes: int = -1) -> None:
-    """What ATen's one_hot asks of the values of a plain tensor, and not of one of a subclass."""
+    """Raises the errors of ATen's one_hot about values, which it raises for plain tensors but not for subclasses."""
     if self.dtype != torch.int64:
         return  # one_hot itself refuses it
     if not self.numel():
@@ -141,7 +141,7 @@ def _check_one_hot(self: torch.Tensor, num_classes: int = -1) -> None:
 
 
 CHECKS: dict[str, Callable[..., None]] = {"one_hot": _check_one_hot}
-"""What the values of the arguments of some compositions are asked, by overload."""
+"""Checks of the argument values of compositions, by overload."""
 
 
 def make_composite(spec: OpSpec, aten: Callable[..., Any]) -> Callable[..., Any]:

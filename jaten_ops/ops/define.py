@@ -224,7 +224,7 @@ def _register_batching(lib: torch.library.Library, spec: OpSpec, run: Callable[.
 
 
 def _is_constant(spec: OpSpec) -> bool:
-    """Whether ATen takes the results for constants: no tensor's values are in them, or they are cut off on purpose."""
+    """True if ATen takes the results for constants: they depend on no tensor's values, or are detached on purpose."""
     made_like = spec.packet.endswith("_like") or spec.packet.startswith(("new_", "_new_", "detach", "empty"))
     return spec.takes_no_tensors or spec.random or made_like
 

@@ -92,4 +92,4 @@ RUNS: dict[str, Callable[..., Any]] = {
         for (packet, dot, suffix), part_of in ((o.partition("."), p) for o, p in _PARTS.items())
     },
 }
-"""What runs an overload on its kernel's arguments; None for what is left to the kernel."""
+"""Functions that run an overload on its kernel's arguments; they return None for calls left to the kernel."""

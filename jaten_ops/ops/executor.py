@@ -1,4 +1,4 @@
-"""How a kernel becomes a function that runs: arguments in order, `jax.jit`, checks of shapes and of values."""
+"""From a kernel to a function that runs: order of arguments, `jax.jit`, checks of shapes and of values."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ class Executor:
 
     @functools.cached_property
     def _jit_in_place(self) -> dict[Any, Callable[..., Any]]:
-        """Of the kernel for a first argument, a tensor or a list of them, which is donated, so that XLA writes over it.
+        """The kernel jitted with its first argument, a tensor or a list of them, donated, so that XLA may overwrite it.
 
         They raise Unsuitable, before anything is computed, where the results cannot take its place.
         """
@@ -275,7 +275,7 @@ class Executor:
     def expression(
         self, names: Sequence[str], values: Sequence[str], *, in_place: bool = False
     ) -> tuple[str, dict[str, Any]]:
-        """What runs the kernel, 64-bit types being on, as Python's source, and what names in it stand for.
+        """Python source of an expression that runs the kernel with 64-bit types on, and the values of the names in it.
 
         Args:
             names: variables that hold the arguments as they were given.

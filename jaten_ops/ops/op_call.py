@@ -17,7 +17,7 @@ _EXECUTORS: dict[str, Executor] = {}
 
 
 def key_of(spec: OpSpec) -> str:
-    """What an op is called in the registry's tables."""
+    """The key of an op in the registry's tables."""
     return spec.overload if spec.namespace == "jaten" else spec.name
 
 
@@ -26,7 +26,7 @@ def _tuple(value: Any) -> Any:
 
 
 class _Frozen(dict[Any, Any]):
-    """What `freeze` makes of a value, looked up."""
+    """A table of frozen values, filled by `freeze` on first use."""
 
     def __missing__(self, value: Any) -> Any:
         return self.setdefault(value, freeze(value))
@@ -53,7 +53,7 @@ def _takers(spec: OpSpec, unwrap: Callable[[Any], Any]) -> list[Callable[[Any], 
 
 
 Rescue = Callable[[Exception, tuple[Any, ...], dict[str, Any]], Any]
-"""What answers for a call that has raised: it is given the exception and the call's arguments."""
+"""A fallback for a call that has raised: it gets the exception and the call's arguments."""
 
 _CALL = """\
 def _call({parameters}):
@@ -73,7 +73,7 @@ def _call({parameters}):
 
 
 def _names(spec: OpSpec) -> list[str]:
-    """What the text calls the arguments: by number, but for keyword-only ones, which Python binds by their names.
+    """Names of the arguments in the generated source: numbered, but for keyword-only ones, which keep their names.
 
     All other names in it begin with an underscore.
     """

@@ -1,4 +1,4 @@
-"""Where a written tensor may lie in memory: ATen's refusals of outputs that overlap themselves or an input.
+"""ATen's refusals of written tensors that overlap themselves or an input.
 
 jaten computes before it writes, so an overlap does it no harm; what ATen refuses is an error all the same. ATen's rule
 is not written in schemas: an elementwise kernel refuses inputs that lie partly in the output, a few others any that
@@ -88,17 +88,17 @@ def _tensors(bound: dict[str, Any], names: Sequence[str]) -> Iterator[torch.Tens
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """Whether it is an ordinary tensor: a traced one lies nowhere, one of the device `jax` not in torch's memory."""
+    """True for an ordinary tensor; a traced one has no memory, and one of the device `jax` none of torch's."""
     return type(tensor) in _KNOWN and (tensor.is_cpu or tensor.is_cuda)
 
 
 def has_arrays(value: Any) -> bool:
-    """Whether it is a tensor of the device `jax` with values."""
+    """True for a tensor of the device `jax` that has values."""
     return isinstance(value, torch.Tensor) and attributes.place_of(value) is not None
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, int]:
-    """Where a tensor lies: what stands for its storage, and its first byte."""
+    """A tensor's place in memory: an identifier of its storage, and its first byte."""
     view = attributes.view_of(tensor)
     if view is not None:
         return id(view.storage.root), view.offset * tensor.itemsize
@@ -168,7 +168,7 @@ def _each(bound: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def make_check(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> Callable[[dict[str, Any]], None] | None:
-    """What raises RuntimeError where the outputs of a call, by its arguments' names, lie as ATen refuses.
+    """A check that raises RuntimeError if a call's outputs, by argument name, overlap as ATen refuses; None if never.
 
     Args:
         spec: an in-place or out= overload.

@@ -16,7 +16,7 @@ from ..schema import OpSpec
 
 
 def settled(spec: OpSpec, results: Any, source: str = "") -> Any:
-    """What a kernel has returned, without weak types.
+    """A kernel's results without weak types.
 
     Raises:
         KernelResultError: it is not what the schema says: one array, a list of them, or a tuple of as many as there
@@ -38,7 +38,7 @@ def settled(spec: OpSpec, results: Any, source: str = "") -> Any:
 
 
 def _is_of_arrays(results: Sequence[Any]) -> bool:
-    """Whether these are arrays, lists of them, or absent."""
+    """True if these are arrays, lists of arrays, or absent."""
     return all(
         r is None or isinstance(r, jax.Array | np.ndarray | np.generic) or (isinstance(r, tuple | list) and _is_flat(r))
         for r in results

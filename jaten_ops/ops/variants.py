@@ -65,7 +65,7 @@ def _check_cast(target: torch.Tensor, result: torch.Tensor) -> None:
 
 
 def _scalar_type(tensor: torch.Tensor) -> str:
-    """What ATen calls a tensor's dtype in its errors, as "Float"."""
+    """ATen's name of a tensor's dtype in its errors, such as "Float"."""
     return torch.empty(0, dtype=tensor.dtype, device="cpu").type().rpartition(".")[-1].removesuffix("Tensor")
 
 

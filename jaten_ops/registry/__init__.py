@@ -35,10 +35,10 @@ SPECS: dict[str, OpSpec] = dict(FUNCTIONAL)
 """Every op that may have a kernel: ATen's functional overloads, and those of others under their qualified names."""
 
 OWN: set[str] = set()
-"""Those that `jaten_ops.op` has made."""
+"""Operators that `jaten_ops.op` has made."""
 
 FOREIGN: set[str] = set()
-"""Those of other libraries, which keep their own gradients."""
+"""Operators of other libraries, which keep their own gradients."""
 
 KERNELS: dict[str, Entry] = {}
 FAKES: dict[str, Entry] = {}

@@ -16,19 +16,19 @@ _OWN = ("aten", "jaten")
 
 
 def name_of(op: torch._ops.OpOverload) -> str:
-    """What an operator is called in the registry's tables: an overload of ATen, another's with its namespace."""
+    """The key of an operator in the registry's tables: an overload of ATen, or a qualified name."""
     namespace, _, overload = op.name().partition("::")
     return overload if namespace in _OWN else f"{namespace}::{overload}"
 
 
 def is_foreign(name: str) -> bool:
-    """Whether a name, or a schema with its namespace, is of another library than ATen and jaten."""
+    """True if a name, or a schema with its namespace, is of another library than ATen and jaten."""
     namespace, separator, _ = name.partition("(")[0].partition("::")
     return bool(separator) and namespace not in _OWN
 
 
 def spec_of(text: str) -> OpSpec | None:
-    """What is known of the operator of another library, by its name or its schema; None if torch knows none.
+    """The `OpSpec` of an operator of another library, by its name or its schema; None if torch does not know it.
 
     Args:
         text: "lib::f" or "lib::f.overload" of an operator that is defined, or the schema of one that may come to be,

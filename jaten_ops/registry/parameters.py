@@ -18,7 +18,7 @@ def arguments_of_kernel(spec: OpSpec) -> list[Argument]:
 
 
 def _parameter(argument: Argument, spec: OpSpec) -> str:
-    """What a kernel calls an argument: a Python keyword, and the name of the PRNG key, have a trailing underscore."""
+    """The parameter's name in a kernel: a Python keyword, or the PRNG key's name, gets a trailing underscore."""
     taken = keyword.iskeyword(argument.name) or (spec.random and argument.name == "key")
     return f"{argument.name}_" if taken else argument.name
 
@@ -32,7 +32,7 @@ def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def keywords_of(spec: OpSpec, fn: Callable[..., Any]) -> dict[str, str]:
-    """What a kernel calls each keyword-only argument of the schema."""
+    """The kernel's parameter name for each keyword-only argument of the schema."""
     names = {a.name: _parameter(a, spec) for a in arguments_of_kernel(spec) if a.kwarg_only}
     if all(name == own for name, own in names.items()):
         return names

@@ -115,12 +115,12 @@ EXCLUSIONS: dict[str, tuple[str, ...]] = {
 
 
 def matches(overload: str, patterns: Iterable[str]) -> bool:
-    """Whether one of the patterns matches."""
+    """True if one of the patterns matches."""
     return any(fnmatchcase(overload, pattern) for pattern in patterns)
 
 
 def reason_of(overload: str) -> str | None:
-    """Why an overload is excluded; None if it is not."""
+    """The reason for which an overload is excluded; None if it is not."""
     return next((reason for reason, patterns in EXCLUSIONS.items() if matches(overload, patterns)), None)
 
 

@@ -44,12 +44,12 @@ class Argument:
 
     @property
     def is_tensor(self) -> bool:
-        """Whether it holds tensors: Tensor, Tensor?, Tensor[] or Tensor?[]."""
+        """True for Tensor, Tensor?, Tensor[] and Tensor?[]."""
         return self.type.startswith("Tensor")
 
     @property
     def is_of_storage(self) -> bool:
-        """Whether it says where or how a result is stored: a user's may have such a name and be a value."""
+        """True for an argument about where a result is stored; a user's operator may use its name for a value."""
         return STORAGE_ARGUMENTS.get(self.name) == self.type.removesuffix("?")
 
 
@@ -142,22 +142,22 @@ class OpSpec:
 
     @property
     def takes_tensor(self) -> bool:
-        """Whether one of the arguments is a Tensor, neither optional nor a list."""
+        """True if one of the arguments is a Tensor, neither optional nor a list."""
         return "Tensor " in self._parameters
 
     @property
     def takes_device(self) -> bool:
-        """Whether an argument says on which device the result is made."""
+        """True if an argument names the device on which the result is made."""
         return "Device" in self._parameters
 
     @property
     def takes_no_tensors(self) -> bool:
-        """Whether no argument can hold a tensor."""
+        """True if no argument can hold a tensor."""
         return "Tensor" not in self._parameters
 
     @property
     def random(self) -> bool:
-        """Whether the values depend on a random number generator."""
+        """True if the values depend on a random number generator."""
         return "nondeterministic_seeded" in self.tags
 
     @cached_property
@@ -170,7 +170,7 @@ class OpSpec:
         return {i: DRAWS[a.name] for i, a in enumerate(arguments) if a.name in DRAWS}
 
     def draws(self, values: Sequence[Any]) -> bool:
-        """Whether a call with these arguments, in schema order, draws random numbers."""
+        """True if a call with these arguments, in schema order, draws random numbers."""
         return self.random and all(does(values[i]) for i, does in self.draws_by.items())
 
     def to_line(self) -> str:

@@ -1,4 +1,4 @@
-"""What stands on the device `jax` for the parameters and buffers of lazy modules until their shapes are known."""
+"""Uninitialized parameters and buffers of lazy modules on the device `jax`."""
 
 from __future__ import annotations
 

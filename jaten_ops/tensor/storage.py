@@ -1,4 +1,4 @@
-"""What `untyped_storage()` is on the device `jax`, and `torch.load(map_location="jax")`.
+"""`untyped_storage()` on the device `jax`, and `torch.load(map_location="jax")`.
 
 Code that asks whether tensors share memory, as checkpoints and tied weights need it, compares storages: those of
 tensors that share are one object here, with a number of its own for an address. The memory is JAX's, and not to be had
@@ -185,7 +185,7 @@ def typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStora
 
 
 def reduced(view: View, dtype: torch.dtype, requires_grad: bool, state: dict[str, Any], cls: type) -> tuple[Any, ...]:
-    """How a tensor is pickled: by the functions and in the form that torch has for its own tensors.
+    """The pickled form of a tensor, made of the functions that torch uses for its own tensors.
 
     Args:
         view, dtype, requires_grad: of the tensor.

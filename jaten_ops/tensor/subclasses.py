@@ -55,7 +55,7 @@ _ALL: dict[type, Counterparts] = {}
 
 
 class Counterparts:
-    """What classes objects have on the device and elsewhere.
+    """A two-way table between classes on the device and their counterparts elsewhere.
 
     Args:
         base: the class of plain tensors on the device.

@@ -33,7 +33,7 @@ from .subclasses import Counterparts
 Handler = Callable[..., Any]
 _get_data, _set_data = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]  # for mypy it is a tensor
 HANDLERS: dict[Any, Handler] = {}
-"""What runs each operator on tensors of the device; `make_handler` adds to it."""
+"""The function that runs each operator on tensors of the device; `make_handler` adds to it."""
 _COMPILER = ("torch._dynamo", "torch._functorch", "torch._subclasses")  # private to torch; a test fails without them
 _MARK = "_dynamo_weak_dynamic_indices"  # sizes that may become symbols and may become numbers again; private to torch
 _BY_IDENTITY: dict[int, Handler] = {}  # the same, by `id`: the hash of an operator is a function in Python
@@ -75,7 +75,7 @@ class Tensor(torch.Tensor):
 
     @property
     def view_of_arrays(self) -> View:
-        """Where its values are; a tensor met while tracing has none, and raises AttributeError."""
+        """The view of its values; a tensor met while tracing has none, and raises AttributeError."""
         view = attributes.view_of(self)
         if view is None:
             raise AttributeError("view_of_arrays: a tensor without values")
@@ -99,7 +99,7 @@ class Tensor(torch.Tensor):
         return ["_carrier"], None
 
     def _stable_hash_for_caching(self) -> str:
-        """What the keys of torch's caches have of the tensor."""
+        """The tensor's part of the keys of torch's caches."""
         return repr((self.shape, self.stride(), self.storage_offset(), self.dtype, self.device, self.requires_grad))
 
     @staticmethod
@@ -170,7 +170,7 @@ class Tensor(torch.Tensor):
         return carrier.unwrap(self).__dlpack_device__()  # type: ignore[attr-defined]  # jax's stub lacks it
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """What stands for the memory: the same object for all tensors that share it. See `jaten_ops.tensor.storage`."""
+        """The storage: the same object for all tensors that share memory. See `jaten_ops.tensor.storage`."""
         if not is_traced(self):
             return storage_of(self.view_of_arrays)
         found = super().untyped_storage()
@@ -262,7 +262,7 @@ class Tensor(torch.Tensor):
 
 
 RECORDED: dict[Any, Handler] = {}
-"""What runs operators that `torch.jit.trace` does not record: what ATen makes of them, which it does."""
+"""Handlers of operators that `torch.jit.trace` does not record: they run ATen's compositions, which it does."""
 
 _KNOWN = (Tensor, FakeTensor, FunctionalTensor)
 
@@ -271,7 +271,7 @@ CLASSES = Counterparts(Tensor)
 
 
 def make_handler(func: Any) -> Handler:
-    """What runs an operator from its first call on; given by the module that knows the operators."""
+    """The function that runs an operator from its first call on, made by the module that knows the operators."""
     handler = HANDLERS.get(func) or _maker(func)
     _BY_IDENTITY[id(func)] = HANDLERS[func] = handler
     return handler
@@ -354,7 +354,7 @@ def become(tensor: torch.Tensor, view: View, dtype: torch.dtype) -> None:
 
 
 def may_leave(tensor: torch.Tensor, new: torch.Tensor) -> bool:
-    """Whether `tensor.data = new` may move a tensor of the device to another."""
+    """True if `tensor.data = new` may move a tensor of the device to another device."""
     plain = type(new) in (torch.Tensor, torch.nn.Parameter) and new.layout is torch.strided and not is_traced(new)
     return isinstance(tensor, Tensor) and not is_traced(tensor) and tensor.is_leaf and plain
 
@@ -446,25 +446,25 @@ class Traced(Exception):
 
 
 def is_traced(tensor: torch.Tensor) -> bool:
-    """Whether a tensor stands for one while Dynamo or AOTAutograd traces, and holds no values."""
+    """True if a tensor is a placeholder of Dynamo or AOTAutograd, without values."""
     if carrier.is_real(tensor):
         return False
     return isinstance(tensor, FakeTensor | FunctionalTensor) or tensor.device.type == "jax"
 
 
 def has_values(tensor: torch.Tensor) -> bool:
-    """Whether a tensor of the device has values that can be read: neither torch nor JAX traces it."""
+    """True if a tensor of the device has values that can be read: neither torch nor JAX traces it."""
     return not is_traced(tensor) and not isinstance(array_of(tensor), jax.core.Tracer)
 
 
 def is_row_major(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has values, one after the other."""
+    """True if a tensor has values and is contiguous."""
     place = attributes.place_of(tensor)
     return place is not None and (type(place) is not View or place.is_row_major())
 
 
 def shared_view(tensor: torch.Tensor) -> View | None:
-    """Where a tensor's values are, if other tensors may see them too; None, too, for one that has no values."""
+    """The view of a tensor's values if other tensors may share them; otherwise, and without values, None."""
     place = attributes.place_of(tensor)
     return place if type(place) is View else None
 

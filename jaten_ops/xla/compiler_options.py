@@ -1,4 +1,4 @@
-"""What XLA's compiler is told beside a program.
+"""Compiler options for a program.
 
 JAX's own setting has YNNPACK compute convolutions on a CPU, on one thread however many there are. Eigen, whose turn it
 is then, takes the same time on one and half of it on two. Which of the two computes products, `matmul_library` decides.
@@ -54,12 +54,12 @@ def wanted(platform: str) -> Options:
 
 
 def known(platform: str) -> Options:
-    """Those of `wanted` that this version of XLA knows."""
+    """The wanted options that this version of XLA knows."""
     return _known(wanted(platform))
 
 
 class Told(NamedTuple):
-    """What a program is compiled with.
+    """The compiler settings of one program.
 
     Attributes:
         options: as JAX takes them.
@@ -82,7 +82,7 @@ def of_program(platform: str, text: str) -> Told:
 
 
 def described(platform: str) -> str:
-    """What decides, beside a program, which options it is compiled with."""
+    """A description of the options that a platform's programs may get, for keys of caches."""
     return repr((wanted(platform), _unrolls(platform)))
 
 
@@ -100,12 +100,12 @@ def compiling(told: Told) -> Iterator[None]:
 
 
 def keeps_loops() -> bool:
-    """Whether LLVM is to unroll no loop of what this thread compiles."""
+    """True if LLVM is to unroll no loop in the programs that this thread compiles."""
     return _keeps_loops.get()
 
 
 def _are_middle(types: Collection[_Type]) -> bool:
-    """Whether most rows are too short for LLVM to find vectors in their loops, and too long for there to be none."""
+    """True if most rows are too short for LLVM to vectorize their loops, yet long enough for vectors."""
     middle = short = 0
     for shape, _, _ in types:
         sizes = [int(size) for size in shape.split("x")[:-1]]

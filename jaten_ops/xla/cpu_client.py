@@ -30,7 +30,7 @@ def device() -> Any:
 
 
 def is_own(other: Any) -> bool:
-    """Whether a device is the one that `device` has made."""
+    """True if a device is the one that `device` has made."""
     return other.platform == "cpu" and other is not jax.devices("cpu")[0] and other is device()
 
 

@@ -1,4 +1,4 @@
-"""What of the processor decides how a kernel is lowered."""
+"""Properties of the processor that decide how a kernel is lowered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DESCRIPTION = Path("/proc/cpuinfo")
 
 @functools.cache
 def multiplies_fast() -> bool:
-    """Whether products of matrices are faster, beside other loops, than elsewhere: with vectors of 512 bits.
+    """True if matrix products are unusually fast compared with other loops: on processors with 512-bit vectors.
 
     That is so on Intel's processors with AVX-512; XLA's own loops have vectors of 256 bits there as well. Where Linux
     does not tell, it is False.

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LIMIT = 2 << 30
-"""How many bytes the files may have together; those that were not read for longest go first."""
+"""The largest total size of the files, in bytes; those that were not read for longest are removed first."""
 
 _LEAVES = 0.8  # of the limit, when it was passed
 _SHARE = 0.01  # of the limit, that is written without a look at the sum
@@ -43,7 +43,7 @@ def _prepared(name: str) -> Path | None:
 
 
 def _problem(folder: Path) -> str | None:
-    """Who else could write to the folder, or put another one in its place."""
+    """A description of who else could write to the folder or replace it; None if nobody could."""
     if not hasattr(os, "getuid"):  # Windows, where a user's profile is private
         return None
     status = folder.stat()
@@ -61,7 +61,7 @@ def _problem(folder: Path) -> str | None:
 
 
 def folder() -> Path | None:
-    """Where the files are: `JATEN_CACHE_DIR`, or `jaten` in the user's cache folder. None if `JATEN_CACHE` is 0."""
+    """The folder of the files: `JATEN_CACHE_DIR`, or `jaten` in the user's cache folder. None if `JATEN_CACHE` is 0."""
     if os.environ.get("JATEN_CACHE", "1") == "0":
         return None
     others = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -78,7 +78,7 @@ def key_of(*parts: str | bytes) -> str:
 
 
 def read(key: str) -> bytes | None:
-    """What was written under a key. A file that is not what was written is removed."""
+    """The bytes stored under a key; None if there are none. A damaged file is removed."""
     path = _path(key)
     if path is None:
         return None
@@ -130,7 +130,7 @@ def _path(key: str) -> Path | None:
 
 
 def _files(folder: Path) -> Iterator[tuple[float, int, str]]:
-    """When each file was last in use, its size, and where it is."""
+    """The time of last use, the size and the path of each file."""
     with os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):  # another process may remove some

@@ -73,7 +73,7 @@ def load(key: str, in_tree: Any, out_tree: Any) -> jax.stages.Compiled | None:
 
 
 def calls_out(lowered: jax.stages.Lowered) -> bool:
-    """Whether a program calls functions outside XLA, as LAPACK's, which JAX makes ready when it lowers the call."""
+    """True if a program calls functions outside XLA, such as LAPACK's, which JAX prepares when it lowers the call."""
     return "custom_call" in lowered.as_text()
 
 

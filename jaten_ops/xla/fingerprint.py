@@ -1,4 +1,4 @@
-"""What decides, beside a program, what is compiled of it: versions, source files, flags, the processor.
+"""Fingerprints of everything beside a program that decides how it compiles: versions, source files, flags, processor.
 
 Keys of what is kept on disk are made of it. Where it cannot be told surely, nothing is kept.
 """
@@ -72,7 +72,7 @@ def _files(folders: tuple[Path, ...]) -> Iterator[Path]:
 
 
 def of_package() -> str | None:
-    """What decides which JAX function a graph of operators becomes; None if it cannot be told."""
+    """The fingerprint of the package: it decides the JAX function for a graph of operators. None if unknown."""
     tables = (registry.KERNELS, registry.FAKES, registry.GRADIENTS)
     text = _sources()
     if text is None or _has_others(*map(len, tables)):
@@ -82,7 +82,7 @@ def of_package() -> str | None:
 
 @functools.cache
 def _has_others(*_sizes: int) -> bool:
-    """Whether a user's function is the kernel, fake or gradient of an operator of ATen's: its text is in no key."""
+    """True if a kernel, fake or gradient of an ATen operator is a user's function, whose text is in no key."""
     own = tuple(f"{place}{os.sep}" for folder in _folders() for place in (folder, folder.resolve()))
     tables = (registry.KERNELS, registry.FAKES, registry.GRADIENTS)
     own += ("its kernel",)  # a gradient's operator, which is made of a kernel that is looked at, too
@@ -105,7 +105,7 @@ def _threads() -> int | None:
 
 
 def of_device(device: jax.Device) -> str | None:
-    """What decides what JAX and XLA make of a JAX function for a device; None if it cannot be told."""
+    """The fingerprint of a device: it decides how JAX and XLA compile a JAX function for it. None if unknown."""
     if jax.process_count() > 1:
         return None
     settings = {n: getattr(jax.config, n, v) for n, v in jax.config.values.items() if not _ASIDE.match(n)}

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 PREFIX = "jaten_"
-"""What the name of each begins with, by which its programs are told from those of the user."""
+"""Prefix of the names of jaten's own functions, by which their programs are told from those of users."""
 
 _ALL: weakref.WeakSet[Any] = weakref.WeakSet()
 

@@ -54,7 +54,7 @@ def _watched(compile_program: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _most() -> int:
-    """How many executables of kernels may be in memory at once: a quarter of it, and of a process's regions."""
+    """The largest number of kernels' executables in memory: a quarter of it, and of a process's memory regions."""
     regions = Path("/proc/sys/vm/max_map_count")
     if not regions.exists():  # not Linux, and not known
         return sys.maxsize
@@ -122,4 +122,4 @@ def _keep(executable: Any, key: str) -> None:
 
 
 IS_KNOWN = replace("jax._src.compiler:backend_compile_and_load", _watched)
-"""Whether this JAX has the function as it is known here."""
+"""True if this JAX has the function in the form that is expected here."""

@@ -1,4 +1,4 @@
-"""What malloc does with large buffers, which XLA's CPU takes and gives back at every call.
+"""Settings of malloc for the large buffers that XLA's CPU allocates and frees at every call.
 
 glibc maps each anew from 32 MB on, and below that returns what lies free at the heap's end: then the kernel clears and
 maps every page again at the next call, which takes longer than to compute what is written there. So at the first

@@ -1,4 +1,4 @@
-"""Which of XLA's libraries computes a CPU program's matrix products in float32: YNNPACK or Eigen.
+"""The choice of the library that computes a CPU program's float32 matrix products: YNNPACK or Eigen.
 
 XLA has one option for a whole program. Measured on one core of an Intel processor with AVX-512, Eigen takes 10 % less
 time for a product, as long as its second factor is not transposed: it brings that in order first, which takes about as
@@ -80,7 +80,7 @@ def products(text: str) -> Iterator[Product]:
 
 
 def suits_eigen(text: str) -> bool:
-    """Whether a program takes less time by Eigen, by its text in StableHLO."""
+    """True if a program, given as StableHLO, takes less time with Eigen."""
     saved = spent = 0.0
     for product in products(text):
         if product.dtype in _HALF:  # for which YNNPACK has kernels of its own

@@ -196,7 +196,7 @@ def read_tsv(text: str) -> list[Row]:
 
 
 def losses(before: Iterable[Row], after: Iterable[Row]) -> list[str]:
-    """What the first rows have and the second have not."""
+    """The entries that the first rows have and the second lack, a line each."""
     now = {row.overload: row for row in after}
     lost = []
     for old in before:

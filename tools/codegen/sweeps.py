@@ -58,7 +58,7 @@ def counts(items: Iterable[Item]) -> dict[str, int]:
 
 
 def totals(items: Sequence[Item]) -> dict[str, Any]:
-    """How many items have each status: in all, by check, and by check and dtype."""
+    """The number of items in each status: in all, by check, and by check and dtype."""
     by_check = {c: group for c in CHECKS if (group := [i for i in items if i["check"] == c])}
     return {
         "all": counts(items),
