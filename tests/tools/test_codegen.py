@@ -290,7 +290,7 @@ def test_coverage_names_files_that_are_there(fresh: dict[str, coverage.Row]) -> 
     assert [target for target in targets.values() if not (coverage.DOCS / target).is_file()] == []
     assert [file for file in re.findall(r"`(\S+\.py)`", text) if not (ROOT / file).is_file()] == []
     assert fresh["convolution"].kernel == "kernels/convolution.py"
-    assert fresh["bernoulli.p"].tested == "tests/test_randomness.py"
+    assert fresh["bernoulli.p"].tested == "tests/kernels/test_randomness.py"
 
 
 NAMED = {
@@ -311,7 +311,8 @@ def test_overloads_that_a_test_names(source: str) -> None:
 def test_test_of_an_overload() -> None:
     kernel = Path(registry.KERNELS["bernoulli.p"].where.rpartition(":")[0])
     assert tested.test_of("add.Tensor", kernel) == tested.SAMPLES
-    assert tested.test_of("bernoulli.p", kernel.with_name("randomness.py")) == tested.TESTS / "test_randomness.py"
+    named = tested.TESTS / "kernels" / "test_randomness.py"
+    assert tested.test_of("bernoulli.p", kernel.with_name("randomness.py")) == named
     assert tested.test_of("there is none", kernel) is None
 
 
