@@ -36,7 +36,8 @@ _FLAGS = re.compile("XLA_|JAX_|LIBTPU_|TF_|OMP_|MKL_|PJRT_|CUDA_|NVIDIA_|ROCM_|H
 
 @functools.cache
 def _folders() -> tuple[Path, ...]:
-    packages = (__package__, f"{__package__}.meta", f"{__package__}.autograd")
+    package = __name__.partition(".")[0]
+    packages = (package, f"{package}.meta", f"{package}.autograd")
     specs = [importlib.util.find_spec(package) for package in packages]
     return tuple(Path(place) for spec in specs if spec for place in spec.submodule_search_locations or ())
 

@@ -27,7 +27,7 @@ import json, logging, sys
 import jax, torch
 from torch._dynamo.utils import counters
 import jaten_ops
-from jaten_ops import fingerprint
+from jaten_ops.xla import fingerprint
 
 fingerprint._sources = lambda: "as they are"  # somebody may be writing to them
 compiled = []
