@@ -44,7 +44,7 @@ def strides_resized(view: View, size: Sequence[int], like: torch.Tensor | None, 
 
 
 def is_view(func: torch._ops.OpOverload) -> bool:
-    """Whether each call of an ATen operator returns tensors in its operand's memory."""
+    """True if every call of an ATen operator returns tensors in its operand's memory."""
     aliases = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
     aliases = aliases or func is torch.ops.aten._unsafe_view.default  # whose schema does not say so
     # a composite, such as reshape, may do so or not

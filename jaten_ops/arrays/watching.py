@@ -1,7 +1,7 @@
-"""Who watches what a thread does with tensors of the device: the capture of a training step, while it runs.
+"""Observers of the tensors of the device that a thread uses: the capture of a training step, while it runs.
 
-It must know each tensor that is computed with or made. Nothing watches mostly: then a call asks whether `WATCHERS` is
-empty, and no more.
+A capture must see each tensor that is computed with or made. Mostly there is no observer, and a call only checks that
+`WATCHERS` is empty.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 
 class Watcher(Protocol):
-    """What a watcher is told."""
+    """An observer of the operators and tensors of one thread."""
 
     def met(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         """An operator is about to be run; the arguments that it is to have."""
@@ -25,11 +25,11 @@ class Watcher(Protocol):
 
 
 WATCHERS: dict[int, Watcher] = {}
-"""Those that watch now, by the thread that they watch."""
+"""The active observers, by the thread that they observe."""
 
 
 def watcher() -> Watcher | None:
-    """What watches this thread."""
+    """The observer of this thread, if there is one."""
     return WATCHERS.get(get_ident())
 
 

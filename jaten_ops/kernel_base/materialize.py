@@ -1,4 +1,4 @@
-"""What is computed once and stored, where XLA would fuse it into each of its users."""
+"""Values that are computed once and stored, where XLA would fuse their computation into each user."""
 
 from __future__ import annotations
 

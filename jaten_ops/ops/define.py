@@ -212,7 +212,7 @@ def _as_it_lies(spec: OpSpec, flip: Callable[..., Any], overload: str) -> Callab
 
 
 def _register_batching(lib: torch.library.Library, spec: OpSpec, run: Callable[..., Any] | None = None) -> None:
-    """What `torch.vmap` calls: the rule that serves all ops, or a composition, whose parts have theirs."""
+    """Registers the `torch.vmap` rule: the one for all ops, or that of a composition, whose parts have their own."""
     if spec.namespace != "jaten" and "Tensor[]" not in spec.schema and not spec.random:
         return  # torch's own loop will do, and leaves `torch.library.register_vmap` to the user
     rule = run or _lazy(lambda: vmap.make_batched(spec, op_of(spec)))

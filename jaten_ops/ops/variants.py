@@ -103,12 +103,14 @@ def mutated_arguments(spec: OpSpec) -> list[str]:
 
 
 def _make_dtype_check(aten: Callable[..., Any] | None, written: Sequence[str], told: bool) -> Callable[..., None]:
-    """What raises if ATen does not write such results to tensors of such dtypes: some kernels cast, others do not.
+    """A check that raises ATen's error for dtypes of outputs to which its kernel does not write such results.
 
-    If it is `told` the results' dtype by the tensors, as a factory is, they do not differ, and yet it may refuse.
+    Some kernels cast and others do not, so ATen is called once for each combination of dtypes and options, with tensors
+    of its own to write to, and with copies on the CPU of those of the device `jax`.
 
-    ATen is asked, once for each combination of dtypes and options, with tensors of its own to write to, and with copies
-    on the CPU of those of the device `jax`.
+    Args:
+        told: the outputs determine the dtype of the results, as in a factory: it does not differ then, and ATen may
+            refuse it all the same.
     """
     refused: dict[Any, tuple[type[Exception], tuple[Any, ...]] | None] = {}
 
@@ -150,7 +152,7 @@ def _in_memory(value: torch.Tensor | torch.Generator) -> Any:
 
 
 def _kind(value: Any) -> Any:
-    """What of a value decides which of ATen's kernels serves a call."""
+    """The properties of a value by which ATen chooses the kernel for a call."""
     if isinstance(value, torch.Tensor):
         return value.dtype, value.dim(), value.numel() > 0
     return type(value) if isinstance(value, float | complex | torch.Generator) else value

@@ -18,10 +18,10 @@ _LEAVES = frozenset({Tensor, torch.Tensor, torch.nn.Parameter, int, float, bool,
 
 
 class Structure:
-    """How the arguments of a call are nested.
+    """The nesting of a call's arguments.
 
     Args:
-        of: torch's description, which takes long to hash and to compare: mostly that is the same object.
+        of: torch's description, which is slow to hash and to compare; it is mostly the same object.
     """
 
     __slots__ = ("_hash", "of")
@@ -42,7 +42,7 @@ class Structure:
 
 @functools.lru_cache(256)
 def _of_leaves(count: int, names: tuple[str, ...]) -> Structure:
-    """That of arguments which are no collections."""
+    """The nesting of arguments that are not collections."""
     return Structure(tree_flatten(((None,) * count, dict.fromkeys(names)))[1])
 
 
@@ -63,7 +63,7 @@ def moved(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def described(value: Any, reach: Reach) -> Any:
-    """What of an argument is part of the program."""
+    """The properties of an argument that the program depends on."""
     if isinstance(value, torch.Tensor):
         view = shared_view(value) if isinstance(value, Tensor) else None
         lies = None
@@ -78,7 +78,7 @@ def described(value: Any, reach: Reach) -> Any:
 
 
 def shared(given: Sequence[Any]) -> Any:
-    """Which arguments lie in the storage of another one."""
+    """For each tensor, the index of the first argument in the same storage; None if no two share one."""
     if len(given) < 2:
         return None
     views = [shared_view(v) for v in given if isinstance(v, Tensor)]

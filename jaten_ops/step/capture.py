@@ -45,13 +45,13 @@ def _(array: Any) -> Any:
 
 
 class Source(NamedTuple):
-    """Where a call of the program finds an operand.
+    """The place from which a call of the program takes an operand.
 
     Attributes:
         kind: "held" (a tensor of the holders), "given" (an argument), "grad" (the gradient of a leaf), "met" (a tensor
-            that no holder has), "storage" (one that no tensor is left of), "cpu" (a tensor in torch's memory),
-            "constant" (an array), "number" (of a group of parameters), "seed".
-        what: its index, or it itself.
+            of no holder), "storage" (one whose tensors are all gone), "cpu" (a tensor in torch's memory), "constant"
+            (an array), "number" (of a parameter group), "seed".
+        what: an index, or the operand itself.
     """
 
     kind: str
@@ -68,11 +68,11 @@ class Lifted(NamedTuple):
 
 
 class Capture:
-    """What is known of a step while it is traced.
+    """The state of a step's capture.
 
     Args:
-        sources: where storages are found that can be foreseen, by the `id` of the storage.
-        values: those of the numbers.
+        sources: the sources of the storages known beforehand, by `id`.
+        values: the values of the numbers.
     """
 
     def __init__(self, sources: dict[int, Source], values: Sequence[float]) -> None:
@@ -106,7 +106,7 @@ class Capture:
         return traced
 
     def outermost(self, fn: Callable[[], Any]) -> Any:
-        """What a function computes, in the program itself and not in a part that is traced by itself."""
+        """Computes a function in the program itself, not in a part of it that is traced separately."""
         with core.set_current_trace(self._trace):
             return fn()
 
@@ -193,7 +193,7 @@ class Capture:
             self._answers = []
 
     def storages(self) -> Iterator[tuple[int, Storage]]:
-        """Those that have traced arrays now."""
+        """The storages that have traced arrays now."""
         yield from ((key, found.storage) for key, found in list(self.lifted.items()))
         yield from list(self._born_storages.items())
 
@@ -218,7 +218,7 @@ class Capture:
     # what is left
 
     def is_born(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor was made in the capture."""
+        """True if a tensor was made in the capture."""
         found = self.born.get(id(tensor))
         return found is not None and found() is tensor
 
@@ -227,14 +227,14 @@ class Capture:
         return [tensor for ref in self.born.values() if (tensor := ref()) is not None]
 
     def is_own(self, root: Storage) -> bool:
-        """Whether a storage was made in the capture."""
+        """True if a storage was made in the capture."""
         return id(root) in self._born_storages
 
     def written(self) -> list[Lifted]:
         return [found for found in self.lifted.values() if found.storage.array is not found.traced]
 
     def is_moved(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor stands for one in torch's memory."""
+        """True if a tensor stands for one in torch's memory."""
         return any(moved is tensor for _, moved in self._moved.values())
 
     def forget_moved(self) -> None:

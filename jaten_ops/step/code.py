@@ -1,4 +1,4 @@
-"""Which names a step's code mentions: what it can reach, without running it."""
+"""The names that a step's code mentions: everything that it can reach, found without running it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _LOOKED_INTO = ("torch.optim", "torch.amp", "torch.nn", "torch.utils")  # whose 
 
 
 def is_library(module: str | None) -> bool:
-    """Whether what a module defines is nobody's state: torch, JAX, Python itself."""
+    """True if a module belongs to torch, JAX or Python, whose variables are no state of the step."""
     return (module or "").partition(".")[0] in _LIBRARIES - {"__main__"}
 
 
 def holds_state(cls: type) -> bool:
-    """Whether objects of a class are looked into: those of the user's and some of torch's."""
+    """True if the walk enters objects of a class: those of users, and some of torch's."""
     module = getattr(cls, "__module__", "") or ""
     return not is_library(module) or module.startswith(_LOOKED_INTO)
 
@@ -58,7 +58,7 @@ class Names:
             self.known.update(names_in(fn.__code__))
 
     def add_methods(self, cls: type) -> None:
-        """Of a class the methods that are called by a name."""
+        """Adds the methods of a class that are called by a name."""
         for base in cls.__mro__:
             if base.__module__ in _BASES or base.__module__ == "builtins":
                 continue

@@ -66,7 +66,7 @@ def compile_step(step: Callable[..., Any], *holders: Any) -> Callable[..., Any]:
 
 
 class Step:
-    """What `compile_step` returns."""
+    """A compiled step, as `compile_step` returns it."""
 
     def __init__(self, step: Callable[..., Any], holders: Sequence[Any]) -> None:
         self._step = step
@@ -123,14 +123,14 @@ class Step:
         return None
 
     def _key(self, reach: Reach, given: list[Any], structure: Structure) -> Any:
-        """What decides which program a call takes, but for what the programs themselves compare."""
+        """The key by which a call finds its program; the programs themselves compare the rest."""
         what = tuple([described(v, reach) for v in given])
         gradients = [t.grad is not None for t in reach.leaves]
         gradients += [v.grad is not None for v in given if isinstance(v, torch.Tensor) and v.requires_grad]
         return self._id, structure, what, shared(given), tuple(gradients), _settings()
 
     def _look(self, given: Sequence[Any]) -> Reach:
-        """What the step reaches now."""
+        """Everything that the step reaches now."""
         for value in given:
             known = any(value is holder for holder in self._holders)
             if isinstance(value, torch.nn.Module | torch.optim.Optimizer | torch.amp.GradScaler) and not known:
@@ -223,6 +223,6 @@ class Step:
 
 
 def _settings() -> Any:
-    """What of torch's state is part of a program."""
+    """The settings of torch that are part of a program."""
     autocast = torch.is_autocast_enabled("jax"), torch.get_autocast_dtype("jax")
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), autocast

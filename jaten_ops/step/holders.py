@@ -1,4 +1,4 @@
-"""What a step can reach: tensors, the containers that they are in, and the values that decide what it does.
+"""Everything a step can reach: tensors, the containers that hold them, and the values that decide what it does.
 
 The walk starts at the holders that the caller names and at what the step's code names: closures, globals, defaults,
 attributes of `self`. It goes through modules, optimizers, other objects and collections. Of objects it sees the
@@ -53,17 +53,17 @@ class Float(NamedTuple):
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value decides what a step does by itself, and can be compared."""
+    """True if a value alone decides what a step does, and can be compared."""
     return isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(map(is_plain, value)))
 
 
 def place_of(tensor: torch.Tensor) -> View | None:
-    """Where a tensor's values are; None for one that is not on the device."""
+    """The view of a tensor's values; None for one that is not on the device."""
     return tensor.view_of_arrays if isinstance(tensor, Tensor) else None
 
 
 class Reach:
-    """What a step can reach at one time.
+    """Everything that a step reaches at one time.
 
     Attributes:
         owners, keys, values, paths: the places of tensors and collections.
@@ -299,7 +299,7 @@ class Reach:
         )
 
     def signature(self) -> Any:
-        """What of all that a program is made for."""
+        """The properties of all this for which a program is made."""
         where: dict[int, int] = {}
         lies = []
         for tensor, view, root in zip(self.tensors, self.views, self.roots, strict=True):
@@ -311,7 +311,7 @@ class Reach:
         return self.structure, tuple(lies), tuple(self._flags)
 
     def is_current(self) -> bool:
-        """Whether nothing of it has changed since, but for the values of tensors and numbers."""
+        """True if nothing has changed since, but for the values of tensors and numbers."""
         try:
             return (
                 all(map(is_, map(getitem, self.owners, self.keys), self.values))
@@ -370,7 +370,7 @@ def _kind(value: Any) -> Any:
 
 
 def difference(one: Any, other: Any) -> str:
-    """What differs between two structures, in words, for who reads the log."""
+    """A description, for the log, of the difference between two structures."""
     for mine, its in zip(one, other, strict=True):
         if mine != its:
             for a, b in zip(mine, its, strict=False):

@@ -22,7 +22,7 @@ Known = Callable[[Values], Any]  # from the values of the numbers to what an exp
 
 
 class Conditions:
-    """What a program assumes of the numbers that it is called with."""
+    """Assumptions of a program about the numbers that it is called with."""
 
     def __init__(self, values: Values) -> None:
         self.values = list(values)
@@ -30,7 +30,7 @@ class Conditions:
         self._last = self.values  # with which they held
 
     def ask(self, known: Known) -> Any:
-        """What an expression comes to, which is assumed from then on."""
+        """The value of an expression, which is assumed from then on."""
         answer = known(self.values)
         self.asked.append((known, answer))
         return answer
@@ -71,7 +71,7 @@ class Truth:
         return self.guard_bool("", 0)
 
     def expect_true(self, file: str, line: int) -> bool:
-        """What torch takes for granted, as that the base of a power is not negative."""
+        """True for conditions that torch takes for granted, as that the base of a power is not negative."""
         return True if self._known is None else self.guard_bool(file, line)
 
     guard_or_false = guard_or_true = guard_size_oblivious = guard_bool
@@ -113,7 +113,7 @@ class Number:
         return self._array
 
     def known(self) -> Known:
-        """What it comes to, for the values of the numbers that it is made of."""
+        """The value of the expression, as a function of the values of its numbers."""
         if self._known is None:
             raise refusal("a number made of it leaves the step")
         return self._known

@@ -160,7 +160,7 @@ _SHADOWS = {
 
 
 class _Running:
-    """What is different while an optimizer runs: counts in double precision, on the device, and readable."""
+    """Temporary changes while an optimizer runs: counts in double precision, on the device, and readable."""
 
     def __init__(self, reach: Reach, capture: Capture) -> None:
         self._reach, self._capture = reach, capture
@@ -233,7 +233,7 @@ def _narrow(state: dict[str, Any], name: str, count: torch.Tensor, wide: torch.T
 def _select_step(
     capture: Capture, optimizer: torch.optim.Optimizer, found: dict[str, Any], *args: Any, **kw: Any
 ) -> Any:
-    """What a scaler does with an optimizer: its step, whose results are taken where all gradients are finite."""
+    """A scaler's step of an optimizer, whose results are kept where all gradients are finite."""
     bad = sum(found["found_inf_per_device"].values())
     capture.met(None, [bad], {})
     before = {key: root.array for key, root in capture.storages()}
@@ -250,7 +250,7 @@ def _select_step(
 
 
 def _choose_state(capture: Capture, before: dict[str, Any], after: dict[str, Any], is_bad: Any) -> None:
-    """Of a parameter's state the tensors that are replaced, and not written to."""
+    """Selects the old or new tensors of a parameter's state that are replaced rather than written to."""
     if any(before.get(name) is None and new is not None for name, new in after.items()):
         raise UnmadeState
     for name, new in after.items():

@@ -28,7 +28,7 @@ Executables = dict[str, jax.stages.Compiled]
 
 
 class Operands(NamedTuple):
-    """What one call of a program takes.
+    """The operands of one call of a program.
 
     Attributes:
         written, read: the storages that are written to, and those that are not.
@@ -126,7 +126,7 @@ class Program:
     # a call
 
     def operands(self, reach: Reach, given: Sequence[Any], values: Sequence[float]) -> Operands | None:
-        """What a call takes, if the program is the one for it."""
+        """The operands of a call; None if this is not the program for it."""
         if not self._conditions.hold(values):
             return None
         try:
@@ -242,7 +242,7 @@ def _finder(
 
 
 def _geometry(kind: str, reach: Reach, given: Sequence[Any], index: int) -> Any:
-    """How a gradient lies in its storage."""
+    """Shape, strides and offset of a gradient in its storage."""
     gradient = (given[index] if kind.startswith("given") else reach.tensors[index]).grad
     if not isinstance(gradient, Tensor):
         return None

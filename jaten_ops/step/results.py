@@ -23,7 +23,7 @@ class Kept(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a holder has at a place when the call begins."""
+    """The value that a holder has at a place when the call begins."""
 
     at: int
 
@@ -109,7 +109,7 @@ class Recipes:
         return Made(self._at(root), geometry, value.dtype, leaf_grad, isinstance(value, torch.nn.Parameter))
 
     def of_collection(self, value: Any) -> Recipe | None:
-        """Of a collection with tensors in it; None for one of a kind that torch cannot take apart."""
+        """The recipe of a collection with tensors in it; None for a type that torch cannot take apart."""
         leaves, structure = tree_flatten(value)
         return None if structure.is_leaf() else Built(structure, tuple([self.of(v) for v in leaves]))
 
@@ -126,13 +126,13 @@ class Recipes:
 
 
 class Outcome:
-    """What one call of a program has made: its arrays, and tensors of them when they are asked for.
+    """The results of one call of a program: its arrays, and tensors of them when they are asked for.
 
     Args:
-        arrays: of the storages that it makes.
-        shared: those that several tensors lie in.
-        held, given: what the holders have and the call was given.
-        values: the numbers of groups.
+        arrays: those of the storages that it makes.
+        shared: the storages that several tensors lie in.
+        held, given: the values of the holders, and the arguments of the call.
+        values: the numbers of parameter groups.
         operand: finds an operand's storage.
     """
 

@@ -70,7 +70,7 @@ class Trace:
         self.capture.forget_moved()
 
     def program(self, operands: Sequence[Any]) -> Any:
-        """What the step computes: arrays of what is written, made, left and checked."""
+        """Computes the step: arrays of what is written, made, left and checked."""
         jaxpr = self._closed.jaxpr
         known: dict[Any, Any] = dict(zip(jaxpr.constvars, self._closed.consts, strict=True))
 
@@ -218,7 +218,7 @@ def _is_leaf(value: Any) -> bool:
 
 
 def _sources(reach: Reach, given: Sequence[Any]) -> dict[int, Source]:
-    """Where storages that a step may meet are found at each call."""
+    """The sources, at each call, of the storages that a step may meet."""
     found: dict[int, Source] = {}
     for i, root in enumerate(reach.roots):
         if root is not None:

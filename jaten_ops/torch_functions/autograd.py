@@ -43,7 +43,7 @@ def run(fn: FlatFunction, operands: _Tensors, wrt: Sequence[int] = ()) -> tuple[
 
 
 def is_continuous(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's dtype is one of those that have gradients."""
+    """True if a tensor's dtype can have gradients."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
@@ -99,7 +99,7 @@ def pushed_forward(fn: FlatFunction, wrt: tuple[int, ...], by: tuple[int, ...]) 
 
 
 class _Parts:
-    """What tangents are carried through."""
+    """A function, and the operands and results between which tangents are carried."""
 
     def __init__(self, fn: FlatFunction, wrt: tuple[int, ...], by: tuple[int, ...], count: int) -> None:
         self.fn, self.wrt, self.by, self.count = fn, wrt, by, count

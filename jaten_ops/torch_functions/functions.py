@@ -179,12 +179,12 @@ def _opened(closed: ClosedJaxpr, by: tuple[int, ...], places: dict[int, int]) ->
 
 @dataclass(frozen=True)
 class Batch:
-    """How a function is mapped.
+    """The batch over which a function is mapped.
 
     Attributes:
-        size: of the batch, the first dimension of what has one.
-        operands: which operands have it.
-        results: which results have it; the others are sums over it, or None: they are of operands alone that have none.
+        size: of the first dimension of batched operands and results.
+        operands: the operands that are batched.
+        results: the results that are batched. Others are sums over the batch, or None if no batched operand enters.
     """
 
     size: int
@@ -212,7 +212,7 @@ class Batch:
 
 
 def spread(closed: ClosedJaxpr, flags: Sequence[bool]) -> list[bool]:
-    """Which results of a program depend on one of the operands that are flagged."""
+    """For each result of a program, whether it depends on a flagged operand."""
     jaxpr = closed.jaxpr
     reached = {v for v, has in zip(jaxpr.invars, flags, strict=True) if has}
 

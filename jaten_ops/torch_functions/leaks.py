@@ -1,4 +1,4 @@
-"""What must not outlive a trace of JAX's: tensors of it that a torch function keeps, and what it writes elsewhere."""
+"""Values that must not outlive a JAX trace: its tensors that a torch function keeps or writes elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _thread = threading.local()
 
 
 class _Watch:
-    """What one thread makes and writes to while JAX traces."""
+    """Tensors that one thread makes and writes to while JAX traces."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
@@ -107,7 +107,7 @@ def _refuse_kept(watch: _Watch) -> None:
 
 
 def _name_of(holder: Any, tensor: torch.Tensor) -> str | None:
-    """Where a holder keeps a tensor, as users know it; None where torch does, or a call that has not ended."""
+    """The place where a holder keeps a tensor, for an error message; None for torch's own, and for running calls."""
     if isinstance(holder, types.CellType):
         return "in a variable of an outer function"
     if isinstance(holder, list | set | tuple):

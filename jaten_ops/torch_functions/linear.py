@@ -23,7 +23,7 @@ _INLINED = ("jit", "pjit", "closed_call")
 
 
 def transposed(backward: ClosedJaxpr, kept: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
-    """What a backward pass, linear in its last operands, makes of tangents of its results.
+    """The transpose of a backward pass, linear in its last operands, applied to tangents of its results.
 
     Its operations need not be linear: some clip gradients, and some take logarithms of them and mask those of zeros. So
     it is linearized first, near zero, and what is transposed are products with the derivatives of its operations.
@@ -84,7 +84,7 @@ class _Evaluation:
 
 
 def _is_quotient(eqn: Any) -> bool:
-    """Whether it is the division of kernels, which has a derivative of its own."""
+    """True for the division of kernels, which has a derivative of its own."""
     debug_info = getattr(getattr(eqn.params.get("call_jaxpr"), "jaxpr", None), "debug_info", None)
     return eqn.primitive.name == "custom_jvp_call" and getattr(debug_info, "func_name", "") == quotient.__name__
 

@@ -24,13 +24,13 @@ from .linear import transposed
 
 
 class Program(Protocol):
-    """What the primitive evaluates.
+    """A program that the primitive evaluates.
 
     Attributes:
-        function: what it is of.
-        arguments: which operands are the function's.
-        results: how many of its results, the first ones, are the function's.
-        linear: the operands in which it is linear; the results are then, too.
+        function: the function that it evaluates or differentiates.
+        arguments: the operands that are the function's.
+        results: the number of its first results that are the function's.
+        linear: the operands in which it is linear, with all of its results.
     """
 
     @property
@@ -50,7 +50,7 @@ class Program(Protocol):
     def avals(self, given: Sequence[Any]) -> list[Any]: ...
 
     def spread(self, flags: Sequence[bool], given: Sequence[Any]) -> list[bool | None]:
-        """Which results have a batch that some operands have; None for those that do not depend on these."""
+        """For each result, whether it is batched if these operands are; None if it depends on none of them."""
 
     def transposed(self) -> Program: ...
 
@@ -146,7 +146,7 @@ class Linear:
         self.results = len(given)
 
     def _parts(self, arrays: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
-        """What the backward pass needs, and what is carried."""
+        """The values that the backward pass needs, and the tangents or cotangents that are carried."""
         extra = iter(arrays[self.count : self.linear[0]]) if self.linear else iter(arrays[self.count :])
         return [next(extra) if i is None else arrays[i] for i in self.split.kept], [arrays[i] for i in self.linear]
 

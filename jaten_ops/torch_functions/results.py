@@ -1,4 +1,4 @@
-"""What a torch function returns, in any structure, taken apart into tensors for JAX and put together of arrays."""
+"""The results of a torch function, in any structure, taken apart into tensors for JAX and rebuilt from arrays."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def put_together(arrays: Sequence[Any], rest: list[Any], structure: Any) -> Any:
 
 
 class _Context:
-    """What torch's registry of structures says of one beside its values, for JAX, which compares and hashes it."""
+    """The static part of a torch structure, for JAX, which compares and hashes it."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -52,7 +52,7 @@ _outside: ContextVar[bool | None] = ContextVar("jaten_x64_outside", default=None
 
 
 def outside() -> bool:
-    """Whether the program has 64-bit types on, also when asked in a block in which jaten has (see `told`)."""
+    """True if the program has 64-bit types on, also when called in a block in which jaten has them on (see `told`)."""
     known = _outside.get()
     return jax.config.jax_enable_x64 if known is None else known  # type: ignore[attr-defined]  # JAX makes it at run time
 
@@ -82,7 +82,7 @@ except ImportError:  # pragma: no cover  # a jax that has moved them: the defaul
     _explicit = None
 
 CAN_NARROW = _explicit is not None
-"""Whether default types of 32 bits leave 64-bit arrays as they are in this JAX."""
+"""True if JAX here leaves 64-bit arrays as they are while default types have 32 bits."""
 
 
 @contextlib.contextmanager
