@@ -1,4 +1,4 @@
-"""How fast jaten is, against eager PyTorch, Inductor and hand-written JAX: `python -m benchmarks --help`."""
+"""Benchmarks of jaten against eager PyTorch, Inductor and hand-written JAX: `python -m benchmarks --help`."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Who runs the models: eager PyTorch, `torch.compile` with a backend, torchax, and hand-written JAX.
+"""The contenders: eager PyTorch, `torch.compile` with a backend, torchax, and hand-written JAX.
 
 Each gives one function for a job; a call of it does the whole job and waits for its end.
 

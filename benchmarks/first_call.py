@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def cold_and_warm(name: str, case: str, job: str, options: argparse.Namespace) -> dict[str, Any]:
-    """What two processes measure that share their caches, empty at first."""
+    """Measurements of two processes that share their caches, empty at first."""
     measured = {}
     with tempfile.TemporaryDirectory() as folder:
         for when in ("cold", "warm"):

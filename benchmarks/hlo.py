@@ -1,4 +1,4 @@
-"""What the kernels of XLA's programs compute, from the text of the programs and the times of their kernels."""
+"""The kinds of work that the kernels of XLA programs do, from the programs' text and the kernels' times."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _fitting(programs: list[Program], names: set[str]) -> Program:
 
 
 def _own_times(line: Any) -> Iterator[tuple[Any, str, float]]:
-    """Of each instruction that a thread ran: its program, its name, and its time without that of others within it."""
+    """For each instruction that a thread ran: its program, its name, and its time without that of nested ones."""
     found = []
     for event in line.events:
         stats = dict(event.stats)

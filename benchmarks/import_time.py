@@ -1,4 +1,4 @@
-"""What `import jaten_ops` adds to `import torch, jax`: `python -m benchmarks.import_time [runs]`.
+"""The time that `import jaten_ops` adds to `import torch, jax`: `python -m benchmarks.import_time [runs]`.
 
 The two are started by turns in fresh interpreters, and the medians of the seconds that each spends importing compared.
 """

@@ -1,4 +1,4 @@
-"""What the programs that start others share: empty caches, and JSON that says where it comes from."""
+"""Helpers of the programs that start other processes: empty caches, and JSON with its provenance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import torchax
 
 
 def caches(folder: Path) -> dict[str, str]:
-    """Where compilers keep what they have compiled."""
+    """Environment variables that put the compilers' caches into a folder."""
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),

@@ -1,4 +1,4 @@
-"""What a call's time goes to, beside Inductor's: `python -m benchmarks.profile [--case mlp] [--json FILE]`.
+"""Profile of a call, by kind of work, beside Inductor's: `python -m benchmarks.profile [--case mlp] [--json FILE]`.
 
 Both are profiled, by JAX's profiler and by torch's, and what they ran is sorted into
 

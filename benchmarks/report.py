@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def added(report: dict[str, Any], published: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """What is published with a report's measurements in the place of their like; or why they are not to be."""
+    """The published report with a new report's measurements, or the reason why they cannot be added."""
     different = sorted(_differences(report["environment"], published["environment"]))
     if not different:
         return merged([published, report]), ""

@@ -53,7 +53,7 @@ def markdown(cells: Iterable[str]) -> str:
 
 
 def means(results: list[Result]) -> Iterator[str]:
-    """How the ratios are in the geometric mean over the cases, and at the worst."""
+    """Lines with the geometric mean of the ratios over the cases, and the worst one."""
     for job in dict.fromkeys(r["job"] for r in results):
         for mine, theirs in RATIOS:
             found = [(r, ratio_of(r, mine, theirs)) for r in results if r["job"] == job]
@@ -97,7 +97,7 @@ def first_call_row(found: Result) -> Iterator[str]:
 
 
 KINDS = ("products", "loops", "moves", "optimizer", "around")
-"""What `python -m benchmarks.profile` tells apart."""
+"""The kinds of work that `python -m benchmarks.profile` tells apart."""
 
 
 def profile_header() -> str:

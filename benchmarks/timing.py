@@ -58,7 +58,7 @@ def by_turns(functions: Mapping[str, Callable[[], object]], rounds: int, seconds
 
 
 def ratio(timing: Timing, other: Timing) -> Ratio:
-    """How many times as long as `other` it takes, compared within each round."""
+    """The ratio of the times to those of `other`, compared within each round."""
     low, median, high = statistics.quantiles(
         [mine / theirs for mine, theirs in zip(timing.rounds, other.rounds, strict=True)], n=4
     )

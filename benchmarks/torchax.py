@@ -35,7 +35,7 @@ class Elsewhere:
         return self._ask((VALUE, 1))
 
     def seconds(self, calls: int) -> float:
-        """Of one of so many calls, in the mean."""
+        """The mean time of one of `calls` calls."""
         return self._ask((SECONDS, calls))
 
     def _ask(self, question: tuple[str, int]) -> Any:
@@ -52,7 +52,7 @@ class Elsewhere:
 
 
 def version() -> str | None:
-    """What the other Python has, or None without one."""
+    """The versions that the other Python has, or None without one."""
     if VARIABLE not in os.environ:
         return None
     program = "from importlib.metadata import version; print(*map(version, ('torchax', 'torch', 'jax')))"

@@ -1,4 +1,4 @@
-"""What a case is: a model written in torch and in JAX, its inputs, and how the weights get from one to the other."""
+"""A case: a model written in torch and in JAX, its inputs, and the transfer of weights from one to the other."""
 
 from __future__ import annotations
 

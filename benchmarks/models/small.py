@@ -1,4 +1,4 @@
-"""What a call costs: a small layer, many small parameters. And a perceptron."""
+"""Models that show the cost of a call: a small layer, many small parameters; and a perceptron."""
 
 from __future__ import annotations
 

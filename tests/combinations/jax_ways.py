@@ -22,7 +22,7 @@ Arrays = tuple[jax.Array, ...]
 
 @dataclass(frozen=True)
 class Transform:
-    """What JAX does to a program.
+    """A JAX transform of a program.
 
     Attributes:
         run: calls it under the transform; takes the program and its inputs as arrays.
@@ -97,7 +97,7 @@ def _vmap_of_grad(fn: Callable[..., Any], args: Arrays) -> Any:
 
 
 def _plain_each(of_one: Callable[..., Any]) -> Callable[..., Any]:
-    """What torch gives for each example, stacked."""
+    """Torch's results for each example, stacked."""
 
     def run(fn: Callable[..., Any], args: tuple[Tensor, ...]) -> Any:
         results = [of_one(fn, tuple(a.clone() for a in example)) for example in _examples(args)]
@@ -173,7 +173,7 @@ TRANSFORMS = {
 
 
 def run(program: Program, transform: Transform) -> Any:
-    """What JAX gives, as tensors of the device `jax`, and whether the inputs are as they were.
+    """JAX's results, as tensors of the device `jax`, and for each input whether it is unchanged.
 
     JAX's 64-bit types are on, as a program of float64 has them.
     """
@@ -186,7 +186,7 @@ def run(program: Program, transform: Transform) -> Any:
 
 
 def plain(program: Program, transform: Transform) -> Any:
-    """What torch gives."""
+    """Torch's results."""
     inputs = program.make_inputs()
     expected = transform.plain(program.plain, program.make_inputs())
     return tree_map_only(Tensor, torch.Tensor.detach, expected), [True] * len(inputs)

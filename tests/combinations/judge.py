@@ -1,4 +1,4 @@
-"""Whether what a way gives is what plain torch gives: values, dtypes, shapes, structure; no inside leaves."""
+"""Comparison of a way's outcome with plain torch's: values, dtypes, shapes, structure, and no internal tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RTOL, ATOL = 1e-7, 1e-9  # of float64: sums are added in another order
 
 
 def difference(got: Any, expected: Any, device: str, has_layouts: bool) -> str | None:
-    """What differs between two outcomes, in a line; None if nothing does.
+    """The first difference between two outcomes, in a line; None if there is none.
 
     Args:
         got: what a way has given, on `device`.
@@ -64,7 +64,7 @@ def _leaf(got: Any, expected: Any, device: str, has_layouts: bool) -> str | None
 
 
 def _inside(value: Any, device: str) -> str | None:
-    """What is wrong with a tensor as such: its class, where it is, or what it holds."""
+    """The fault of a tensor by itself: its class, its device, or its contents; None without one."""
     if not isinstance(value, torch.Tensor):
         return f"got {type(value)}, expected a tensor"
     if value.device.type != device:

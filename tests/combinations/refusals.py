@@ -30,7 +30,7 @@ class Refusal:
     reason: str
 
     def matches(self, failure: str) -> bool:
-        """Whether a failure is this error."""
+        """True if a failure is this error."""
         return failure.startswith(f"{self.error}: ") and self.words in failure
 
 

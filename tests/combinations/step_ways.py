@@ -60,7 +60,7 @@ def _train(program: Callable[..., Any], args: Sequence[Tensor], make: Make, how:
 
 
 def run(program: Program, optimizer: str, how: str, *, compiled: bool) -> Any:
-    """What compiled steps give on the device, or what torch gives on the CPU.
+    """The results of compiled steps on the device, or torch's on the CPU.
 
     Optimizers keep their counts in the default dtype, by which they correct: it is float64 here, as the rest is.
     """

@@ -1,4 +1,4 @@
-"""What is done to a program: how another is made of it, which compilers see, and how that is called.
+"""Changes to a program and to its calls: a transform, which compilers see, and a way of use.
 
 `transform` makes another program of a program; what compiles sees its result. `use` calls what has been made (compiled
 or not) on inputs, as a user's program would, and returns all that a user could see.
@@ -19,7 +19,7 @@ from .uses import Run, Use, loss_of
 
 @dataclass(frozen=True)
 class Surrounding:
-    """What is done to a program.
+    """A change to a program or to its calls.
 
     Attributes:
         transform: makes another program of it.

@@ -39,7 +39,7 @@ class Case:
 
 @dataclass
 class Record:
-    """What became of a case.
+    """The result of a case.
 
     Attributes:
         status: "passed"; "refused" as the table of refusals says; "not torch's" if torch or its other backends have no
@@ -131,7 +131,7 @@ def _on_torch_way(case: Case, program: Program) -> tuple[str, str]:
 
 
 def _others_pass(program: Program, surrounding: Surrounding, way: Way) -> bool:
-    """Whether torch's own capture, with no compiler behind it, gives what eager torch gives on the CPU."""
+    """True if torch's own capture, without a compiler behind it, agrees with eager torch on the CPU."""
     expected = _outcome(lambda: _plain(program, surrounding))
     make = compiled("aot_eager")
     got = _outcome(lambda: surrounding.use(make(program, surrounding), _inputs(program, "cpu")))

@@ -1,4 +1,4 @@
-"""How a program is called: grad modes, threads, sizes, hooks, and inputs that share memory or are written."""
+"""Ways to call a program: grad modes, threads, sizes, hooks, and inputs that share memory or are written to."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def with_hooks(run: Run, make: MakeInputs) -> Any:
 
 
 def with_saved_hooks(run: Run, make: MakeInputs) -> Any:
-    """What is kept for the backward goes through a program's own functions."""
+    """Saved tensors pass through the program's own pack and unpack functions."""
     args = make(0, 3)
     leaves = _leaves(args)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: [t.clone()], lambda kept: kept[0]):

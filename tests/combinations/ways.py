@@ -18,7 +18,7 @@ from .uses import SIZES, Run
 
 @dataclass(frozen=True)
 class Way:
-    """How a program is run.
+    """A way to run a program.
 
     Attributes:
         device: where its inputs are.

@@ -37,7 +37,7 @@ _NO_DERIVATIVE = (
 
 @dataclass
 class Found:
-    """What a check found: how many calls it compared, which differ, or why there was nothing to compare."""
+    """The findings of a check: the number of calls compared, those that differ, or the reason why it compared none."""
 
     compared: int = 0
     failures: list[str] = field(default_factory=list)

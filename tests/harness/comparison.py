@@ -1,4 +1,4 @@
-"""How a result of jaten is held against ATen's: values, dtype, shape; the few exceptions in tables, with reasons."""
+"""Comparison of jaten's results with ATen's: values, dtype and shape, with the exceptions in tables."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def in_float64(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _as_accurate(got: torch.Tensor, expected: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Whether a result in float32 or less is as near to the exact one as ATen's: a factor of 2, and a rounding, off.
+    """True if a float32 or narrower result is as accurate as ATen's, to a factor of 2 and one rounding.
 
     A rounding error goes with the size of what is summed, not with that of the sum, so two right answers may differ
     by more than the tolerance of a dtype where terms cancel.

@@ -1,4 +1,4 @@
-"""What torch gives for a convolution and its two gradients."""
+"""Torch's results for a convolution and its two gradients."""
 
 import torch
 from torch import Tensor

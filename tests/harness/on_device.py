@@ -63,7 +63,7 @@ def _on_clone(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _outcome(call: Callable[..., Any], sample: Any, device: str) -> tuple[Any, Any]:
-    """What a call returns or raises, and its arguments."""
+    """The results, or the exception, of a call, and its arguments."""
     args, kwargs = _arguments(sample, device)
     torch.manual_seed(0)
     try:
@@ -90,12 +90,12 @@ def _draws(name: str, dtype: torch.dtype, sample: Any) -> bool:
 
 
 def _have_ties(dtype: torch.dtype) -> bool:
-    """Whether samples of a dtype have equal elements, of which any may be taken; others are compared whole."""
+    """True if samples of a dtype may have equal elements, any of which may be chosen; others are compared whole."""
     return dtype.itemsize <= 2 or not (dtype.is_floating_point or dtype.is_complex)
 
 
 def _specified(name: str, dtype: torch.dtype) -> Callable[[Any], Any]:
-    """What leaves of an op's results those whose values are specified."""
+    """A function that selects the results of an op whose values are specified."""
     if not _have_ties(dtype):
         return lambda results: results
     free = {i for overload, i in UNSPECIFIED if overload.partition(".")[0] == OP_INFOS[name].aten_name}

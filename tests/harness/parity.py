@@ -55,7 +55,7 @@ class Norms(NamedTuple):
 
 @dataclass(frozen=True)
 class Standard:
-    """What eager PyTorch gives: the exact record, the record in the working dtype, and the error of the latter."""
+    """Eager PyTorch's records, exact and in the working dtype, and the error of the latter."""
 
     dtype: torch.dtype
     exact: Record

@@ -128,7 +128,7 @@ class Pool:
         self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(jobs)]
 
     def records(self, wait: float) -> Iterator[Any]:
-        """What became of the items, as they are done; None each time that so many seconds went by without one."""
+        """The records of the items as they are done; None after each `wait` seconds without one."""
         for thread in self._threads:
             thread.start()
         at_work = len(self._threads)

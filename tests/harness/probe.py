@@ -99,7 +99,7 @@ def _outcome(fn: Callable[[], Any]) -> str:
 
 
 def foreign() -> dict[str, Any]:
-    """What works when another backend has taken the PrivateUse1 slot before jaten_ops is imported."""
+    """Features that work when another backend has taken the PrivateUse1 slot before jaten_ops is imported."""
     backend_registration._setup_privateuseone_for_python_backend("foo")
 
     import jaten_ops  # noqa: PLC0415  # after the other backend

@@ -92,7 +92,7 @@ def reached_overloads() -> dict[str, str]:
 
 
 def find_reached_overloads() -> dict[str, str]:
-    """What `reached_overloads` is to say of the installed torch."""
+    """The table of `reached_overloads` for the installed torch."""
     reached: dict[str, str] = {}
     for name in OP_INFOS:
         if supported(name, torch.float32) and not name.startswith("jiterator"):

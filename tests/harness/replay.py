@@ -32,7 +32,7 @@ OP_INFOS = {f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.
 
 @dataclass
 class Outcome:
-    """What became of the calls of one overload."""
+    """The results of the calls of one overload."""
 
     passed: int = 0
     failures: list[str] | None = None
@@ -114,7 +114,7 @@ class Replay(TorchDispatchMode):
         return result
 
     def _is_new_to_fakes(self, overload: str, args: Any, kwargs: Any) -> bool:
-        """Whether a fake can answer, and has not answered a call that is the same but for the values of tensors."""
+        """True if a fake can answer a call, and no call before differed from it only in the values of tensors."""
         call = describe_call(overload, args, kwargs)
         if call in self._faked or registry.SPECS[overload].tags & DEPENDS_ON_VALUES:
             return False
@@ -154,7 +154,7 @@ def samples(name: str, dtype: torch.dtype, requires_grad: bool, most: int) -> It
 
 
 def differentiable(name: str, dtype: torch.dtype) -> bool:
-    """Whether an OpInfo claims gradients in a dtype."""
+    """True if an OpInfo claims gradients in a dtype."""
     return OP_INFOS[name].supports_autograd and dtype in OP_INFOS[name].supported_backward_dtypes("cpu")
 
 

@@ -1,4 +1,4 @@
-"""What a worker process does: one JSON object a line in, one a line out, until its memory has grown too large."""
+"""A worker process: reads one JSON object a line, writes one a line, and ends when its memory has grown too large."""
 
 from __future__ import annotations
 

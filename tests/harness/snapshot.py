@@ -87,12 +87,12 @@ def _owner(key: str) -> str:
 
 
 def _is_import(old: Any, new: Any) -> bool:
-    """Whether a module has only been loaded."""
+    """True if the change is that a module was imported."""
     return old is _ABSENT and isinstance(new, types.ModuleType) and new.__spec__ is not None
 
 
 def _is_code(value: Any) -> bool:
-    """Whether a value is what programs call; not a count, a cache or a list that torch itself keeps."""
+    """True for functions, classes and properties; not for counts, caches or lists that torch itself keeps."""
     return callable(value) or isinstance(value, property | staticmethod | classmethod)
 
 
@@ -109,7 +109,7 @@ def _train(device: str, backend: str) -> None:
 
 
 def main() -> dict[str, list[str]]:
-    """What each step changes, in order."""
+    """The changes that each step makes, in order."""
     warnings.simplefilter("ignore")  # deprecated names of torch's are looked at, too
     for name in LOADED:
         importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""What the sweep consists of: one item for each check of an OpInfo (or overload) in a dtype, and what became of it."""
+"""The items of the sweep, one for each check of an OpInfo (or overload) in a dtype, and their records."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Item:
 
 @dataclass
 class Record:
-    """What became of an item.
+    """The result of an item.
 
     Attributes:
         most: samples that it was to take; None for all.

@@ -48,7 +48,7 @@ def _trained(model: nn.Module) -> list[Tensor]:
 
 
 def devices(folder: Path) -> Any:
-    """What programs and libraries ask that choose a device themselves."""
+    """Queries of programs and libraries that choose a device themselves."""
     accelerator = torch.accelerator.current_accelerator()
     return (
         str(accelerator), str(torch.accelerator.current_accelerator(check_available=True)),
@@ -216,7 +216,7 @@ def _plain(value: Any) -> Any:
 
 
 def _outcome(program: Callable[[Path], Any]) -> Any:
-    """What a program returns and warns of, or its error."""
+    """A program's result and warnings, or its error."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

@@ -70,7 +70,7 @@ class InParts(nn.Module):
 
 
 def _compiled(before: bool, **options: Any) -> Forward:
-    """What `torch.compile` makes of a model on the device, run once before the step or not."""
+    """A model under `torch.compile` on the device, run once before the step or not."""
 
     def forward_of(device: str, model: nn.Module) -> Any:
         if device == "cpu":

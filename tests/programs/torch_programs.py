@@ -249,7 +249,7 @@ def sums_of_exponentials(x: torch.Tensor) -> torch.Tensor:
 
 @program
 def running_differences(x: torch.Tensor) -> torch.Tensor:
-    """Whose gradient takes logarithms of differences of gradients, which are zero of equal ones."""
+    """Its gradient takes logarithms of differences of gradients, which are zero for equal ones."""
     y = x.logcumsumexp(-1)
     return y - y.flip(-1)
 
