@@ -166,7 +166,7 @@ def test_names_of_all_are_there(modules: list[architecture.Module]) -> None:
 
 
 def _is_written_out(fn: Callable) -> bool:
-    """Whether a kernel is a function of its own: members of a family are lambdas, or made by another function."""
+    """True if a kernel is a function of its own; members of a family are lambdas, or made by another function."""
     return inspect.isfunction(fn) and fn.__name__ != "<lambda>" and "<locals>" not in fn.__qualname__
 
 

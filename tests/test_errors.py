@@ -1,4 +1,4 @@
-"""What ATen refuses, jaten refuses too, with an exception of the same class.
+"""Calls that ATen refuses are refused by jaten, too, with an exception of the same class.
 
 The wrong calls are PyTorch's own (the error inputs of `op_db`) and those of `wrong_calls`.
 """
@@ -161,7 +161,7 @@ NOT_COMPILED = ("bincount", "repeat_interleave", "_ctc_loss.Tensor")
 
 
 def _found_when_run(row: Wrong) -> bool:
-    """Whether only the values of tensors are wrong: of all else the compiler knows before."""
+    """True if only the values of tensors are wrong: the compiler finds everything else beforehand."""
     return not row.overload.startswith(NOT_COMPILED) and all(
         isinstance(v, torch.Tensor) for w in row.wrong.values() for v in (w if isinstance(w, list) else [w])
     )

@@ -1,4 +1,4 @@
-"""What importing jaten leaves alone: torch, its other backends, JAX's configuration, the process."""
+"""The import of jaten leaves torch, its other backends, JAX's configuration and the process alone."""
 
 from __future__ import annotations
 

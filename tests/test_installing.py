@@ -1,4 +1,4 @@
-"""What is built of the tree installs and runs without it: a wheel, a source distribution, an editable install."""
+"""Installation without the source tree: from a wheel and a source distribution; and an editable install."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def _quiet() -> Any:
 
 @pytest.fixture
 def most(request: pytest.FixtureRequest) -> int:
-    """How many samples of an OpInfo a test takes."""
+    """The number of samples of an OpInfo that a test takes."""
     return 1000 if request.config.option.markexpr == "exhaustive" else 2
 
 

@@ -31,7 +31,7 @@ def _switching_often() -> Iterator[None]:
 
 
 def _together(work: Callable[[int], Any], threads: int = THREADS) -> list[Any]:
-    """What a function returns for each number, called at the same time in as many threads."""
+    """The results of a function for each number, called at the same time in as many threads."""
     start = threading.Barrier(threads)
 
     def begin(n: int) -> Any:
@@ -48,7 +48,7 @@ def _model(n: int, device: str = "cpu") -> nn.Module:
 
 
 def _wrong_calls(calls: int) -> list[int]:
-    """How many calls of each thread answer with something else than its own module does."""
+    """For each thread, the number of calls whose result differs from that of its own module."""
     models = [_model(n) for n in range(THREADS)]
     x = torch.randn(2, 4)
     expected = [model(x).detach() for model in models]

@@ -1,4 +1,4 @@
-"""What programs do with `__dict__` of tensors of the device: attributes go from one to another, and values do not."""
+"""Attributes in `__dict__` of tensors of the device: programs copy them from tensor to tensor, without the values."""
 
 from __future__ import annotations
 

@@ -145,14 +145,14 @@ def _outcome(call: Callable[..., Any], *tensors: torch.Tensor) -> Any:
 
 
 def _has_elements_in_one_place(t: torch.Tensor) -> bool:
-    """Whether strides that are not 0 meet: ATen does not tell, and what it writes there depends on the order."""
+    """True if elements with nonzero strides coincide: ATen does not check it, and writes there depend on the order."""
     last = t.storage_offset() + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
     places = torch.arange(last + 1).as_strided(t.shape, t.stride(), t.storage_offset()) if t.numel() else t
     return 0 not in t.stride() and places.unique().numel() < t.numel()
 
 
 def _has_subnormals(t: torch.Tensor) -> bool:
-    """Whether there are numbers, as integers seen as floats are, that XLA's CPU takes for zero."""
+    """True if some numbers, as integers read as floats may be, are subnormal: XLA's CPU takes them for zero."""
     values = (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t).double().abs()
     return t.dtype in (torch.float32, torch.complex64) and bool(((values > 0) & (values < TINY)).any())
 

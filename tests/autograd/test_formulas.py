@@ -49,7 +49,7 @@ def test_slice_inverse() -> None:
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_convolution_overrideable(transposed: bool) -> None:
-    """Which ATen leaves to other backends: it is `convolution`, to the second order."""
+    """`convolution_overrideable`, which ATen leaves to other backends, is `convolution`, up to second order."""
     x, bias = _tensor(2, 4, 5, 5), _tensor(6, seed=2)
     weight = _tensor(4, 3, 3, 3, seed=1) if transposed else _tensor(6, 2, 3, 3, seed=1)
     settings = ([2, 1], [1, 0], [1, 1], transposed, [1, 0] if transposed else [0, 0], 2)
@@ -69,7 +69,7 @@ def test_convolution_overrideable(transposed: bool) -> None:
     ("a", "b"), [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((5, 2, 3), (3, 4)), ((2, 3), (5, 3, 4))]
 )
 def test_matmul_backward(a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    """Which ATen has for nested tensors only: it is the gradient of `matmul`."""
+    """`matmul_backward`, which ATen has for nested tensors only, is the gradient of `matmul`."""
     left, right = _tensor(*a).requires_grad_(), _tensor(*b, seed=1).requires_grad_()
     product = torch.matmul(left, right)
     grad = _tensor(*product.shape, seed=2)

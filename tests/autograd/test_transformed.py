@@ -172,7 +172,7 @@ TRACED = ("product", "list", "written by index", "user, lists", "user, by a form
 
 @pytest.mark.parametrize("name", TRACED)
 def test_compiled_autograd(name: str) -> None:
-    """Which has Dynamo trace the backward pass of direct calls, without a break."""
+    """Dynamo traces the backward pass of direct calls without a break."""
     got, expected = PROGRAMS[name]
     one, two = (X.clone().requires_grad_() for _ in range(2))
     expected(one).sin().sum().backward()

@@ -1,4 +1,4 @@
-"""What torch makes of a program for a backend: writes to shared memory, backward passes twice, optimizers' steps."""
+"""Programs as torch captures them for a backend: writes to shared memory, two backward passes, optimizer steps."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Break = Callable[[], None]
 
 
 def _whole() -> None:
-    """Where a program is in one piece."""
+    """No break: the program is one graph."""
 
 
 def _broken() -> None:
@@ -27,7 +27,7 @@ def _broken() -> None:
 
 
 class _Cache:
-    """Where a program keeps a view between its calls."""
+    """An object in which a program keeps a view between its calls."""
 
     held: torch.Tensor
 
@@ -208,7 +208,7 @@ def _sharing(tensors: Tensors) -> list[list[int]]:
 
 
 def _written(n: int, tensors: Tensors) -> Any:
-    """What is in all tensors after a write to one; or the class of the error."""
+    """The values of all tensors after a write to one; or the class of the error."""
     try:
         tensors[n].add_(3)
     except RuntimeError:

@@ -35,7 +35,7 @@ SEEN: list[Any] = []
 
 @torch.library.custom_op(f"{NAMESPACE}::cubed", mutates_args=())
 def cubed(x: Tensor, factor: float = 1.0) -> Tensor:
-    """What no tracer sees into."""
+    """A function that no tracer can look into."""
     SEEN.append(x.device.type)
     return torch.from_numpy(x.detach().cpu().numpy() ** 3 * factor).to(x.device)
 
@@ -96,7 +96,7 @@ _register_effectful_op(OPS.note.default, _EffectType.ORDERED)
 
 @torch.library.custom_op(f"{NAMESPACE}::positive", mutates_args=())
 def positive(x: Tensor) -> Tensor:
-    """How many elements its result has depends on values."""
+    """The positive elements: the size of the result depends on values."""
     return x[x > 0]
 
 
@@ -302,7 +302,7 @@ def _process(rank: int, port: int, folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of two processes has found."""
+    """The findings of each of two processes."""
     folder = tmp_path_factory.mktemp("collectives")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

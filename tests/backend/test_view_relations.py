@@ -1,4 +1,4 @@
-"""What autograd knows of tensors that compiled programs hand out: which are views of which, as eagerly."""
+"""View relations, as autograd knows them, among the outputs of compiled programs: the same as eagerly."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Tensors]] = {
 
 
 def _told(call: Callable[[torch.Tensor], Tensors], device: str, requires_grad: bool, n: int) -> Any:
-    """What is known after a write to an output by which all of its memory gets a gradient, and that gradient."""
+    """The state after a write to an output, by which all of its memory gets a gradient, and that gradient."""
     x = torch.arange(1.0, 7.0).view(2, 3).to(device).requires_grad_(requires_grad)
     given = x * 1
     tensors = [*call(given), given]

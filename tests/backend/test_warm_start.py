@@ -115,7 +115,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 @pytest.fixture(scope="module")
 def cold(runs: Runs) -> dict[str, Any]:
-    """What a first process finds while another does the same."""
+    """The findings of a first process while another one does the same."""
     processes = [runs.start(), runs.start()]
     first, second = map(runs.result, processes)
     assert _values(first) == _values(second)

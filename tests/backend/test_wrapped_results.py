@@ -1,4 +1,4 @@
-"""What compiled programs return on the device: tensors of the device, whatever has made them, with their gradients."""
+"""Results of compiled programs on the device: tensors of the device with their gradients, whatever made them."""
 
 from __future__ import annotations
 

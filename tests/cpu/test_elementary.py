@@ -97,7 +97,7 @@ def test_edges_of_two(name: str, more: tuple[float, ...]) -> None:
 
 @pytest.mark.parametrize("name", ["fmod.Tensor", "remainder.Tensor", "floor_divide"])
 def test_whole_quotients(name: str) -> None:
-    """Of numbers whose product with the reciprocal is less than 1, which XLA computes for what is broadcast."""
+    """Numbers whose product with the reciprocal is less than 1; XLA would compute it for broadcast divisors."""
     x = torch.tensor([math.pi, 49.0, 0.1, 3.0, 41.0])
     x = torch.cat([x, -x])
     for a, b in ((x[None], x[:, None]), (x, x[1]), (x * 7, x)):
@@ -172,7 +172,7 @@ def assert_same_edges(got: torch.Tensor, expected: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("name", [n for n in OF_COMPLEX if n != "silu"])  # ATen has no gradient of that
 def test_complex_gradients_on_the_axes(name: str) -> None:
-    """Where a part is 0 or large, the choices between formulas leave no NaN in the gradient."""
+    """If a part is 0 or large, the choice between formulas leaves no NaN in the gradient."""
     x = torch.tensor([0.5, -0.5, 0.5j, -0.5j, 2j, -2j, 25 + 1j, -25 - 1j, 1e-3 + 25j], dtype=torch.complex128)
     gradients = []
     for ops in (jaten, aten):

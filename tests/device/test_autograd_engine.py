@@ -120,7 +120,7 @@ def test_errors_of_torch_itself() -> None:
 
 @pytest.mark.usefixtures("fresh_dynamo")
 def test_between_graphs() -> None:
-    """What the engine runs between a program's graphs is left alone; conftest.py looks whether that is so."""
+    """The engine leaves alone what it runs between a program's graphs; conftest.py checks that."""
 
     def program(x: Tensor) -> Tensor:
         torch._dynamo.graph_break()

@@ -318,7 +318,7 @@ def test_two_devices(script: str) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "jaten"])
 def test_compiled_programs_look_up_no_stream(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which the device has none: programs on the CPU would pay for it at each call."""
+    """Programs on the CPU look up no stream of the device: it has none, and each call would pay for it."""
     asked = []
     of_torch = torch.accelerator.current_stream
     monkeypatch.setattr(torch.accelerator, "current_stream", lambda *args: asked.append(args) or of_torch(*args))

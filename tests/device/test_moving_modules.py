@@ -130,7 +130,7 @@ CHANGED: dict[str, Callable[[], nn.Module]] = {
     "name", [pytest.param(n, marks=[pytest.mark.exhaustive] if "orthogonal, " in n else []) for n in CHANGED]
 )
 def test_changed_modules_train(name: str) -> None:
-    """Those of old keep a weight that is no parameter, and its graph."""
+    """The old utilities keep a weight that is not a parameter, with its graph."""
     learnt = []
     for device in ("cpu", "jax"):
         model = CHANGED[name]().to(device)

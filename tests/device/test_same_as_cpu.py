@@ -1,4 +1,4 @@
-"""What PyTorch's own tests of devices found to differ: each call on the device `jax` beside the same on the CPU."""
+"""Single calls on the device `jax` beside the CPU, many taken from PyTorch's own tests of devices."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _filled(device: str) -> torch.Tensor:
 
 
 def _copies(device: str) -> Any:
-    """What deepcopy keeps of a leaf, and of a parameter."""
+    """The state that deepcopy keeps of a leaf, and of a parameter."""
     x = torch.arange(6.0, device=device).reshape(2, 3).t()
     leaves = x.clone().requires_grad_(), torch.nn.Parameter(x)
     for leaf in leaves:
@@ -67,7 +67,7 @@ def _copies(device: str) -> Any:
 
 
 def _printed_inside(device: str) -> str:
-    """How a tensor looks that a function under a transform has captured."""
+    """The printed form of a tensor that a function under a transform has captured."""
     x, seen = torch.ones(3, device=device), []
 
     def program(y: torch.Tensor) -> torch.Tensor:
@@ -186,7 +186,7 @@ REFUSED: dict[str, Call] = {
 
 
 def _seen(call: Callable[[], Any]) -> Any:
-    """What a call returns, and the first words of what it warns of."""
+    """A call's result, and the first words of its warnings."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         result = tree_map_only(torch.Tensor, lambda t: t.cpu(), call())

@@ -36,7 +36,7 @@ def test_scripts(name: str) -> None:
 
 
 def test_mixed_precision() -> None:
-    """Where two devices round in other places, a bfloat16 differs in its last digit."""
+    """Two devices may round differently, so a bfloat16 may differ in its last digit."""
     expected, got = (mixed_precision(device) for device in ("cpu", "jax"))
     torch.testing.assert_close(got, expected, rtol=2**-7, atol=2**-10)
 

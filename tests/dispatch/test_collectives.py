@@ -141,7 +141,7 @@ def _process(rank: int, port: int, folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each process has found."""
+    """The findings of each process."""
     folder = tmp_path_factory.mktemp("collectives")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -118,7 +118,7 @@ def test_the_kernel_may_be_chosen() -> None:
 
 
 def test_without_autograd() -> None:
-    """What ATen composes takes no mask beside `is_causal`."""
+    """ATen's composition takes no mask together with `is_causal`."""
     with torch.inference_mode():
         got, expected = (
             F.scaled_dot_product_attention(*leaves, **settings).cpu()

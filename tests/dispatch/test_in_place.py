@@ -112,7 +112,7 @@ LISTS = [
 
 @pytest.fixture(params=[False, True], ids=["new arrays", "written over"])
 def over(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether what is written gets to the arrays that the targets have, however small they are."""
+    """True if results are written into the arrays of the targets, however small these are."""
     if request.param:
         monkeypatch.setattr(in_place, "_LARGE", 0)
     return request.param

@@ -1,4 +1,4 @@
-"""What torch's dispatcher is told of the device: what C++ makes there of its own accord ends no process."""
+"""The device's entries in torch's dispatcher: calls that C++ makes of its own accord do not end the process."""
 
 from __future__ import annotations
 

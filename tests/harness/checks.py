@@ -347,7 +347,7 @@ def draws(name: str, dtype: torch.dtype) -> bool:
 
 
 def _not_ours(call: Any, sample: Any) -> str:
-    """Why nobody could compile a sample as one graph: what PyTorch's own backend says, which runs ATen's kernels."""
+    """The error of PyTorch's own backend, with ATen's kernels, if it cannot compile a sample as one graph either."""
     try:
         _captured_whole(call, "aot_eager", sample)
     except Exception as error:

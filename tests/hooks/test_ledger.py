@@ -26,7 +26,7 @@ TESTS = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, list[str]]:
-    """What a fresh process sees change."""
+    """The changes that a fresh process sees."""
     command = [sys.executable, "-P", snapshot.__file__]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

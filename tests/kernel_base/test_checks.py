@@ -1,4 +1,4 @@
-"""That the checks of ops can fail: each is given an op that is wrong in one way, and ATen's own, which is not."""
+"""The checks of ops can fail: each gets an op that is wrong in one way, and ATen's own, which is right."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_what_is_made_of_them_is_too(seed: int) -> None:
 
 
 def test_no_loop_is_left_on_a_cpu() -> None:
-    """Where this fails, JAX has another way to compute bits on a CPU, and it may be worth another look."""
+    """If this fails, JAX computes bits on a CPU in another way, which may be worth another look."""
 
     def program(impl: Any) -> str:
         draw = jax.jit(lambda seed: jax.random.bits(jax.random.key(seed, impl=impl), (64,)))

@@ -162,7 +162,7 @@ def test_observer(name: str, on: dict[str, int]) -> None:
 
 @pytest.mark.parametrize(("range_", "symmetric"), [((0, 255), False), ((-128, 127), True), ((0, 15), True)])
 def test_chosen_scale_and_zero_point(range_: tuple[int, int], symmetric: bool) -> None:
-    """Of extrema of all magnitudes, down to those too small for a scale."""
+    """Extrema of all magnitudes, down to those too small for a scale."""
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(2, 200, generator=generator) * 10 ** (torch.rand(2, 200, generator=generator) * 12 - 9)
     call = _observed(torch.minimum(a, b), torch.maximum(a, b), range_, symmetric, observe=0)

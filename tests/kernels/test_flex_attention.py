@@ -47,7 +47,7 @@ def _grouped(q, k, v):
 
 
 def _dense(q, k, v, scale=None, change=lambda s: s, kept=None):
-    """What is meant, written out: the attention and the logarithm of the sum of exponentials."""
+    """The definition, written out: attention, and the logarithm of the sum of exponentials."""
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     scores = change(q @ k.transpose(-2, -1) * (scale or 1 / math.sqrt(q.shape[-1])))

@@ -88,7 +88,7 @@ def test_normal(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 1, 2), (2, 3, 2), (1, 3, 2), (1, 1, 2)])
 def test_a_key_for_each_leading_index(shape: tuple[int, ...]) -> None:
-    """Where a batch of keys has size 1 in the last dimensions, the elements there share one."""
+    """If a batch of keys has size 1 in its last dimensions, the elements there share one key."""
     keys = torch.arange(math.prod(shape)).to(torch.uint64).reshape(shape)
     got = OPS._philox_uniform(torch.empty(2, 3), keys)
     if shape[1] == 1:

@@ -33,7 +33,7 @@ CASES = [(h, s) for h, s in itertools.product(SHAPES, SETTINGS) if len(h) < 5 or
 
 @pytest.mark.parametrize(("shape", "settings"), CASES, ids=repr)
 def test_gradient_of_maximum(shape: tuple[int, ...], settings: tuple[Any, ...]) -> None:
-    """Of whole numbers, among which many are equal: the same element gets each gradient, in the same order."""
+    """Whole numbers, many of them equal: the same elements get the gradients, in the same order."""
     pool = F.max_pool3d if len(shape) == 5 else F.max_pool2d
     torch.manual_seed(0)
     x = torch.randint(-3, 4, shape).float()

@@ -150,7 +150,7 @@ _NO_DRAWS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 def _drawn_after(fn: Callable[[torch.Tensor], Any], x: torch.Tensor) -> float:
-    """What the program draws after a call and its gradient."""
+    """A number that the program draws after a call and its gradient."""
     torch.manual_seed(7)
     given = x.detach().clone().requires_grad_()
     fn(given).sum().backward()

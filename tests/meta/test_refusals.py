@@ -1,4 +1,4 @@
-"""What ATen refuses: PyTorch's own wrong calls of its operators, dims that are out of range, and more, by every way."""
+"""ATen's refusals, by every way: PyTorch's own wrong calls of its operators, dims out of range, and more."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ def test_gradients(name: str) -> None:
 
 
 def test_gradient_of_a_composed_output() -> None:
-    """Where ATen composes the functional operator and a copy, it takes the call; here it has a gradient too."""
+    """ATen composes the functional operator and a copy, and accepts the call; here it has a gradient, too."""
     leaf = _leaf()
     torch.ops.aten.mul.Scalar_out(leaf, 3.0, out=torch.empty(6))
     torch.ops.jaten.mul.Scalar_out(leaf, 3.0, out=torch.empty(6)).sum().backward()

@@ -1,4 +1,4 @@
-"""What a kernel returns is what its operator's schema and fake say, on every path."""
+"""Results of kernels are checked against their operator's schema and fake, on every path."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_lists(name: str) -> None:
 
 @pytest.mark.parametrize("name", LISTS)
 def test_gradients(name: str) -> None:
-    """Of each element's results by the element, and of all results by all elements."""
+    """Gradients of each element's results by the element, and of all results by all elements."""
 
     def total(ops: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         results = LISTS[name](ops, a, b)
@@ -200,7 +200,7 @@ def test_batched_second_gradients(device: str) -> None:
 
 
 def test_batches_of_batches() -> None:
-    """Of the older vmap, in which each operator's rule takes one away."""
+    """Batches of batches under the older vmap, in which each operator's rule removes one level."""
     got = older_vmap(older_vmap(lambda a, b: jaten.cat([a[None], b[None]])), in_dims=(0, None))(x, x[0])
     assert_close(got, torch.stack([x, x[:1].expand_as(x)], -1))
     got = older_vmap(lambda b: older_vmap(lambda a: jaten.cat([a[None], b[None]]))(x[0]))(x[:, 0])

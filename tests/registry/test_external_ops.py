@@ -18,7 +18,7 @@ OPS = getattr(torch.ops, NAMESPACE)
 
 @torch.library.custom_op(f"{NAMESPACE}::cubed", mutates_args=())
 def cubed(x: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
-    """What a library would write: in NumPy, so that nothing traces it."""
+    """An operator as a library would write it: in NumPy, so that nothing traces it."""
     return torch.from_numpy(x.detach().cpu().numpy() ** 3 * factor)
 
 

@@ -180,7 +180,7 @@ def test_storages_are_made_on_the_device() -> None:
 
 
 def _seen(value: Any) -> Any:
-    """What can be compared of what a program returns."""
+    """The comparable part of a program's result."""
     if isinstance(value, list | tuple):
         return [_seen(v) for v in value]
     if isinstance(value, torch.TypedStorage):

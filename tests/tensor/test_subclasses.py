@@ -225,7 +225,7 @@ def test_the_class_of_a_parameter_makes_parameters(device: str) -> None:
 
 
 def test_the_class_of_a_tensor_makes_tensors() -> None:
-    """What the same call makes where the class is torch's own: tensors on the CPU."""
+    """Calls of the class of the tensors make tensors on the CPU, as those of torch.Tensor do."""
     kind: Any = type(torch.ones(2, device="jax"))
     assert kind([1, 2]).tolist() == [1, 2]
     assert kind(2, 3).shape == (2, 3)

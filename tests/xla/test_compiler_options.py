@@ -1,4 +1,4 @@
-"""What XLA's compiler is told beside a program."""
+"""Compiler options for a program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OPTION = "xla_cpu_experimental_ynn_fusion_type"
 
 
 def test_the_options_of_a_cpu_are_known() -> None:
-    """Where this fails, XLA has renamed one."""
+    """If this fails, XLA has renamed an option."""
     assert compiler_options.known("cpu") == compiler_options.wanted("cpu") and _OPTION in compiler_options.wanted("cpu")
 
 
@@ -44,7 +44,7 @@ def _convolved(x: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def test_convolutions_are_not_of_one_thread() -> None:
-    """Of a whole program's; should XLA's default be another one, this option may go."""
+    """One option for a whole program's convolutions; if XLA's default changes, it may go."""
     lowered = jax.jit(_convolved).lower(jnp.ones((4, 32, 32, 16)), jnp.ones((3, 3, 16, 32)))
     run, _ = executables.compiled(lowered)
     assert "__ynn_fusion" in lowered.compile().as_text()
@@ -82,7 +82,7 @@ def test_types_stand_in_a_program_as_expected() -> None:
 
 
 def test_buffers_are_short_unless_an_array_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where this fails, XLA has renamed the option: of longer arrays it would warn."""
+    """If this fails, XLA has renamed the option: it would warn of longer arrays."""
     (name,) = compiler_options._BUFFER
     assert name in compiler_options.of_program("cpu", "tensor<1024xf32>").options
     assert name not in compiler_options.of_program("cpu", "tensor<16777216xf32>").options
@@ -95,7 +95,7 @@ _PRINT = "from jaxlib import _jax; print(_jax.CompileOptions().SerializeAsString
 
 
 def test_no_loop_is_unrolled_as_with_the_flag_of_xla() -> None:
-    """Where this fails, the message has changed, or the flag."""
+    """If this fails, the message has changed, or the flag."""
     environment = os.environ | {"XLA_FLAGS": f"--xla_backend_extra_options={compiler_options._NO_UNROLLING.decode()}"}
     flagged = subprocess.run(
         [sys.executable, "-c", _PRINT], env=environment, capture_output=True, check=True, text=True

@@ -15,7 +15,7 @@ from jaten_ops.xla import cpu_client, executables
 
 
 def test_the_device_is_one_of_its_own() -> None:
-    """Where this fails, JAX makes its clients in another way, and compiled programs wait for a thread again."""
+    """If this fails, JAX makes its clients in another way, and compiled programs wait for a thread again."""
     assert cpu_client.is_own(cpu_client.device())
     assert cpu_client.device().platform == "cpu" and not cpu_client.is_own(jax.devices("cpu")[0])
     assert cpu_client.device() not in jax.devices("cpu") + jax.local_devices()

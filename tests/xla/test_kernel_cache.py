@@ -1,4 +1,4 @@
-"""How many executables are in memory at once."""
+"""The number of executables in memory at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _live() -> int:
 
 
 def test_executables_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where shapes change all the time, JAX would keep an executable for each operator and shape."""
+    """Shapes that change all the time do not keep an executable for each operator and shape."""
     monkeypatch.setattr(kernel_cache, "_MOST", 8)
     compiled = torch.compile(lambda x: x.sin() + 1, backend="jaten")
     kept = torch.ones(3)

@@ -1,4 +1,4 @@
-"""Which library computes a program's matrix products."""
+"""The choice of the library that computes a program's matrix products."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_what_suits_eigen(fn: Callable[..., object], shapes: list[tuple[int, ...
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_the_library_is_asked_for(monkeypatch: pytest.MonkeyPatch, *, fast: bool) -> None:
-    """Where this fails, XLA no longer takes the option, or has another library by itself."""
+    """If this fails, XLA no longer takes the option, or uses another library by itself."""
     monkeypatch.setattr(cpu_features, "multiplies_fast", lambda: fast)
     a, b = jnp.ones((65, 256)), jnp.ones((256, 257))
     lowered = jax.jit(lambda a, b: a @ b).lower(a, b)

@@ -67,7 +67,7 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], int, int]] = {
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str | None]]:
-    """How often each operator is in each graph that is compiled, after the parts have been put together."""
+    """For each compiled graph, the number of nodes of each operator after the pass."""
     found: list[Counter[str | None]] = []
     assemble = capture.assemble
 

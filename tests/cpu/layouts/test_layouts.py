@@ -186,7 +186,7 @@ def _primitives(jaxpr: Any) -> set[str]:
 @pytest.mark.parametrize("channels", [3, 8])
 @pytest.mark.parametrize("size", [(7, 5), (35, 36)])
 def test_parts_of_a_strided_convolution(size: tuple[int, int], channels: int) -> None:
-    """Of small and large images, of few and more channels: each is computed in another way."""
+    """Small and large images, few and many channels: each is computed in another way."""
     image = _RNG.integers(-2, 3, (2, channels, *size)).astype("float32")
     windows = _SAME._replace(stride=(2, 2))
     kernel = _RNG.integers(-1, 2, (8, channels, 3, 3)).astype("float32")
@@ -352,7 +352,7 @@ def _row_sums(x: Any) -> Any:
 
 @pytest.mark.parametrize("size", [(1, 4), (12, 17), (64, 63)])
 def test_sums_over_rows_are_as_exact_as_their_dtype(size: tuple[int, int]) -> None:
-    """Of what is simple and what is not, of few and many rows, some of them left over."""
+    """Sums of simple and other terms, over few and many rows, some of them left over."""
     image = (_RNG.standard_normal((3, 4, *size)) + 100).astype("float32")
 
     with Enabled():

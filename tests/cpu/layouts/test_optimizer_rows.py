@@ -34,7 +34,7 @@ def _update(p: Any, m: Any, v: Any) -> Any:
 
 
 def _clipped(p: Any, g: Any) -> Any:
-    """What depends on all elements lies between two regions."""
+    """Clipping by a norm, which depends on all elements, between two elementwise regions."""
     norm = jnp.sqrt(jnp.sum(g * g))
     g = g / (norm + 1e-6)
     return p - g / (jnp.sqrt(p) + 1), norm

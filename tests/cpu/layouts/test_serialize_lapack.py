@@ -41,7 +41,7 @@ def _operands() -> tuple[Any, Any]:
 
 
 def _are_in_turn(text: str) -> bool:
-    """Whether of each two calls, in the order of XLA's program, the later one depends on the earlier."""
+    """True if each call, in the order of XLA's program, depends on the one before."""
     entry = text[text.index("\nENTRY") :]
     takes = {name: re.findall(r"%([\w.\-]+)", rest) for name, rest in _LINE.findall(entry)}
     calls = [m[1] for m in re.finditer(r'%([\w.\-]+) = [^\n]*custom_call_target="lapack_', entry)]
