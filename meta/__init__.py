@@ -4,8 +4,16 @@ if __name__ != "jaten_ops.meta":
     raise ImportError("this is jaten_ops.meta: import it by that name")
 
 from . import attention, missing, normalization, overrides, scalars, vendors
-from .reuse import aten_overload, fake_of, row_major
+from .reuse import as_contiguous, aten_overload, fake_of
 
 __all__ = [
-    "aten_overload", "attention", "fake_of", "missing", "normalization", "overrides", "row_major", "scalars", "vendors",
+    "as_contiguous",
+    "aten_overload",
+    "attention",
+    "fake_of",
+    "missing",
+    "normalization",
+    "overrides",
+    "scalars",
+    "vendors",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 
 from jaten_ops.registry import fake
 
-from .reuse import row_major
+from .reuse import as_contiguous
 
 
 @fake("_flash_attention_forward")
@@ -41,7 +41,7 @@ def flash_attention_quantized(query, key, value, *args, **kwargs):
 
 @fake("_flash_attention_backward")
 def flash_attention_backward(grad_out, query, key, value, *args, **kwargs):
-    return row_major(query), row_major(key), row_major(value)
+    return as_contiguous(query), as_contiguous(key), as_contiguous(value)
 
 
 @fake("_efficient_attention_forward")
@@ -71,8 +71,8 @@ def efficient_attention_backward(
     grad_out_, query, key, value, bias, out, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, logsumexp,
     dropout_p, philox_seed, philox_offset, custom_mask_type, bias_requires_grad, **kwargs
 ):  # fmt: skip
-    of_bias = row_major(bias) if bias is not None and bias_requires_grad else None
-    return row_major(query), row_major(key), row_major(value), of_bias
+    of_bias = as_contiguous(bias) if bias is not None and bias_requires_grad else None
+    return as_contiguous(query), as_contiguous(key), as_contiguous(value), of_bias
 
 
 @fake("_fused_sdp_choice")  # ATen's answers for another device

@@ -9,14 +9,14 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTenso
 
 from jaten_ops.registry import fake
 
-from .reuse import masked, row_major
+from .reuse import as_contiguous, masked
 
 # Copies
 
 
 @fake("_copy_from")
 def copy_from(self, dst, non_blocking=False):
-    return row_major(dst)
+    return as_contiguous(dst)
 
 
 @fake("_copy_from_and_resize")
@@ -58,17 +58,17 @@ def dirichlet_grad(x, alpha, total):
 
 @fake("_standard_gamma_grad")
 def standard_gamma_grad(self, output):
-    return row_major(self)
+    return as_contiguous(self)
 
 
 @fake("glu_jvp")
 def glu_jvp(glu, x, dx, dim):
-    return row_major(glu)
+    return as_contiguous(glu)
 
 
 @fake("glu_backward_jvp")
 def glu_backward_jvp(grad_x, grad_glu, x, dgrad_glu, dx, dim):
-    return row_major(grad_x)
+    return as_contiguous(grad_x)
 
 
 # Products
@@ -84,14 +84,14 @@ def matmul_backward(grad, self, other, mask):
 
 @fake("_thnn_fused_gru_cell")
 def thnn_fused_gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
-    return row_major(hx), hx.new_empty((*hx.shape[:-1], 5 * hx.shape[-1]))
+    return as_contiguous(hx), hx.new_empty((*hx.shape[:-1], 5 * hx.shape[-1]))
 
 
 @fake("_thnn_fused_gru_cell_backward")
 def thnn_fused_gru_cell_backward(grad_hy, workspace, has_bias):
     gates = grad_hy.new_empty((*grad_hy.shape[:-1], 3 * grad_hy.shape[-1]))
     biases = [grad_hy.new_empty((3 * grad_hy.shape[-1],)) if has_bias else None for _ in range(2)]
-    return gates, row_major(gates), row_major(grad_hy), *biases
+    return gates, as_contiguous(gates), as_contiguous(grad_hy), *biases
 
 
 # Shapes that depend on values
@@ -201,18 +201,18 @@ def validate_compressed_sparse_indices(is_crow, compressed_idx, plain_idx, cdim,
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
 )
 def fake_quantize(self, *parameters):
-    return row_major(self), torch.empty_like(self, dtype=torch.bool, memory_format=torch.contiguous_format)
+    return as_contiguous(self), torch.empty_like(self, dtype=torch.bool, memory_format=torch.contiguous_format)
 
 
 @fake("_fake_quantize_learnable_per_tensor_affine", "_fake_quantize_learnable_per_channel_affine")
 def fake_quantize_learnable(self, *parameters):
-    return row_major(self)
+    return as_contiguous(self)
 
 
 @fake("_fake_quantize_learnable_per_tensor_affine_backward")
 def fake_quantize_learnable_per_tensor_backward(grad, self, scale, zero_point, *parameters):
     if not self.numel():
-        return row_major(self), row_major(scale), row_major(zero_point)
+        return as_contiguous(self), as_contiguous(scale), as_contiguous(zero_point)
     shapes = (self.shape, (1,), (1,))
     return tuple(self.new_empty(s, dtype=torch.float32) for s in shapes)
 
@@ -253,12 +253,12 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 @fake("batch_norm_stats")
 def batch_norm_stats(input, eps):
     mean = input.new_empty((input.shape[1],), dtype=_wide(input.dtype))
-    return mean, row_major(mean)
+    return mean, as_contiguous(mean)
 
 
 @fake("batch_norm_elemt")
 def batch_norm_elemt(input, weight, bias, mean, invstd, eps):
-    return row_major(input)
+    return as_contiguous(input)
 
 
 @fake("batch_norm_backward_reduce")
@@ -269,13 +269,13 @@ def batch_norm_backward_reduce(grad_out, input, mean, invstd, weight, input_g, w
 
 @fake("batch_norm_backward_elemt")
 def batch_norm_backward_elemt(grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count):
-    return row_major(input)
+    return as_contiguous(input)
 
 
 @fake("batch_norm_gather_stats", "batch_norm_gather_stats_with_counts")
 def batch_norm_gather_stats(input, mean, invstd, *parameters):
     together = mean.new_empty((mean.shape[1],), dtype=_wide(mean.dtype))
-    return together, row_major(together)
+    return together, as_contiguous(together)
 
 
 # Rows given by offsets
@@ -306,7 +306,7 @@ def padded_dense_to_jagged(dense, offsets, total_L=None):
 
 @fake("convolution_overrideable")
 def convolution_overrideable(*args):
-    return row_major(torch.ops.aten.convolution(*args))
+    return as_contiguous(torch.ops.aten.convolution(*args))
 
 
 @fake("convolution_backward_overrideable")

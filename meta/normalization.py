@@ -10,7 +10,7 @@ import torch
 
 from jaten_ops.registry import fake
 
-from .reuse import masked, row_major
+from .reuse import as_contiguous, masked
 
 
 def _statistics_dtype(input: torch.Tensor, *parameters: torch.Tensor | None) -> torch.dtype:
@@ -20,7 +20,7 @@ def _statistics_dtype(input: torch.Tensor, *parameters: torch.Tensor | None) -> 
 
 def _batch_norm(input: torch.Tensor, training: bool, *parameters: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
     size, dtype = input.shape[1] if training else 0, _statistics_dtype(input, *parameters)
-    return row_major(input), input.new_empty((size,), dtype=dtype), input.new_empty((size,), dtype=dtype)
+    return as_contiguous(input), input.new_empty((size,), dtype=dtype), input.new_empty((size,), dtype=dtype)
 
 
 @fake("native_batch_norm")
@@ -31,7 +31,7 @@ def native_batch_norm(input, weight, bias, running_mean, running_var, training, 
 @fake("_native_batch_norm_legit_functional")
 def native_batch_norm_legit_functional(input, weight, bias, running_mean, running_var, training, momentum, eps):
     results = _batch_norm(input, training, weight, bias, running_mean, running_var)
-    return *results, row_major(running_mean), row_major(running_var)
+    return *results, as_contiguous(running_mean), as_contiguous(running_var)
 
 
 @fake("_native_batch_norm_legit.no_stats")
@@ -52,7 +52,7 @@ def batch_norm_no_update(input, weight, bias, running_mean, running_var, momentu
 @fake("_batch_norm_with_update_functional")
 def batch_norm_with_update_functional(input, weight, bias, running_mean, running_var, momentum, eps):
     results = _batch_norm(input, True, weight, bias, running_mean, running_var)
-    return *results, input.new_empty((0,), dtype=torch.uint8), row_major(running_mean), row_major(running_var)
+    return *results, input.new_empty((0,), dtype=torch.uint8), as_contiguous(running_mean), as_contiguous(running_var)
 
 
 @fake("cudnn_batch_norm")
@@ -76,7 +76,7 @@ def native_batch_norm_backward(
 ):
     dtype = _statistics_dtype(input, running_mean, running_var) if weight is None else weight.dtype
     of_channel = input.new_empty((input.shape[1],), dtype=dtype)
-    return masked(output_mask, row_major(input), of_channel, torch.empty_like(of_channel))
+    return masked(output_mask, as_contiguous(input), of_channel, torch.empty_like(of_channel))
 
 
 @fake("batch_norm_backward")
@@ -92,23 +92,23 @@ def batch_norm_backward(
 def native_layer_norm(input, normalized_shape, weight, bias, eps):
     results = torch.ops.aten.native_layer_norm(input, normalized_shape, weight, bias, eps)
     dtype = _statistics_dtype(input, weight, bias)
-    return row_major(results[0]), *(row_major(s.to(dtype)) for s in results[1:])
+    return as_contiguous(results[0]), *(as_contiguous(s.to(dtype)) for s in results[1:])
 
 
 @fake("native_group_norm")
 def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
     results = torch.ops.aten.native_group_norm(input, weight, bias, N, C, HxW, group, eps)
     dtype = _statistics_dtype(input, weight, bias)
-    return row_major(results[0]), *(row_major(s.to(dtype)) for s in results[1:])
+    return as_contiguous(results[0]), *(as_contiguous(s.to(dtype)) for s in results[1:])
 
 
 @fake("native_group_norm_backward")  # ATen's meta function returns float32 gradients of a bfloat16 input
 def native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask):
     of_channel = input.new_empty((C,), dtype=input.dtype if weight is None else weight.dtype)
-    return masked(output_mask, row_major(input), of_channel, torch.empty_like(of_channel))
+    return masked(output_mask, as_contiguous(input), of_channel, torch.empty_like(of_channel))
 
 
 @fake("_weight_norm_interface")  # ATen's meta function forgets that norms of float16 are float32
 def weight_norm_interface(v, g, dim=0):
     wide = torch.float32 if v.dtype in (torch.float16, torch.bfloat16) else v.dtype
-    return row_major(v), torch.empty_like(g, dtype=wide, memory_format=torch.contiguous_format)
+    return as_contiguous(v), torch.empty_like(g, dtype=wide, memory_format=torch.contiguous_format)

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from jaten_ops.registry import fake
 
-from .reuse import aten_overload, known_true, row_major
+from .reuse import as_contiguous, aten_overload, known_true
 
 # Matrix products. ATen's meta functions check strides, which kernels do not see, and what CUDA's kernels can do.
 
@@ -45,7 +45,7 @@ def thnn_fused_lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_
 def where(condition, self, other):
     op = aten_overload("where.self")
     assert op is not None
-    return row_major(op(condition.bool() if condition.dtype == torch.uint8 else condition, self, other))
+    return as_contiguous(op(condition.bool() if condition.dtype == torch.uint8 else condition, self, other))
 
 
 # Extrema of nothing. ATen's meta functions let them pass, or raise another class of error than its CPU kernels.
@@ -65,7 +65,7 @@ def _extremum(overload: str, default_dim: Any, whole_error: type[Exception]) -> 
             for d in [dim] if isinstance(dim, int) else dim:
                 if -self.dim() <= d < self.dim() and known_true(self.size(d) == 0):
                     raise IndexError(f"{name}(): Expected reduction dim {d} to have non-zero size.")
-        return row_major(op(self, *args, **kwargs))
+        return as_contiguous(op(self, *args, **kwargs))
 
     fake(overload)(run)
 
@@ -79,17 +79,17 @@ _extremum("mode", -1, IndexError)
 
 @fake("nansum")  # the meta function takes dim=[] for no dimension; it stands for all
 def nansum(self, dim=None, keepdim=False, *, dtype=None):
-    return row_major(torch.ops.aten.nansum(self, dim or None, keepdim, dtype=dtype))
+    return as_contiguous(torch.ops.aten.nansum(self, dim or None, keepdim, dtype=dtype))
 
 
 @fake("_masked_softmax")  # ATen has no meta function
 def masked_softmax(self, mask, dim=None, mask_type=None):
-    return row_major(self)
+    return as_contiguous(self)
 
 
 @fake("_masked_softmax_backward")  # ATen has no meta function
 def masked_softmax_backward(grad_output, output, mask, dim=None):
-    return row_major(grad_output)
+    return as_contiguous(grad_output)
 
 
 # Ops whose result depends on values. ATen's fakes answer for fake tensors; its meta functions raise RuntimeError.
@@ -102,7 +102,7 @@ def _only_for_fake_tensors(overload: str) -> None:
     def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(self, FakeTensor) and kwargs.get("output_size") is None:
             raise NotImplementedError(f"the result of {overload} depends on values")
-        return row_major(op(self, *args, **kwargs))
+        return as_contiguous(op(self, *args, **kwargs))
 
     fake(overload)(run)
 
@@ -117,7 +117,7 @@ def index(self, indices):
         if i is not None and i.dtype not in (torch.int64, torch.int32, torch.uint8, torch.bool):
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     masks = [i.bool() if i is not None and i.dtype == torch.uint8 else i for i in indices]
-    return row_major(torch.ops.aten.index.Tensor(self, masks))
+    return as_contiguous(torch.ops.aten.index.Tensor(self, masks))
 
 
 def _spaced(overload: str) -> None:
@@ -128,7 +128,7 @@ def _spaced(overload: str) -> None:
     def run(start: Any, end: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("dtype") is None and any(isinstance(x, torch.Tensor) and x.is_complex() for x in (start, end)):
             kwargs = kwargs | {"dtype": torch.get_default_dtype().to_complex()}
-        return row_major(op(start, end, *args, **kwargs))
+        return as_contiguous(op(start, end, *args, **kwargs))
 
     fake(overload)(run)
 
@@ -145,7 +145,7 @@ def native_multi_head_attention(
 ):  # fmt: skip
     batch, length = query.shape[:2]
     shape = (batch, length, length) if average_attn_weights else (batch, num_head, length, length)
-    return row_major(query), query.new_empty(shape) if need_weights else None
+    return as_contiguous(query), query.new_empty(shape) if need_weights else None
 
 
 # ATen's meta function answers for CUDA: on CPU the sum leaves offset2bag empty in its fast path, and there is one size
@@ -192,7 +192,7 @@ def histogram_bin_ct(self, bins=100, *, range=None, weight=None, density=False):
 
 @fake("histogram.bins_tensor")
 def histogram_bins_tensor(self, bins, *, weight=None, density=False):
-    return self.new_empty((bins.shape[0] - 1,)), row_major(bins)
+    return self.new_empty((bins.shape[0] - 1,)), as_contiguous(bins)
 
 
 @fake("_histogramdd_bin_edges")
@@ -215,17 +215,17 @@ def histogramdd_from_bin_tensors(self, bins, *, weight=None, density=False):
 
 @fake("multi_margin_loss_backward")
 def multi_margin_loss_backward(grad_output, self, target, p, margin, weight=None, reduction=1):
-    return row_major(self)
+    return as_contiguous(self)
 
 
 @fake("multilabel_margin_loss_backward")
 def multilabel_margin_loss_backward(grad_output, self, target, reduction, is_target):
-    return row_major(self)
+    return as_contiguous(self)
 
 
 @fake("_logcumsumexp")  # ATen has no meta function
 def _logcumsumexp(self, dim):
-    return row_major(self)
+    return as_contiguous(self)
 
 
 # A single sample makes a 0-d loss on CPU; ATen's meta functions say one element.
@@ -244,7 +244,7 @@ def multilabel_margin_loss_forward(self, target, reduction):
 
 @fake("geometric")  # ATen's meta function looks at p, of which only the type is known here
 def geometric(self, p, *, generator=None):
-    return row_major(self)
+    return as_contiguous(self)
 
 
 # The dtype of these losses is that of self on CPU; ATen's meta functions promote.
@@ -267,7 +267,7 @@ def _targets_of_bytes(overload: str) -> None:
 
     def run(self, target, weight, reduction, ignore_index):
         target = target.long() if target.dtype == torch.uint8 else target
-        return row_major(op(self, target, weight, reduction, ignore_index))
+        return as_contiguous(op(self, target, weight, reduction, ignore_index))
 
     fake(overload)(run)
 
@@ -289,7 +289,7 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_in
 def ctc_loss_backward(
     grad, log_probs, targets, input_lengths, target_lengths, neg_log_likelihood, log_alpha, blank, zero_infinity=False
 ):
-    return row_major(log_probs)
+    return as_contiguous(log_probs)
 
 
 # Linear algebra: ATen has no meta functions.
@@ -297,7 +297,7 @@ def ctc_loss_backward(
 
 @fake("geqrf")
 def geqrf(self):
-    return row_major(self), self.new_empty((*self.shape[:-2], min(self.shape[-2:])))
+    return as_contiguous(self), self.new_empty((*self.shape[:-2], min(self.shape[-2:])))
 
 
 @fake("_compute_linear_combination")
@@ -310,17 +310,17 @@ def _compute_linear_combination(input, coefficients):
 
 @fake("hardshrink_backward", "softshrink_backward")
 def shrink_backward(grad_out, self, lambd):
-    return row_major(torch.ops.aten.mul(grad_out, self))
+    return as_contiguous(torch.ops.aten.mul(grad_out, self))
 
 
 @fake("_add_relu.Scalar")
 def add_relu_scalar(self, other, alpha=1):
-    return row_major(torch.ops.aten.add.Scalar(self, other, alpha))
+    return as_contiguous(torch.ops.aten.add.Scalar(self, other, alpha))
 
 
 @fake("fractional_max_pool3d_backward")  # ATen has no meta function for it
 def fractional_max_pool3d_backward(grad_output, self, kernel_size, output_size, indices):
-    return row_major(self)
+    return as_contiguous(self)
 
 
 @fake("normal.Tensor_Tensor")  # ATen's meta function promotes mean and std; its kernel keeps the dtype of mean
@@ -338,30 +338,30 @@ def binomial(count, prob, generator=None):
 
 @fake("_sample_dirichlet")
 def sample_dirichlet(self, generator=None):
-    return row_major(self)
+    return as_contiguous(self)
 
 
 @fake("_fused_dropout")
 def fused_dropout(self, p, generator=None):
-    return row_major(self), row_major(self).to(torch.uint8)
+    return as_contiguous(self), as_contiguous(self).to(torch.uint8)
 
 
 @fake("_masked_scale")
 def masked_scale(self, mask, scale):
-    return row_major(self)
+    return as_contiguous(self)
 
 
 @fake("view_copy")
 def view_copy(self, size):
     """ATen's copies where no view is possible; its meta function raises there."""
-    return torch.ops.aten.view(row_major(self), size)
+    return torch.ops.aten.view(as_contiguous(self), size)
 
 
 @fake("fractional_max_pool2d_backward")
 def fractional_max_pool2d_backward(grad_output, self, kernel_size, output_size, indices):
     if isinstance(self, FakeTensor):  # ATen's asserts if a size is a symbol; on other tensors it says what is wrong
         return self.new_empty(self.shape)
-    return row_major(
+    return as_contiguous(
         torch.ops.aten.fractional_max_pool2d_backward(grad_output, self, kernel_size, output_size, indices)
     )
 
@@ -374,7 +374,7 @@ def _of_losses(overload: str) -> None:
     assert op is not None
 
     def run(grad_output: Any, self: torch.Tensor, target: Any, reduction: int, *args: Any) -> torch.Tensor:
-        return row_major(op(grad_output, self, target, 0 if known_true(self.numel() == 0) else reduction, *args))
+        return as_contiguous(op(grad_output, self, target, 0 if known_true(self.numel() == 0) else reduction, *args))
 
     fake(overload)(run)
 
@@ -389,7 +389,7 @@ def _of_batches(overload: str) -> None:
 
     def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if self.dim() == 0 or self.shape[0] != 0:
-            return row_major(op(self, *args, **kwargs))
+            return as_contiguous(op(self, *args, **kwargs))
         of_one = op(self.new_empty((1, *self.shape[1:])), *args, **kwargs)
         return of_one.new_empty((0, *of_one.shape[1:]))
 

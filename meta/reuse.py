@@ -12,7 +12,7 @@ from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.schema import OpSpec
 
 
-def row_major(result: Any) -> Any:
+def as_contiguous(result: Any) -> Any:
     """A new row-major tensor like each tensor of `result`: what a kernel returns, also for a view op.
 
     Raises:
@@ -24,7 +24,9 @@ def row_major(result: Any) -> Any:
             raise UnsupportedInputError("a result", f"a {kind} one", "a dense one, as with sparse=False")
         return torch.empty_like(result, memory_format=torch.contiguous_format)
     if isinstance(result, tuple | list):
-        return [row_major(r) for r in result] if isinstance(result, list) else tuple(row_major(r) for r in result)
+        return (
+            [as_contiguous(r) for r in result] if isinstance(result, list) else tuple(as_contiguous(r) for r in result)
+        )
     return result
 
 
@@ -57,6 +59,6 @@ def fake_of(spec: OpSpec) -> Callable[..., Any] | None:
         return None
 
     def fake(*args: Any, **kwargs: Any) -> Any:
-        return row_major(op(*args, **kwargs))
+        return as_contiguous(op(*args, **kwargs))
 
     return fake

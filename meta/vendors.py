@@ -6,7 +6,7 @@ import torch
 
 from jaten_ops.registry import fake
 
-from .reuse import row_major
+from .reuse import as_contiguous
 
 # Convolutions of one backend. ATen has no meta function for them; they have the shapes of `convolution`.
 
@@ -43,7 +43,7 @@ def slow_conv_transpose3d(
 @fake("_slow_conv2d_backward.output_mask")
 def slow_conv2d_backward(grad_output, self, weight, kernel_size, stride, padding, output_mask):
     bias = grad_output.new_empty(grad_output.shape[-3])
-    return tuple(row_major(t) if on else None for t, on in zip((self, weight, bias), output_mask, strict=True))
+    return tuple(as_contiguous(t) if on else None for t, on in zip((self, weight, bias), output_mask, strict=True))
 
 
 @fake("_conv_depthwise2d", "conv_depthwise3d")
@@ -91,7 +91,7 @@ def cudnn_convolution_add_relu(self, weight, z, alpha, bias, stride, padding, di
 
 @fake("max_pool2d_backward")
 def max_pool2d_backward(grad_output, self, *settings):
-    return row_major(self)
+    return as_contiguous(self)
 
 
 @fake("_grid_sampler_2d_cpu_fallback")
@@ -101,7 +101,7 @@ def grid_sampler_2d_cpu_fallback(input, grid, interpolation_mode, padding_mode, 
 
 @fake("_grid_sampler_2d_cpu_fallback_backward")
 def grid_sampler_2d_cpu_fallback_backward(grad_output, input, grid, *settings):
-    return row_major(input), row_major(grid)
+    return as_contiguous(input), as_contiguous(grid)
 
 
 @fake("cudnn_grid_sampler")
@@ -111,7 +111,7 @@ def cudnn_grid_sampler(self, grid):
 
 @fake("cudnn_grid_sampler_backward")
 def cudnn_grid_sampler_backward(self, grid, grad_output):
-    return row_major(self), row_major(grid)
+    return as_contiguous(self), as_contiguous(grid)
 
 
 @fake("cudnn_affine_grid_generator")

@@ -20,7 +20,7 @@ from .storage_views import AnyStorage, Lens, View
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
 
 
-def strides_in(memory_format: torch.memory_format, shape: Sequence[int]) -> tuple[int, ...]:
+def strides_in_format(memory_format: torch.memory_format, shape: Sequence[int]) -> tuple[int, ...]:
     """The strides of a tensor of some sizes in a memory format."""
     with out_of_sight():
         return torch.empty(shape, device="meta", memory_format=memory_format).stride()

@@ -26,7 +26,7 @@ from . import aliased_inputs, device_interface, graph_cache, wrapped_results
 from .buckets.bucketed_graph import Buckets, bucketed
 from .data_dependent_splits import make_executable
 from .executable import Executable
-from .output_aliases import placed
+from .output_aliases import with_offsets
 from .output_views import Known, Views, taken_out, with_views
 from .passes import input_writes, keep_whole
 from .passes.concat_gradients import assemble
@@ -190,7 +190,7 @@ def _compile(
         executable = bucketed(gm, executable, buckets, made.seen)
     executable = input_writes.with_writes(with_views(executable, made.views, values), written)
     if not backward:
-        executable = placed(executable, values, outputs)
+        executable = with_offsets(executable, values, outputs)
 
     def run(args: list[Any]) -> list[Any]:  # a function, since Dynamo's wrappers copy the mark below from no object
         return executable(args)

@@ -21,8 +21,8 @@ from jaten_ops.xla import cpu_client, disk_store, x64
 from jaten_ops.xla.progress import announced
 
 from .compile_log import GraphLog
-from .executable_cache import Traced, build
-from .generated_call import Program, Static, Write, make_call
+from .executable_cache import CompileRequest, build
+from .generated_call import Program, Static, Write, generate_call
 from .layout import Layout, concretize, is_symbolic, layout_of, symbols_of
 from .lowering import Lowered
 from .passes.partial_writes import parts_of, taken
@@ -261,7 +261,7 @@ class Executable:
                 shapes.append(_described(np.empty((), np.int64), self._place))
             donated = [at for at, i in enumerate(self._tensors) if i in self._donated]
             run, left = build(
-                Traced(
+                CompileRequest(
                     *(graph, shapes, [*orders.values(), *[None] * lowered.random]),
                     *([o.is_free for o in self._arrays], donated),
                 ),
@@ -274,7 +274,7 @@ class Executable:
         seed = _seed if lowered.random else None
         wide = lowered.random or any(not isinstance(take, Static) and bridge.is_wide(args[i]) for i, take in operands)
         program = Program(run, operands, outputs, errors, seed, wide, self._must_wait, writes)
-        return make_call(program, len(args))
+        return generate_call(program, len(args))
 
     def _writes(self, begin: int, exports: Iterator[Callable[[Any], Any]]) -> list[Write]:
         """What is done with the results that come after the graph's own."""

@@ -16,7 +16,7 @@ from .serialized_graph import Plan
 _BY_FRAMES = "the messages name lines of the program"
 
 
-class Traced(NamedTuple):
+class CompileRequest(NamedTuple):
     """What is compiled.
 
     Attributes:
@@ -35,7 +35,7 @@ class Traced(NamedTuple):
 
 
 def build(
-    traced: Traced, errors: list[Exception], plan: Plan | None, beside: str
+    traced: CompileRequest, errors: list[Exception], plan: Plan | None, beside: str
 ) -> tuple[Callable[..., Any], Sequence[Order | None]]:
     """The executable of a graph, and the order in which it leaves the dimensions of each result.
 
@@ -74,7 +74,7 @@ def _devices(operands: Sequence[Any]) -> set[Any]:
     return {d for x in operands if x.sharding is not None for d in x.sharding.device_set} or {jax.devices()[0]}
 
 
-def _key(traced: Traced, plan: Plan | None, beside: str) -> str | None:
+def _key(traced: CompileRequest, plan: Plan | None, beside: str) -> str | None:
     """What decides the executable; None if that cannot be told."""
     if plan is None or disk_store.folder() is None:
         return None

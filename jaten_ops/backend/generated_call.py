@@ -88,7 +88,7 @@ class Program:
     writes: Sequence[Write] = ()
 
 
-def make_call(program: Program, count: int) -> Callable[[list[Any]], list[Any]]:
+def generate_call(program: Program, count: int) -> Callable[[list[Any]], list[Any]]:
     """A function of a list of `count` inputs, which it empties, as AOTAutograd's boxed calls do."""
     scope: dict[str, Any] = {"run": program.run, "seed": program.seed, "wait": jax.block_until_ready}
     scope |= {"check": raise_first_broken, "errors": program.errors, "enter": x64.enter, "leave": x64.leave}

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from jaten_ops.arrays.storage_views import row_major
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -47,7 +49,9 @@ def layout_of(sizes: Sequence[int], strides: Sequence[int]) -> Layout | None:
     """The layout of these strides; None if they are row-major, or if elements overlap, so that a copy is due."""
     if 0 in sizes:
         return None
-    if all(size == 1 or stride == want for size, stride, want in zip(sizes, strides, _row_major(sizes), strict=True)):
+    if all(
+        size == 1 or stride == want for size, stride, want in zip(sizes, strides, row_major(tuple(sizes)), strict=True)
+    ):
         return None
     order = tuple(sorted(range(len(sizes)), key=lambda d: -strides[d]))
     used = 1
@@ -57,14 +61,6 @@ def layout_of(sizes: Sequence[int], strides: Sequence[int]) -> Layout | None:
                 return None
             used += (sizes[d] - 1) * strides[d]
     return Layout(tuple(sizes), tuple(strides), order)
-
-
-def _row_major(sizes: Sequence[int]) -> list[int]:
-    strides, step = [], 1
-    for size in reversed(sizes):
-        strides.append(step)
-        step *= size
-    return strides[::-1]
 
 
 def concretize(value: Any, symbols: dict[Any, int]) -> Any:

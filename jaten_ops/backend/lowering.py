@@ -22,7 +22,7 @@ from jaten_ops.ops import results
 from jaten_ops.ops.executor import KernelCall, Signature, as_meta, freeze
 
 from .layout import concretize, symbols_of
-from .passes.traced_ints import kernel_of
+from .passes.traced_ints import with_traced_start
 from .subgraphs import rule_of
 from .targets import attribute_of, is_higher_order, overload_of, source_line
 
@@ -42,7 +42,7 @@ class _KernelNode:
         spec = registry.SPECS[key]
         self._node, self._spec, self.index = node, spec, index
         self._signature = Signature(spec)
-        self._call = KernelCall(spec, kernel_of(node, registry.KERNELS[key].fn))
+        self._call = KernelCall(spec, with_traced_start(node, registry.KERNELS[key].fn))
         self._values = self._signature.bind(node.args, node.kwargs)
         kinds = [spec.arguments[i].type for i in self._signature.kernel_positions]
         self._tensors = [n for n, kind in enumerate(kinds) if kind in ("Tensor", "Tensor?")]

@@ -27,7 +27,7 @@ MADE_AGAIN = (
 Run = Callable[[list[Any]], list[Any]]
 
 
-def placed(run: Run, values: Sequence[Any], outputs: Sequence[Any]) -> Run:
+def with_offsets(run: Run, values: Sequence[Any], outputs: Sequence[Any]) -> Run:
     """The function of a forward graph's inputs whose outputs tell where they lie, if AOTAutograd is to ask that.
 
     Args:

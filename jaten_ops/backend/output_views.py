@@ -55,7 +55,7 @@ class _Number:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _ViewCall:
     """A call of a view operator.
 
     Attributes:
@@ -107,7 +107,7 @@ class Views:
     results: int = 0
     seen: int = 0
     outputs: list[int] = field(default_factory=list)
-    steps: list[_Step] = field(default_factory=list)
+    steps: list[_ViewCall] = field(default_factory=list)
     grad: bool = False
     numbers: list[Any] = field(default_factory=list)
 
@@ -265,24 +265,24 @@ class _Maker:
         place, of = self._places[owner], ""
         for k, (name, args) in enumerate(self._new[owner][1] if owner in self._new else ()):
             filled = torch.fx.node.map_aggregate(args, self._expressed)
-            place = self._put(_Step(name, place, _plain(filled), {}, True), (owner, k))
+            place = self._put(_ViewCall(name, place, _plain(filled), {}, True), (owner, k))
         if not chain or self._known.inference or _is_on_jax(owner):
             return self._along(chain, place, of)
         # What autograd is told of tensors is between those that AOTAutograd hands over; here is their memory alone.
         if self._known.infos[n - self._known.first].requires_grad:
-            return self._put(_Step(_DETACH, self._along(chain, place, of), (), {}, False), (chain[-1], _DETACH))
-        place = self._put(_Step(_DETACH, place, (), {}, False), (owner, _DETACH))
+            return self._put(_ViewCall(_DETACH, self._along(chain, place, of), (), {}, False), (chain[-1], _DETACH))
+        place = self._put(_ViewCall(_DETACH, place, (), {}, False), (owner, _DETACH))
         return self._along(chain, place, _DETACH)
 
     def _along(self, chain: list[torch.fx.Node], place: int, of: str) -> int:
         for node in chain:
             overload, _ = _step_of(node)  # type: ignore[misc]  # it is a chain of views
             args, kwargs = torch.fx.node.map_arg((node.args[1:], node.kwargs), self._number)  # type: ignore[arg-type]  # it takes any function
-            step = _Step(overload, place, _plain(args), _plain(kwargs), _is_on_jax(node) and overload != _ITEM)
+            step = _ViewCall(overload, place, _plain(args), _plain(kwargs), _is_on_jax(node) and overload != _ITEM)
             place = self._put(step, (node, of))
         return place
 
-    def _put(self, step: _Step, key: Any) -> int:
+    def _put(self, step: _ViewCall, key: Any) -> int:
         views = self._views
         if key not in self._places:
             self._places[key] = len(views.inputs) + views.results + len(views.steps)

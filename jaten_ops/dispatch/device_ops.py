@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 from .. import meta, registry
 from ..arrays import bridge, carrier, uninitialized_values
 from ..arrays.storage_views import View, resized, row_major
-from ..arrays.view_ops import strides_in, strides_kept, strides_resized
+from ..arrays.view_ops import strides_in_format, strides_kept, strides_resized
 from ..arrays.watching import WATCHERS, watcher
 from ..device import privateuse1
 from ..hooks import torchscript
@@ -84,7 +84,7 @@ def _new_empty_strided(like: torch.Tensor, size: Sequence[int], stride: Sequence
 def _empty(size: Sequence[int], *, memory_format: Any = None, **options: Any) -> torch.Tensor:
     if memory_format in (None, torch.contiguous_format):
         return functional("empty.memory_format")(size, **options)
-    return _empty_strided(size, strides_in(memory_format, size), **options)
+    return _empty_strided(size, strides_in_format(memory_format, size), **options)
 
 
 def _empty_permuted(size: Sequence[int], physical_layout: Sequence[int], **options: Any) -> torch.Tensor:

@@ -199,7 +199,7 @@ def _laid_out(result: torch.Tensor, like: torch.Tensor, memory_format: torch.mem
     elif memory_format is torch.contiguous_format:
         return result
     else:
-        stride = view_ops.strides_in(memory_format, result.shape)
+        stride = view_ops.strides_in_format(memory_format, result.shape)
     return from_view(View.laid_out(array_of(result), stride), result.dtype)
 
 

@@ -16,10 +16,10 @@ from jaten_ops.registry import kernel
 
 from ..kernel_base.promotion import cast, float_type
 
-Step = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+Recurrence = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 
 
-def _recur(x: jax.Array, n: jax.Array, first: jax.Array, step: Step) -> jax.Array:
+def _recur(x: jax.Array, n: jax.Array, first: jax.Array, step: Recurrence) -> jax.Array:
     """The polynomial of degree n, from those of degree 0 (which is 1) and 1.
 
     Args:

@@ -24,7 +24,7 @@ from . import as_strided, variants, vmap
 from .composite import make_composite
 from .executor import Executor, KernelCall, Signature
 from .namespace import LOCK, operator_of, when_named
-from .op_call import OpKernel, key_of
+from .op_call import OpKernel, registry_key
 
 # kernels: imported for the registrations in it
 __all__ = ["define_vjp", "kernels", "op_of", "register_op"]
@@ -62,7 +62,7 @@ class _Derivative:
 
     def __init__(self, spec: OpSpec) -> None:
         self._spec = spec
-        entry = registry.GRADIENTS.get(key_of(spec))
+        entry = registry.GRADIENTS.get(registry_key(spec))
         self._formula = None if entry is None else entry.fn
         self.needs_results = self._formula is not None
         self._asks = entry is not None and "wanted" in inspect.signature(entry.fn).parameters
@@ -135,18 +135,18 @@ def _vjp_op(spec: OpSpec) -> torch._ops.OpOverload:
     companion = autograd.vjp_spec(spec)
     if spec.namespace != "jaten":
         with LOCK:
-            if key_of(companion) not in registry.SPECS:
+            if registry_key(companion) not in registry.SPECS:
                 define_vjp(spec)
     return op_of(companion)
 
 
 def define_vjp(spec: OpSpec) -> None:
     companion = autograd.vjp_spec(spec)
-    key = key_of(companion)
+    key = registry_key(companion)
     registry.SPECS[key] = companion
 
     def vjp_kernel(*args: Any, **kwargs: Any) -> Any:
-        entry = registry.KERNELS.get(key_of(spec))
+        entry = registry.KERNELS.get(registry_key(spec))
         if entry is None:
             raise registry.missing(spec.name)
         call = KernelCall(spec, entry.fn)
@@ -164,9 +164,9 @@ def define_vjp(spec: OpSpec) -> None:
         names = [a.name for a in spec.arguments]
         wanted = [values[names.index(n)] for n, on in zip(spec.differentiable, output_mask, strict=True) if on]
         flat = [t for w in wanted for t in (w if isinstance(w, list | tuple) else (w,))]
-        return [meta.row_major(t) for t in flat]
+        return [meta.as_contiguous(t) for t in flat]
 
-    entry = registry.KERNELS.get(key_of(spec))
+    entry = registry.KERNELS.get(registry_key(spec))
     registry.KERNELS[key] = registry.Entry(vjp_kernel, "its kernel", entry.static if entry else frozenset())
     registry.FAKES[key] = registry.Entry(vjp_fake, "its kernel")
     register_op(companion)
@@ -281,7 +281,7 @@ def _register_fake(lib: torch.library.Library, spec: OpSpec) -> None:
 
 def _fake_from_kernel(spec: OpSpec) -> Callable[..., Any]:
     """The fake of a user's op that has none: its kernel, traced for shapes. Symbolic sizes become concrete."""
-    entry = registry.KERNELS.get(key_of(spec))
+    entry = registry.KERNELS.get(registry_key(spec))
     if entry is None:
         raise registry.missing(spec.name)
     executor = Executor(spec, entry, None)

@@ -16,7 +16,7 @@ from .executor import Executor, Signature, freeze
 _EXECUTORS: dict[str, Executor] = {}
 
 
-def key_of(spec: OpSpec) -> str:
+def registry_key(spec: OpSpec) -> str:
     """The key of an op in the registry's tables."""
     return spec.overload if spec.namespace == "jaten" else spec.name
 
@@ -196,13 +196,13 @@ class OpKernel:
     def prepared(self, *, in_place: bool = False) -> Callable[..., Any]:
         """The implementation, as `make_call` makes it."""
         spec = self._spec
-        entry = registry.KERNELS.get(key_of(spec))
+        entry = registry.KERNELS.get(registry_key(spec))
         if entry is None:
             raise registry.missing(spec.name)
         malloc.retain()
         # one for all devices: what it has traced and compiled serves tensors of each
-        executor = _EXECUTORS.get(key_of(spec)) or Executor(spec, entry, meta.fake_of(spec))
-        _EXECUTORS[key_of(spec)] = executor
+        executor = _EXECUTORS.get(registry_key(spec)) or Executor(spec, entry, meta.fake_of(spec))
+        _EXECUTORS[registry_key(spec)] = executor
         wrap = self._wrap if spec.returns == ("Tensor",) else self._wrap_all
         self._run = run = make_call(spec, executor, self._unwrap, wrap, self._rescued, self._rescue, in_place)
         return run

@@ -8,12 +8,12 @@ from typing import Any
 
 from jax.extend import core
 
-from .padding_proof import KNOWING, WALKING, NotProved, State, Step, join, rule
+from .padding_proof import KNOWING, WALKING, EquationPair, NotProved, State, join, rule
 
 _BY_ROWS = "decides by what is in the rows what all of them do"
 
 
-def _programs(step: Step, name: str) -> list[tuple[Any, Any]]:
+def _programs(step: EquationPair, name: str) -> list[tuple[Any, Any]]:
     """The programs of an equation in both traces, closed."""
     found = []
     for equation in (step.small, step.large):
@@ -34,14 +34,14 @@ def _programs(step: Step, name: str) -> list[tuple[Any, Any]]:
     "remat2",
     "checkpoint",
 )
-def _call(step: Step) -> Sequence[State]:
+def _call(step: EquationPair) -> Sequence[State]:
     name = "jaxpr" if "jaxpr" in step.params else "call_jaxpr"
     ((small, large),) = _programs(step, name)
     return step.walk(small, large, step.operands)
 
 
 @rule("cond")
-def _cond(step: Step) -> Sequence[State]:
+def _cond(step: EquationPair) -> Sequence[State]:
     if step.operands[0] is not None:
         raise NotProved(_BY_ROWS)
     each = [step.walk(small, large, step.operands[1:]) for small, large in _programs(step, "branches")]
@@ -56,7 +56,7 @@ def _either(states: Sequence[State]) -> State:
 
 
 def _settled(
-    step: Step, body: tuple[Any, Any], constants: Sequence[State], start: Sequence[State], rest: Sequence[State]
+    step: EquationPair, body: tuple[Any, Any], constants: Sequence[State], start: Sequence[State], rest: Sequence[State]
 ) -> list[State]:
     """The results of the body of a loop, once those that it carries have the same rows before and after."""
     carried = list(start)
@@ -70,7 +70,7 @@ def _settled(
 
 
 @rule("while")
-def _while(step: Step) -> Sequence[State]:
+def _while(step: EquationPair) -> Sequence[State]:
     tests, bodies = step.params["cond_nconsts"], step.params["body_nconsts"]
     test, constants, start = (
         step.operands[:tests],
@@ -87,7 +87,7 @@ def _while(step: Step) -> Sequence[State]:
 
 
 @rule("scan")
-def _scan(step: Step) -> Sequence[State]:
+def _scan(step: EquationPair) -> Sequence[State]:
     constants, start, over = _parts_of_scan(step)
     if any(s is not None and s.axis == 0 for s in over):
         raise NotProved("goes from row to row")
@@ -98,7 +98,7 @@ def _scan(step: Step) -> Sequence[State]:
     return [*held, *(s and replace(s, axis=s.axis + 1) for s in results[len(start) :])]
 
 
-def _parts_of_scan(step: Step) -> Sequence[Sequence[State]]:
+def _parts_of_scan(step: EquationPair) -> Sequence[Sequence[State]]:
     """What is the same for each step, what is carried, and what the steps go over."""
     if "ft_in" in step.params:  # JAX 0.11
         return [list(part) for part in step.params["ft_in"].update(step.operands).unpack()]

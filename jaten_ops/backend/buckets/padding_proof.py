@@ -105,7 +105,7 @@ def plain(state: State) -> State:
 
 
 @dataclass(frozen=True)
-class Step:
+class EquationPair:
     """One equation of both traces, with the rows of its operands.
 
     Attributes:
@@ -134,7 +134,7 @@ class Step:
         return all(size(e) == e.invars[0].aval.shape[axis] for e in (self.small, self.large))
 
 
-Rule = Callable[[Step], Sequence[State]]
+Rule = Callable[[EquationPair], Sequence[State]]
 RULES: dict[str, Rule] = {}
 """By primitive: the rows of the results, where operands or results have any. It raises `NotProved`."""
 
@@ -201,7 +201,7 @@ class Walk:
         how = RULES.get(large.primitive.name)
         if how is not None and (any(operands) or any(v is not None for v in varying) or how in WALKING):
             told = operands if large.primitive.name in KNOWING else list(map(plain, operands))
-            results = self._asked(how, Step(small, large, told, varying, self))
+            results = self._asked(how, EquationPair(small, large, told, varying, self))
         elif any(str(small.params[name]) != str(large.params[name]) for name in _PROGRAMS & large.params.keys()):
             raise NotProved(_OTHERWISE)
         elif any(operands) or any(v is not None for v in varying):
@@ -210,7 +210,7 @@ class Walk:
             self._hold(state, axis, a, b)
             same[a], env[b] = b, state
 
-    def _asked(self, how: Rule, step: Step) -> Sequence[State]:
+    def _asked(self, how: Rule, step: EquationPair) -> Sequence[State]:
         try:
             return how(step)
         except (KeyError, IndexError, ValueError, TypeError) as error:  # a form of the operation that it does not know

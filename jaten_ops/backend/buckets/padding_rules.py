@@ -12,18 +12,18 @@ from jax.extend import core
 
 from jaten_ops.cpu.layouts.rules import ELEMENTWISE
 
-from .padding_proof import KNOWING, Columns, Fact, NotProved, Rows, State, Step, join, plain, rule
+from .padding_proof import KNOWING, Columns, EquationPair, Fact, NotProved, Rows, State, join, plain, rule
 
 _MIXES = "adds up, or compares, rows"
 
 
-def _only(step: Step, *operands: int) -> None:
+def _only(step: EquationPair, *operands: int) -> None:
     """Requires that no other operand has rows, such as an index or a number to pad with."""
     if any(s is not None for i, s in enumerate(step.operands) if i not in operands):
         raise NotProved("depends as a whole on what is in the rows")
 
 
-def _first(step: Step) -> Rows:
+def _first(step: EquationPair) -> Rows:
     """The rows of the first operand, which alone has any."""
     _only(step, 0)
     state = step.operands[0]
@@ -40,7 +40,7 @@ def _without(state: Rows, removed: Sequence[int]) -> Rows:
 
 
 @rule("bitcast_convert_type", *ELEMENTWISE.split())
-def _elementwise(step: Step) -> Sequence[State]:
+def _elementwise(step: EquationPair) -> Sequence[State]:
     for shape in map(step.shape, range(len(step.operands))):  # an operand may be a number, or have size 1
         fits = len(shape) == len(step.out_shape) and all(
             a in (1, b) for a, b in zip(shape, step.out_shape, strict=True)
@@ -55,7 +55,7 @@ KNOWING.update({"ge", "lt", "and", "add", "select_n", "convert_element_type", "b
 KNOWING.update({"reshape", "transpose", "expand_dims", "slice", "reduce_and", "concatenate", "gather"})
 
 
-def _known(step: Step) -> Sequence[State] | None:
+def _known(step: EquationPair) -> Sequence[State] | None:
     """What an operation makes of facts: of row numbers, which as indices are held against the number of rows."""
     name, states = step.large.primitive.name, (*step.operands, None)
     facts = [s.fact if s is not None else None for s in states]
@@ -73,7 +73,7 @@ def _known(step: Step) -> Sequence[State] | None:
     return _compared(step, name, facts, literals[-1]) if name in ("ge", "lt") and facts[0] is Fact.OWN else None
 
 
-def _compared(step: Step, name: str, facts: Sequence[Any], literal: Any) -> Sequence[State] | None:
+def _compared(step: EquationPair, name: str, facts: Sequence[Any], literal: Any) -> Sequence[State] | None:
     """Row numbers held against zero and against how many rows there are."""
     state, zero = step.operands[0], type(literal) is not bool and literal == 0 and facts[1] is None
     assert state is not None
@@ -83,12 +83,12 @@ def _compared(step: Step, name: str, facts: Sequence[Any], literal: Any) -> Sequ
 
 
 @rule("optimization_barrier")
-def _unchanged(step: Step) -> Sequence[State]:
+def _unchanged(step: EquationPair) -> Sequence[State]:
     return step.operands
 
 
 @rule("broadcast_in_dim")
-def _broadcast(step: Step) -> Sequence[State]:
+def _broadcast(step: EquationPair) -> Sequence[State]:
     (state, *_), axis, places = step.operands, step.varying[0], step.params["broadcast_dimensions"]
     if state is None:
         return [None if axis is None else Rows(axis, None, None)]
@@ -98,7 +98,7 @@ def _broadcast(step: Step) -> Sequence[State]:
 
 
 @rule("iota")
-def _iota(step: Step) -> Sequence[State]:
+def _iota(step: EquationPair) -> Sequence[State]:
     (axis,), along = step.varying, step.params["dimension"]
     if axis is None or axis != along:
         return [None if axis is None else Rows(axis, None, None)]
@@ -107,7 +107,7 @@ def _iota(step: Step) -> Sequence[State]:
 
 
 @rule("reshape")
-def _reshape(step: Step) -> Sequence[State]:
+def _reshape(step: EquationPair) -> Sequence[State]:
     state, axis, old, new = _first(step), step.varying[0], step.shape(0), step.out_shape
     if axis is None or 0 in new or step.params.get("dimensions") is not None:
         raise NotProved("lays rows out anew")
@@ -124,25 +124,25 @@ def _reshape(step: Step) -> Sequence[State]:
 
 
 @rule("transpose")
-def _transpose(step: Step) -> Sequence[State]:
+def _transpose(step: EquationPair) -> Sequence[State]:
     state = _first(step)
     return [replace(state, axis=step.params["permutation"].index(state.axis))]
 
 
 @rule("squeeze")
-def _squeeze(step: Step) -> Sequence[State]:
+def _squeeze(step: EquationPair) -> Sequence[State]:
     return [_without(_first(step), step.params["dimensions"])]
 
 
 @rule("expand_dims")
-def _expand_dims(step: Step) -> Sequence[State]:
+def _expand_dims(step: EquationPair) -> Sequence[State]:
     state = _first(step)
     kept = [d for d in range(len(step.out_shape)) if d not in step.params["dimensions"]]
     return [replace(state, axis=kept[state.axis])]
 
 
 @rule("reduce_sum", "reduce_prod", "reduce_xor", "argmax", "argmin")
-def _reduce(step: Step) -> Sequence[State]:
+def _reduce(step: EquationPair) -> Sequence[State]:
     state, axes = _first(step), step.params["axes"]
     if state.axis in axes:
         raise NotProved(_MIXES)
@@ -150,7 +150,7 @@ def _reduce(step: Step) -> Sequence[State]:
 
 
 @rule("reduce_max", "reduce_min", "reduce_and", "reduce_or")
-def _reduce_idempotent(step: Step) -> Sequence[State]:
+def _reduce_idempotent(step: EquationPair) -> Sequence[State]:
     """Copies of the first row change no largest element, and not whether a condition holds for all."""
     state, axes = _first(step), step.params["axes"]
     if state.axis not in axes:
@@ -161,7 +161,7 @@ def _reduce_idempotent(step: Step) -> Sequence[State]:
 
 
 @rule("reduce")
-def _reduce_generic(step: Step) -> Sequence[State]:
+def _reduce_generic(step: EquationPair) -> Sequence[State]:
     count = len(step.operands) // 2
     _only(step, *range(count))
     state = join(step.operands[:count])
@@ -171,7 +171,7 @@ def _reduce_generic(step: Step) -> Sequence[State]:
 
 
 @rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
-def _cumulate(step: Step) -> Sequence[State]:
+def _cumulate(step: EquationPair) -> Sequence[State]:
     state = _first(step)
     if step.params["axis"] == state.axis:
         raise NotProved(_MIXES)
@@ -179,7 +179,7 @@ def _cumulate(step: Step) -> Sequence[State]:
 
 
 @rule("sort", "top_k")
-def _sort(step: Step) -> Sequence[State]:
+def _sort(step: EquationPair) -> Sequence[State]:
     state = join(step.operands)
     along = step.params.get("dimension", step.params.get("axis", step.params.get("operand_axis", -1)))
     if state is None or along % len(step.shape(0)) == state.axis:
@@ -188,7 +188,7 @@ def _sort(step: Step) -> Sequence[State]:
 
 
 @rule("split")
-def _split(step: Step) -> Sequence[State]:
+def _split(step: EquationPair) -> Sequence[State]:
     state = _first(step)
     if step.params["axis"] == state.axis:
         raise NotProved("takes single rows out")
@@ -196,7 +196,7 @@ def _split(step: Step) -> Sequence[State]:
 
 
 @rule("unstack")
-def _unstack(step: Step) -> Sequence[State]:
+def _unstack(step: EquationPair) -> Sequence[State]:
     state, axis = _first(step), step.params["axis"]
     if axis == state.axis:
         raise NotProved("takes single rows out")
@@ -204,7 +204,7 @@ def _unstack(step: Step) -> Sequence[State]:
 
 
 @rule("stack")
-def _stack(step: Step) -> Sequence[State]:
+def _stack(step: EquationPair) -> Sequence[State]:
     state = join(step.operands)
     if state is None or None in step.operands:
         raise NotProved("puts something beside rows")
@@ -212,7 +212,7 @@ def _stack(step: Step) -> Sequence[State]:
 
 
 @rule("rev")
-def _rev(step: Step) -> Sequence[State]:
+def _rev(step: EquationPair) -> Sequence[State]:
     state = _first(step)
     if state.axis in step.params["dimensions"]:
         raise NotProved("turns the order of rows round")
@@ -220,7 +220,7 @@ def _rev(step: Step) -> Sequence[State]:
 
 
 @rule("pad")
-def _pad(step: Step) -> Sequence[State]:
+def _pad(step: EquationPair) -> Sequence[State]:
     state = _first(step)
     if tuple(step.params["padding_config"][state.axis]) != (0, 0, 0):
         raise NotProved("puts something between or beside rows")
@@ -228,7 +228,7 @@ def _pad(step: Step) -> Sequence[State]:
 
 
 @rule("concatenate")
-def _concatenate(step: Step) -> Sequence[State]:
+def _concatenate(step: EquationPair) -> Sequence[State]:
     state = join(step.operands)
     if state is None or step.params["dimension"] == state.axis:
         raise NotProved("puts something beside rows")
@@ -241,7 +241,7 @@ def _concatenate(step: Step) -> Sequence[State]:
 
 
 @rule("slice")
-def _slice(step: Step) -> Sequence[State]:
+def _slice(step: EquationPair) -> Sequence[State]:
     state, params = step.operands[0], step.params
     axis = step.varying[0] if state is None else state.axis
     if axis is None or params["start_indices"][axis] != 0 or (params["strides"] or (1,) * (axis + 1))[axis] != 1:
@@ -254,7 +254,7 @@ def _slice(step: Step) -> Sequence[State]:
 
 
 @rule("dynamic_slice")
-def _dynamic_slice(step: Step) -> Sequence[State]:
+def _dynamic_slice(step: EquationPair) -> Sequence[State]:
     state = _first(step)
     if not step.is_whole(state.axis, lambda e: e.params["slice_sizes"][state.axis]):
         raise NotProved("takes single rows out")
@@ -262,7 +262,7 @@ def _dynamic_slice(step: Step) -> Sequence[State]:
 
 
 @rule("dynamic_update_slice")
-def _dynamic_update_slice(step: Step) -> Sequence[State]:
+def _dynamic_update_slice(step: EquationPair) -> Sequence[State]:
     _only(step, 0, 1)
     state = join(step.operands[:2])
     if state is None or not step.is_whole(state.axis, lambda e: e.invars[1].aval.shape[state.axis]):
@@ -271,7 +271,7 @@ def _dynamic_update_slice(step: Step) -> Sequence[State]:
 
 
 @rule("dot_general")
-def _dot(step: Step) -> Sequence[State]:
+def _dot(step: EquationPair) -> Sequence[State]:
     (left, right), ((contracted, batch)) = step.operands, step.params["dimension_numbers"]
     for state, axes in zip((left, right), contracted, strict=True):
         if state is not None and state.axis in axes:
@@ -294,7 +294,7 @@ def _dot(step: Step) -> Sequence[State]:
 
 
 @rule("conv_general_dilated")
-def _convolve(step: Step) -> Sequence[State]:
+def _convolve(step: EquationPair) -> Sequence[State]:
     state, numbers = _first(step), step.params["dimension_numbers"]
     if state.axis != numbers.lhs_spec[0] or step.params["batch_group_count"] != 1:
         raise NotProved("convolves over rows")
@@ -302,7 +302,7 @@ def _convolve(step: Step) -> Sequence[State]:
 
 
 @rule("reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window")
-def _reduce_window(step: Step) -> Sequence[State]:
+def _reduce_window(step: EquationPair) -> Sequence[State]:
     count = len(step.large.outvars)
     _only(step, *range(count))
     state, params = join(step.operands[:count]), step.params
@@ -317,14 +317,14 @@ def _reduce_window(step: Step) -> Sequence[State]:
 
 
 @rule("fft")
-def _fft(step: Step) -> Sequence[State]:
+def _fft(step: EquationPair) -> Sequence[State]:
     state = _first(step)
     if state.axis >= len(step.shape(0)) - len(step.params["fft_lengths"]):
         raise NotProved("transforms over rows")
     return [state]
 
 
-def _window_dims(step: Step, removed: Sequence[int]) -> list[int]:
+def _window_dims(step: EquationPair, removed: Sequence[int]) -> list[int]:
     return [d for d in range(len(step.shape(0))) if d not in removed]
 
 
@@ -336,7 +336,7 @@ def _columns(index: State) -> Columns | None:
 
 
 @rule("gather")
-def _gather(step: Step) -> Sequence[State]:
+def _gather(step: EquationPair) -> Sequence[State]:
     (table, index), numbers = step.operands, step.params["dimension_numbers"]
     columns = _columns(index)
     table, index = plain(table), plain(index)
@@ -377,7 +377,7 @@ def _gather(step: Step) -> Sequence[State]:
     "scatter-min",
     "scatter-max",
 )
-def _scatter(step: Step) -> Sequence[State]:
+def _scatter(step: EquationPair) -> Sequence[State]:
     (table, index, updates), numbers = step.operands, step.params["dimension_numbers"]
     if table is None or updates is None:
         raise NotProved("puts rows where others may be")

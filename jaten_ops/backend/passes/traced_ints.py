@@ -159,7 +159,7 @@ _STARTING: dict[str, Callable[..., Any]] = {
 """Slices of fixed length that start where an array says; the first argument is the fake of the result."""
 
 
-def kernel_of(node: torch.fx.Node, kernel: Callable[..., Any]) -> Callable[..., Any]:
+def with_traced_start(node: torch.fx.Node, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel of a node; for a slice one that takes an array as its start, too."""
     starting = _STARTING.get(overload_of(node.target) or "")
     if starting is None:

@@ -9,6 +9,6 @@ dimensions is computed in rows.
 from .optimizer_rows import flattened
 from .program import ordered
 from .serialize_lapack import has_turns, in_turn
-from .values import Order, row_major
+from .values import Order, program_order
 
-__all__ = ["Order", "flattened", "has_turns", "in_turn", "ordered", "row_major"]
+__all__ = ["Order", "flattened", "has_turns", "in_turn", "ordered", "program_order"]

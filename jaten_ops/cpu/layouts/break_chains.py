@@ -15,7 +15,7 @@ from jaten_ops.kernel_base.materialize import stored
 from jaten_ops.kernel_base.promotion import is_float
 
 from .rules import SIMPLE
-from .steps import ELEMENTWISE, Listed, Step
+from .steps import ELEMENTWISE, Instruction, Listed
 
 # what XLA computes once, if it is used several times
 _EXPENSIVE = ELEMENTWISE - frozenset(SIMPLE.split())
@@ -30,14 +30,14 @@ def shortened(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
     listed = Listed(program)
     kept = _to_store(listed.steps, listed.users)
 
-    def apply(step: Step, known: dict[int, Any]) -> Sequence[Any]:
+    def apply(step: Instruction, known: dict[int, Any]) -> Sequence[Any]:
         found = step.apply(known)
         return [stored(lambda a: a, found[0])] if id(step) in kept else found
 
     return listed.applied(apply) if kept else program
 
 
-def _to_store(steps: list[Step], users: dict[int, list[Any]]) -> set[int]:
+def _to_store(steps: list[Instruction], users: dict[int, list[Any]]) -> set[int]:
     """The steps, by their `id`, whose results are stored."""
     kept: set[int] = set()
     lengths: dict[int, int] = {}  # of the chain that each value is computed anew by

@@ -20,7 +20,7 @@ from jax.extend import core
 from jaten_ops.kernel_base.materialize import stored
 
 from .rules import bind
-from .steps import ELEMENTWISE, Step, Value, list_steps, users_of
+from .steps import ELEMENTWISE, Instruction, Value, list_steps, users_of
 
 _SLOW = frozenset({"atan2", "cbrt", "div", "exp", "log", "pow", "rsqrt", "sqrt", "tanh"})  # one by one
 _LEAST_ELEMENTS = 2**16  # of an array, for which a branch pays
@@ -30,7 +30,7 @@ _SAME_ELEMENTS = frozenset({"copy", "reshape", "squeeze", "transpose"})
 _STORED = frozenset({"cond", "conv_general_dilated", "dot_general", "jit", "pjit", "scan", "scatter-add", "while"})
 
 
-class _Step(Step):
+class _RowInstruction(Instruction):
     """A step that may be computed in rows.
 
     Attributes:
@@ -55,7 +55,7 @@ class _Region:
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
-        self.steps: list[_Step] = []
+        self.steps: list[_RowInstruction] = []
 
     def takes(self) -> list[Value]:
         """What it takes from outside, each once."""
@@ -106,10 +106,10 @@ def _run(program: core.ClosedJaxpr, arrays: Sequence[Any]) -> Sequence[Any]:
     known: dict[int, Any] = {}
     operands = [Value(v.aval) for v in program.jaxpr.invars]
     known.update(zip(map(id, operands), arrays, strict=True))
-    steps: list[_Step] = []
+    steps: list[_RowInstruction] = []
     constants = [Value(v.aval) for v in program.jaxpr.constvars]
     known.update(zip(map(id, constants), program.consts, strict=True))
-    results = list_steps(program.jaxpr, [*constants, *operands], steps, _Step)
+    results = list_steps(program.jaxpr, [*constants, *operands], steps, _RowInstruction)
     _divide(steps, results)
     taken, made = ({id(v) for v in values if isinstance(v, Value)} for values in (operands, results))
     regions = {id(s.region): s.region for s in steps if s.region is not None}
@@ -136,7 +136,7 @@ def _run(program: core.ClosedJaxpr, arrays: Sequence[Any]) -> Sequence[Any]:
     return [read(atom) for atom in results]
 
 
-def _divide(steps: Sequence[_Step], results: Sequence[Any]) -> None:
+def _divide(steps: Sequence[_RowInstruction], results: Sequence[Any]) -> None:
     """Gives each step its level, and those that may be computed in rows a region."""
     takers = users_of(steps, results)
     for step in steps:
@@ -157,7 +157,7 @@ def _divide(steps: Sequence[_Step], results: Sequence[Any]) -> None:
             value.is_used_outside = any(u is None or u.region is not step.region for u in users)
 
 
-def _join(step: _Step, shape: tuple[int, ...]) -> None:
+def _join(step: _RowInstruction, shape: tuple[int, ...]) -> None:
     """Puts a step into the regions of its level that it takes from, which are one from then on."""
     joined = [v.maker.region for v in step.values() if v.maker is not None and v.maker.level == step.level]
     found = list({id(r): r for r in joined if r is not None and r.shape == shape}.values())
@@ -171,7 +171,7 @@ def _join(step: _Step, shape: tuple[int, ...]) -> None:
     step.region = region
 
 
-def _shape_in_rows(step: _Step) -> tuple[int, ...] | None:
+def _shape_in_rows(step: _RowInstruction) -> tuple[int, ...] | None:
     """The shape of what a step makes, if it is computed element by element and has a short last dimension."""
     first, *more = step.made
     shape = tuple(first.aval.shape)

@@ -16,7 +16,7 @@ from .break_chains import shortened
 from .rules import MATRIX_RULES, RULES, Rule, bind, work_of
 from .steps import bodies_of, body_of
 from .tile_gather_scatter import in_stretches
-from .values import Order, Ordered, places, row_major
+from .values import Order, Ordered, places, program_order
 
 _JITTED = ("pjit", "jit")
 _CALLS = ("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat2", "checkpoint")
@@ -45,7 +45,7 @@ def ordered(
     def call(*arrays: Any) -> Any:
         leaves, on_cpu = jax.tree.leaves(arrays), (platform or jax.default_backend()) == "cpu"
         orders = [
-            order or row_major(len(a.shape)) for order, a in zip(taken or [None] * len(leaves), leaves, strict=True)
+            order or program_order(len(a.shape)) for order, a in zip(taken or [None] * len(leaves), leaves, strict=True)
         ]
         inputs = [_as_program(a, order) for a, order in zip(leaves, orders, strict=True)]
         program, shape = jax.make_jaxpr(fn, return_shape=True)(*jax.tree.unflatten(jax.tree.structure(arrays), inputs))
@@ -67,7 +67,7 @@ def ordered(
 
 def _as_program(array: Any, order: Order) -> jax.ShapeDtypeStruct:
     """An operand as the program has it."""
-    shape = tuple(array.shape[i] for i in places(row_major(len(order)), order))
+    shape = tuple(array.shape[i] for i in places(program_order(len(order)), order))
     return jax.ShapeDtypeStruct(shape, array.dtype, weak_type=getattr(array, "weak_type", False))
 
 
@@ -106,7 +106,7 @@ def _run(program: core.ClosedJaxpr, values: Sequence[Ordered], rules: dict[str, 
     def read(atom: Any) -> Ordered:
         if isinstance(atom, core.Literal):
             shape = np.shape(atom.val)
-            return Ordered(shape, {row_major(len(shape)): atom.val})
+            return Ordered(shape, {program_order(len(shape)): atom.val})
         return known[atom]
 
     for equation in jaxpr.eqns:
@@ -140,7 +140,7 @@ def _correlated(call: conv_nchw.Call, avals: Sequence[Any], operands: list[Order
         return None
     *taken, order = conv_nhwc.orders(call, operands[0].ndim)
     result = run(*[x.array(o) for x, o in zip(operands, taken, strict=True)])
-    found = Ordered([result.shape[i] for i in places(row_major(len(order)), order)], {order: result})
+    found = Ordered([result.shape[i] for i in places(program_order(len(order)), order)], {order: result})
     # an optimizer computes with it and the weight, which is in the program's order
     return Ordered.of(found.array()) if call.part == "weight_gradient" else found
 

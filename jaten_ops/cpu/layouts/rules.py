@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from .values import Order, Ordered, places, row_major, without
+from .values import Order, Ordered, places, program_order, without
 
 Rule = Callable[[Any, Sequence[Ordered]], list[Ordered] | None]
 RULES: dict[str, Rule] = {}
@@ -350,7 +350,10 @@ def _parts(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int],
 def _dot_general(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
     if not any(x.order for x in operands):
         return None
-    (contracted, batch), orders = equation.params["dimension_numbers"], [x.order or row_major(x.ndim) for x in operands]
+    (contracted, batch), orders = (
+        equation.params["dimension_numbers"],
+        [x.order or program_order(x.ndim) for x in operands],
+    )
     numbers = tuple(
         tuple(places(dims, order) for dims, order in zip(pair, orders, strict=True)) for pair in (contracted, batch)
     )
@@ -366,7 +369,7 @@ def _dot_general(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | 
 
 @_rule("optimization_barrier")
 def _optimization_barrier(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
-    orders = [x.order or row_major(x.ndim) for x in operands]
+    orders = [x.order or program_order(x.ndim) for x in operands]
     results = bind(equation, [x.array(order) for x, order in zip(operands, orders, strict=True)])
     return [Ordered(x.shape, {order: a}) for x, order, a in zip(operands, orders, results, strict=True)]
 

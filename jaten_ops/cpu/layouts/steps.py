@@ -43,7 +43,7 @@ class Value:
         self.is_used_outside = False
 
 
-class Step:
+class Instruction:
     """An equation as it is applied once, to values and to literals."""
 
     __slots__ = ("equation", "made", "taken")
@@ -64,7 +64,9 @@ class Step:
         return bind(self.equation, [known[id(a)] if isinstance(a, Value) else a for a in self.taken])
 
 
-def list_steps(jaxpr: Any, operands: Sequence[Any], steps: list[Any], kind: type[Step] = Step) -> list[Any]:
+def list_steps(
+    jaxpr: Any, operands: Sequence[Any], steps: list[Any], kind: type[Instruction] = Instruction
+) -> list[Any]:
     """Adds a program's equations to the steps; returns its results: values and literals.
 
     Args:
@@ -104,7 +106,7 @@ def _is_simple(jaxpr: Any) -> bool:
     )
 
 
-def users_of(steps: Sequence[Step], results: Sequence[Any]) -> dict[int, list[Any]]:
+def users_of(steps: Sequence[Instruction], results: Sequence[Any]) -> dict[int, list[Any]]:
     """For each value, by its `id`, the steps that take it, and None if it is a result."""
     users: dict[int, list[Any]] = {id(v): [None] for v in results if isinstance(v, Value)}
     for step in steps:
@@ -124,11 +126,11 @@ class Listed:
     def __init__(self, program: core.ClosedJaxpr) -> None:
         self._program = program
         self._operands = [Value(v.aval) for v in [*program.jaxpr.constvars, *program.jaxpr.invars]]
-        self.steps: list[Step] = []
+        self.steps: list[Instruction] = []
         self._results = list_steps(program.jaxpr, self._operands, self.steps)
         self.users = users_of(self.steps, self._results)
 
-    def applied(self, apply: Callable[[Step, dict[int, Any]], Sequence[Any]]) -> core.ClosedJaxpr:
+    def applied(self, apply: Callable[[Instruction, dict[int, Any]], Sequence[Any]]) -> core.ClosedJaxpr:
         """The program in which `apply` makes what each step does, of the values that are known by their `id`.
 
         It may make nothing of a step, if nothing else takes what that would.

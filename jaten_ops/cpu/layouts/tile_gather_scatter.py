@@ -15,7 +15,7 @@ from jax import lax
 from jax.extend import core
 
 from .rules import bind
-from .steps import ELEMENTWISE, Listed, Step, Value
+from .steps import ELEMENTWISE, Instruction, Listed, Value
 
 _SCATTERS = frozenset({"scatter", "scatter-add", "scatter-max", "scatter-min", "scatter-mul", "scatter-sub"})
 _LEAST = 2**20  # bytes of rows that do not stay in a cache
@@ -31,7 +31,7 @@ def in_stretches(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
     loops = {id(loop.scatter): loop for i, _ in enumerate(steps) if (loop := _loop_at(steps, i, users)) is not None}
     inner = {id(s) for loop in loops.values() for s, _ in loop.steps}
 
-    def apply(step: Step, known: dict[int, Any]) -> Sequence[Any]:
+    def apply(step: Instruction, known: dict[int, Any]) -> Sequence[Any]:
         if id(step) in inner:
             return ()
         loop = loops.get(id(step))
@@ -53,7 +53,7 @@ class _Loop:
         sliced: values of as many rows, of which a stretch takes a part.
     """
 
-    def __init__(self, scatter: Step, steps: list[tuple[Step, list[bool]]], sliced: list[Value]) -> None:
+    def __init__(self, scatter: Instruction, steps: list[tuple[Instruction, list[bool]]], sliced: list[Value]) -> None:
         self.scatter, self.steps, self.sliced = scatter, steps, sliced
 
     def run(self, known: dict[int, Any]) -> Any:
@@ -79,14 +79,14 @@ class _Loop:
         return result if whole == count else advance(result, [a[whole:] for a in arrays])[0]
 
 
-def _loop_at(steps: Sequence[Step], at: int, users: dict[int, list[Any]]) -> _Loop | None:
+def _loop_at(steps: Sequence[Instruction], at: int, users: dict[int, list[Any]]) -> _Loop | None:
     """The loop that a step may be the scatter of."""
     scatter = steps[at]
     if not _scatters_rows(scatter):
         return None
     _, index, updates = scatter.taken
     count, inner, gathered = updates.aval.shape[0], {id(scatter)}, 0
-    by_rows, whole, found = {id(index): index, id(updates): updates}, set[int](), list[tuple[Step, list[bool]]]()
+    by_rows, whole, found = {id(index): index, id(updates): updates}, set[int](), list[tuple[Instruction, list[bool]]]()
     for step in reversed(steps[:at]):
         value = step.made[0] if len(step.made) == 1 else Value(None)
         if id(value) not in by_rows or id(value) in whole or not all(id(u) in inner for u in users[id(value)]):
@@ -108,7 +108,7 @@ def _loop_at(steps: Sequence[Step], at: int, users: dict[int, list[Any]]) -> _Lo
     return _Loop(scatter, found[::-1], list(by_rows.values())) if pays else None
 
 
-def _scatters_rows(step: Step) -> bool:
+def _scatters_rows(step: Instruction) -> bool:
     """Whether it is a scatter of many rows, each to a place in the first dimension."""
     if step.name not in _SCATTERS:
         return False
@@ -125,7 +125,7 @@ def _scatters_rows(step: Step) -> bool:
     )
 
 
-def _takes_rows(step: Step, count: int) -> list[bool] | None:
+def _takes_rows(step: Instruction, count: int) -> list[bool] | None:
     """Which operands a step needs some rows of, to make the same rows; None if it needs others, too."""
     (made,), params = step.made, step.equation.params
     shapes: list[tuple[int, ...]] = [getattr(getattr(a, "aval", a), "shape", ()) for a in step.taken]
@@ -144,7 +144,7 @@ def _takes_rows(step: Step, count: int) -> list[bool] | None:
     return [True] if moves and shapes[0][:1] == (count,) else None
 
 
-def _of_rows(step: Step, taken: Sequence[Any], count: int) -> Any:
+def _of_rows(step: Instruction, taken: Sequence[Any], count: int) -> Any:
     """What a step makes of so many rows."""
     changed = {"broadcast_in_dim": "shape", "reshape": "new_sizes"}.get(step.name)
     sizes = {} if changed is None else {changed: (count, *step.equation.params[changed][1:])}

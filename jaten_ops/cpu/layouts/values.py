@@ -16,7 +16,7 @@ Order = tuple[int, ...]
 """The dimensions as the program has them, in the order in which they lie in memory, the widest first."""
 
 
-def row_major(ndim: int) -> Order:
+def program_order(ndim: int) -> Order:
     return tuple(range(ndim))
 
 
@@ -60,7 +60,7 @@ class Ordered:
     @classmethod
     def of(cls, array: jax.Array) -> Ordered:
         """An array as the program has it."""
-        return cls(array.shape, {row_major(array.ndim): array})
+        return cls(array.shape, {program_order(array.ndim): array})
 
     @property
     def ndim(self) -> int:
@@ -70,11 +70,11 @@ class Ordered:
     def order(self) -> Order | None:
         """The order in which it lies, if that is not the program's; the first one that was made."""
         first = self._likes or next(iter(self.forms), None)
-        return None if first == row_major(self.ndim) else first
+        return None if first == program_order(self.ndim) else first
 
     def array(self, order: Order | None = None) -> jax.Array:
         """The array in an order, by default the program's; made when it is first asked for."""
-        order = row_major(self.ndim) if order is None else order
+        order = program_order(self.ndim) if order is None else order
         if order not in self.forms:
             if self._make is not None:
                 self.forms[order] = self._make(order)
