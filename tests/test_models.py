@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import jaten_ops  # noqa: F401  # the device "jax"
 
-from .harness.parity import Batches, Record, Standard, make_standard, violations
+from .harness.parity import JUDGED_DRAWS, Batches, Record, Standard, make_standard, moved, violations
 from .programs.models import BY_NAME, CASES, ModelCase
 
 BACKEND = "jaten"
@@ -66,10 +66,14 @@ def test_parity(run: Run) -> None:
     standard = eager_standard(run.case, run.mode, run.dtype, run.batch_sizes)
     expected_capture = eager_capture(run.case, run.mode, run.dynamic, run.batch_sizes)
 
+    weights = [moved(model, draw).state_dict() for draw in range(JUDGED_DRAWS)]
     model, batches = model.to(run.device), tree_map_only(torch.Tensor, lambda x: x.to(run.device), batches)
+    actual = []
     with captured(case) as capture:
         compiled = torch.compile(model, backend=BACKEND, dynamic=run.dynamic or None)
-        actual = observe(case, run.mode, model, batches, compiled)
+        for each in weights:
+            model.load_state_dict(each)
+            actual.append(observe(case, run.mode, model, batches, compiled))
 
     assert capture == expected_capture
     assert not violations(actual, standard)

@@ -49,4 +49,4 @@ def test_models_of_transformers(name: str) -> None:
     model, batches = make(case, torch.float32, sizes)
     standard = eager_standard(name, "train", torch.float32, sizes)
     batches = tree_map_only(torch.Tensor, lambda x: x.to("jax"), batches)
-    assert not violations(observe(case, "train", model.to("jax"), batches), standard)
+    assert not violations([observe(case, "train", model.to("jax"), batches)], standard)

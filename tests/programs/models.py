@@ -353,7 +353,7 @@ CASES = [
     ModelCase("resnet", resnet, images, library_loss),
     # With fifty layers, some activation may lie so close to a kink of relu6 that rounding decides on its gradient, and
     # the next step is chaos for eager too: with this seed and rate none does.
-    ModelCase("mobilenet_v2", mobilenet_v2, images, library_loss, learning_rate=1e-3, seed=7),
+    ModelCase("mobilenet_v2", mobilenet_v2, images, library_loss, learning_rate=1e-3, seed=5),
     ModelCase("convnext", convnext, images, library_loss),
     # Dynamo leaves nn.LSTM to eager unless told otherwise, and then unrolls its steps: a short text will do.
     ModelCase("lstm", LSTMTagger, lambda n: {"tokens": tokens(n)[:, :6]}, label_loss, dynamo={"allow_rnn": True}),
