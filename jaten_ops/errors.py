@@ -1,59 +1,98 @@
-"""The exceptions of jaten. Each message names the op, what is wrong, and what to do.
+"""The exceptions of jaten. Each message names the op, what is wrong, and after "Fix:" what to do.
 
-Bad input to an op raises what ATen raises for it (`RuntimeError`, `IndexError`, ...), not one of these. All of them can
+Bad input to an op raises ATen's exception for it (`RuntimeError`, `IndexError`, ...), not one of these. All of them can
 be imported from `jaten_ops`.
 """
 
 
 class JatenError(Exception):
-    """Base of the exceptions that jaten itself raises."""
+    """Base class of the exceptions that jaten raises.
+
+    Example:
+        >>> issubclass(jaten_ops.MissingKernelError, jaten_ops.JatenError)
+        True
+    """
 
 
 class UnknownOpError(JatenError, LookupError):
-    """A name that is no overload of the installed torch."""
+    """A registration names an overload that the installed torch does not have.
+
+    Example:
+        >>> jaten_ops.kernel("add.Tensr")(lambda self, other: self + other)
+        Traceback (most recent call last):
+        jaten_ops.errors.UnknownOpError: add.Tensr: no such operator overload, ... Did you mean add.Tensor, ...
+    """
 
     def __init__(self, overload: str, where: str, close: list[str]) -> None:
         hint = f" Did you mean {', '.join(close)}?" if close else ""
         super().__init__(
-            f"{overload}: no such operator overload, registered at {where}.{hint}"
-            " Names are whole overloads, such as 'add.Tensor', or 'relu' for the default overload;"
-            " operators of your own are made by `jaten_ops.op`. One that another library has yet to define"
-            " is named with its schema, as in 'lib::f(Tensor x) -> Tensor'."
+            f"{overload}: no such operator overload, registered at {where}.{hint} Fix: name a whole overload, such as"
+            " 'add.Tensor', or 'relu' for the default one. Make an operator of your own with `jaten_ops.op`; name one"
+            " that another library has yet to define with its schema, as in 'lib::f(Tensor x) -> Tensor'."
         )
 
 
 class DuplicateRegistrationError(JatenError, ValueError):
-    """Two registrations of one thing for one overload."""
+    """An overload gets a second kernel, fake or gradient, or an operator is made twice.
+
+    Example:
+        >>> jaten_ops.kernel("relu")(lambda self: self)
+        Traceback (most recent call last):
+        jaten_ops.errors.DuplicateRegistrationError: relu: kernel registered twice, first at ...
+    """
 
     def __init__(self, what: str, overload: str, first: str, second: str) -> None:
-        super().__init__(f"{overload}: {what} registered twice, first at {first}, again at {second}. Remove one.")
+        super().__init__(f"{overload}: {what} registered twice, first at {first}, again at {second}. Fix: remove one.")
 
 
 class MissingKernelError(JatenError, NotImplementedError):
-    """An overload whose schema is known but which has no JAX kernel."""
+    """An operator is called that has no JAX kernel.
+
+    Example:
+        >>> torch.eye(2, device="jax").to_sparse()
+        Traceback (most recent call last):
+        jaten_ops.errors.MissingKernelError: jaten::_to_sparse has no kernel (sparse: ...). Fix: ...
+    """
 
     def __init__(self, name: str, source: str = "", reason: str | None = None) -> None:
+        why = "" if reason is None else f" ({reason})"
         remedy = (
-            f"Register one with `jaten_ops.kernel({name.removeprefix('jaten::')!r})`"
+            f"register one with `jaten_ops.kernel({name.removeprefix('jaten::')!r})`"
             " (see 'Adding a kernel' in CONTRIBUTING.md)"
             if reason is None
-            else f"It is left out ({reason}): write it with plain dense tensors, as by sparse=False or x.to_dense()"
+            else "use plain dense tensors, as by sparse=False or x.to_dense()"
         )
-        super().__init__(f"{name} has no kernel{source}. {remedy}, or keep this part of the program outside jaten.")
+        super().__init__(f"{name} has no kernel{source}{why}. Fix: {remedy}, or keep this part outside jaten.")
 
 
 class MissingGradientError(JatenError, NotImplementedError):
-    """A gradient was asked of a random op that has none."""
+    """The gradient of a random operator is asked for, and none is registered.
+
+    Example:
+        >>> @jaten_ops.op("docs::noise(Tensor x) -> Tensor", differentiable=["x"], tags=["nondeterministic_seeded"])
+        ... def noise(x, *, key):
+        ...     return x + jax.random.normal(key, x.shape)
+        >>> torch.ops.docs.noise(torch.ones(2, requires_grad=True)).sum().backward()
+        Traceback (most recent call last):
+        jaten_ops.errors.MissingGradientError: docs::noise draws random numbers, ...
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(
             f"{name} draws random numbers, so its gradient cannot be derived from its kernel, which would draw others."
-            f" Register one with `jaten_ops.gradient({name.removeprefix('jaten::')!r})`, from the op's results."
+            f" Fix: register a gradient, computed from the results, with"
+            f" `jaten_ops.gradient({name.removeprefix('jaten::')!r})`."
         )
 
 
 class GradientRegistrationError(JatenError, ValueError):
-    """A gradient was given to an operator whose gradients are not jaten's."""
+    """A gradient is registered for an operator of ATen or of another library, which have their own.
+
+    Example:
+        >>> jaten_ops.gradient("mul.Tensor")(lambda grads, args, results: {})
+        Traceback (most recent call last):
+        jaten_ops.errors.GradientRegistrationError: mul.Tensor: its gradient is that of ATen, ...
+    """
 
     def __init__(self, name: str, owner: str) -> None:
         remedy = (
@@ -62,54 +101,92 @@ class GradientRegistrationError(JatenError, ValueError):
             else "make an operator of your own with `jaten_ops.op` that computes the same, and give it this gradient"
         )
         super().__init__(
-            f"{name}: its gradient is that of {owner}, in compiled graphs and on the device too, where no other"
-            f" is asked. Instead, {remedy}, or write a `torch.autograd.Function` around it."
+            f"{name}: its gradient is that of {owner}, also in compiled graphs and on the device, where no other is"
+            f" called. Fix: {remedy}, or write a `torch.autograd.Function` around it."
         )
 
 
 class InvalidSchemaError(JatenError, ValueError):
-    """A user's operator that cannot be registered as it is written."""
+    """An operator cannot be registered with its schema, or its function's parameters differ from the schema.
+
+    Example:
+        >>> jaten_ops.op("double(Tensor x) -> Tensor")
+        Traceback (most recent call last):
+        jaten_ops.errors.InvalidSchemaError: double(Tensor x) -> Tensor: it has no namespace. Fix: name it as in ...
+    """
 
     def __init__(self, schema: str, problem: str, remedy: str) -> None:
-        super().__init__(f"{schema}: {problem}. To mend it: {remedy}.")
+        super().__init__(f"{schema}: {problem}. Fix: {remedy}.")
 
 
 class UnsupportedInputError(JatenError, TypeError):
-    """A tensor or value that has no counterpart in JAX."""
+    """A tensor or value has no counterpart in JAX, or a traced program depends on a tensor's value.
+
+    Example:
+        >>> jaten_ops.to_jax(torch.ones(2))
+        Traceback (most recent call last):
+        jaten_ops.errors.UnsupportedInputError: tensor: got one on cpu, expected one on jax; move it with .to('jax').
+    """
 
     def __init__(self, what: str, got: object, expected: str) -> None:
         super().__init__(f"{what}: got {got}, expected {expected}.")
 
 
 class DeviceSlotError(JatenError, RuntimeError):
-    """The one PrivateUse1 slot of the process belongs to another backend."""
+    """The device `jax` is asked for, but another backend has the one PrivateUse1 slot of the process.
+
+    Example:
+        >>> try:
+        ...     device = jaten_ops.from_jax(jnp.ones(2)).device
+        ... except jaten_ops.DeviceSlotError:  # go on without the device
+        ...     device = torch.device("cpu")
+    """
 
     def __init__(self, owner: str) -> None:
         super().__init__(
             f"the device 'jax' is not available: the PrivateUse1 slot of this process is taken by {owner!r}."
-            " Plain tensors and torch.compile(backend='jaten') work as usual;"
-            " to have the device, import jaten_ops before that backend."
+            " Plain tensors and torch.compile(backend='jaten') work as usual."
+            " Fix: to have the device, import jaten_ops before that backend."
         )
 
 
 class KernelError(JatenError, RuntimeError):
-    """A kernel failed while a graph was compiled; the cause is attached."""
+    """A kernel raised while a graph was compiled; the cause is attached.
+
+    Example:
+        >>> @jaten_ops.op("docs::unfinished(Tensor x) -> Tensor")
+        ... def unfinished(x):
+        ...     raise ValueError("not written yet")
+        >>> _ = jaten_ops.fake("docs::unfinished")(torch.empty_like)
+        >>> torch.compile(torch.ops.docs.unfinished, backend="jaten")(torch.ones(2))
+        Traceback (most recent call last):
+        jaten_ops.errors.KernelError: docs::unfinished(float32[2])...: ValueError: not written yet...
+    """
 
     def __init__(self, name: str, arguments: str, source: str, cause: Exception) -> None:
         super().__init__(f"{name}({arguments}){source}: {type(cause).__name__}: {cause}")
 
 
 class KernelResultError(JatenError, RuntimeError):
-    """A kernel returned something else than the op's schema or fake says."""
+    """A kernel returned something that contradicts the op's schema or fake.
+
+    Example:
+        >>> @jaten_ops.op("docs::pair(Tensor x) -> Tensor")
+        ... def pair(x):
+        ...     return x, x
+        >>> torch.ops.docs.pair(torch.ones(2))
+        Traceback (most recent call last):
+        jaten_ops.errors.KernelResultError: docs::pair: its kernel returned (an array, an array), ...
+    """
 
     def __init__(self, name: str, got: object, expected: object, source: str = "", by: str = "fake") -> None:
         remedy = (
-            "mend the kernel, or give the op a fake with `jaten_ops.fake`"
+            "correct the kernel, or give the op a fake with `jaten_ops.fake`"
             if by == "fake"
             else "return an array for a Tensor, a tuple of as many for several results, a list for a Tensor[]"
         )
         of = " (shapes and dtypes)" if by == "fake" else ""
         super().__init__(
-            f"{name}{source}: its kernel returned {got}, its {by} says {expected}{of}."
-            f" One of the two is wrong: {remedy}."
+            f"{name}{source}: its kernel returned {got}, its {by} says {expected}{of}. Fix: if the {by} is right,"
+            f" {remedy}."
         )

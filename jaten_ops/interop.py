@@ -37,13 +37,23 @@ for _kind in torch.return_types.all_return_types:
 
 
 def from_jax(tree: Any) -> Any:
-    """`jax.Array`s, in any structure, as tensors on the device `jax`: without a copy, sharded arrays stay sharded.
+    """Turns `jax.Array`s into tensors on the device `jax`, without a copy; sharded arrays stay sharded.
 
-    An array of a weak type, such as `jnp.asarray(2.0)`, is copied to one of the dtype that it shows: tensors have none.
+    Args:
+        tree: arrays of any shape and of a dtype that torch has, in any pytree; other leaves stay as they are. A weakly
+            typed array, such as `jnp.asarray(2.0)`, is copied to one of the dtype that it shows: tensors have no weak
+            types.
+
+    Returns:
+        The same structure with a `jaten_ops.Tensor` of the same shape and dtype for each array.
 
     Raises:
         DeviceSlotError: another backend has the process's slot for such a device.
-        UnsupportedInputError: a dtype that torch has not, such as that of PRNG keys.
+        UnsupportedInputError: a dtype that torch does not have, such as that of PRNG keys.
+
+    Example:
+        >>> jaten_ops.from_jax({"x": jnp.arange(3.0)})
+        {'x': tensor([0., 1., 2.], device='jax:0')}
     """
     privateuse1.require()
     return jax.tree.map(lambda a: from_array(_strong(a)) if isinstance(a, jax.Array) else a, tree)
@@ -59,10 +69,21 @@ def _strong(array: jax.Array) -> jax.Array:
 
 
 def to_jax(tree: Any) -> Any:
-    """Tensors on the device `jax`, in any structure, as their `jax.Array`s; not cut off from what autograd knows.
+    """Turns tensors on the device `jax` into `jax.Array`s, without a copy for contiguous ones.
+
+    Args:
+        tree: tensors of any shape and dtype, in any structure that `torch.utils._pytree` knows; other leaves stay as
+            they are. A tensor that requires gradients is taken, too: the array is not recorded by autograd.
+
+    Returns:
+        The same structure with a `jax.Array` of the same shape and dtype for each tensor.
 
     Raises:
         UnsupportedInputError: a tensor of another device; move it with `.to("jax")`.
+
+    Example:
+        >>> jaten_ops.to_jax([torch.ones(2, device="jax")])
+        [Array([1., 1.], dtype=float32)]
     """
 
     def one(tensor: torch.Tensor) -> jax.Array:
@@ -79,23 +100,24 @@ _ARRAYS = (jax.Array, np.ndarray, np.number, np.bool_)
 
 
 def as_jax(program: Callable[..., Any], *, mutable: bool = False) -> Callable[..., Any]:
-    """A torch function or module as a function of `jax.Array`s, for `jax.jit`, `grad`, `vmap`, `checkpoint`, `scan`.
+    """Turns a torch function or module into a function of `jax.Array`s, for `jax.jit`, `grad`, `vmap`, `scan`, ...
 
-    Its derivatives, of any order, are what torch's autograd says: `detach`, `no_grad` and hooks count, and so do the
-    backward of an `autograd.Function` and ATen's gradients at ties and zeros. `jax.jvp` is the transpose of that.
+    Its derivatives, of any order, are those of torch's autograd, with `detach`, `no_grad`, hooks, the backward of each
+    `autograd.Function`, and ATen's gradients at ties and zeros. `jax.jvp` is the transpose of the backward pass.
 
     Args:
         program: a function of tensors; or a module, whose parameters and buffers become the first argument, a dict of
-            arrays by their names (`to_jax(dict(module.to("jax").state_dict()))`). A parameter that does not require
-            gradients has none. Names of one parameter are one: the first that is given has its value, and its gradient
-            stands at each.
-        mutable: whether the function of a module returns a pair, of its result and the dict of its buffers as they are
-            then. Else what the module writes to buffers goes nowhere.
+            arrays by name (`to_jax(dict(module.to("jax").state_dict()))`). A parameter that does not require gradients
+            gets none. A parameter with several names has the value of the first name given, and its gradient at each.
+        mutable: if True, the function of a module returns a pair: the module's result, and a dict of its buffers after
+            the call. If False, the module's writes to buffers are dropped.
 
     Returns:
-        The function. Its keyword argument `key`, a PRNG key of JAX, seeds random operators: without one they raise
-        RuntimeError, so that no draw is baked into a compiled program. What ATen refuses for the values of tensors
-        (an index out of range) is not refused where JAX traces. What torch compiles inside runs as it is written.
+        A function that takes arrays of any shape and of a dtype that torch has, in any pytree, and returns arrays with
+        the shapes and dtypes that `program` gives. Its keyword argument `key`, a JAX PRNG key, seeds random operators:
+        without it they raise RuntimeError, so that no fixed sample is compiled into a program. Errors of ATen about
+        the values of tensors (an index out of range) are not raised while JAX traces. Functions that `torch.compile`
+        compiles run eagerly inside.
 
     Raises:
         UnsupportedInputError: where JAX traces, the program reads the value of a tensor, writes to one that is not an
@@ -135,16 +157,25 @@ _numbers = itertools.count()
 
 
 def call_jax(fn: Callable[..., Any], *tensors: torch.Tensor) -> Any:
-    """Calls a JAX function inside a torch program, with gradients; Dynamo records it as one node.
+    """Calls a JAX function in a torch program, with gradients by `jax.vjp`; Dynamo records it as one node.
 
     Args:
-        fn: takes arrays, returns arrays in any structure. It becomes a torch operator at its first call, so give the
+        fn: takes arrays, returns arrays in any pytree. It becomes a torch operator at its first call, so pass the
             same function each time, not a new lambda.
-        tensors: plain ones, or ones on the device `jax`.
+        tensors: of any shape and dtype, plain ones, or on the device `jax`.
 
     Returns:
-        Tensors in the structure of what the function returns for arrays of such shapes and dtypes: one, or tuples,
-        lists and dicts of them, with None where it has None.
+        Tensors on the device of the arguments, in the structure that the function returns for arrays of these shapes
+        and dtypes; None stays None.
+
+    Raises:
+        KernelResultError: the function returns something other than arrays.
+
+    Example:
+        >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> jaten_ops.call_jax(jnp.cumsum, x).sum().backward()
+        >>> x.grad
+        tensor([2., 1.])
     """
     name = _name_of(fn)
     results = getattr(torch.ops.jaten_call, name)(list(tensors))

@@ -37,6 +37,7 @@ SUBJECTS = {
     "moving_modules": "module.to, and what torch.nn.utils makes of modules on the device jax",
     "nothing": "batches, sequences and sets of indices that are empty",
     "ops": "every operator",
+    "public_names": "the docstrings of jaten_ops.__all__",
     "readme": "the code in README.md",
     "warm_start": "a second process, which finds on the disk what the first has compiled",
     "transformed": "transforms of direct calls, nested",

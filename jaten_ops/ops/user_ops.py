@@ -34,6 +34,15 @@ def op(
         InvalidSchemaError: the schema, or a name in the other arguments, is wrong, or the function's parameters are
             not the schema's.
         DuplicateRegistrationError: there is such an operator already.
+
+    Example:
+        >>> @jaten_ops.op("docs::swish(Tensor x, float beta=1.0) -> Tensor", differentiable=["x"])
+        ... def swish(x, beta):  # any shape, floating point; the same shape and dtype
+        ...     return x * jax.nn.sigmoid(beta * x)
+        >>> x = torch.zeros(3, requires_grad=True)
+        >>> torch.ops.docs.swish(x).sum().backward()
+        >>> x.grad
+        tensor([0.5000, 0.5000, 0.5000])
     """
     where = registry.caller()
     namespace, separator, rest = schema.partition("::")

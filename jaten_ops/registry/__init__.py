@@ -125,6 +125,11 @@ def kernel(*overloads: str, static: Iterable[str] = (), eager: bool | Callable[.
         DuplicateRegistrationError: an overload that has a kernel already.
         InvalidSchemaError: the operator of another library mutates or aliases its arguments, or the function's
             parameters are not those of its schema.
+
+    Example:
+        >>> @jaten_ops.kernel("otherlib::halve(Tensor x) -> Tensor")
+        ... def halve(x):  # any shape, floating point; the same shape and dtype
+        ...     return x / 2
     """
     where = caller()
 
@@ -146,7 +151,22 @@ def kernel(*overloads: str, static: Iterable[str] = (), eager: bool | Callable[.
 def fake(*overloads: str) -> Callable[[F], F]:
     """Registers the decorated torch function as the fake of each overload, in place of ATen's own meta function.
 
-    It takes the op's arguments, with fake tensors, and returns fake tensors of the right shape, dtype and strides.
+    The function takes the arguments of the schema, with fake tensors for tensors, and returns fake tensors with the
+    shapes, dtypes and strides of the results. An operator of `jaten_ops.op` without a fake uses its kernel's shapes.
+
+    Raises:
+        UnknownOpError: an overload that does not exist.
+        DuplicateRegistrationError: an overload that has a fake already.
+
+    Example:
+        >>> @jaten_ops.op("docs::largest(Tensor x, int k) -> Tensor")
+        ... def largest(x, k):  # (..., n) -> (..., k)
+        ...     return jax.lax.top_k(x, k)[0]
+        >>> @jaten_ops.fake("docs::largest")
+        ... def fake_largest(x, k):
+        ...     return x.new_empty(*x.shape[:-1], k)
+        >>> torch.ops.docs.largest(torch.tensor([3.0, 1.0, 2.0]), 2)
+        tensor([3., 2.])
     """
     where = caller()
 
@@ -164,8 +184,9 @@ def gradient(*overloads: str) -> Callable[[F], F]:
     for jaten's own formulas, and `gradient_of_users` for those of users.
 
     It is called as `fn(grads, args, results)`, all lists of torch values in schema order, and returns a dict from
-    argument names to gradients. It is written in `torch.ops.jaten` calls, so it is differentiable again. A function
-    with a parameter `wanted` is told there which arguments' gradients are asked for, and may leave out the others.
+    argument names to gradients, each with its argument's shape and dtype. Written in `torch.ops.jaten` calls, it is
+    differentiable again. A parameter `wanted` gets the names of the arguments whose gradients are asked for: the others
+    may be left out.
     """
     where = caller()
 
@@ -183,13 +204,26 @@ def gradient_of_users(*operators: str) -> Callable[[F], F]:
     compiled graphs and steps, under `torch.func`.
 
     It is called as `fn(grads, args, results)`, all lists of torch values in schema order, and returns a dict from
-    argument names to gradients. It is written in `torch.ops.jaten` calls, so it is differentiable again. A function
-    with a parameter `wanted` is told there which arguments' gradients are asked for, and may leave out the others.
+    argument names to gradients, each with its argument's shape and dtype. Written in `torch.ops.jaten` calls, it is
+    differentiable again. A parameter `wanted` gets the names of the arguments whose gradients are asked for: the others
+    may be left out.
 
     Raises:
         UnknownOpError: an operator that does not exist.
         GradientRegistrationError: one of ATen's, or of another library, which have gradients of their own.
         DuplicateRegistrationError: an operator that has a gradient already.
+
+    Example:
+        >>> @jaten_ops.op("docs::round_through(Tensor x) -> Tensor", differentiable=["x"])
+        ... def round_through(x):  # any shape, floating point
+        ...     return jnp.round(x)
+        >>> @jaten_ops.gradient("docs::round_through")
+        ... def gradient_of_round_through(grads, args, results):  # that of the identity
+        ...     return {"x": grads[0]}
+        >>> x = torch.tensor([0.4, 1.6], requires_grad=True)
+        >>> torch.ops.docs.round_through(x).sum().backward()
+        >>> x.grad
+        tensor([1., 1.])
     """
     where = caller()
 

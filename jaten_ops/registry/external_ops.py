@@ -56,7 +56,9 @@ def require_functional(spec: OpSpec) -> None:
     try:
         marked = [a for a in (*spec.parsed.arguments, *spec.parsed.returns) if a.alias_info is not None]
     except RuntimeError as error:
-        raise InvalidSchemaError(f"{spec.namespace}::{spec.schema}", str(error).strip(), "mend its syntax") from error
+        raise InvalidSchemaError(
+            f"{spec.namespace}::{spec.schema}", str(error).strip(), "correct its syntax"
+        ) from error
     if any(a.alias_info.is_write for a in marked):
         refuse(spec.name, "it mutates an argument", "return the new value, and copy_ it in a torch function")
     if marked:

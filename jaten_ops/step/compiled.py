@@ -1,4 +1,4 @@
-"""`compile_step`: which program a call takes, and when the step is traced anew."""
+"""`compile_step`: it traces a step, and chooses the program for each call."""
 
 from __future__ import annotations
 
@@ -33,34 +33,47 @@ _MOST_TEXTS = 16  # executables of programs that are traced again at each call
 
 
 def compile_step(step: Callable[..., Any], *holders: Any) -> Callable[..., Any]:
-    """A training step as one executable: forward, `backward()`, clipping, the optimizer, all that it does.
+    """Compiles a training step into one executable: forward, `backward()`, clipping, the optimizer.
 
-    The first call runs `step` as it is, so that optimizers make their state; a later one does where a scaler may skip
-    the step that would make it. The second traces it, and each new combination of argument shapes, flags and `training`
-    does again. What the step writes to tensors is written, in place and without a second copy of them; what it stores
-    in attributes, dicts and lists is stored. Modules, optimizers, scalers and other tensors are found where the step's
-    code names them.
+    The first call runs `step` eagerly, so that optimizers create their state; if a gradient scaler may skip that, a
+    later call does. The second call traces the step, and so does each new combination of argument shapes, flags and
+    `training`. Writes to tensors happen in place, without a second copy of them; values stored in attributes, dicts and
+    lists are stored. Modules, optimizers, scalers and other tensors are found through the names in the step's code.
 
-    Floats of an optimizer's groups (`lr`, `momentum`, `betas`, `weight_decay`) are operands: a schedule that changes
-    them between calls compiles nothing. Integers and flags, and numbers elsewhere, are part of the program. Counts
-    that optimizers keep on the CPU move to the device.
+    Floats in an optimizer's groups (`lr`, `momentum`, `betas`, `weight_decay`) are operands: changing them between
+    calls compiles nothing. Integers and flags, and numbers elsewhere, are constants of the program. Counts that
+    optimizers keep on the CPU move to the device.
 
     A step that changes Python objects (appends to a list, counts in an attribute that it reads) is traced again at each
-    call, and a warning says so: return such values instead. End the step with `zero_grad()` if the gradients are not
-    needed after it: then they never leave the executable.
+    call, with a warning: return such values instead. End the step with `zero_grad()` if the gradients are not needed
+    after it: then they never leave the executable.
 
     Args:
-        step: takes and returns tensors, in any structure, and what else it likes. It must not read values (`item()`,
-            `if loss > 1:`). Tensors on the CPU that it is given are moved to the device.
-        holders: modules, optimizers and others that the step reaches in a way that its code does not show.
+        step: takes and returns tensors of any shape and dtype, in any structure, and other values. It must not read
+            the values of tensors (`item()`, `if loss > 1:`). Tensors on the CPU among its arguments move to the device.
+        holders: modules, optimizers and other objects that the step reaches without naming them in its code.
 
     Returns:
-        A function of the same arguments, whose results have no graph. Calls from several threads run one after
-        another. If the step raises, tensors, optimizers and attributes are as they were before the call. What ATen
-        refuses for the values of tensors (an index out of range) is raised after the step.
+        A function of the same arguments. Its results, with the shapes and dtypes of `step`'s, have no autograd graph.
+        Calls from several threads run one after another. If the step raises, tensors, optimizers and attributes are as
+        they were before the call. Errors of ATen about the values of tensors (an index out of range) are raised after
+        the step.
 
     Raises:
         UnsupportedInputError: a module is on another device, or the step reads a value.
+
+    Example:
+        >>> w = torch.zeros((), device="jax", requires_grad=True)
+        >>> optimizer = torch.optim.SGD([w], lr=0.5)
+        >>> def step(target):
+        ...     loss = (w - target) ** 2
+        ...     loss.backward()
+        ...     optimizer.step()
+        ...     optimizer.zero_grad()
+        ...     return loss
+        >>> step = jaten_ops.compile_step(step)
+        >>> [step(torch.tensor(2.0)).item() for _ in range(3)]
+        [4.0, 0.0, 0.0]
     """
     return Step(step, holders)
 

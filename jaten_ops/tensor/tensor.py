@@ -40,9 +40,20 @@ _BY_IDENTITY: dict[int, Handler] = {}  # the same, by `id`: the hash of an opera
 
 
 class Tensor(torch.Tensor):
-    """A tensor on the device `jax`. Make one with `tensor.to("jax")` or a factory's `device="jax"`.
+    """A tensor on the device `jax`, of any shape and of a dtype that JAX has.
 
-    Where its values are is kept beside its attributes: see `jaten_ops.arrays.attributes`.
+    It is made by `tensor.to("jax")`, a factory's `device="jax"`, or `jaten_ops.from_jax`. Its values are a `jax.Array`,
+    kept beside its attributes: see `jaten_ops.arrays.attributes`.
+
+    Raises:
+        DeviceSlotError: another backend has the process's slot for such a device.
+        UnsupportedInputError: a sparse or quantized tensor moves to the device.
+
+    Example:
+        >>> x = torch.ones(2, 3, device="jax")
+        >>> isinstance(x, jaten_ops.Tensor), (x @ x.T).cpu()
+        (True, tensor([[3., 3.],
+                [3., 3.]]))
     """
 
     __module__ = "torch.jax"  # whose tensors they are: libraries tell by this name what computes with an array

@@ -1,0 +1,61 @@
+"""The docstrings of the public names: arguments, errors, and examples that run."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+
+import jaten_ops
+
+FUNCTIONS = [n for n in jaten_ops.__all__ if not isinstance(getattr(jaten_ops, n), type)]
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def _examples(name: str) -> list[doctest.DocTest]:
+    scope = {"jaten_ops": jaten_ops, "torch": torch, "jax": jax, "jnp": jnp}
+    finder = doctest.DocTestFinder(recurse=False)
+    return [t for t in finder.find(getattr(jaten_ops, name), name, globs=scope) if t.examples]
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("name", jaten_ops.__all__)
+def test_examples_run(name: str) -> None:
+    found = _examples(name)
+    assert found, "an example, after 'Example:'"
+    text: list[str] = []
+    for test in found:
+        doctest.DocTestRunner(optionflags=OPTIONS).run(test, out=text.append)
+    assert not text, "".join(text)
+
+
+def _lacks(function: Any) -> list[str]:
+    """The sections that the docstring of a function should have and has not."""
+    text = inspect.getdoc(function) or ""
+    wanted = {"Raises:", "Example:", "shape", "dtype"}
+    if "Args:" not in text:  # else the parameters are explained in the text
+        wanted |= {name for name in inspect.signature(function).parameters if name not in ("overloads", "operators")}
+    return sorted(word for word in wanted if word not in text)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_docstrings_have_their_sections(name: str) -> None:
+    assert _lacks(getattr(jaten_ops, name)) == []
+
+
+def test_a_missing_section_is_seen() -> None:
+    def function(x: Any) -> None:
+        """Does something.
+
+        Raises:
+            ValueError: never.
+        """
+
+    assert _lacks(function) == ["Example:", "dtype", "shape", "x"]
+    function.__doc__ = None
+    assert _lacks(function) == ["Example:", "Raises:", "dtype", "shape", "x"]
