@@ -1,4 +1,4 @@
-"""The gradients of attention, which may drop out: the backward op draws the forward's mask again from its state."""
+"""Gradients of attention with dropout: the backward op draws the forward's mask again, from its saved state."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ def vjp_spec(spec: OpSpec) -> OpSpec:
 
     `f.o(Tensor x, ...) -> ...` has `f_vjp.o(Tensor[] grads, bool[] output_mask, Tensor x, ...) -> Tensor[]`: grads are
     those of the differentiable results, output_mask selects among the differentiable arguments, and the results are
-    the selected gradients. It is differentiable itself: its own companion has another pair of names in front, as has
-    that of an op with arguments of such names.
+    the selected gradients. It is differentiable, too. Its own companion, and that of an op with arguments of these
+    names, numbers the new ones.
     """
     packet, _, suffix = spec.overload.partition(".")
     arguments = spec.schema[len(spec.overload) + 1 : spec.schema.rindex(") ->")]

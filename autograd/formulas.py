@@ -1,4 +1,4 @@
-"""The gradients that are not `jax.vjp` of the kernel, each with its reason, written in jaten ops."""
+"""Gradients that replace `jax.vjp` of the kernel, each with its reason, written in jaten ops."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ def as_strided(grads, args, results):
     return {"self": ops.as_strided_vjp(grads, [True], self, size, stride, offset)[0]}
 
 
-# Writing: where an index occurs twice ATen gives each source the gradient of what was written there, although only the
-# last was kept
+# Writing: if an index occurs twice, ATen gives both sources the element's gradient, although only the last was kept
 
 
 @gradient("index_put")
@@ -107,7 +106,7 @@ def _reduction(
     add: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     reduce: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients of a reduction by index, by `self` and by the source.
+    """Gradients of a reduction by index with respect to `self` and the source.
 
     JAX has no gradient of a product with equal indices, and splits that of ties unevenly.
     Source: scatter_reduce_backward and index_reduce_backward in torch/csrc/autograd/FunctionsManual.cpp.
@@ -216,7 +215,7 @@ gradient("normal.Tensor_Tensor")(_zero_gradients("mean", "std"))
 
 @gradient("rrelu_with_noise_functional")
 def rrelu_with_noise(grads, args, results):
-    """From the slopes that the forward drew: its second result."""
+    """The gradient with the slopes that the forward pass drew, its second result."""
     self, _, lower, upper, training, _ = args
     return {"self": ops.rrelu_with_noise_backward(grads[0], self, results[1], lower, upper, training, False)}
 

@@ -19,8 +19,8 @@ _NOTHING = contextlib.nullcontext()
 class _Modes:
     """The differentiation modes, reverse and forward, in which an op was called.
 
-    torch switches both modes off while it calls what an `autograd.Function` consists of. A transform of torch.func is a
-    level of its own: below it the same op is recorded again, by the level around it, as the program's modes say.
+    torch switches both modes off while it calls the methods of an `autograd.Function`. A transform of torch.func is a
+    level of its own: the level around it records the same op again, in the modes that the program set.
     """
 
     __slots__ = ("_backward", "_forward")
@@ -90,11 +90,11 @@ class _Call:
         return tensors
 
     def in_its_modes(self) -> contextlib.AbstractContextManager[None]:
-        """For the length of a block the outer levels record what they recorded where the op was called."""
+        """A context in which the outer levels record as they did where the op was called."""
         return _NOTHING if self._modes is None else self._modes.restored()
 
     def at_its_level(self, tensors: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
-        """Tensors without the tangents of their own level, which in its modes would be pushed forward once more."""
+        """Tensors without the tangents of their own level, which would otherwise be pushed forward twice."""
         if self._modes is None:
             return tensors
         # what `forward_ad.unpack_dual` calls at its level, which in a graph that is replayed it does not know
@@ -180,7 +180,7 @@ def make_function(spec: OpSpec, call: Callable[[Sequence[Any]], Any], derivative
 
 
 def leaf_like(tensor: torch.Tensor) -> torch.Tensor:
-    """Zeros that require a gradient, also where torch.func lets no program ask for one."""
+    """Zeros that require a gradient, also where torch.func does not allow programs to ask for one."""
     if not torch._C._are_functorch_transforms_active():
         return torch.zeros_like(tensor, requires_grad=True)
     before = torch._C._functorch.get_inplace_requires_grad_allowed()

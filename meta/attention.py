@@ -1,6 +1,6 @@
-"""The fakes of attention of sequences.
+"""Fakes of attention over sequences of different lengths.
 
-ATen's meta functions make the state of dropout on the device meta, lack an argument, or answer for another device.
+ATen's meta functions create the state of dropout on the device meta, lack an argument, or serve another device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fakes of operators for which ATen has no meta function, or one that answers only for fake tensors."""
+"""Fakes of operators for which ATen has no meta function, or one that serves only fake tensors."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def dequantize(self):
     return torch.empty_like(self, dtype=torch.float32, memory_format=torch.contiguous_format)
 
 
-@fake("slice_inverse")  # ATen's makes a view of the memory of `self`, which is not there
+@fake("slice_inverse")  # ATen's makes a view of the memory of `self`, which has none here
 def slice_inverse(self, src, dim=0, start=None, end=None, step=1):
     return torch.ops.aten.slice_scatter(src, self, dim, start, end, step)
 
 
-# A bool that depends on values. ATen's errors for bad shapes and dtypes are raised, and no more is known.
+# A bool that depends on values: the fake can only raise ATen's errors for bad shapes and dtypes.
 
 
 @fake("equal")
@@ -98,7 +98,7 @@ def thnn_fused_gru_cell_backward(grad_hy, workspace, has_bias):
 
 
 def _new_size(like: torch.Tensor, op: Any) -> Any:
-    """A size that only the values tell: a symbol of the shape environment of a fake tensor."""
+    """A size that depends on values: a new symbol in the shape environment of a fake tensor."""
     if not isinstance(like, FakeTensor):
         raise NotImplementedError(f"a shape of {op} depends on values")
     environment = like.fake_mode.shape_env
@@ -163,7 +163,7 @@ def _check_lstsq(a: torch.Tensor, b: torch.Tensor, vector: bool, driver: str) ->
             raise RuntimeError(f"torch.linalg.lstsq: {message}")
 
 
-# Checks. ATen's meta functions take sizes for unequal that are equal, or make the token on no device.
+# Checks. ATen's meta functions treat equal sizes as unequal, or make the token on no device.
 
 
 @fake("_assert_tensor_metadata")

@@ -1,6 +1,6 @@
-"""The fakes of normalization.
+"""Fakes of normalization.
 
-ATen's meta functions answer for CUDA: statistics of evaluation mode have C elements there, those of float16 and
+ATen's meta functions follow CUDA, where statistics in evaluation mode have C elements, and those of float16 and
 bfloat16 are float32. On CPU they are empty, and have the input's dtype unless a parameter is float32.
 """
 

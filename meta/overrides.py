@@ -1,4 +1,4 @@
-"""The fakes that are not ATen's meta function, each with its reason."""
+"""Fakes that replace ATen's meta functions, each with its reason."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def where(condition, self, other):
     return as_contiguous(op(condition.bool() if condition.dtype == torch.uint8 else condition, self, other))
 
 
-# Extrema of nothing. ATen's meta functions let them pass, or raise another class of error than its CPU kernels.
+# Extrema of empty tensors. ATen's meta functions accept them, or raise another exception than its CPU kernels.
 
 
 def _extremum(overload: str, default_dim: Any, whole_error: type[Exception]) -> None:
@@ -77,7 +77,7 @@ for _overload in ("argmax", "argmin", "max.dim", "min.dim", "_aminmax.dim", "med
 _extremum("mode", -1, IndexError)
 
 
-@fake("nansum")  # the meta function takes dim=[] for no dimension; it stands for all
+@fake("nansum")  # the meta function takes dim=[] for no dimension; it means all
 def nansum(self, dim=None, keepdim=False, *, dtype=None):
     return as_contiguous(torch.ops.aten.nansum(self, dim or None, keepdim, dtype=dtype))
 
@@ -121,7 +121,7 @@ def index(self, indices):
 
 
 def _spaced(overload: str) -> None:
-    """ATen's meta function of a range between complex tensors forgets that the result is complex."""
+    """A range between complex tensors, for which ATen's meta function makes a real result."""
     op = aten_overload(overload)
     assert op is not None
 
@@ -138,7 +138,7 @@ for _name in ("linspace", "logspace"):
         _spaced(f"{_name}.{_kind}")
 
 
-@fake("_native_multi_head_attention")  # ATen's meta function has an empty tensor for weights that are not needed
+@fake("_native_multi_head_attention")  # ATen's meta function returns an empty tensor for weights that are not needed
 def native_multi_head_attention(
     query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask=None,
     need_weights=True, average_attn_weights=True, mask_type=None
@@ -242,7 +242,7 @@ def multilabel_margin_loss_forward(self, target, reduction):
     return loss, torch.empty_like(target, dtype=self.dtype, memory_format=torch.contiguous_format)
 
 
-@fake("geometric")  # ATen's meta function looks at p, of which only the type is known here
+@fake("geometric")  # ATen's meta function reads p, whose value is not known here
 def geometric(self, p, *, generator=None):
     return as_contiguous(self)
 
@@ -353,20 +353,20 @@ def masked_scale(self, mask, scale):
 
 @fake("view_copy")
 def view_copy(self, size):
-    """ATen's copies where no view is possible; its meta function raises there."""
+    """A copy where no view is possible, as in ATen's kernel; its meta function raises there."""
     return torch.ops.aten.view(as_contiguous(self), size)
 
 
 @fake("fractional_max_pool2d_backward")
 def fractional_max_pool2d_backward(grad_output, self, kernel_size, output_size, indices):
-    if isinstance(self, FakeTensor):  # ATen's asserts if a size is a symbol; on other tensors it says what is wrong
+    if isinstance(self, FakeTensor):  # ATen's meta function asserts if a size is a symbol; otherwise its error is right
         return self.new_empty(self.shape)
     return as_contiguous(
         torch.ops.aten.fractional_max_pool2d_backward(grad_output, self, kernel_size, output_size, indices)
     )
 
 
-# Batches of nothing. ATen's meta functions in Python divide by their size, or give a number where a bool is wanted.
+# Empty batches. ATen's meta functions in Python divide by their size, or return a number instead of a bool.
 
 
 def _of_losses(overload: str) -> None:
@@ -403,7 +403,7 @@ for _n in (1, 2, 3):
 
 @fake("resize")
 def resize(self, size, *, memory_format=None):
-    """In the memory format that is asked for, which other results are not in."""
+    """A result in the requested memory format; other results are contiguous."""
     return torch.empty_like(self).resize_(size, memory_format=memory_format)
 
 

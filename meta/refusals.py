@@ -1,8 +1,8 @@
 """Errors for arguments, mostly dtypes, that ATen's kernels refuse although its meta functions accept them.
 
-That `bitwise_and` has no kernel for floats is known to its kernels only. So ATen itself is asked, on the CPU, with
-tensors of ones whose sizes are cut to 1: for an elementwise operator or a reduction these are right arguments if the
-call's are, and its class of error and its words are ATen's.
+Only its kernels know that `bitwise_and` does not support floats. So ATen itself is called, on the CPU, with
+tensors of ones whose sizes are cut to 1: for an elementwise operator or a reduction these are valid arguments if and
+only if the call's are, and the error is ATen's own.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from jaten_ops.schema import FUNCTIONAL, OpSpec
 from . import scalars
 from .reuse import aten_overload
 
-# What is refused is a kind of number. That a kernel is missing for a width is no reason: JAX has one.
+# Kinds of numbers are refused, not widths: JAX has kernels where ATen lacks one for a width.
 _SAME_KIND = {
     **dict.fromkeys((torch.float16, torch.bfloat16), torch.float32),
     **{getattr(torch, n): torch.float32 for n in dir(torch) if n.startswith("float8_")},
     **dict.fromkeys((torch.uint16, torch.uint32, torch.uint64), torch.int64),
 }
 
-# Neither tagged pointwise nor reduction, but sizes of 1 are as right as any others.
+# Neither tagged pointwise nor reduction, but sizes of 1 are as valid as any others.
 _OTHERS = frozenset({
     "complex", "polar", "mse_loss", "huber_loss", "smooth_l1_loss", "soft_margin_loss", "_softmax", "_log_softmax",
     "_safe_softmax", "sort", "sort.stable", "median", "median.dim", "nanmedian", "nanmedian.dim", "mode", "cumsum",
@@ -64,15 +64,15 @@ ASKED: frozenset[str] = _OTHERS | {
     for o, spec in FUNCTIONAL.items()
     if (spec.tags & {"pointwise", "reduction"} or o.startswith("_foreach_")) and not spec.random
 }
-"""The overloads of which ATen is asked."""
+"""The overloads for which ATen is called."""
 
 
 def refuse(spec: OpSpec, args: Any, kwargs: Any) -> None:
-    """Raises what ATen raises for arguments of these dtypes, dims and numbers; tensors may be on any device."""
+    """Raises ATen's error for arguments of these dtypes, dims and numbers; tensors may be on any device."""
     if spec.namespace != "jaten":
         return
     if spec.overload in ASKED:
-        if "correction" in kwargs:  # of sizes of 1 nothing would be left, and ATen warns of that
+        if "correction" in kwargs:  # with sizes of 1 nothing would be left, and ATen would warn
             kwargs = kwargs | {"correction": 0}
         cut_args, kwargs = tree_map(_cut, (args, kwargs))
         if spec.overload in scalars.OVERLOADS:  # as many numbers as there are tensors
@@ -100,9 +100,9 @@ def _kind(dtype: torch.dtype) -> str:
 
 
 def reword(spec: OpSpec, args: Any, kwargs: Any) -> None:
-    """Raises what ATen's kernel raises for a call that its meta function has refused, perhaps as another class.
+    """Raises the error of ATen's kernel for a call that its meta function has refused, perhaps with another class.
 
-    Of public operators only: others rely on their callers, and could crash.
+    Only for public operators: others rely on their callers, and could crash.
     """
     public = not (spec.overload.startswith(("_", "native_")) or "backward" in spec.overload)
     if public and spec.namespace == "jaten":

@@ -1,6 +1,6 @@
-"""ATen's operators on lists that take a tensor with a number for each element: their meta functions.
+"""Meta functions of ATen's operators on lists that take a tensor with a number for each element.
 
-ATen has none of its own: what serves there reads the numbers, which tensors without values do not have.
+ATen has none: its implementation reads the numbers, and tensors without values have none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OVERLOADS = tuple(f"_foreach_{name}{end}.Tensor" for name in ("addcdiv", "addcmu
 
 
 def numbers(scalars: torch.Tensor) -> list[Any]:
-    """Some numbers of the kind and count that a tensor of scalars has.
+    """Placeholder numbers, of the type and count of a tensor of scalars.
 
     Raises:
         RuntimeError: it is not 1-d.
@@ -31,7 +31,7 @@ def numbers(scalars: torch.Tensor) -> list[Any]:
 
 
 def meta_of(overload: str) -> Callable[..., Any]:
-    """The meta function of one of these operators: that of the operator which takes a list of numbers."""
+    """The meta function of one of these operators: it calls the operator that takes a list of numbers."""
     op = aten_overload(overload.replace(".Tensor", ".ScalarList"))
     assert op is not None
 

@@ -1,4 +1,4 @@
-"""The fakes of convolution, pooling and sampling by one backend, for which ATen has no meta functions."""
+"""Fakes of convolution, pooling and sampling operators of single backends, which have no meta functions in ATen."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Errors that depend on values: an index out of range, a matrix that is not positive definite.
 
-A kernel is traced, so it cannot look at values and raise. It says `require(ok, IndexError, "message")`; whoever traces
-it collects the conditions as one more output of the executable, and raises after the call if one does not hold.
+A traced kernel cannot look at values and raise. It calls `require(ok, IndexError, "message")`; the tracer collects the
+conditions as one more output of the executable, and raises after the call if one of them is false.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ def require(ok: jax.Array | bool, error: type[Exception], message: str) -> None:
 
 
 NONE = np.int32(-1)
-"""The number that says that no condition is broken."""
+"""The number for "no condition is broken"."""
 
 
 class Guarded:
-    """A function that JAX traces by itself, as the body of a loop: what it requires comes out as one more result.
+    """A function that JAX traces separately, such as the body of a loop, with its conditions as one more result.
 
     It returns its results, and the number of the first condition that is broken, or -1.
 
     Attributes:
-        errors: what the conditions stand for, once it has been traced.
+        errors: the exceptions of the conditions, once it has been traced.
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
@@ -86,7 +86,7 @@ class Guarded:
         return results, jnp.where(jnp.all(holds), NONE, lax.argmin(holds, 0, np.int32))
 
     def report(self, broken: jax.Array) -> None:
-        """Requires outside what the function requires; `broken` is the number that came out."""
+        """Requires the function's conditions outside of it; `broken` is the number that it returned."""
         for number, error in enumerate(self.errors):
             require(broken != number, type(error), str(error))
 

@@ -1,6 +1,6 @@
-"""The greatest and the least element over dimensions: NaN where one of them is.
+"""Maximum and minimum over dimensions, NaN if an element is NaN.
 
-Of a large array XLA's CPU has YNNPACK find them, which leaves NaNs out.
+For a large array XLA's CPU calls YNNPACK, which ignores NaNs.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def _with_nan(reduce: Reduce, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 
 
 def reduce_max(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """`lax.reduce_max`, NaN where an element is."""
+    """`lax.reduce_max`, NaN if an element is NaN."""
     return _with_nan(lax.reduce_max, x, axes)
 
 
 def reduce_min(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """`lax.reduce_min`, NaN where an element is."""
+    """`lax.reduce_min`, NaN if an element is NaN."""
     return _with_nan(lax.reduce_min, x, axes)

@@ -1,7 +1,7 @@
-"""The generator of all random kernels: JAX's Threefry with its numbers, and a CPU's way to compute them.
+"""The generator of all random kernels: the numbers of JAX's Threefry, computed in another way on a CPU.
 
-JAX's own is a loop over the rounds on a CPU, each of which goes through memory; here all rounds are one loop over the
-elements, which takes less than half the time, and less to compile.
+On a CPU JAX's own is a loop over the rounds, each of which goes through memory. Here all rounds are in one loop over
+the elements, which takes less than half the time and compiles faster.
 Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
 """
 
@@ -30,7 +30,7 @@ def _rotated(x: jax.Array, by: int) -> jax.Array:
 
 
 def threefry(key: jax.Array, high: jax.Array, low: jax.Array) -> Words:
-    """Threefry 2x32 of 20 rounds: two random words for each two words that are counted, all uint32.
+    """Threefry 2x32 with 20 rounds: two random words for each two words of a counter, all uint32.
 
     Args:
         key: (2,)

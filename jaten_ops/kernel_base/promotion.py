@@ -1,7 +1,7 @@
 """ATen's type promotion, for kernels.
 
-JAX's rules differ (0-d tensors count in full, int64 with float32 may widen), so no kernel relies on them: it asks
-`result_type` and casts. Source: c10/core/ScalarType.h and aten/src/ATen/native/TypeProperties.cpp.
+JAX's rules differ (0-d tensors count in full, int64 with float32 may widen), so kernels do not rely on them: they call
+`result_type` and cast. Source: c10/core/ScalarType.h and aten/src/ATen/native/TypeProperties.cpp.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REAL_OF = {"complex128": "float64", "complex64": "float32"}
 
 @contextlib.contextmanager
 def default_float(dtype: np.dtype) -> Iterator[None]:
-    """Sets the float dtype which integers and Python floats become: torch's default dtype, while a kernel is traced."""
+    """Sets the dtype to which integers and Python floats promote, torch's default dtype, while a kernel is traced."""
     token = _DEFAULT_FLOAT.set(dtype)
     try:
         yield
@@ -78,7 +78,7 @@ def weakly_typed(x: jax.Array, dtype: Any) -> jax.Array:
 
 
 def number_of(array: jax.Array) -> jax.Array:
-    """The element of an array as kernels take a number: a weakly typed 0-d array."""
+    """The element of an array in the form in which kernels get numbers: a weakly typed 0-d array."""
     return weakly_typed(lax.reshape(array, ()), array.dtype)
 
 
@@ -115,7 +115,7 @@ def _combine(higher: np.dtype | None, lower: np.dtype | None) -> np.dtype | None
 
 
 def result_type(*operands: Any) -> np.dtype:
-    """`torch.result_type` of tensors, 0-d tensors and Python numbers; None is passed over."""
+    """`torch.result_type` of tensors, 0-d tensors and Python numbers; None is ignored."""
     categories: list[np.dtype | None] = [None, None, None]
     dtype: np.dtype | None
     for x in operands:
@@ -150,7 +150,7 @@ def cast(x: Any, dtype: Any) -> jax.Array:
     if is_complex(x.dtype) and not is_complex(dtype):
         x = x.real
     if x.dtype == bool and (is_float(dtype) or is_complex(dtype)):
-        # XLA takes a product with a converted bool for a choice between the factor and 0: also where the factor is NaN
+        # XLA turns a product with a converted bool into a choice between the factor and 0, even if the factor is NaN
         x = lax.select(x, lax.full_like(x, 1, np.float32), lax.full_like(x, 0, np.float32))
     return lax.convert_element_type(x, dtype)
 
@@ -174,9 +174,9 @@ def compute_type(dtype: Any) -> np.dtype:
 
 
 def opmath(dtype: Any, *operands: Any) -> tuple[jax.Array, ...]:
-    """The operands as arrays of `compute_type(dtype)`, not broadcast: what ATen computes with, to round once.
+    """The operands as arrays of `compute_type(dtype)`, not broadcast, in which ATen computes to round only once.
 
-    Numbers and 0-d tensors keep the bits that `dtype` would not hold.
+    Numbers and 0-d tensors keep precision that `dtype` would lose.
     """
     wide = compute_type(dtype)
     return tuple(cast(x if is_scalar(x) or not jnp.ndim(x) else cast(x, dtype), wide) for x in operands)
@@ -193,5 +193,5 @@ _widened.defjvp(lambda primals, tangents: (_widened(*primals), lax.convert_eleme
 
 
 def widened(x: jax.Array, dtype: np.dtype) -> jax.Array:
-    """`cast` to a wider dtype on a CPU: where rows are short, as those of kernels, XLA takes bfloat16 one by one."""
+    """`cast` to a wider dtype on a CPU, where XLA does not vectorize conversions of short rows of bfloat16."""
     return _widened(x) if x.dtype == jnp.bfloat16 and dtype == np.float32 else cast(x, dtype)

@@ -1,4 +1,4 @@
-"""The default gradient of a kernel: `jax.vjp` of it, in PyTorch's convention, as a kernel of its own."""
+"""The default gradient of a kernel: its `jax.vjp`, in PyTorch's convention, as another kernel."""
 
 from __future__ import annotations
 

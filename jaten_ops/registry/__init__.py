@@ -68,7 +68,7 @@ def _close(overload: str) -> list[str]:
 
 
 def missing(name: str, source: str = "") -> MissingKernelError:
-    """The error of an overload without kernel: with the reason, if it is one that can have none.
+    """The error for an overload without a kernel, with the reason if it is excluded.
 
     Args:
         name: as in "aten::add.Tensor" or "jaten::add.Tensor".
@@ -82,7 +82,7 @@ def missing(name: str, source: str = "") -> MissingKernelError:
 
 
 def add_op(spec: OpSpec, entry: Entry) -> None:
-    """Makes the op of a user known, with its kernel, so that it may have a fake and a gradient."""
+    """Adds an op of a user, with its kernel, so that it may get a fake and a gradient."""
     if spec.name in SPECS:
         first = KERNELS[spec.name].where if spec.name in KERNELS else "ATen"
         raise DuplicateRegistrationError("operator", spec.name, first, entry.where)
@@ -92,7 +92,7 @@ def add_op(spec: OpSpec, entry: Entry) -> None:
 
 
 def caller() -> str:
-    """The place that called the public function from which this is called."""
+    """The file and line that called the public function which calls this one."""
     frame = inspect.currentframe()
     for _ in range(2):
         frame = frame.f_back if frame is not None else None
@@ -102,9 +102,9 @@ def caller() -> str:
 def kernel(*overloads: str, static: Iterable[str] = (), eager: bool | Callable[..., bool] = False) -> Callable[[F], F]:
     """Registers the decorated JAX function as the kernel of each overload.
 
-    An overload is one of ATen's ("add.Tensor"), or an operator that another library has defined ("lib::f"), which
-    keeps its own fake and gradient, and what it does on plain tensors outside compiled programs. One that is not
-    defined yet is named with its schema: "lib::f(Tensor x) -> Tensor".
+    An overload is one of ATen's ("add.Tensor"), or an operator that another library has defined ("lib::f"). The latter
+    keeps its own fake and gradient, and its own implementation for plain tensors outside compiled programs. An operator
+    that is not defined yet is named with its schema: "lib::f(Tensor x) -> Tensor".
 
     The function is called with the arguments of the schema in their order, keyword-only ones by name, less those
     that only say where a result is stored (layout, device, pin_memory, memory_format, non_blocking, generator):
@@ -137,7 +137,7 @@ def kernel(*overloads: str, static: Iterable[str] = (), eager: bool | Callable[.
         for text in filter(external_ops.is_foreign, overloads):
             spec = external_ops.spec_of(text)
             if spec is not None:
-                if spec.name not in KERNELS:  # that it is there already is the first thing to say
+                if spec.name not in KERNELS:  # for a second kernel the error is DuplicateRegistrationError
                     parameters.check(spec, fn)
                 SPECS.setdefault(spec.name, spec)
                 if spec.name not in OWN:
@@ -180,8 +180,8 @@ def fake(*overloads: str) -> Callable[[F], F]:
 def gradient(*overloads: str) -> Callable[[F], F]:
     """Registers the decorated function as the gradient of each overload, in place of `jax.vjp` of its kernel.
 
-    Of one of ATen's it is that of direct calls: elsewhere ATen's formulas stand, with which it has to agree. So this is
-    for jaten's own formulas, and `gradient_of_users` for those of users.
+    A gradient of an ATen operator serves direct calls only, and must agree with ATen's own formula, which holds
+    elsewhere. So this is for jaten's own formulas, and `gradient_of_users` for those of users.
 
     It is called as `fn(grads, args, results)`, all lists of torch values in schema order, and returns a dict from
     argument names to gradients, each with its argument's shape and dtype. Written in `torch.ops.jaten` calls, it is

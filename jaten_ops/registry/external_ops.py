@@ -1,6 +1,6 @@
-"""Operators that other libraries define with `torch.library`: what jaten has to know to give them a kernel.
+"""Operators that other libraries define with `torch.library`, and that get a kernel here.
 
-Their fakes, their gradients and what they do on plain tensors stay the library's.
+Their fakes, gradients and implementations for plain tensors remain the library's.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def spec_of(text: str) -> OpSpec | None:
     """The `OpSpec` of an operator of another library, by its name or its schema; None if torch does not know it.
 
     Args:
-        text: "lib::f" or "lib::f.overload" of an operator that is defined, or the schema of one that may come to be,
-            as in "lib::f(Tensor x) -> Tensor".
+        text: "lib::f" or "lib::f.overload" of an operator that is defined, or the schema of one that may be defined
+            later, as in "lib::f(Tensor x) -> Tensor".
 
     Raises:
-        InvalidSchemaError: the schema is none, or the operator mutates or aliases its arguments.
+        InvalidSchemaError: the schema does not parse, or the operator mutates or aliases its arguments.
     """
     namespace, _, rest = text.partition("::")
     if "(" in rest:
@@ -52,7 +52,7 @@ def spec_of(text: str) -> OpSpec | None:
 
 
 def require_functional(spec: OpSpec) -> None:
-    """Raises InvalidSchemaError where a schema is none, or mutates or aliases its arguments."""
+    """Raises InvalidSchemaError if a schema does not parse, or mutates or aliases its arguments."""
     try:
         marked = [a for a in (*spec.parsed.arguments, *spec.parsed.returns) if a.alias_info is not None]
     except RuntimeError as error:
@@ -66,7 +66,7 @@ def require_functional(spec: OpSpec) -> None:
 
 
 def require_schema(spec: OpSpec, op: torch._ops.OpOverload) -> None:
-    """Raises InvalidSchemaError where a kernel was written for another schema than the library's operator has."""
+    """Raises InvalidSchemaError if a kernel was registered with another schema than the library's operator has."""
     if str(torch._C.parse_schema(f"{spec.namespace}::{spec.schema}")) != str(op._schema):
         refuse(str(op._schema), f"its kernel is for {spec.schema}", "register one for the schema that it has")
 

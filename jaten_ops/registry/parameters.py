@@ -1,4 +1,4 @@
-"""The parameters of a kernel, held against the schema of its operator."""
+"""Checks of a kernel's parameters against the schema of its operator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..schema import Argument, OpSpec
 
 
 def arguments_of_kernel(spec: OpSpec) -> list[Argument]:
-    """The arguments that a kernel is given: not the ones that say where a result is stored."""
+    """The arguments that a kernel gets: all but those about where a result is stored."""
     return [a for a in spec.arguments if not a.is_of_storage]
 
 
@@ -24,7 +24,7 @@ def _parameter(argument: Argument, spec: OpSpec) -> str:
 
 
 def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
-    """A function's parameters; None of one in C that does not tell."""
+    """A function's parameters; None for a C function without a signature."""
     try:
         return inspect.signature(fn)
     except (TypeError, ValueError):
@@ -53,9 +53,9 @@ def by_schema(spec: OpSpec, fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check(spec: OpSpec, fn: Callable[..., Any]) -> None:
-    """Raises InvalidSchemaError where a kernel cannot be called with the arguments of the schema.
+    """Raises InvalidSchemaError if a kernel cannot be called with the arguments of the schema.
 
-    Positional ones may have other names, as those of a lambda do, but not each other's.
+    Positional parameters may have other names, as in a lambda, but not those of other arguments.
     """
     signature = _signature(fn)
     if signature is None:

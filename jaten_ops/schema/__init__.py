@@ -30,4 +30,4 @@ VARIANTS: dict[str, OpSpec] = _read("variants.ops")
 """Every in-place and out= overload by name, each naming the functional overload it is derived from."""
 
 COMPOSITE: dict[str, OpSpec] = _read("composite.ops")
-"""Every other overload that ATen composes of these, with ATen's schema."""
+"""Every other overload that ATen composes from these, with ATen's schema."""

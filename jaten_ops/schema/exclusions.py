@@ -1,7 +1,7 @@
-"""The functional overloads that jaten leaves out for good, each with its reason.
+"""Functional overloads that jaten does not support, each with its reason.
 
-An overload belongs here only if no JAX kernel could stand for it: what it takes or returns is not an array, or its
-meaning is the call of one particular library. That an op is rare, or hard, or has no kernel yet is no reason.
+An overload belongs here only if no JAX kernel could implement it: its arguments or results are not arrays, or it is
+defined as a call of one particular library. Rare or difficult ops, and those without a kernel yet, do not belong here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`OpSpec`: what is known of one operator overload, one line of generated data.
+"""`OpSpec`: the schema and properties of one operator overload, one line of generated data.
 
 This module imports nothing of jaten, so that the code generator can load it when the package itself does not import.
 """
@@ -14,19 +14,19 @@ import torch
 
 Kind = Literal["functional", "view", "composite", "inplace", "out"]
 
-# Arguments that say where and how to store a result, not what it is, and their types: a JAX kernel has no use for them.
+# Arguments about where and how to store a result, with their types: a JAX kernel does not get them.
 STORAGE_ARGUMENTS = {
     "layout": "Layout", "device": "Device", "pin_memory": "bool", "memory_format": "MemoryFormat",
     "non_blocking": "bool", "generator": "Generator",
 }  # fmt: skip
 
-# Arguments of a factory which its out= overload has not: the tensor itself tells.
+# Arguments of a factory that its out= overload lacks, because the tensor determines them.
 TOLD_BY_OUT = frozenset(STORAGE_ARGUMENTS) - {"generator"} | {"dtype"}
 
-# These read the memory that their operand shares with other tensors, beyond its own elements.
+# Operators that read memory beyond their operand's own elements, which it may share with other tensors.
 READS_MEMORY = frozenset({"as_strided", "as_strided_copy"})
 
-# These keep their operand's elements in the order in which they lie in memory, and lay them out anew.
+# Operators that keep the order of their operand's elements in memory, and give them a new layout.
 KEEPS_MEMORY_ORDER = frozenset({"resize", "resize_as"})
 
 _SEPARATOR = "\t"
@@ -78,12 +78,12 @@ DRAWS: dict[str, Callable[[Any], bool]] = {
     "train": lambda train: train is None or bool(train),
     "training": bool,
 }
-"""The arguments of random operators that may have these draw nothing, and whether they do draw by a value of it."""
+"""For arguments that can turn off a random operator's draws: True for values with which it draws."""
 
 
 @dataclass(frozen=True)
 class OpSpec:
-    """One overload: its schema without alias marks, and what the generator found out about it.
+    """One overload: its schema without alias annotations, and the properties that the generator has read.
 
     Attributes:
         schema: the schema text, as in `add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor`.
@@ -137,7 +137,7 @@ class OpSpec:
 
     @property
     def _parameters(self) -> str:
-        """The text between the parentheses: some questions are answered without parsing it."""
+        """The text between the parentheses, from which some properties are read without parsing it."""
         return self.schema[len(self.overload) : self.schema.rindex(" ->")]
 
     @property
@@ -162,9 +162,9 @@ class OpSpec:
 
     @cached_property
     def draws_by(self) -> dict[int, Callable[[Any], bool]]:
-        """By which arguments, each by its place, a call draws random numbers, if not all do: all are to say so.
+        """Tests of the arguments, by position, that can turn off the draws of a call; it draws if all are true.
 
-        Of ATen's operators: what such a name means in a user's is not known.
+        Only for ATen's operators: in a user's operator such a name may mean something else.
         """
         arguments = self.arguments if self.random and self.namespace == "jaten" else ()
         return {i: DRAWS[a.name] for i, a in enumerate(arguments) if a.name in DRAWS}
