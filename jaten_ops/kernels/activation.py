@@ -110,7 +110,7 @@ def _require_sign_is_kept(is_result: bool, slope: jax.Array | float) -> None:
         require(slope >= 0, RuntimeError, message)
 
 
-# Known while it is traced: what depends on values has each call wait for them
+# The slope is static: with a traced one, each call would wait for the check of its value.
 # aten::leaky_relu_backward(Tensor grad_output, Tensor self, Scalar negative_slope, bool self_is_result) -> Tensor
 @kernel("leaky_relu_backward", static={"negative_slope"})
 def leaky_relu_backward(grad_output, self, negative_slope, self_is_result):

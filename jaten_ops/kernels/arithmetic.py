@@ -35,7 +35,7 @@ def _times(factor: object, x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def _times_complex(factor: object, x: jax.Array, dtype: np.dtype) -> jax.Array:
-    """As ATen has it, part by part: `1 * x` is NaN where one part of x is not finite. XLA takes it for x."""
+    """ATen's product, part by part: `1 * x` is NaN where a part of x is not finite, which XLA simplifies to x."""
     factor = cast(cast(factor, dtype), x.dtype)
     one, two, a, b = factor.real, factor.imag, x.real, x.imag
     return lax.complex(one * a - two * b, one * b + two * a)
@@ -58,7 +58,7 @@ def add(self, other, alpha=1):
 def sub(self, other, alpha=1):
     dtype = result_type(self, other)
     a, b = opmath(dtype, self, other)
-    if is_complex(dtype):  # of zeros it decides the sign
+    if is_complex(dtype):  # it decides the sign of zeros
         return cast(a + _times(-alpha, b, dtype), dtype)
     return cast(a - _times(alpha, b, dtype), dtype)
 
@@ -89,7 +89,7 @@ def mul(self, other):
 
 
 divide = with_partials(elementary.quotient, lambda r, a, b: 1 / b, lambda r, a, b: -r / b)
-"""`a / b`, rounded correctly also where XLA would multiply with 1 / b."""
+"""`a / b`, correctly rounded, where XLA would multiply by 1 / b."""
 
 
 def true_divide(self, other):
@@ -209,7 +209,7 @@ def addcdiv(self, tensor1, tensor2, *, value=1):
 
 
 def _lerp(a: jax.Array, b: jax.Array, weight: jax.Array) -> jax.Array:
-    """From the nearer end, for accuracy: aten/src/ATen/native/Lerp.h."""
+    """Interpolation from the nearer end, for accuracy: aten/src/ATen/native/Lerp.h."""
     return jnp.where(lax.abs(weight) < 0.5, a + weight * (b - a), b - (b - a) * (1 - weight))
 
 
@@ -228,7 +228,7 @@ def lerp(self, end, weight):
 
 
 def _integer_power(base: jax.Array, exponent: jax.Array) -> jax.Array:
-    """By squaring, with wrap-around; a negative exponent gives 1 / base rounded to zero (native/Pow.h: powi)."""
+    """An integer power by squaring, with wrap-around; 1 / base, rounded to zero, if it is negative (Pow.h: powi)."""
     base, exponent = jnp.broadcast_arrays(base, exponent)
 
     def step(state):

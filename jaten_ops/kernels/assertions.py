@@ -1,7 +1,7 @@
-"""Operators that check, and return nothing, or the token by which a graph orders them.
+"""Operators that check a condition, and return nothing, or a token that fixes their order in a graph.
 
-A number that a graph computes from values is an array, and its check is an output of the executable; any other is
-known, and checked at once. Source: aten/src/ATen/native/TensorCompare.cpp and Constraints.cpp.
+A number that a graph computes from values is an array, and its check is an output of the executable; other numbers
+are checked at once. Source: aten/src/ATen/native/TensorCompare.cpp and Constraints.cpp.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def functional_assert_async(self, assert_msg, dep_token):
     return lax.copy_p.bind(dep_token)
 
 
-# Eager: out of a graph the number is to be known, not traced
+# Eager: outside of graphs the number must be known, not traced
 
 
 # aten::_assert_scalar(Scalar self, str assert_msg) -> ()
@@ -102,7 +102,7 @@ def functional_sym_constrain_range_for_size(size, min, max, dep_token):
 #     Device? device=None, Layout? layout=None) -> ()
 @kernel("_assert_tensor_metadata")
 def assert_tensor_metadata(a, size=None, stride=None, dtype=None):
-    """Checks size and dtype. Strides, device and layout, which no array has, are the fake's to check."""
+    """Checks size and dtype. The fake checks strides, device and layout, which arrays do not have."""
     _check(size is None or tuple(size) == a.shape, f"Tensor sizes mismatch! Expected: {size}, Got: {a.shape}")
     _check(dtype is None or dtype == a.dtype, f"Tensor dtype mismatch! Expected: {dtype}, Got: {a.dtype}")
 

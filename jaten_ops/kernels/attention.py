@@ -143,7 +143,7 @@ def attention(query, key, value, bias=None, keep=None, scale=None, causal=False)
     return fn(query, key, value, bias, keep, scale_of(query, scale))
 
 
-# The members of the family. They differ in how they hand on logsumexp and the state of dropout.
+# The members of the family. They differ in how they return logsumexp and the state of dropout.
 
 
 def _check_cpu(query, key, value, dropout_p, attn_mask) -> None:
@@ -183,7 +183,7 @@ def flash_attention_for_cpu_backward(
 
 
 def pack_key(key: jax.Array, dtype: Any) -> jax.Array:
-    """A PRNG key as a 0-d array of a 64-bit integer dtype, as ops hand on the state of dropout to their backward."""
+    """A PRNG key as a 0-d array of a 64-bit integer dtype: the state of dropout that the backward op gets."""
     return lax.bitcast_convert_type(jax.random.key_data(key), dtype)
 
 
@@ -255,7 +255,7 @@ def fused_attention_overrideable_backward(
         grad_out, query, key, value, attn_bias, out, logsumexp, philox_seed, philox_offset, dropout_p,
         grad_input_mask, is_causal, scale=scale,
     )  # fmt: skip
-    # here a gradient that is not wanted is a tensor too
+    # here also a gradient that is not needed is a tensor
     inputs = (query, key, value, attn_bias)
     return tuple(jnp.zeros_like(x) if g is None else g for g, x in zip(gradients, inputs, strict=True))
 

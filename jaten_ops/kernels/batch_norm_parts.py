@@ -41,7 +41,7 @@ def batch_norm_stats(input, eps):
     x = cast(input, compute_type(input.dtype))
     mean = jnp.mean(x, _dims(x), keepdims=True)
     centred = x - mean
-    # the mean of what is left makes up for the rounding of the first one
+    # the mean of the rest corrects the rounding of the first mean
     rest = jnp.mean(centred, _dims(x), keepdims=True)
     var = jnp.mean(lax.square(centred - rest), _dims(x))
     return (mean + rest).reshape(-1), _inverse_std(var, eps)
@@ -91,7 +91,7 @@ def batch_norm_backward_elemt(grad_out, input, mean, invstd, weight, sum_dy, sum
 #     Tensor? running_var, float momentum, float eps, Tensor counts) -> (Tensor, Tensor)
 @kernel("batch_norm_gather_stats_with_counts")
 def batch_norm_gather_stats_with_counts(input, mean, invstd, running_mean, running_var, momentum, eps, counts):
-    """The statistics of all processes together. ATen updates the running ones too, unsaid; here nothing is written."""
+    """The statistics of all processes. ATen also updates the running ones, against its schema; this does not."""
     wide = compute_type(mean.dtype)
     mean, invstd, counts = cast(mean, wide), cast(invstd, wide), cast(counts, wide).reshape(-1, 1)
     eps = cast(eps, wide)

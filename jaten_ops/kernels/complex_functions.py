@@ -1,7 +1,7 @@
 """Elementary functions of complex numbers, with the values of C99's Annex G at infinities, NaNs and signed zeros.
 
-ATen calls the C library for each element; XLA's own differ from it at the edges, and lose digits of the hyperbolic ones
-of small and of large numbers. Their partial derivatives are given, so none is taken through a choice of values.
+ATen calls the C library for each element. XLA's functions differ from it at the edges, and the hyperbolic ones lose
+digits for small and large numbers. Partial derivatives are given, so that none goes through a choice of values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _swapped(x: jax.Array) -> jax.Array:
 
 
 def _between_swaps(fn: Function) -> Function:
-    """fn with the parts of its argument and of its result exchanged: sin from sinh, asinh from asin."""
+    """A function with real and imaginary parts exchanged, of argument and result: sin from sinh, asinh from asin."""
     return lambda x: _swapped(fn(_swapped(x)))
 
 
@@ -38,7 +38,7 @@ def _infinite(x: jax.Array) -> jax.Array:
 
 
 def unless_infinite(x: jax.Array, value: jax.Array) -> jax.Array:
-    """A real `value`, or infinity where one part of x is infinite, even if the other is NaN."""
+    """A real `value`, or infinity if a part of x is infinite, even if the other part is NaN."""
     a, b = _parts(x)
     return jnp.where(_infinite(a) | _infinite(b), jnp.full_like(value, jnp.inf), value)
 
@@ -49,7 +49,7 @@ def absolute(x: jax.Array) -> jax.Array:
 
 
 def sign(x: jax.Array) -> jax.Array:
-    """x / |x|, and 0 at 0. Each part is divided for itself, as in ATen's vectors: a finite one by infinity is 0."""
+    """x / |x|, and 0 at 0. Each part is divided separately, as in ATen's vectors: a finite part by infinity is 0."""
     zero = x == 0
     safe = jnp.where(zero, jnp.ones_like(x), x)
     size = absolute(safe)
@@ -77,7 +77,7 @@ def _boxed(a: jax.Array, b: jax.Array, condition: jax.Array) -> tuple[jax.Array,
 def _multiply(x: jax.Array, y: jax.Array) -> jax.Array:
     """The product with the infinities that (a c - b d) + i (a d + b c) loses: `_Cmultd` in C99's Annex G.5.1.
 
-    Only the C library's power has it; ATen multiplies by the formula.
+    Only the C library's power does so; ATen multiplies by the formula.
     """
     (a, b), (c, d) = _parts(x), _parts(y)
     real, imag = _parts_of_product(a, b, c, d)
@@ -102,7 +102,7 @@ def _by_larger_part(y: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def _divide(x: jax.Array, y: jax.Array) -> jax.Array:
-    """As c10::complex has it (torch/headeronly/util/complex.h)."""
+    """The quotient of c10::complex (torch/headeronly/util/complex.h)."""
     (a, b), (c, d) = _parts(x), _parts(y)
     by_real, ratio, divisor = _by_larger_part(y)
     real = jnp.where(by_real, a + b * ratio, a * ratio + b) / divisor
@@ -112,7 +112,7 @@ def _divide(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _reciprocal(x: jax.Array) -> jax.Array:
-    """The quotient of 1 and x, where XLA takes a sum with 0 for the other term, also if that is -0."""
+    """1 / x without sums with 0, which XLA simplifies to the other term, even if that is -0."""
     by_real, ratio, divisor = _by_larger_part(x)
     one, nothing = jnp.ones_like(ratio), jnp.zeros_like(ratio)
     real = jnp.where(by_real, one, jnp.where(ratio == 0, nothing, ratio)) / divisor
@@ -186,7 +186,7 @@ def power(x: jax.Array, y: jax.Array) -> jax.Array:
     """exp(y log x), as glibc's cpow has it; without a gradient of its own."""
     if x.dtype != np.complex64:
         return _exp(_multiply(y, _log(x)))
-    # the error of the exponent goes with its size: all but the angles in double precision
+    # the error of the exponent grows with its size: everything but the angles is in double precision
     a, b = (lax.convert_element_type(part, np.float64) for part in _parts(x))
     size = unless_infinite(x, 0.5 * lax.log(a * a + b * b))
     angle = elementary.atan2(lax.imag(x), lax.real(x))
@@ -197,7 +197,7 @@ def power(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def log_add_exp(x: jax.Array, y: jax.Array) -> jax.Array:
-    """log(exp(x) + exp(y)), with an imaginary part that goes on beyond pi: aten/src/ATen/native/cpu/LogAddExp.h."""
+    """log(exp(x) + exp(y)), whose imaginary part may exceed pi: aten/src/ATen/native/cpu/LogAddExp.h."""
     swap = lax.real(x) < lax.real(y)
     low, high = jnp.where(swap, x, y), jnp.where(swap, y, x)
     infinite = (lax.real(low) == lax.real(high)) & _infinite(lax.real(low))
@@ -219,11 +219,11 @@ def times_sigmoid(x: jax.Array) -> jax.Array:
 
 
 def _sqrt(x: jax.Array) -> jax.Array:
-    """XLA's of the upper half plane: at the cut it takes -0 for 0."""
+    """The square root, from XLA's in the upper half plane: at the cut XLA takes -0 for 0."""
     a, b = _parts(x)
     real, imag = _parts(lax.sqrt(lax.complex(a, lax.abs(b))))
     infinite = jnp.full_like(a, jnp.inf)
-    # infinite + NaN i: the part that is known
+    # infinite + NaN i: the part that is determined
     real = jnp.where(_infinite(b) | (a == jnp.inf), infinite, real)
     imag = jnp.where(_infinite(b) | (a == -jnp.inf), infinite, imag)
     return lax.complex(real, jnp.copysign(imag, b))
@@ -297,7 +297,7 @@ tan = with_partials(_between_swaps(_tanh), lambda r, x: 1 + r * r)
 
 
 def _asin(x: jax.Array) -> jax.Array:
-    """XLA's of the first quadrant, which tells the two sides of a cut apart by the signs of zeros."""
+    """XLA's function in the first quadrant, extended so that signs of zeros tell the two sides of a cut apart."""
     a, b = _parts(x)
     real, imag = _parts(lax.asin(lax.complex(lax.abs(a), lax.abs(b))))
     real = jnp.where((a == 0) & jnp.isnan(b), jnp.zeros_like(a), real)

@@ -1,7 +1,7 @@
-"""`torch.cond`, loops and scans: JAX's own forms of them.
+"""`torch.cond`, loops and scans, by JAX's control flow.
 
-What kernels in the functions require (see `checks`) comes out of a branch or a loop as a number: that of the first
-condition that is broken.
+Conditions of kernels inside the functions (see `checks`) leave a branch or a loop as one number: that of the first
+broken condition.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ..kernel_base.promotion import number_of
 
 
 class Inner(Protocol):
-    """A function that an operator is given."""
+    """A function that is an operand of an operator."""
 
     def inner(self, operands: Sequence[Any], key: jax.Array | None) -> Any:
-        """Its results, for operands and a key for random numbers, None if there is none."""
+        """The function's results, for operands and a PRNG key or None."""
 
 
 def _as_arrays(values: Any) -> Any:
-    """Values with numbers as arrays that kernels take for numbers, and None as it is."""
+    """Values with their numbers as weakly typed arrays, which kernels take for numbers; None stays None."""
     return jax.tree.map(_as_array, values)
 
 
@@ -62,7 +62,7 @@ def cond(key: Any, pred: Any, true_fn: Inner, false_fn: Inner, operands: Sequenc
 def while_loop(
     key: Any, cond_fn: Inner, body_fn: Inner, carried: Sequence[Any], additional: Sequence[Any], **_written: Any
 ) -> Any:
-    """It ends as well once a condition is broken: what it waits for may never come then."""
+    """A loop that also ends when a condition is broken, since its test may then never become false."""
     test, body = Guarded(cond_fn.inner), Guarded(body_fn.inner)
 
     def tested(values: Any, number: Any) -> tuple[Any, Any]:

@@ -23,11 +23,11 @@ def convert(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """
     if is_complex(x.dtype) and dtype.kind != "b" and not is_complex(dtype):
         x = lax.real(x)
-    if dtype.name == "float8_e4m3fn":  # has no infinity: the largest value stands for it
+    if dtype.name == "float8_e4m3fn":  # it has no infinity: the largest value replaces it
         wide = np.promote_types(np.float32, x.dtype)
         limit = np.array(jnp.finfo(dtype).max, wide)
         x = lax.clamp(-limit, cast(x, wide), limit)
-    if dtype.name == "float8_e8m0fnu":  # has no sign and no zero: the least value stands for it
+    if dtype.name == "float8_e8m0fnu":  # it has no sign and no zero: the smallest value replaces them
         least = lax.bitcast_convert_type(np.zeros(x.shape, np.uint8), dtype)
         return lax.select(x == 0, least, cast(lax.abs(x), dtype))
     if not is_float(x.dtype) or dtype.kind not in "iu":
@@ -89,7 +89,7 @@ def dequantize(self):
 # aten::clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor
 @kernel("clone")
 def clone(self):
-    # a copy even where XLA would hand on the same array: the caller may write to the result
+    # a copy even where XLA would return the same array: the caller may write to the result
     return lax.copy_p.bind(self)
 
 
@@ -102,7 +102,7 @@ def copy(self, src):
 # aten::_copy_from(Tensor self, Tensor dst, bool non_blocking=False) -> Tensor
 @kernel("_copy_from")
 def copy_from(self, dst):
-    """`copy` with its arguments the other way round: `dst` says dtype and shape, `self` the values."""
+    """`copy` with its arguments exchanged: `dst` has the dtype and shape, `self` the values."""
     return copy(dst, self)
 
 
@@ -124,7 +124,7 @@ def local_scalar_dense(self):
 # aten::_resize_output(Tensor self, SymInt[] size, Device device) -> Tensor
 @kernel("resize", "_resize_output")
 def resize(self, size):
-    """The elements in order, those that `size` has more undefined in ATen and zero here."""
+    """The elements in order; additional ones are undefined in ATen, and zero here."""
     numel = int(np.prod(size, dtype=np.int64))
     flat = lax.reshape(self, (self.size,))
     return lax.reshape(lax.pad(flat, np.zeros((), self.dtype), [(0, numel - self.size, 0)]), size)

@@ -195,7 +195,7 @@ def range_(start, end, step=1, *, dtype=None):
 
 
 def _steps(start: float, step: float, count: int, dtype: np.dtype) -> jax.Array:
-    """start, start + step, ... as ATen computes it: in double for floats."""
+    """start, start + step, ..., in double precision for floats, as in ATen."""
     if is_integral(dtype):
         start, step = int(start), int(step)
     exact = isinstance(start, int) and isinstance(step, int) and is_integral(dtype)
@@ -262,7 +262,7 @@ def _rounding_to(dtype: np.dtype) -> Callable[[jax.Array], jax.Array]:
 
 
 def _spaced(start: jax.Array, end: jax.Array, steps: int, rounding: bool = True) -> jax.Array:
-    """The first half counted from `start`, the second from `end`: double for integers, float32 for short floats.
+    """Evenly spaced values, the first half counted from `start`, the second from `end`.
 
     `rounding` rounds each operation to a short float's precision, as ATen's linspace does and its logspace does not.
     """

@@ -46,7 +46,7 @@ def _log_sum(*terms: jax.Array) -> jax.Array:
 
 
 def _shifted(x: jax.Array, by: int) -> jax.Array:
-    """x moved along its last axis, with -inf moved in."""
+    """x shifted along its last axis, filled with -inf."""
     padding = ((0, 0), (by, 0)) if by > 0 else ((0, 0), (0, -by))
     padded = jnp.pad(x, padding, constant_values=NEVER)
     return padded[:, : x.shape[1]] if by > 0 else padded[:, -x.shape[1] :]
@@ -135,7 +135,7 @@ def _check(log_probs, targets, input_lengths: Sequence[int], target_lengths: Seq
 
 
 def _is_concrete(log_probs: Any, *args: Any, **kwargs: Any) -> bool:
-    # the lengths differ with each batch: out of a graph they are arguments of the inner executable, not constants
+    # the lengths differ in each batch: outside of graphs they are arguments of the inner executable, not constants
     return not isinstance(log_probs, jax.core.Tracer)
 
 

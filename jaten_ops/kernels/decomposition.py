@@ -71,7 +71,7 @@ def _stepwise_cholesky(a: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _cholesky_with_info(a: jax.Array, upper: bool) -> tuple[jax.Array, jax.Array]:
-    """The factor and LAPACK's info. The slow way is taken only where the fast one has failed."""
+    """The factor and LAPACK's info. The stepwise factorization runs only if the fast one has failed."""
     if a.size == 0:
         return a, jnp.zeros(a.shape[:-2], np.int32)
     factor = cholesky_lower(a, upper)
@@ -194,7 +194,7 @@ def linalg_lu_solve(LU, pivots, B, left=True, adjoint=False):
 
 
 def stored_lu(a: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The LU that ATen's determinants return of a row-major matrix: of its transpose, unless it is complex.
+    """The LU that ATen's determinants return for a row-major matrix: of its transpose, unless it is complex.
 
     ATen's backward formulas rely on which of the two it is.
     """
@@ -243,7 +243,7 @@ def geqrf(self):
 def _reflected(a: jax.Array, tau: jax.Array, c: jax.Array, of_adjoint: bool) -> jax.Array:
     """H_1 ... H_k c, or its adjoint's product, for the reflectors H_i = 1 - tau_i v_i v_i^H in the columns of a.
 
-    Slower than LAPACK's, but differentiable.
+    Slower than LAPACK's routine, but differentiable.
     """
     m, k = a.shape[-2], tau.shape[-1]
     at = lax.iota(np.int32, m)
@@ -388,7 +388,7 @@ def _svd_jvp(full, primals, tangents):
 
 
 def require_svd(a: jax.Array) -> None:
-    """No NaN: of infinite elements LAPACK makes singular values that are NaN."""
+    """Requires a matrix without NaN. Infinite elements pass: LAPACK returns singular values that are NaN."""
     words = "linalg.svd: The algorithm failed to converge because the input matrix contained non-finite values."
     checks.require(~jnp.isnan(a), np.linalg.LinAlgError, words)
 

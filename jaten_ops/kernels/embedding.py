@@ -24,7 +24,7 @@ SUM, MEAN, MAX = 0, 1, 2
 
 
 def _rows(weight: jax.Array, indices: jax.Array) -> jax.Array:
-    """The rows of (N, D) at indices of any shape, (*, D); the caller checks the range."""
+    """Rows of (N, D) at indices of any shape: (*, D). The caller checks the range."""
     if not indices.size or not weight.shape[0]:
         return jnp.zeros((*indices.shape, weight.shape[1]), weight.dtype)
     numbers = lax.GatherDimensionNumbers(offset_dims=(indices.ndim,), collapsed_slice_dims=(0,), start_index_map=(0,))
@@ -120,7 +120,7 @@ def _check_bags(weight: jax.Array, indices: jax.Array, offsets: jax.Array) -> No
 
 
 def _bag_of(count: int, starts: jax.Array) -> jax.Array:
-    """The bag of each of `count` indices, given where the bags start."""
+    """The bag of each of `count` indices, from the starts of the bags."""
     if not starts.shape[0]:
         return jnp.zeros((count,), starts.dtype)
     begun = jnp.zeros((count,), starts.dtype).at[starts[1:]].add(1, mode="drop")
@@ -242,7 +242,7 @@ def embedding_bag_backward(
     grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, sparse,
     per_sample_weights, padding_idx=-1
 ):  # fmt: skip
-    """The gradient is dense also if `sparse`: XLA has no sparse tensors."""
+    """A dense gradient, also if `sparse`: XLA has no sparse tensors."""
     return embedding_bag_dense_backward(
         grad, indices, _offset2bag(indices, offsets, offset2bag), bag_size, maximum_indices, num_weights,
         scale_grad_by_freq, mode, per_sample_weights, padding_idx,

@@ -97,7 +97,7 @@ def fake_quantize_learnable_per_tensor(self, scale, zero_point, quant_min, quant
     return _quantize(self, _first(scale), zero_point, quant_min, quant_max)[0]
 
 
-# One of each for every index of an axis
+# A scale and zero point for each index of an axis
 
 
 def _along(x: jax.Array, axis: int, ndim: int) -> jax.Array:
@@ -150,11 +150,11 @@ def fake_quantize_learnable_per_channel(self, scale, zero_point, axis, quant_min
     return fake_quantize_per_channel(self, scale, zero_point, axis, quant_min, quant_max)[0]
 
 
-# The gradients of the learnable ones, in float32: through the rounding by x, and by scale and zero point
+# Gradients of the learnable variants, in float32: straight through the rounding for x, and for scale and zero point
 
 
 def _gradients(grad, x, scale, zero_point, quant_min, quant_max, grad_factor):
-    """By x, and, not yet summed, by scale and zero point."""
+    """Gradients with respect to x, and, not yet summed, to scale and zero point."""
     inverse, factor = 1 / scale, cast(grad_factor, _F32)
     q = convert(jnp.round(cast(zero_point, _F32) + x * inverse), np.dtype("int64"))
     below, above = q < quant_min, q > quant_max
@@ -218,7 +218,7 @@ def _choose(low: jax.Array, high: jax.Array, quant_min: int, quant_max: int, sym
     steps = quant_max - quant_min
     symmetric = (low < 0) & (high > 0) & symmetric
     below, above = -(steps // 2 + 1), steps // 2
-    # by way of double, where XLA's product with a reciprocal is as good as the quotient
+    # in double precision, where XLA's product with a reciprocal is as accurate as the quotient
     shares = (jnp.abs(cast(v, _F64) / n) for v, n in ((low, below), (high, max(above, 1))))
     widest = cast(cast(jnp.maximum(*shares), _F32), _F64)
     low = jnp.minimum(jnp.where(symmetric, cast(widest * below, _F32), low), 0)
@@ -274,7 +274,7 @@ def fused_moving_average_fake_quantize(
     new_scale, new_zero = _choose(running_min, running_max, quant_min, quant_max, symmetric_quant)
     scale = jnp.where(on, cast(new_scale, scale.dtype), scale)
     zero_point = jnp.where(on, cast(new_zero, zero_point.dtype), zero_point)
-    new_zero = jnp.where(on, new_zero, quant_min)  # nothing is checked where it is off
+    new_zero = jnp.where(on, new_zero, quant_min)  # without fake quantization nothing is checked
     if per_row_fake_quant:
         values, mask = fake_quantize_per_channel(self, new_scale, new_zero, ch_axis, quant_min, quant_max)
     else:

@@ -87,7 +87,7 @@ def _fft_c2r(self, dim, normalization, last_dim_size):
 
 
 def _frequencies(bins: np.ndarray, n: int, d: float, dtype: np.dtype | None) -> jax.Array:
-    """The bins times 1 / (n d): the bins as the dtype holds them, the product rounded once."""
+    """The bins, rounded to the dtype, times 1 / (n d), rounded once."""
     dtype = dtype or get_default_float()
     if is_integral(dtype):
         raise RuntimeError("fftfreq requires a floating point or complex dtype")

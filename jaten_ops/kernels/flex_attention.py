@@ -214,7 +214,7 @@ def backward(
 
 @kernel("flex_lib::zeros_and_scatter(SymInt[] shape, Tensor[] indices, Tensor vals) -> Tensor")
 def zeros_and_scatter(shape, indices, vals):
-    """Zeros to which values are added by their indices. Under `jax.vmap`, as torch has it, those of all elements."""
+    """Zeros with values added at their indices. Under `jax.vmap` all elements add to one result, as in torch."""
 
     @custom_vmap
     def scatter(vals, *indices):

@@ -1,4 +1,4 @@
-"""`_foreach_*`: the kernel of the elementwise op of the same name, for each element of the lists."""
+"""`_foreach_*`: for each element of the lists, the kernel of the elementwise op of the same name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from jaten_ops.registry import KERNELS, kernel
 from jaten_ops.schema import FUNCTIONAL, OpSpec
 
-# what the suffix of a foreach overload says of the overload it repeats
+# from the suffix of a foreach overload to that of the overload that it repeats
 _SUFFIXES = {"": "", "List": ".Tensor", "Tensor": ".Tensor", "Scalar": ".Scalar", "ScalarList": ".Scalar"}
 
 _EXCEPTIONS = {
@@ -36,10 +36,10 @@ def _repeated(spec: OpSpec) -> str:
 
 
 def _element(spec: OpSpec) -> Callable[..., Any]:
-    """The function of one element of each list, and of the arguments that are not lists."""
+    """The function for one element of each list, and the arguments that are not lists."""
     repeated = _repeated(spec)
 
-    # looked up at the call: the modules of kernels may be imported in any order
+    # looked up at the call, since the modules of kernels may be imported in any order
     if spec.packet in ("_foreach_addcdiv", "_foreach_addcmul"):
         return lambda self, tensor1, tensor2, value: KERNELS[repeated].fn(self, tensor1, tensor2, value=value)
     if repeated.startswith("linalg_"):
@@ -49,7 +49,7 @@ def _element(spec: OpSpec) -> Callable[..., Any]:
 
 def _foreach(spec: OpSpec) -> Callable[..., Any]:
     element = _element(spec)
-    # of addcdiv.Tensor and addcmul.Tensor, `scalars` is a tensor with an element for each
+    # in addcdiv.Tensor and addcmul.Tensor, `scalars` is a tensor with a number for each element
     listed = [a.type.endswith("[]") or a.name == "scalars" for a in spec.arguments]
     first = listed.index(True)
 

@@ -83,7 +83,7 @@ def _pick(image: jax.Array, positions: Sequence[jax.Array]) -> jax.Array:
 
 
 def _pick_rows(image: jax.Array, positions: Sequence[jax.Array]) -> jax.Array:
-    """The same, of the channels as rows, to which their gradients are added as such."""
+    """The same with channels as rows, so that gradients are added row by row."""
     valid, at = _places(image.shape[2:], positions)
     pixels = prod(image.shape[2:])
     rows = jnp.moveaxis(image.reshape(*image.shape[:2], pixels), 1, 2).reshape(-1, image.shape[1])
@@ -111,7 +111,7 @@ def _sample(input, grid, interpolation_mode, padding_mode, align_corners, pick=_
     image, points = cast(input, compute), cast(grid, compute)
     batch, *shape, n = grid.shape
     points = points.reshape(batch, math.prod(shape), n)
-    axes = [  # a grid's coordinates come in the opposite order of the image's dimensions
+    axes = [  # a grid's coordinates are in the opposite order of the image's dimensions
         _neighbours(points[..., n - 1 - i], size, settings) for i, size in enumerate(image.shape[2:])
     ]
     total = None

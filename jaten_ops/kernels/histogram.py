@@ -82,7 +82,7 @@ def _limits(x: jax.Array, low: jax.Array, high: jax.Array, use_data: jax.Array, 
 
 
 def _linear_bin(x: jax.Array, low: jax.Array, high: jax.Array, n: int, dtype: np.dtype) -> jax.Array:
-    """The bin of each element among n equal ones; any for elements outside."""
+    """The bin of each element among n equal bins; arbitrary for elements outside."""
     if not is_float(x.dtype):
         return jnp.clip((x - low) * n // (high - low), 0, n - 1)
     # in half precision ATen rounds after each operation, and so must we: a value just below an edge moves

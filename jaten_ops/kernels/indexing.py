@@ -17,7 +17,7 @@ from ..kernel_base.checks import require
 from .conversion import scalar
 from .views import at_least_1d, broadcast_to, wrap_dim
 
-# Indices are checked, so XLA need not guard them; it clamps an index that is wrong all the same.
+# Indices are checked, so XLA need not guard them; it still clamps a wrong one.
 IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 
@@ -126,7 +126,7 @@ def _index(self: jax.Array, indices: Sequence[jax.Array | None], check: bool) ->
 
 
 def expand_masks(shape: Sequence[int], indices: Sequence[jax.Array | None], count: int | None = None) -> list[Any]:
-    """Indices in which each mask has become the positions of its true elements, one index for each of its dimensions.
+    """Indices with each mask replaced by the positions of its true elements, one index for each of its dimensions.
 
     A mask that is a tracer needs `count`, how many true elements it is to have; if it has fewer, the rest of the
     positions lie out of range.
@@ -154,7 +154,7 @@ def expand_masks(shape: Sequence[int], indices: Sequence[jax.Array | None], coun
 
 
 def cut(x: jax.Array, shape: Sequence[int], dim: int) -> jax.Array:
-    """The start of `x` that has this shape in all dimensions but one."""
+    """The leading part of `x` with this shape in all dimensions but one."""
     limits = [n if d == dim else m for d, (n, m) in enumerate(zip(x.shape, shape, strict=True))]
     return x if tuple(limits) == x.shape else lax.slice(x, [0] * x.ndim, limits)
 
@@ -223,7 +223,7 @@ def _to_device_of(found: np.ndarray, x: jax.Array) -> jax.Array:
 # aten::nonzero(Tensor self) -> Tensor
 @kernel("nonzero", eager=True)
 def nonzero(self):
-    if self.size == 0:  # as far as compilers are concerned, the size is known then
+    if self.size == 0:  # the size is static for compilers
         return lax.full((0, self.ndim), 0, np.int64)
     return _to_device_of(np.argwhere(np.asarray(self != 0)), self)
 

@@ -20,7 +20,7 @@ from .views import wrap_dim
 @kernel("cat")
 def cat(tensors, dim=0):
     dtype = result_type(*tensors) if tensors else get_default_float()
-    # ATen's legacy: a 1-d tensor without elements joins with anything
+    # for compatibility, ATen joins an empty 1-d tensor with anything
     joined = [cast(x, dtype) for x in tensors if x.shape != (0,)]
     if not joined:
         return lax.full((0,), 0, dtype)
@@ -76,7 +76,7 @@ def repeat(self, repeats):
 # aten::repeat_interleave.Tensor(Tensor repeats, *, SymInt? output_size=None) -> Tensor
 @kernel("repeat_interleave.Tensor", eager=lambda repeats, output_size=None: output_size is None)
 def repeat_interleave(repeats, *, output_size=None):
-    """i repeated repeats[i] times."""
+    """Each index i, repeated repeats[i] times."""
     if repeats.ndim != 1:
         raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
     if repeats.dtype not in (np.int32, np.int64):
@@ -125,7 +125,7 @@ def roll(self, shifts, dims=()):
 
 
 def _roll(x: jax.Array, shifts: dict[int, int]) -> jax.Array:
-    """Rolled by a shift along each dimension: the others in both parts of the first, so that all is moved at once."""
+    """Rolled along several dimensions: the two parts by the first shift are rolled further, so that data moves once."""
     if not shifts:
         return x
     (dim, shift), *rest = shifts.items()

@@ -264,7 +264,7 @@ def linalg_pinv(self, atol=None, rtol=None, hermitian=False):
 def _least_squares(a: jax.Array, b: jax.Array, rcond: jax.Array, driver: str) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The solution of least norm, the rank and the singular values."""
     m, n = a.shape[-2:]
-    if driver == "gels":  # a is known to have full rank
+    if driver == "gels":  # a has full rank
         if m >= n:
             q, r = lax.linalg.qr(a, full_matrices=False)
             x = solve_triangular(r, matmul(adjoint(q), b), lower=False)

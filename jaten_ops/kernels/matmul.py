@@ -116,7 +116,7 @@ def addmv(self, mat, vec, *, beta=1, alpha=1):
 # aten::addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor
 @kernel("addr")
 def addr(self, vec1, vec2, *, beta=1, alpha=1):
-    # unlike its kin, a pointwise op: it promotes, and takes bool
+    # a pointwise op, unlike the others: it promotes, and takes bool
     self, vec1, vec2 = promote(self, vec1, vec2)
     if is_integral(self.dtype) and not all(is_integral(jnp.result_type(factor)) for factor in (beta, alpha)):
         raise RuntimeError("For integral input tensors, arguments beta and alpha must not be floating point numbers.")
@@ -137,7 +137,7 @@ def addmm_activation(self, mat1, mat2, *, beta=1, alpha=1, use_gelu=False):
     return cast(jax.nn.gelu(total, approximate=False) if use_gelu else jax.nn.relu(total), self.dtype)
 
 
-# The forms with `out_dtype` return the accumulated product unrounded; ATen has them for CUDA.
+# The variants with `out_dtype` return the accumulated product unrounded; ATen has them for CUDA.
 
 
 # aten::mm.dtype(Tensor self, Tensor mat2, ScalarType out_dtype) -> Tensor
@@ -246,7 +246,7 @@ def matmul_backward(grad, self, other, mask):
 #     int unroll_dim=1) -> Tensor
 @kernel("_trilinear")
 def trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
-    """`(i1 * i2 * i3).sum(sumdim)` after unsqueezing each at the dims `expand`. `unroll_dim` says only how to loop."""
+    """`(i1 * i2 * i3).sum(sumdim)` after unsqueezing each at the dims `expand`. `unroll_dim` only affects loops."""
     operands, ndim = [i1, i2, i3], i1.ndim + len(expand1)
     labels, shape = [], [1] * ndim
     for at, (x, expand) in enumerate(zip(operands, (expand1, expand2, expand3), strict=True)):

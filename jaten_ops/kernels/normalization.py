@@ -36,7 +36,7 @@ def _mean(x: jax.Array, dims: Dims) -> jax.Array:
 def _moments(x: jax.Array, dims: Dims) -> tuple[jax.Array, jax.Array]:
     mean = _mean(x, dims)
     centred = x - mean
-    # XLA adds up in one row where ATen adds blocks; the mean of what is left, from the same pass, makes up for it
+    # XLA adds elements in sequence, ATen in blocks; the mean of the rest, from the same pass, corrects the difference
     rest = _mean(centred, dims)
     return mean + rest, _mean(centred * centred, dims) - rest * rest
 
@@ -282,7 +282,7 @@ def _first_dims(x: jax.Array, normalized_shape: Dims) -> Dims:
 
 
 def _row_moments(x: jax.Array, dims: Dims) -> tuple[jax.Array, jax.Array]:
-    """As `_moments`, of the last dimensions."""
+    """`_moments` over the last dimensions."""
     size = np.asarray(math.prod(x.shape[d] for d in dims), x.dtype)
     mean = sum_of_last(x, dims) / size
     return mean, sum_of_last((x - mean) ** 2, dims) / size
@@ -347,7 +347,7 @@ def fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, out
 def _of_channels(x: jax.Array, like: jax.Array) -> jax.Array:
     """Values of groups (N, G) or channels (C,), repeated so that each channel of (N, C, *) has its own.
 
-    XLA's loops run over the shape of the input then, where groups would make them compute an index for each element.
+    XLA's loops then run over the shape of the input; with groups they would compute an index for each element.
     """
     n, channels = like.shape[:2]
     if x.ndim == 1:
@@ -364,7 +364,7 @@ def _of_groups(sums: jax.Array, like: jax.Array, group: int) -> jax.Array:
 
 
 def _group_moments(x: jax.Array, group: int) -> tuple[jax.Array, jax.Array]:
-    """As `_moments`, of groups: (N, G)."""
+    """`_moments` of groups: (N, G)."""
     inner = tuple(range(2, x.ndim))
     mean = _of_groups(jnp.sum(x, inner), x, group)
     centred = x - _of_channels(mean, x)

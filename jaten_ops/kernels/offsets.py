@@ -1,6 +1,6 @@
 """Rows given by offsets: compressed indices to coordinates and back, jagged tensors to padded ones and back.
 
-All are of plain dense tensors. Sources: aten/src/ATen/native/sparse/SparseCsrTensor.cpp (TensorConversions.cpp) and
+All operands are dense. Sources: aten/src/ATen/native/sparse/SparseCsrTensor.cpp (TensorConversions.cpp) and
 aten/src/ATen/native/nested/NestedTensorTransformerFunctions.cpp.
 """
 
@@ -60,7 +60,7 @@ def csr_to_coo(crow_indices, col_indices, *, out_int32=False, transpose=False):
 #     int nnz) -> ()
 @kernel("_validate_compressed_sparse_indices")
 def validate_compressed_sparse_indices(is_crow, compressed_idx, plain_idx, cdim, dim, nnz):
-    """Requires what holds of compressed indices and of the plain indices that belong to them."""
+    """Requires the invariants of compressed indices and their plain indices."""
     outer, inner, of_outer, of_inner = (
         ("crow", "col", "nrows", "ncols") if is_crow else ("ccol", "row", "ncols", "nrows")
     )
@@ -111,7 +111,7 @@ def _only(name: str, offsets: Sequence[jax.Array], *others: Sequence[int]) -> ja
 #     float padding_value=0.) -> Tensor
 @kernel("_jagged_to_padded_dense_forward", static=("padding_value",))
 def jagged_to_padded_dense(values, offsets, max_lengths, padding_value=0.0):
-    """(total, *) to (rows, max_length, *): short rows are padded, long ones cut off."""
+    """From (total, *) to (rows, max_length, *): short rows are padded, long ones truncated."""
     bounds = _only("_jagged_to_padded_dense_forward", offsets, max_lengths)
     at = bounds[:-1, None] + lax.iota(np.int64, max_lengths[0])
     padding = convert(jnp.asarray(padding_value), values.dtype)
@@ -128,7 +128,7 @@ def _total_is_unknown(dense, offsets, total_L=None) -> bool:  # the schema's nam
 # aten::_padded_dense_to_jagged_forward(Tensor dense, Tensor[] offsets, SymInt? total_L=None) -> Tensor
 @kernel("_padded_dense_to_jagged_forward", eager=_total_is_unknown)
 def padded_dense_to_jagged(dense, offsets, total_L=None):  # the schema's name
-    """(rows, max_length, *) to (total, *), of each row as many as its offsets say."""
+    """From (rows, max_length, *) to (total, *): of each row as many elements as its offsets give."""
     bounds = _only("_padded_dense_to_jagged_forward", offsets)
     name, longest = "_padded_dense_to_jagged_forward()", dense.shape[1]
     total = int(bounds[-1]) if total_L is None else total_L

@@ -49,7 +49,7 @@ _Border = Callable[[jax.Array, int, int, int], tuple[jax.Array | None, jax.Array
 
 
 def _padded(x: jax.Array, padding: Sequence[int], border: _Border) -> jax.Array:
-    """`x` with a border around its last dimensions; a negative padding cuts off."""
+    """`x` with a border around its last dimensions; negative padding removes elements."""
     for dim, (before, after) in enumerate(_sides(padding, x.ndim)):
         left, right = border(x, before, after, dim)
         middle = lax.slice_in_dim(x, max(-before, 0), x.shape[dim] - max(-after, 0), 1, dim)

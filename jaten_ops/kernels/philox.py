@@ -84,7 +84,7 @@ def _draws(x: jax.Array, key: jax.Array, at_once: int) -> tuple[jax.Array, ...]:
 
 
 def _arranged(values: list[jax.Array], x: jax.Array) -> jax.Array:
-    """Values of each group one after the other, less those beyond the last element of each key, as `x` has them."""
+    """The values of all groups in the shape of `x`, without those beyond the last element of each key."""
     stacked = jnp.stack(values, -1)
     flat = stacked.reshape(stacked.shape[0], -1)
     return flat[:, : x.size // max(stacked.shape[0], 1)].reshape(x.shape)
@@ -116,7 +116,7 @@ def _unit(high: jax.Array, low: jax.Array | None, dtype: np.dtype) -> jax.Array:
 # aten::_philox_normal(Tensor self, Tensor key, float mean=0., float std=1.) -> Tensor
 @kernel("_philox_normal")
 def philox_normal(self, key, mean=0.0, std=1.0):
-    """By Box and Muller."""
+    """Normal numbers by the Box-Muller transform."""
     wide, double = compute_type(self.dtype), self.dtype == np.float64
     if not self.size:
         return self

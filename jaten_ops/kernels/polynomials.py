@@ -134,7 +134,7 @@ def _polynomial_kernel(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]
     def polynomial(x, n):
         dtype = float_type(x, n)
         x, n = jnp.broadcast_arrays(cast(x, dtype), cast(n, dtype))
-        # C++'s conversion makes the lowest integer of what an integer cannot hold, so NaN and 1e30 are no degrees
+        # C++ converts numbers that an integer cannot hold, such as NaN and 1e30, to the lowest integer: no degree
         degree = jnp.where(lax.abs(n) < 2.0**63, jnp.trunc(n), -jnp.ones_like(n))
         return fn(x, degree)
 

@@ -104,7 +104,7 @@ _MOST_OWNERS = 16
 def _from_windows(like: jax.Array, values: jax.Array, indices: jax.Array, owners: Sequence[np.ndarray]) -> jax.Array:
     """Sums at each position of the values of the windows whose indices name it, out of those that cover it.
 
-    Each position asks its owners, as ATen does it on CUDA; no element is found by its index.
+    Each position looks at the windows that cover it, as in ATen's CUDA kernel; there is no scatter.
     """
     first = like.ndim - len(owners)
     plane = like.shape[first:]
@@ -126,7 +126,7 @@ def _max_pool_backward(n: int, grad_output, self, kernel_size, stride, padding, 
     kernel_size = expand(kernel_size, n)
     strides = expand(stride, n, kernel_size)
     settings = zip(self.shape[-n:], kernel_size, strides, expand(padding, n), expand(dilation, n), strict=True)
-    # some of these begin before the position and end behind it, or are none of the outputs: they do not name it
+    # some of these do not cover the position, or are none of the outputs: they do not name it
     owners = [covering(size, d * (k - 1) + 1, s, p) for size, k, s, p, d in settings]
     return _given_by_windows(n, grad_output, self, owners, indices)
 
@@ -226,7 +226,7 @@ def _place(values: jax.Array, indices: jax.Array, out: jax.Array) -> jax.Array:
 
 @_place.defjvp
 def _place_jvp(primals, tangents):
-    # as ATen, the gradient of a value is the gradient where it was written, even if another one was written over it
+    # as in ATen, a value's gradient is the gradient where it was written, even if another value replaced it
     values, indices, out = primals
     rows = np.arange(out.shape[0], dtype=np.int32)[:, None]
     tangent = jnp.zeros(out.shape, values.dtype).at[rows, indices].add(tangents[0], mode="drop", unique_indices=True)
@@ -304,7 +304,7 @@ def _avg_pool(n: int, self, kernel_size, stride=(), padding=(0,), ceil_mode=Fals
 
 def _avg_pool_backward(n: int, grad_output, self, *settings):
     axes, divisor = _averaged(n, self, *settings)
-    gaps = [s - 1 if k % s else 0 for _, k, s, _ in axes]  # between windows, which come in steps of 1 then
+    gaps = [s - 1 if k % s else 0 for _, k, s, _ in axes]  # between windows, whose stride is 1 here
     compute = compute_type(grad_output.dtype)
     given = _divide(cast(grad_output, compute), divisor)
     given = lax.pad(given, np.zeros((), compute), [(0, 0, gap) for gap in (*[0] * (self.ndim - n), *gaps)])

@@ -1,4 +1,4 @@
-"""Questions about tensors: those whose answer is one bool or number, and membership."""
+"""Predicates and properties of tensors, with one bool or number as their result; and membership."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..kernel_base.promotion import cast, get_default_float, is_inexact, promote
 from .arithmetic import add, mul, sub
 from .sorting import binary_search
 
-_SEARCH_FROM = 32  # elements; of fewer, each is compared
+_SEARCH_FROM = 32  # elements; fewer are compared one by one
 
 
 # aten::equal(Tensor self, Tensor other) -> bool
 @kernel("equal")
 def equal(self, other):
-    """NaN is unequal to itself, also where both are the same tensor."""
+    """True if all elements are equal. NaN is unequal to itself, also in the same tensor."""
     if self.shape != other.shape:
         return np.False_
     a, b = promote(self, other)
@@ -84,7 +84,7 @@ def _contains(elements: jax.Array, tests: jax.Array) -> jax.Array:
 #     bool invert=False) -> Tensor
 @kernel("isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor")
 def isin(elements, test_elements, *, assume_unique=False, invert=False):
-    """`assume_unique` only says how ATen may search."""
+    """Membership; `assume_unique` only affects how ATen searches."""
     a, b = promote(elements, test_elements)
     found = _contains(a, lax.reshape(b, (b.size,)))
     return ~found if invert else found

@@ -1,4 +1,4 @@
-"""Products of groups of rows that lie side by side, each with a matrix of its own: mixtures of experts.
+"""Products of consecutive groups of rows, each with a matrix of its own: mixtures of experts.
 
 On the CPU XLA makes of `lax.ragged_dot` the product of all rows with all matrices, most of it masked: with 8 groups
 10 times the time of one product a group, with 16 groups 25 times. There a loop goes over tiles, each some rows of one
@@ -55,7 +55,7 @@ def _tiled_by_group(x: jax.Array, matrices: jax.Array, ends: jax.Array) -> jax.A
         product = jnp.matmul(
             tile, lax.dynamic_index_in_dim(matrices, group, keepdims=False), preferred_element_type=products.dtype
         )
-        # what is beyond the group's end is written again by the next group, if there is one
+        # rows beyond the group's end are overwritten by the next group
         return lax.dynamic_update_slice_in_dim(products, jnp.where(is_own, product, 0), start, 0)
 
     products = jnp.zeros((wide.shape[0], matrices.shape[2]), compute_type(x.dtype))
@@ -67,7 +67,7 @@ def _tiled_over_group(x: jax.Array, y: jax.Array, ends: jax.Array) -> jax.Array:
     wide_x, wide_y = (jnp.pad(a, ((0, rows), (0, 0))) for a in (x, y))
 
     def add(sums: jax.Array, group: jax.Array, start: jax.Array, is_own: jax.Array) -> jax.Array:
-        # both: a NaN in a row of another group is not to be seen
+        # both operands are masked: a NaN in a row of another group must not spread
         a, b = (jnp.where(is_own, lax.dynamic_slice_in_dim(w, start, rows), 0) for w in (wide_x, wide_y))
         product = lax.dot_general(a, b, (((0,), (0,)), ((), ())), preferred_element_type=sums.dtype)
         sum_ = lax.dynamic_index_in_dim(sums, group, keepdims=False) + product

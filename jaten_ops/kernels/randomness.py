@@ -1,4 +1,4 @@
-"""Random numbers. ATen's distributions, not its streams: a seed gives other numbers than on torch's generators.
+"""Random numbers. They have ATen's distributions, but a seed gives other numbers than torch's generators do.
 
 Source of the ranges: aten/src/ATen/native/DistributionTemplates.h and aten/src/ATen/core/TransformationHelper.h.
 """
@@ -41,7 +41,7 @@ def _open_uniform(key: jax.Array, shape: Sequence[int], dtype: np.dtype) -> jax.
 
 
 def _normal(key: jax.Array, shape: Sequence[int], dtype: np.dtype, mean: Any = 0.0, std: Any = 1.0) -> jax.Array:
-    """Normal; of a complex number the two parts share the variance."""
+    """Normal; the two parts of a complex number share the variance."""
     _check_inexact(dtype, "normal")
     work = compute_type(dtype)
     drawn = jax.random.normal(key, shape, work)
@@ -167,7 +167,7 @@ def _check_real(dtype: np.dtype) -> None:
 
 
 def _largest(dtype: np.dtype) -> int:
-    """The largest number up to which a dtype has all integers."""
+    """The largest n such that a dtype represents all integers up to n."""
     _check_real(dtype)
     if dtype.kind == "b":
         return 1
@@ -269,7 +269,7 @@ def random_from(self, from_, to, *, key):
 @kernel("randperm", "randperm.generator")
 def randperm(n, *, dtype, key):
     require(not is_integral(dtype) or n <= _largest(dtype) + 1, RuntimeError, f"n is too large for {dtype}")
-    # with keys of this many bits, equal ones are rarer than any use of the result could show: one sort is enough
+    # with keys of this many bits, ties are too rare for any use of the result to show: one sort is enough
     keys = jax.random.bits(key, (n,), np.uint64)
     if n > 2**17:
         return lax.sort_key_val(keys, lax.iota(dtype, n))[1]
@@ -320,7 +320,7 @@ def log_normal(self, mean=1.0, std=2.0, *, key):
 def poisson(self, *, key):
     _check_inexact(self.dtype, "poisson")
     require(~(self < 0), RuntimeError, "invalid Poisson rate, expected rate to be non-negative")
-    key = jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")  # JAX takes no other for it
+    key = jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")  # JAX accepts no other here
     return cast(jax.random.poisson(key, cast(self, compute_type(self.dtype)), dtype=np.int64), self.dtype)
 
 
@@ -351,7 +351,7 @@ def multinomial(self, num_samples, replacement=False, *, key):
             RuntimeError,
             "cannot sample n_sample > prob_dist.size(-1) samples without replacement",
         )
-        # the largest of p / exponential are a sample without replacement
+        # the indices of the largest p / exponential are a sample without replacement
         race = p / -jnp.log(_open_uniform(key, p.shape, p.dtype))
         return lax.convert_element_type(lax.top_k(race, num_samples)[1], np.int64)
     target = jax.random.uniform(key, (*self.shape[:-1], num_samples), p.dtype) * total

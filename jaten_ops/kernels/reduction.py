@@ -27,7 +27,7 @@ def axes_of(x: jax.Array, dim: int | tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 def keep(out: jax.Array, axes: tuple[int, ...], keepdim: bool) -> jax.Array:
-    """A reduced array with its dimensions put back as 1 if they are to be kept."""
+    """A reduced array, with the reduced dimensions as 1 if `keepdim`."""
     return lax.expand_dims(out, axes) if keepdim else out
 
 
@@ -73,7 +73,7 @@ def total(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 @kernel("sum.dim_IntList")
 def sum_dim(self, dim, keepdim=False, dtype=None):
     axes, terms = axes_of(self, dim), widened(self, dtype)
-    if is_integral(self.dtype) and is_float(terms.dtype):  # large ones may cancel, and leave the small ones
+    if is_integral(self.dtype) and is_float(terms.dtype):  # large terms may cancel and leave the small ones
         sums = cast(lax.reduce_sum(cast(terms, "float64"), axes), terms.dtype)
     else:
         sums = total(terms, axes)
@@ -121,11 +121,11 @@ def _product(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 
 
 def _row_product(x: jax.Array) -> jax.Array:
-    """The product over the last axis, of 32 others first: of neighbours, XLA's CPU compiler makes no vectors."""
+    """The product over the last axis, in 32 interleaved parts: XLA's CPU compiler does not vectorize neighbours."""
     lanes, n, last = 32, x.shape[-1], (x.ndim - 1,)
     whole = n // lanes * lanes
     head = lax.slice_in_dim(x, 0, whole, axis=-1).reshape(*x.shape[:-1], whole // lanes, lanes)
-    # the barrier keeps the two from being made one again
+    # the barrier keeps XLA from merging the two products
     product = lax.reduce_prod(lax.optimization_barrier(lax.reduce_prod(head, last)), last)
     return product if whole == n else product * lax.reduce_prod(lax.slice_in_dim(x, whole, n, axis=-1), last)
 
@@ -168,7 +168,7 @@ def hash_tensor(self, dim=(), keepdim=False, mode=0):
 
 
 def _logical_type(x: jax.Array) -> np.dtype:
-    """bool, or uint8 for uint8: that was ATen's bool once."""
+    """bool, or uint8 for uint8, which was ATen's bool once."""
     return x.dtype if x.dtype == np.uint8 else np.dtype(bool)
 
 
@@ -371,7 +371,7 @@ def moments(x: jax.Array, axes: tuple[int, ...], correction: float | jax.Array |
 
 @jax.custom_jvp
 def _per_degree(squares: jax.Array, freedom: jax.Array) -> jax.Array:
-    """The sum of squares by the degrees of freedom, or by 0 if these are negative; the gradient knows no such limit."""
+    """The sum of squares divided by the degrees of freedom, or by 0 if negative; the gradient has no such limit."""
     return squares / lax.max(freedom, jnp.zeros((), freedom.dtype))
 
 
@@ -391,7 +391,7 @@ def _spread(self, dim, correction, keepdim, root, with_mean):
     if is_integral(self.dtype):
         raise RuntimeError("std and var only support floating point and complex dtypes")
     axes = axes_of(self, dim)
-    # squares of float32 may overflow it; ATen sums them in double
+    # squares may overflow float32; ATen sums them in double precision
     variance, mean = moments(cast(self, np.complex128 if is_complex(self.dtype) else np.float64), axes, correction)
     outs = [cast(_root(variance) if root else variance, to_real(self.dtype))]
     if with_mean:

@@ -1,6 +1,6 @@
 """The reparameterized gradients of the Gamma and Dirichlet distributions: aten/src/ATen/native/Distributions.h.
 
-ATen approximates them, by another formula in each of a few regions; so do these, to give the same values.
+ATen approximates them with a different formula in each of a few regions. These use the same formulas, for equal values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _GAMMA = np.array(
 
 
 def _digamma(x: jax.Array) -> jax.Array:
-    """Infinite at its poles, of which this one of ATen's knows no sign."""
+    """digamma, infinite without regard to the sign at its poles, as in this function of ATen's."""
     return jnp.where((x <= 0) & (x == jnp.floor(x)), jnp.inf, lax.digamma(x))
 
 
@@ -61,7 +61,7 @@ def _gamma_near_mean(alpha: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _gamma_saddle_point(alpha: jax.Array, x: jax.Array) -> jax.Array:
-    """For a large alpha, away from it."""
+    """The gradient for large alpha, with x away from alpha."""
     root, ratio = jnp.sqrt(8 * alpha), jnp.log(x / alpha)
     power = lax.pow(x - alpha - alpha * ratio, np.float64(-1.5))
     inner = root / (alpha - x) + jnp.where(x < alpha, -power, power)
@@ -220,7 +220,7 @@ def dirichlet_grad(x, alpha, total):
     _require_single_or_double("_dirichlet_grad", x, alpha, total)
     dtype = x.dtype
     x, alpha, total = jnp.broadcast_arrays(x, alpha, total)
-    # ATen chooses the formula in the dtype of the input, and sums the series in it too; they are better in double
+    # ATen chooses the formula, and sums the series, in the dtype of the input; double precision is more accurate
     beta, boundary = total - alpha, total * x * (1 - x)
     near_zero, near_one = (x <= 0.5) & (boundary < 2.5), (x >= 0.5) & (boundary < 0.75)
     large = (alpha > 6) & (beta > 6)

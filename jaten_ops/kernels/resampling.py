@@ -166,7 +166,7 @@ def _apply(x: jax.Array, taps: Taps, axis: int) -> jax.Array:
 
 
 def _apply_uint8(x: jax.Array, taps: Taps, axis: int) -> jax.Array:
-    """The same on bytes, as ATen does it: weights of 16 bits, and a rounded and clamped byte after each axis."""
+    """The same for bytes, as in ATen: weights of 16 bits, and a rounded and clamped byte after each axis."""
     precision = 0
     while precision < 22 and int(0.5 + taps.weights.max() * (1 << (precision + 1))) < 1 << 15:
         precision += 1
@@ -221,7 +221,7 @@ def _resample_backward(
 ) -> jax.Array:
     compute = compute_type(grad.dtype)
     out = cast(grad, compute)
-    if mode is _cubic and tuple(input_size[2:]) == tuple(output_size):  # ATen does not look at the scales then
+    if mode is _cubic and tuple(input_size[2:]) == tuple(output_size):  # ATen ignores the scales then
         return grad
     for axis, size, outputs, scale in _axes(grad.ndim, input_size, output_size, scales)[::-1]:
         out = _apply(out, _transposed(mode(compute, size, outputs, align_corners, scale), size), axis)
@@ -254,7 +254,7 @@ def _resample_backward(
 # aten::upsample_trilinear3d_backward(Tensor grad_output, SymInt[3] output_size, SymInt[5] input_size,
 #     bool align_corners, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
 def _register(name: str, mode: Mode, has_corners: bool) -> None:
-    """Makes the kernels of an op and of its gradient: they differ in whether they have `align_corners`."""
+    """Registers the kernels of an op and of its gradient, with or without `align_corners`."""
 
     def forward(self, output_size, *settings):
         align_corners, scales = (settings[0], settings[1:]) if has_corners else (False, settings)

@@ -125,7 +125,7 @@ def thnn_fused_lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_
 #     bool has_bias) -> (Tensor, Tensor, Tensor)
 @kernel("_thnn_fused_lstm_cell_backward_impl")
 def thnn_fused_lstm_cell_backward_impl(grad_hy, grad_cy, cx, cy, workspace, has_bias):
-    if grad_hy is None and grad_cy is None:  # as autograd asks where no result has a gradient
+    if grad_hy is None and grad_cy is None:  # autograd calls this also when no result has a gradient
         return None, None, None
     wide = compute_type(cx.dtype)
     i, f, g, o = jnp.split(cast(workspace, wide), 4, axis=-1)

@@ -21,7 +21,7 @@ from .reduction import choose, positions, total, widened, with_axis
 Scan = Callable[[jax.Array, int], Any]
 Carry = tuple[jax.Array, ...]
 
-_LANES = 1024  # rows side by side: enough to fill the vectors of a CPU, and to outweigh what a step costs
+_LANES = 1024  # rows side by side: enough to fill a CPU's vectors, and to outweigh the cost of a step
 
 
 def _row_by_row(
@@ -76,14 +76,14 @@ def _row_by_row(
 
 
 def _by_platform(on_cpu: Scan, elsewhere: Scan) -> Scan:
-    """A scan that goes row by row on a CPU, where XLA's own go over the data once for each power of two."""
+    """A scan that goes row by row on a CPU, where XLA's makes a pass over the data for each power of two."""
     return lambda x, axis: lax.platform_dependent(
         x, cpu=lambda x: on_cpu(x, axis), default=lambda x: elsewhere(x, axis)
     )
 
 
 def _running(combine: Callable[[jax.Array, jax.Array], jax.Array], start: float, elsewhere: Scan) -> Scan:
-    """The scan by a function of two arrays, in double precision as in ATen, from the number that changes nothing."""
+    """The scan by a function of two arrays, from its identity element, in double precision as in ATen."""
 
     def on_cpu(x: jax.Array, axis: int) -> jax.Array:
         wide = {"float32": np.dtype("float64"), "complex64": np.dtype("complex128")}.get(x.dtype.name, x.dtype)
@@ -132,7 +132,7 @@ def cumprod(self, dim, dtype=None):
 
 
 def _log_add_exp(total: jax.Array, x: jax.Array) -> jax.Array:
-    """log(exp(total) + exp(x)), also of infinities and NaN: aten/src/ATen/native/cpu/LogAddExp.h."""
+    """log(exp(total) + exp(x)), also for infinities and NaN: aten/src/ATen/native/cpu/LogAddExp.h."""
     if is_complex(x.dtype):
         return complex_functions.log_add_exp(x, total)
     equal = (total == x) & jnp.isinf(x)
@@ -165,7 +165,7 @@ def logcumsumexp(self, dim):
 
 
 def _lowest(dtype: np.dtype, sign: int) -> np.ndarray:
-    """The number of a dtype that no other is below; above, for the sign -1."""
+    """The lowest number of a dtype; the highest for the sign -1."""
     if dtype == bool:
         return np.array(sign < 0)
     if is_float(dtype):
@@ -174,7 +174,7 @@ def _lowest(dtype: np.dtype, sign: int) -> np.ndarray:
 
 
 def _cumulative_extremum(scan, is_beyond, sign):
-    """The kernel of a running extremum: its index is that of the last occurrence; NaN stays, with that of the last."""
+    """The kernel of a running extremum, with the index of its last occurrence; once NaN, it stays NaN."""
 
     def later(a: Carry, b: Carry) -> Carry:
         wins = is_beyond(b[0], a[0]) | (b[0] != b[0])

@@ -55,9 +55,9 @@ _COMBINED: dict[str, Callable[..., jax.Array]] = {
 def _scatter(
     how: str, x: jax.Array, index: jax.Array, updates: jax.Array, numbers: Any, drops: bool = False
 ) -> jax.Array:
-    """Updates applied one after another in the order of the index, so that of equal indices the last one stays.
+    """Updates in the order of the index, so that among equal indices the last one stays.
 
-    With `drops`, those whose index lies out of range are left out; else there are none such.
+    With `drops`, updates whose index is out of range are dropped; otherwise there are none.
     """
     if index.size == index.shape[-1] and not numbers.operand_batching_dims and not drops:
         return _write_one(how, x, index, updates, numbers)
@@ -68,7 +68,7 @@ def _scatter(
 
 
 def _write_one(how: str, x: jax.Array, index: jax.Array, updates: jax.Array, numbers: Any) -> jax.Array:
-    """The same for one index, as a token's place in a cache: a slice, which XLA writes in place, or once.
+    """The same for one index, such as a token's place in a cache: a slice, which XLA writes in place, or once.
 
     It stands in a branch, taken unless the index is an error: XLA's fusion on the CPU repeats a bare one, and with it
     copies of all of the operand, for each operator that reads the result.
@@ -96,8 +96,8 @@ def _same_dtype(self: jax.Array, source: jax.Array, what: str) -> None:
 
 
 def _needs_values(self, indices, *ignored):
-    # One mask alone becomes a select; beside other indices the number of its true elements must be known.
-    # Of bytes there is a warning at each call.
+    # A single mask becomes a select; with other indices the number of its true elements must be known.
+    # For masks of bytes there is a warning at each call.
     masks = [i for i in indices if is_mask(i)]
     return bool(masks) and (sum(i is not None for i in indices) > 1 or masks[0].dtype != bool)
 
@@ -124,7 +124,7 @@ def _index_put(
         return _masked_put(self, indices[given[0]], given[0], values, accumulate)
     if any(map(is_mask, indices)) and any(isinstance(i, jax.core.Tracer) for i in indices):
         indices = expand_masks(self.shape, indices, _count(indices, values))
-        check, drops = False, True  # positions out of range stand for nothing: they are not written
+        check, drops = False, True  # positions out of range are not written
     else:
         indices, drops = expand_masks(self.shape, indices), False
     if not given:

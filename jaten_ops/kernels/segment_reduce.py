@@ -102,7 +102,7 @@ def segment_reduce_backward(grad, output, data, reduce, lengths=None, offsets=No
         result = spread(output)
         hit = cast((x == result) | (x != x), x.dtype)
         ties = jnp.maximum(jnp.zeros((count + 1, x.shape[1]), x.dtype).at[rows].add(hit), 1)
-        # ATen divides among ties only a gradient that is positive
+        # ATen divides only positive gradients among ties
         ties = jnp.where(share > 0, ties.at[rows].get(mode="promise_in_bounds"), 1)
         share = jnp.where(hit > 0, share / ties, 0)
     elif reduce == "prod":

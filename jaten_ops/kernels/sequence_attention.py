@@ -1,4 +1,4 @@
-"""Attention of tensors (batch, length, heads, head size), or of sequences of different lengths one after the other.
+"""Attention for tensors (batch, length, heads, head size), or for concatenated sequences of different lengths.
 
 ATen has these for CUDA only: aten/src/ATen/native/transformers/cuda/attention.cu. Sequences are padded to the longest
 and masked, and the padding is taken off the results; `attention` and its backward do the rest.
@@ -29,7 +29,7 @@ class Rows(NamedTuple):
     ends: jax.Array | None  # of sequences one after the other: 0, the end of the first, of the second, ...
 
     def put(self, other: jax.Array) -> jax.Array:
-        """A tensor laid out as the original of these rows, as they are."""
+        """A tensor in the layout of the original, as these rows."""
         return _rows(other, self.ends, self.x.shape[2], None).x
 
     def take(self, x: jax.Array, total: int) -> jax.Array:
@@ -63,7 +63,7 @@ def _column(lengths: Any) -> Any:
 
 
 def _distance(query: Rows, key: Rows, from_right: bool) -> jax.Array:
-    """The place of each query less that of each key: (batch or 1, 1, queries, keys).
+    """The position of each query minus that of each key: (batch or 1, 1, queries, keys).
 
     `from_right`: the last query stands where the last key does, not the first where the first does.
     """
@@ -126,7 +126,7 @@ def flash_attention_forward(
     window_size_left=None, window_size_right=None, seqused_k=None, alibi_slopes=None, block_table=None,
     num_splits=None, key
 ):  # fmt: skip
-    """`num_splits` says only how CUDA's kernel divides its work."""
+    """The forward pass; `num_splits` only affects how CUDA's kernel divides its work."""
     if return_debug_mask:
         raise NotImplementedError("_flash_attention_forward: return_debug_mask shows the registers of CUDA's kernel")
     ends_k = cum_seq_k
@@ -193,7 +193,7 @@ def flash_attention_quantized(
     query, key_, value, q_descale, k_descale, v_descale, dropout_p=0.0, is_causal=False, return_debug_mask=False, *,
     scale=None, key
 ):  # fmt: skip
-    """As the other, of tensors (batch, heads, length, head size)."""
+    """The same for tensors (batch, heads, length, head size)."""
     lengths = query.shape[2], key_.shape[2]
     out, logsumexp, *rest = flash_attention_forward_quantized(
         *(jnp.moveaxis(x, 1, 2) for x in (query, key_, value)), None, None, *lengths, dropout_p, is_causal,
@@ -304,7 +304,7 @@ def efficient_attention_backward(
     dropout_p, philox_seed, philox_offset, custom_mask_type, bias_requires_grad, *, scale=None, num_splits_key=None,
     window_size=None, shared_storage_dqdkdv=False
 ):  # fmt: skip
-    """`num_splits_key` and `shared_storage_dqdkdv` say only how CUDA's kernel works, and where it stores."""
+    """The gradients; `num_splits_key` and `shared_storage_dqdkdv` only affect CUDA's kernel."""
     queries = _efficient_rows(query, cu_seqlens_q, max_seqlen_q, None)
     keys, values = (_efficient_rows(x, cu_seqlens_k, max_seqlen_k, None) for x in (key, value))
     mask = _efficient_mask(queries, keys, custom_mask_type, bias, window_size)

@@ -156,11 +156,11 @@ def masked_softmax_backward(grad_output, output, mask, dim=None):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def log_sum_exp(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """log(sum(exp(x))) over some axes, which stay as 1; -inf of nothing."""
+    """log(sum(exp(x))) over some axes, which stay as 1; -inf for an empty sum."""
     real = to_real(x.dtype)
     shift = jnp.zeros((), real)
     if count(x, axes):
-        # of a real NaN the exponential is NaN, whatever is taken from it; of a complex one a part may be a number
+        # the exponential of a real NaN is NaN, whatever is subtracted; in a complex one a part may be a number
         top = reduce_max(lax.real(x), axes) if is_complex(x.dtype) else lax.reduce_max(x, axes)
         shift = lax.expand_dims(top, axes)
         shift = jnp.where(lax.abs(shift) == jnp.inf, jnp.zeros((), real), shift)

@@ -107,7 +107,7 @@ def kth_smallest(key: jax.Array, k: jax.Array, axis: int) -> jax.Array:
 
 
 def _order_statistic(x: jax.Array, k: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
-    """The k-th smallest along an axis, which stays as 1, and where it stands first."""
+    """The k-th smallest along an axis, which stays as 1, and its first position."""
     key = order_key(lax.stop_gradient(x))
     indices = extremum_index(key, kth_smallest(key, k, axis), axis)
     values = choose(x, gather_along(lax.stop_gradient(x), indices, axis), indices, axis)
@@ -133,7 +133,7 @@ def _nan_count(x: jax.Array, axis: int) -> jax.Array:
 
 
 def _median_rank(x: jax.Array, axis: int, skip_nan: bool) -> jax.Array:
-    """The rank of the lower median; where there are NaN, of the first NaN, or without them if `skip_nan`."""
+    """The rank of the lower median; with NaNs, that of the first NaN, or the median of the others if `skip_nan`."""
     nans = _nan_count(lax.stop_gradient(x), axis)
     n = np.int32(x.shape[axis])
     if skip_nan:
@@ -237,7 +237,7 @@ def _search_operands(values, sequence: jax.Array) -> tuple[jax.Array, jax.Array]
 
 
 def binary_search(sequence: jax.Array, values: jax.Array, right: bool) -> jax.Array:
-    """The first place (the last if `right`) where each value keeps its row of the sequence sorted.
+    """The first position (the last if `right`) at which inserting each value keeps its row of the sequence sorted.
 
     The comparisons are those of ATen's binary search, so NaN ends up where ATen puts it.
     """

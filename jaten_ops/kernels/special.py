@@ -70,7 +70,7 @@ def _digamma(x: jax.Array) -> jax.Array:
 
 
 def _trigamma(x: jax.Array) -> jax.Array:
-    """By reflection at 1/2."""
+    """The trigamma function, by reflection at 1/2."""
     low = x < 0.5
     sine = lax.sin(x * math.pi)
     above = jnp.where(x == jnp.inf, jnp.zeros_like(x), _zeta(jnp.full_like(x, 2), jnp.where(low, 1 - x, x)))

@@ -1,4 +1,4 @@
-"""Kernels of operators that other libraries define, or torch where it compiles, with the schemas that these have."""
+"""Kernels of operators that other libraries define, and torch in its compiler, with their schemas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .ragged import by_group, over_group
 
 @kernel("transformers::grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor")
 def grouped_mm_fallback(input, weight, offs):
-    """The rows of each expert times its matrix: what a mixture of experts is compiled to where it is not bfloat16."""
+    """The rows of each expert times its matrix: transformers compiles a mixture of experts to it unless in bfloat16."""
     return cast(by_group(input, weight, offs), input.dtype)
 
 
@@ -19,12 +19,12 @@ def grouped_mm_fallback(input, weight, offs):
     " -> (Tensor, Tensor)"
 )
 def grouped_mm_fallback_backward(input, weight, offs, grad_output):
-    """Its gradients to the rows and to the matrices."""
+    """Its gradients with respect to the rows and the matrices."""
     to_rows = by_group(grad_output, weight.swapaxes(1, 2), offs)
     return cast(to_rows, input.dtype), cast(over_group(input, grad_output, offs), weight.dtype)
 
 
 @kernel("prims::fma(Tensor a, Tensor b, Tensor c) -> Tensor")
 def fma(a, b, c):
-    """a * b + c: what Dynamo makes of `addcmul` and `lerp` of numbers."""
+    """a * b + c, to which Dynamo decomposes `addcmul` and `lerp` of numbers."""
     return a * b + c

@@ -28,7 +28,7 @@ def float_kernel(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
 
 def _of_numbers(of_reals: Callable[..., jax.Array], of_others: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """A function of real numbers and one of complex ones as one."""
+    """A function of real or complex numbers, from one for each."""
     return lambda x: of_others(x) if is_complex(x.dtype) else of_reals(x)
 
 
@@ -48,7 +48,7 @@ def _log_to(base: float, power_of: Callable[..., jax.Array]) -> Callable[..., ja
 
 
 def _cosh(x: jax.Array) -> jax.Array:
-    """By the exponential of x / 2: that of x overflows early, and XLA's cosh loses digits of a large x."""
+    """cosh by the exponential of x / 2: that of x overflows early, and XLA's cosh loses digits for large x."""
     root = lax.exp(x * 0.5)
     return root * 0.5 * root + 0.5 / root / root
 
@@ -75,7 +75,7 @@ def _sinc(x: jax.Array) -> jax.Array:
 
 
 def _reciprocal_root(x: jax.Array) -> jax.Array:
-    """1 / sqrt(x), both rounded; the numerator keeps XLA from its own rsqrt, which has no vector code on a CPU."""
+    """1 / sqrt(x), both rounded; the numerator keeps XLA from its own rsqrt, which a CPU does not vectorize."""
     return jnp.where(jnp.isnan(x), x, jnp.ones_like(x)) / lax.sqrt(x)
 
 
@@ -160,7 +160,7 @@ def round_decimals(self, *, decimals):
 
     def rounded(x):
         if decimals < 0:
-            # a divisor that depends on x: XLA would multiply with the inverse
+            # a divisor that depends on x, since XLA would multiply by the inverse of a constant
             return _to_even(x / jnp.where(jnp.isnan(x), x, power)) * power
         scaled = _to_even(x * power)
         return scaled / jnp.where(jnp.isnan(scaled), scaled, power)
@@ -235,7 +235,7 @@ def angle(self):
         return _real_argument(cast(self, float_type(self)))
     zero = self == 0
     safe = jnp.where(zero, jnp.ones_like(self), self)
-    exact = lax.atan2(lax.imag(self), lax.real(self))  # tells the zeros apart, but has no gradient there
+    exact = lax.atan2(lax.imag(self), lax.real(self))  # it distinguishes the zeros, but has no gradient there
     return jnp.where(zero, lax.stop_gradient(exact), lax.atan2(lax.imag(safe), lax.real(safe)))
 
 

@@ -20,7 +20,7 @@ from jaten_ops.registry import kernel
 
 from ..kernel_base.promotion import cast, is_complex, to_real
 
-_MOST_SLICES = 32  # windows are taken as so many slices, beyond that by a gather
+_MOST_SLICES = 32  # up to this many windows are slices, more are a gather
 
 
 def wrap_dim(dim: int, ndim: int) -> int:
@@ -315,8 +315,8 @@ def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
         return self
     if length == 1 or (step == 1 and 2 * length < size):
         return lax.dynamic_update_slice_in_dim(self, src, np.int32(start), dim)
-    # most of the tensor is new: one loop, where XLA's CPU would copy first. And where `src` is computed of a slice that
-    # overlaps this one, XLA 0.10 reads in a scan what it has just written, if it updates.
+    # most of the tensor is new: a select is one loop, where an update would copy first. And in a scan XLA 0.10 makes a
+    # wrong update if `src` depends on a slice that overlaps this one: it reads what it has just written.
     at = np.zeros(size, bool)
     at[start:end:step] = True
     at = lax.broadcast_in_dim(at, self.shape, (dim,))
@@ -326,7 +326,7 @@ def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
 # aten::slice_inverse(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor
 @kernel("slice_inverse")
 def slice_inverse(self, src, dim=0, start=None, end=None, step=1):
-    """The tensor like `src` of which `self` is the slice. ATen takes the rest from the memory they share."""
+    """`src` with `self` as its slice. ATen takes the rest from the memory that they share."""
     return slice_scatter(src, self, dim, start, end, step)
 
 

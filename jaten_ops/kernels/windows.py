@@ -48,8 +48,8 @@ def adaptive(size: int, outputs: int) -> np.ndarray:
 
 
 def covering(size: int, kernel: int, stride: int, padding: int) -> np.ndarray:
-    """The windows of `sliding` that cover each position. Where the stride does not divide the kernel, some do not, but
-    begin behind it; and some are none of `sliding`'s. Those of `adaptive(size, outputs)` are `adaptive(outputs, size)`.
+    """The windows of `sliding` that cover each position. If the stride does not divide the kernel, some of these do not
+    cover it, or are none of `sliding`'s. Those of `adaptive(size, outputs)` are `adaptive(outputs, size)`.
     """
     return (np.arange(size)[:, None] + padding - kernel) // stride + 1 + np.arange(-(-kernel // stride))
 
@@ -76,7 +76,7 @@ def _repeats(positions: np.ndarray) -> tuple[int, int] | None:
 
 
 def _repeated(x: jax.Array, times: int, axis: int) -> jax.Array:
-    """Each element along an axis so many times, one after the other."""
+    """Each element along an axis, repeated."""
     before, size, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     dims = [d + (d > axis) for d in range(x.ndim)]
     return lax.broadcast_in_dim(x, (*before, size, times, *after), dims).reshape(*before, size * times, *after)
@@ -111,9 +111,9 @@ def take(x: jax.Array, positions: np.ndarray, axis: int, fill: float | int = 0) 
 def padded(
     x: jax.Array, windows: Sequence[np.ndarray], fill: float | int = 0
 ) -> tuple[jax.Array, list[np.ndarray], list[int]]:
-    """x and the windows of its last axes, padded so that no window reaches outside; and by how much before each axis.
+    """x padded so that no window of its last axes reaches outside, the windows, and the padding before each axis.
 
-    Once, and stored: XLA's loop over the windows would ask for each element that it reads whether it is one of x's.
+    The padded array is stored: XLA's loop over the windows would otherwise test each element that it reads.
     """
     sizes = x.shape[x.ndim - len(windows) :]
     low = [max(0, -int(w.min(initial=0))) for w in windows]
@@ -130,7 +130,7 @@ def _along(values: np.ndarray, axis: int, ndim: int) -> np.ndarray:
 
 
 def as_axis(x: jax.Array, windows: np.ndarray, axis: int, fill: float | int = 0) -> jax.Array:
-    """x with `axis` replaced by the two of a matrix of positions."""
+    """x with `axis` replaced by the two axes of a matrix of positions."""
     if _is_even(windows.reshape(-1)) or min(windows.shape) > _MOST_UNROLLED:
         taken = take(x, windows.reshape(-1), axis, fill)
         return taken.reshape(*x.shape[:axis], *windows.shape, *x.shape[axis + 1 :])
