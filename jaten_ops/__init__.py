@@ -1,7 +1,7 @@
 """jaten: every ATen operator as a `torch.library` custom op whose body is a JAX kernel."""
 
 from .device import autocast, generators  # noqa: F401  # register what the device does
-from .dispatch import collectives, register  # noqa: F401  # register what the device does
+from .dispatch import register  # noqa: F401  # register what the device does
 from .errors import (
     DeviceSlotError,
     DuplicateRegistrationError,

@@ -23,7 +23,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "registry": (
-        "external_ops parameters",
+        "external_ops handlers parameters",
         "__init__",
     ),
     "xla": (
@@ -100,9 +100,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "dispatch": (
-        "in_place traced_control_flow",
-        "handlers",
-        "collectives device_ops fused_attention higher_order recurrent_layers",
+        "in_place operands traced_control_flow",
+        "functional fused_attention higher_order other_layouts recurrent_layers",
+        "aliasing queries writes",
+        "collectives compositions copies factories",
+        "rules",
         "register",
         "__init__",
     ),

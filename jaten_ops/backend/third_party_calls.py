@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from jaten_ops import registry
-from jaten_ops.dispatch.handlers import is_on_jax, to_carrier
+from jaten_ops.dispatch.operands import is_on_jax, to_carrier
 from jaten_ops.registry import external_ops
 from jaten_ops.tensor.tensor import Tensor
 

@@ -17,15 +17,17 @@ import torch.distributed as dist
 from ..device import privateuse1
 from ..hooks.ledger import replace
 from ..registry import missing
-from ..tensor.tensor import Handler, from_array, is_traced
-from .handlers import OF_NAMESPACES, borrowed_copy, is_on_jax, store
+from ..registry.handlers import Handler
+from ..tensor.tensor import from_array, is_traced
+from .operands import borrowed_copy, is_on_jax
+from .writes import store
 
 _SENDS = ("send",)
 _RECEIVES = ("recv_", "recv_any_source_")
 
 
-def handler_of(func: Any) -> Handler:
-    """A function that runs an operator of the namespace `c10d` on tensors of the device, or of it and of the CPU."""
+def collective(func: Any) -> Handler:
+    """The handler of an operator of the namespace `c10d` on tensors of the device, or of it and of the CPU."""
     name = func._schema.name.removeprefix("c10d::")
     given = [
         i
@@ -104,7 +106,6 @@ def _with_device(init: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]
     return call
 
 
-OF_NAMESPACES["c10d"] = handler_of
 if privateuse1.CLAIMED and dist.is_available():
     # torch's maps of what a backend is for; the test of this module fails when they change
     dist.Backend.backend_capability[dist.Backend.GLOO].append("jax")

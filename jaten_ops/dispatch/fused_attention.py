@@ -14,10 +14,10 @@ from .. import autograd
 from ..kernels import attention as kernels
 from ..meta.attention import fused_sdp_choice
 from ..ops.user_ops import op
+from ..registry.handlers import ABOVE_AUTOGRAD, handler
 from ..tensor.tensor import Tensor as OnJax
 from ..tensor.tensor import is_traced
-from ..tracing import opaque
-from .handlers import is_on_jax
+from .operands import is_on_jax
 
 _aten = torch.ops.aten
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -46,12 +46,12 @@ def _suits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropo
     return query.dtype in _FLOATS and fused_sdp_choice(query, key, value, mask, dropout_p, **settings) == 1
 
 
-@opaque
+@handler("aten::scaled_dot_product_attention", keys=(ABOVE_AUTOGRAD,))
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False
 ) -> Tensor:  # fmt: skip
-    """Implementation of `aten::scaled_dot_product_attention` on the device."""
+    """One operator where ATen would take its fused kernel on the CPU, else ATen's composition."""
     if not _suits(query, key, value, attn_mask, dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa):
         composition: Any = _aten.scaled_dot_product_attention.default
         return composition._op_dk(

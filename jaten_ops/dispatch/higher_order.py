@@ -26,7 +26,7 @@ from ..errors import UnsupportedInputError
 from ..hooks.ledger import is_loaded, replace
 from ..tensor.tensor import Tensor
 from ..tracing import captured
-from .handlers import is_on_jax
+from .operands import is_on_jax
 
 _NAMES = (
     "cond", "while_loop", "while_loop_stack_output", "scan", "map_impl", "associative_scan", "invoke_subgraph",

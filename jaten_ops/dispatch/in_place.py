@@ -21,8 +21,9 @@ from ..arrays import attributes
 from ..arrays.storage_views import Storage, View, may_give
 from ..ops.executor import Unsuitable
 from ..ops.op_call import OpKernel
+from ..registry.handlers import Handler
 from ..schema import OpSpec
-from ..tensor.tensor import Handler, Tensor, Traced, array_of, shared_view
+from ..tensor.tensor import Tensor, Traced, array_of, shared_view
 
 # Optimizers and gradient clipping take lists of the device's tensors at once, as on CUDA. torch adds its DTensor so.
 for _types in (_OF_OPTIMIZERS, _OF_CLIPPING):

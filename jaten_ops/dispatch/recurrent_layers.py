@@ -5,7 +5,7 @@ ATen composes them of an operator for each step of time, and of several for a st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,12 +13,11 @@ from torch import Tensor
 
 from ..kernels import rnn
 from ..ops.user_ops import op
+from ..registry.handlers import ABOVE_AUTOGRAD, Handler, handler
 from ..tensor.tensor import is_traced
-from ..tracing import opaque
-from .handlers import is_on_jax
+from .operands import is_on_jax
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-CELLS = tuple(_GATES)
 
 op(
     "jaten_nn::rnn_layer(Tensor input, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh,"
@@ -68,8 +67,8 @@ def _layers(
     return (input, *[torch.stack([final[n] for final in last]) for n in range(len(states))])
 
 
-def implementation(cell: str) -> Callable[..., Any]:
-    """The implementation of `aten::{cell}.input` on the device."""
+def _implementation(cell: str) -> Handler:
+    """The handler of `aten::{cell}.input`."""
     composition: Any = getattr(torch.ops.aten, cell).input
     key = torch._C.DispatchKey.CompositeImplicitAutograd
 
@@ -86,4 +85,8 @@ def implementation(cell: str) -> Callable[..., Any]:
         out, *last = _layers(cell, steps, states, params, dropout if train else 0.0, directions)
         return (out.transpose(0, 1) if batch_first else out, *last)
 
-    return opaque(run)
+    return run
+
+
+for _cell in _GATES:
+    handler(f"aten::{_cell}.input", keys=(ABOVE_AUTOGRAD,))(_implementation(_cell))

@@ -17,7 +17,8 @@ from torch.jit import RecursiveScriptModule
 from torch.utils._pytree import tree_leaves
 
 from ..ops.namespace import define
-from ..tensor.tensor import RECORDED, Tensor
+from ..registry.handlers import RECORDED
+from ..tensor.tensor import Tensor
 from ..tracing import recorded
 from .ledger import replace
 
@@ -106,11 +107,6 @@ def _record_convolution(*args: Any) -> torch.Tensor:
 
 # benchmark, deterministic, enabled and allow_tf32, which `aten::_convolution` takes and which are nothing here
 _OF_CUDNN = (False, False, True, True)
-
-
-def convolve(*args: Any) -> torch.Tensor:
-    """`aten::_convolution`, of which traced programs consist."""
-    return torch.ops.aten.convolution.default(*args[: -len(_OF_CUDNN)])
 
 
 def _with_reshapes(decompose: Any) -> Any:

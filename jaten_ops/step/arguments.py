@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten
 
-from ..dispatch.handlers import borrowed_copy
+from ..dispatch.operands import borrowed_copy
 from ..errors import UnsupportedInputError
 from ..tensor.tensor import Tensor, from_array, shared_view
 from .holders import Reach

@@ -10,7 +10,6 @@ import copy
 import functools
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -25,18 +24,15 @@ from ..arrays.storage_views import View, row_major
 from ..arrays.watching import WATCHERS, made, met
 from ..device import privateuse1
 from ..hooks.ledger import replace
+from ..registry.handlers import CHOSEN, RECORDED, handler_of
 from ..tracing import is_recording, opaque, unrecorded
 from ..xla.x64 import Enabled
 from .storage import TracedStorage, reduced, storage_of, typed
 from .subclasses import Counterparts
 
-Handler = Callable[..., Any]
 _get_data, _set_data = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]  # for mypy it is a tensor
-HANDLERS: dict[Any, Handler] = {}
-"""The function that runs each operator on tensors of the device; `make_handler` adds to it."""
 _COMPILER = ("torch._dynamo", "torch._functorch", "torch._subclasses")  # private to torch; a test fails without them
 _MARK = "_dynamo_weak_dynamic_indices"  # sizes that may become symbols and may become numbers again; private to torch
-_BY_IDENTITY: dict[int, Handler] = {}  # the same, by `id`: the hash of an operator is a function in Python
 
 
 class Tensor(torch.Tensor):
@@ -262,7 +258,7 @@ class Tensor(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # torch's own annotation is of its disabled default
         if len(types) > 1 and not all(issubclass(t, _KNOWN) for t in types):
             return NotImplemented  # a class that runs operators itself, as jagged nested tensors do
-        handler = _BY_IDENTITY.get(id(func)) or make_handler(func)
+        handler = CHOSEN.get(id(func)) or handler_of(func)
         if WATCHERS:
             args, kwargs = met(func, args, kwargs)
         if is_recording():
@@ -272,32 +268,10 @@ class Tensor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as torch documents
 
 
-RECORDED: dict[Any, Handler] = {}
-"""Handlers of operators that `torch.jit.trace` does not record: they run ATen's compositions, which it does."""
-
 _KNOWN = (Tensor, FakeTensor, FunctionalTensor)
 
 CLASSES = Counterparts(Tensor)
 """The classes of tensors on the device beside those elsewhere."""
-
-
-def make_handler(func: Any) -> Handler:
-    """The function that runs an operator from its first call on, made by the module that knows the operators."""
-    handler = HANDLERS.get(func) or _maker(func)
-    _BY_IDENTITY[id(func)] = HANDLERS[func] = handler
-    return handler
-
-
-def _unknown(func: Any) -> Handler:
-    raise AssertionError(f"{func}: the operators of the device are not registered")
-
-
-_maker: Callable[[Any], Handler] = _unknown
-
-
-def set_maker(maker: Callable[[Any], Handler]) -> None:
-    global _maker
-    _maker = maker
 
 
 _DTYPES = bridge.TORCH_DTYPES

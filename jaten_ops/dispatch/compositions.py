@@ -1,0 +1,97 @@
+"""Operators that ATen composes of others: its composition on the device `jax`, and what is put before it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from .. import meta, registry
+from ..arrays import bridge
+from ..ops.composite import CHECKS
+from ..ops.namespace import operator_of
+from ..registry.handlers import ABOVE_AUTOGRAD, Handler, handler
+from ..tensor.tensor import array_of, has_values, is_traced
+from .functional import functional
+from .operands import to_carrier, wrapped
+from .writes import variant
+
+_IMPLICIT = torch._C.DispatchKey.CompositeImplicitAutograd
+_EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
+
+
+def composition(func: Any) -> Handler:
+    """ATen's own composition of other operators; raises MissingKernelError where it has none."""
+    for key in (_IMPLICIT, _EXPLICIT):
+        if func.has_kernel_for_dispatch_key(key):
+            return functools.partial(func._op_dk, key)
+    raise registry.missing(func.name())
+
+
+def third_party(func: Any) -> Handler:
+    """An operator of another library that has no kernel here: as that has it, and in a graph a node."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        if any(map(is_traced, tensors)):
+            args, kwargs = tree_map_only(torch.Tensor, to_carrier, (args, kwargs))
+            return tree_map_only(torch.Tensor, wrapped, func(*args, **kwargs))
+        return composition(func)(*args, **kwargs)
+
+    return call
+
+
+def _checked(overload: str) -> Handler:
+    """ATen's composition of an operator, after the check of its arguments' values, where they have any."""
+    check, op = CHECKS[overload], operator_of(overload, "aten")
+
+    def call(tensor: torch.Tensor, *args: Any) -> Any:
+        if has_values(tensor):
+            check(bridge.export(array_of(tensor)), *args)  # on the CPU: JAX may trace all that is computed
+        return op._op_dk(_IMPLICIT, tensor, *args)
+
+    return call
+
+
+for _overload in CHECKS:
+    handler(f"aten::{_overload}", keys=(ABOVE_AUTOGRAD,))(_checked(_overload))
+
+
+@handler("aten::_convolution", keys=(ABOVE_AUTOGRAD,))
+def convolution(*args: Any) -> torch.Tensor:
+    """`aten::convolution`, of which programs that `torch.jit.trace` has recorded have this form, with cuDNN's flags."""
+    *known, _benchmark, _deterministic, _enabled, _allow_tf32 = args
+    return torch.ops.aten.convolution.default(*known)
+
+
+# Operators some of whose tensors are on the CPU, whatever the device.
+
+
+@handler("aten::ctc_loss.Tensor", keys=(ABOVE_AUTOGRAD,))
+def ctc_loss(log_probs: torch.Tensor, *args: Any) -> torch.Tensor:
+    """ATen's composition, which with tensors of a subclass does not move the lengths from the CPU."""
+    on_device = [a.to(log_probs.device) if isinstance(a, torch.Tensor) else a for a in args]
+    return torch.ops.aten.ctc_loss.Tensor._op_dk(_IMPLICIT, log_probs, *on_device)
+
+
+@handler("aten::_pack_padded_sequence")
+def pack_padded_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, ...]:
+    """The sizes of the batches are on the CPU, whatever the device."""
+    data, sizes = functional("_pack_padded_sequence")(input, lengths, batch_first)
+    return data, sizes if is_traced(sizes) else sizes.cpu()
+
+
+def _with_scalars(overload: str) -> Handler:
+    """An operator on lists with a number for each element in a tensor, which is on the CPU, whatever the device."""
+
+    def call(self: Any, tensor1: Any, tensor2: Any, scalars: torch.Tensor) -> Any:
+        run = variant(overload) if overload.endswith("_.Tensor") else functional(overload)
+        return run(self, tensor1, tensor2, torch.ops.aten._to_copy(scalars, device=self[0].device))
+
+    return call
+
+
+for _overload in meta.scalars.OVERLOADS:
+    handler(f"aten::{_overload}")(_with_scalars(_overload))

@@ -1,0 +1,129 @@
+"""Functional operators on the device `jax`: the kernel of an overload, or its node in a graph that torch captures."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from .. import registry
+from ..arrays import carrier, view_ops
+from ..arrays.storage_views import View
+from ..device import privateuse1
+from ..meta import aten_overload
+from ..ops import as_strided, define
+from ..ops.op_call import OpKernel
+from ..registry.handlers import Handler
+from ..schema import KEEPS_MEMORY_ORDER
+from ..tensor.tensor import Traced, array_of, from_array, from_view, is_traced, two_devices
+from .operands import is_on_jax, moved, unwrapped, wrapped
+
+
+@functools.cache
+def kernel_of(overload: str) -> Handler:
+    """A functional overload on tensors of one device, row-major: its kernel, or a node of the traced graph."""
+    spec = registry.SPECS[overload]
+
+    def rescue(error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(error, Traced):
+            return _traced(overload, args, kwargs)
+        if "incompatible devices" not in str(error):
+            raise error
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        raise two_devices(*dict.fromkeys(str(t.device) for t in tensors)) from None
+
+    return OpKernel(spec, array_of, from_array, (Traced, ValueError), rescue).prepared()
+
+
+@functools.cache
+def functional(overload: str) -> Handler:
+    """A functional overload as ATen has it: on the device and in the memory format that a call names."""
+    if overload in KEEPS_MEMORY_ORDER:
+        return as_strided.in_memory_order(kernel_of("resize"))
+    spec, call = registry.SPECS[overload], kernel_of(overload)
+    names = {a.name for a in spec.arguments if a.is_of_storage}
+    may_be_on_cpu = [
+        i for i, a in enumerate(spec.arguments) if a.type == "Tensor?[]" or a.name in _ON_CPU.get(overload, ())
+    ]
+
+    def call_with_cpu(*args: Any, **kwargs: Any) -> Any:
+        return call(*(moved(a) if i in may_be_on_cpu else a for i, a in enumerate(args)), **kwargs)
+
+    def call_placed(*args: Any, **kwargs: Any) -> Any:
+        return placed(call(*args, **kwargs), kwargs.get("device"))
+
+    def call_laid_out(*args: Any, memory_format: Any = None, **kwargs: Any) -> Any:
+        result = call_placed(*args, **kwargs)
+        return result if is_traced(result) else _laid_out(result, args[0], memory_format)
+
+    if may_be_on_cpu:
+        return call_with_cpu
+    if spec.returns != ("Tensor",):  # a gradient's operator has the arguments of its own, which place no gradient
+        return call
+    if "memory_format" in names and spec.takes_tensor:
+        return call_laid_out
+    return call_placed if "device" in names else call
+
+
+# Where CUDA takes tensors on the CPU too, besides indices.
+_ON_CPU = {
+    "_ctc_loss.Tensor": ("targets", "input_lengths", "target_lengths"),
+    "_ctc_loss_backward.Tensor": ("targets", "input_lengths", "target_lengths"),
+    "_pack_padded_sequence": ("lengths",),
+}
+
+
+def placed(result: torch.Tensor, wanted: Any) -> torch.Tensor:
+    """A result on the device that a call names, if it names one."""
+    if wanted is None or is_traced(result):
+        return result
+    where = torch.device(wanted)
+    if where.type != "jax":
+        return result.to(where)
+    if where.index is None or where == result.device:
+        return result
+    view, array = carrier.view_of(result), privateuse1.put(array_of(result), where)
+    return from_array(array) if view.is_row_major() else from_view(View.laid_out(array, view.strides()), result.dtype)
+
+
+def _laid_out(result: torch.Tensor, like: torch.Tensor, memory_format: torch.memory_format | None) -> torch.Tensor:
+    """A result in the memory format that is asked for, or, if that is to be preserved, in the operand's."""
+    if not is_on_jax(result):
+        return result
+    if memory_format in (None, torch.preserve_format):
+        view = carrier.view_of(like) if is_on_jax(like) else None
+        if view is None or view.is_row_major() or result.shape != like.shape:
+            return result
+        stride = view_ops.strides_kept(view.shape, view.strides())
+    elif memory_format is torch.contiguous_format:
+        return result
+    else:
+        stride = view_ops.strides_in_format(memory_format, result.shape)
+    return from_view(View.laid_out(array_of(result), stride), result.dtype)
+
+
+def _traced(overload: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The call of an operator whose operands have no values: recorded as `torch.ops.jaten`'s on the carriers."""
+    spec = registry.SPECS[overload]
+    defaults = {a.name: a.default for a in spec.arguments if a.has_default}
+    keywords = {k: unwrapped(v) for k, v in kwargs.items() if k not in defaults or v is not defaults[k]}
+    given = list(args)
+    while given and given[-1] is defaults.get(spec.arguments[len(given) - 1].name, given):
+        given.pop()
+    inner = [unwrapped(a) for a in given]
+    slots = [i for i, a in enumerate(spec.arguments) if a.type == "Tensor" and not a.kwarg_only]
+    op = define.op_of(spec)
+    if spec.namespace == "jaten" and any(not isinstance(inner[i], torch.Tensor) for i in slots if i < len(inner)):
+        # ATen's op takes a number for a tensor; the graph is renamed to jaten's ops when it is complete
+        op = aten_op(overload)
+    return wrapped(op(*inner, **keywords))
+
+
+def aten_op(overload: str) -> torch._ops.OpOverload:
+    """ATen's operator of an overload that it has."""
+    op = aten_overload(overload)
+    assert op is not None
+    return op

@@ -1,0 +1,57 @@
+"""Operands of ATen's operators on the device `jax`: which are on it, their carriers, and their arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..arrays import bridge, carrier
+from ..tensor.tensor import Tensor, array_of, from_array, is_traced
+
+
+def is_on_jax(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "jax"
+
+
+def to_carrier(tensor: torch.Tensor) -> torch.Tensor:
+    """The carrier of an operand: a wrapper's own, a carrier as it is, a 0-d CPU tensor as a new one."""
+    if isinstance(tensor, Tensor):
+        return tensor._carrier
+    if is_on_jax(tensor) or is_traced(tensor):
+        return tensor
+    return carrier.wrap(array_of(tensor))
+
+
+def unwrapped(value: Any) -> Any:
+    """An argument with carriers in the place of tensors."""
+    if isinstance(value, torch.Tensor):
+        return to_carrier(value)
+    if isinstance(value, list | tuple) and any(isinstance(v, torch.Tensor) for v in value):
+        return [unwrapped(v) for v in value]
+    return value
+
+
+def wrapped(value: Any) -> Any:
+    """A result with a `Tensor` in the place of each carrier."""
+    if isinstance(value, torch.Tensor):
+        return Tensor(value) if is_on_jax(value) else value
+    if isinstance(value, list | tuple):
+        return type(value)(wrapped(v) for v in value)
+    return value
+
+
+def borrowed_copy(tensor: torch.Tensor) -> Any:
+    """The array of any tensor; a copy of a tensor in torch's memory, which torch may overwrite."""
+    if is_on_jax(tensor):
+        return array_of(tensor)
+    return bridge.borrow(tensor.clone(memory_format=torch.contiguous_format))
+
+
+def moved(value: Any) -> Any:
+    """A tensor, or those of a list, moved onto the device from the CPU."""
+    if isinstance(value, list | tuple):
+        return [moved(v) for v in value]
+    if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+        return value.to("jax") if is_traced(value) else from_array(borrowed_copy(value))
+    return value

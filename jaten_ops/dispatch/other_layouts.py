@@ -1,0 +1,49 @@
+"""Sparse, nested and quantized tensors, which torch makes on the device `jax` without asking: they are refused."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from .. import registry
+from ..errors import UnsupportedInputError
+from ..ops.namespace import operator_of
+from ..registry.handlers import Handler, handler
+from .operands import is_on_jax
+
+KEYS = ("SparsePrivateUse1", "SparseCsrPrivateUse1", "NestedTensorPrivateUse1", "QuantizedPrivateUse1")
+"""The dispatch keys of tensors that are not one dense array."""
+
+MEASURES = ("_nested_tensor_size", "_nested_tensor_storage_offsets", "_nested_tensor_strides")
+"""Queries of a nested tensor that must not fail: autograd makes them of each tensor that it makes."""
+
+
+def refuse(func: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    """Raises UnsupportedInputError, for any operator on such tensors."""
+    got = next((t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and is_on_jax(t)), None)
+    if got is None:  # a factory
+        raise UnsupportedInputError(func.name(), "the device jax", "another one: there are dense tensors on jax alone")
+    kind = "nested" if got.is_nested else "quantized" if got.is_quantized else str(got.layout).removeprefix("torch.")
+    expected = "a dense one, as x.to_dense() is before it is moved, or a nested one with layout=torch.jagged"
+    raise UnsupportedInputError(func.name(), f"a {kind} tensor on {got.device}", expected)
+
+
+def measure(overload: str) -> Handler:
+    """One of MEASURES, as the CPU has it."""
+    op = operator_of(overload, "aten")
+    return lambda tensor: op._op_dk(torch._C.DispatchKey.NestedTensorCPU, tensor)
+
+
+def _no_nested(operator: str) -> Handler:
+    """An operator of which ATen's own composition, or view, would be a nested tensor."""
+
+    def missing(*_args: Any, **_kwargs: Any) -> Any:
+        raise registry.missing(operator)
+
+    return missing
+
+
+for _operator in ("aten::_nested_tensor_from_tensor_list", "aten::_nested_view_from_buffer"):
+    handler(_operator)(_no_nested(_operator))

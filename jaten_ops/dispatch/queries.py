@@ -1,0 +1,78 @@
+"""Operators on the device `jax` that answer with numbers and truth values of Python, and no tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..arrays import bridge, carrier
+from ..arrays.watching import WATCHERS, watcher
+from ..registry.handlers import ABOVE_AUTOGRAD, BELOW_PYTHON, handler
+from ..tensor.tensor import array_of, has_values, is_traced, may_leave
+from .functional import functional
+from .operands import to_carrier
+
+
+@handler("aten::_local_scalar_dense", keys=(BELOW_PYTHON,))  # torch.tensor([x, y]) reads its numbers below
+def item(tensor: torch.Tensor) -> Any:
+    """The number that a tensor of one element holds."""
+    if is_traced(tensor):
+        return torch.ops.aten._local_scalar_dense(to_carrier(tensor))
+    array = array_of(tensor)
+    watched = watcher() if WATCHERS else None
+    return array.item() if watched is None else watched.read(array)
+
+
+@handler("aten::_linalg_check_errors")
+def linalg_check_errors(info: torch.Tensor, api_name: str, *, is_matrix: bool) -> None:
+    """Where there are values, ATen says which matrix was singular, and where."""
+    if has_values(info):
+        torch.ops.aten._linalg_check_errors(bridge.export(array_of(info)), api_name, is_matrix=is_matrix)
+    else:
+        functional("_linalg_check_errors")(info, api_name, is_matrix=is_matrix)
+
+
+@handler("aten::is_set_to")
+def is_set_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same elements of one storage, and lie there in the same way."""
+    one, two = carrier.view_of(tensor), carrier.view_of(other)
+    same = one.shape == two.shape and one.strides() == two.strides() and one.offset == two.offset
+    return same and one.storage is two.storage
+
+
+@handler("aten::is_same_size")
+def is_same_size(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors, on any devices, have the same shape."""
+    return tensor.shape == other.shape
+
+
+# What C++ code asks that takes no symbols: they become numbers, as for torch's own fake tensors.
+
+
+@handler("aten::size")
+def size(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tuple(map(int, tensor.shape))
+
+
+@handler("aten::stride")
+def stride(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tuple(map(int, tensor.stride()))
+
+
+@handler("aten::storage_offset")
+def storage_offset(tensor: torch.Tensor) -> int:
+    return int(tensor.storage_offset())
+
+
+@handler("aten::_nested_tensor_from_mask_left_aligned")
+def may_be_nested(tensor: torch.Tensor, mask: torch.Tensor) -> bool:
+    """False: torch may not make a nested tensor, which is not one array: nn.TransformerEncoder takes the mask then."""
+    return False
+
+
+@handler("aten::_has_compatible_shallow_copy_type", keys=(ABOVE_AUTOGRAD,))
+def may_take_data(tensor: torch.Tensor, new: torch.Tensor) -> bool:
+    """The question that modules ask before they move a parameter by `.data = `."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return may_leave(tensor, new) or torch.ops.aten._has_compatible_shallow_copy_type.default._op_dk(key, tensor, new)

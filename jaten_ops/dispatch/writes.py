@@ -1,0 +1,85 @@
+"""Operators that write to tensors of the device `jax`: the in-place and out= forms of functional ones."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from .. import registry
+from ..arrays import attributes, carrier
+from ..meta import aten_overload
+from ..ops import define, variants
+from ..registry.handlers import ABOVE_AUTOGRAD, Handler, handler
+from ..schema import COMPOSITE, VARIANTS, OpSpec
+from ..tensor.tensor import array_of, is_traced
+from . import in_place
+from .functional import aten_op, functional
+from .operands import to_carrier
+
+
+@functools.cache
+def variant(overload: str) -> Handler:
+    """An in-place or out= overload."""
+    spec = VARIANTS[overload]
+    write, aten = _store_counted if _counts(spec) else store, aten_overload(overload)
+    if spec.base in COMPOSITE:
+        return variants.make_variant(spec, COMPOSITE[spec.base], aten_op(spec.base), write, aten)
+    base = registry.SPECS[spec.base]
+    general = variants.make_variant(spec, base, functional(spec.base), write, aten)
+    return in_place.shortened(spec, base, general)
+
+
+def _counts(spec: OpSpec) -> bool:
+    """Whether ATen's kernel counts a write as one itself: autograd does of tensors, but not of lists of them."""
+    written = variants.mutated_arguments(spec)
+    lists = any(a.name in written and a.type == "Tensor[]" for a in spec.arguments)
+    return lists and (spec.kind == "out" or spec.packet.startswith("_foreach_"))
+
+
+def _store_counted(target: torch.Tensor, result: torch.Tensor) -> None:
+    if not is_traced(target):
+        in_place.count_writes([target])
+    store(target, result)
+
+
+def store(target: torch.Tensor, result: torch.Tensor) -> None:
+    """Gives a tensor new values of its shape, which all tensors that share its storage see."""
+    view = attributes.view_of(target)
+    if view is None and is_traced(target):  # AOTAutograd turns the write into a new value of the graph
+        to_carrier(target).copy_(to_carrier(result))
+        return
+    if result.dtype != target.dtype:
+        result = functional("_to_copy")(result, dtype=target.dtype)
+    (view or carrier.view_of(target)).write(array_of(result))
+
+
+@handler("aten::native_batch_norm")
+def native_batch_norm(*args: Any, **kwargs: Any) -> Any:
+    """ATen's op writes to the running statistics, though its schema does not say so."""
+    values = define.Signature(registry.SPECS["native_batch_norm"]).bind(args, kwargs)
+    input, weight, bias, running_mean, running_var, training, momentum, eps = values
+    if not training or running_mean is None:
+        return functional("native_batch_norm")(*values)
+    normalize = functional("_native_batch_norm_legit_functional")
+    *results, mean, var = normalize(input, weight, bias, running_mean, running_var, training, momentum, eps)
+    store(running_mean, mean)
+    store(running_var, var)
+    return tuple(results)
+
+
+# With tensors of a subclass, ATen's compositions do not write to out, or copy it to itself in another shape.
+_NOT_ATENS = frozenset({"linalg_matrix_rank", "matmul", "linalg_matmul"})
+
+
+def _written_out(overload: str) -> Handler:
+    def write(*args: Any, **kwargs: Any) -> Any:
+        return variant(overload)(*args, **kwargs)
+
+    return write
+
+
+for _spec in VARIANTS.values():
+    if _spec.packet in _NOT_ATENS and _spec.kind == "out":
+        handler(f"aten::{_spec.overload}", keys=(ABOVE_AUTOGRAD,))(_written_out(_spec.overload))
