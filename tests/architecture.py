@@ -34,7 +34,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "arrays": (
-        "bridge seeds storage_views uninitialized_values watching",
+        "bridge seeds strides uninitialized_values watching",
+        "strided_elements",
+        "storage_views",
         "attributes view_ops",
         "carrier",
         "__init__",

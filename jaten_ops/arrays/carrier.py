@@ -13,7 +13,8 @@ import torch
 from ..errors import UnsupportedInputError
 from . import attributes
 from .bridge import TORCH_DTYPES
-from .storage_views import View, row_major
+from .storage_views import View
+from .strides import row_major
 
 # the kernel that all devices have, without asking which is this one
 _restrided = functools.partial(torch.ops.aten.as_strided.default._op_dk, torch._C.DispatchKey.CPU)

@@ -1,45 +1,79 @@
-"""Observers of the tensors of the device that a thread uses: the capture of a training step, while it runs.
+"""Observers of the tensors of the device that a thread uses: the capture of a training step, a trace of JAX's.
 
-A capture must see each tensor that is computed with or made. Mostly there is no observer, and a call only checks that
-`WATCHERS` is empty.
+Mostly there is no observer, and a call only checks that `WATCHERS` is empty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any
 
 
-class Watcher(Protocol):
-    """An observer of the operators and tensors of one thread."""
+class Watcher:
+    """An observer of the operators, tensors and storages of one thread. Each method may be left as it is."""
 
     def met(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         """An operator is about to be run; the arguments that it is to have."""
+        return args, kwargs
 
     def made(self, tensor: Any) -> None:
         """A new tensor has an array or a place in a storage."""
 
+    def written(self, storage: Any) -> None:
+        """A storage is about to get another array."""
+
     def read(self, array: Any) -> Any:
-        """The number of a traced array of one element, which the program asks for; an error, if there is none."""
+        """The number that an array of one element stands for; None if it is the array's own."""
 
 
-WATCHERS: dict[int, Watcher] = {}
-"""The active observers, by the thread that they observe."""
+WATCHERS: dict[int, tuple[Watcher, ...]] = {}
+"""The active observers, the outermost first, by the thread that they observe."""
 
 
-def watcher() -> Watcher | None:
-    """The observer of this thread, if there is one."""
-    return WATCHERS.get(get_ident())
+@contextlib.contextmanager
+def watched_by(watcher: Watcher) -> Iterator[None]:
+    """For the length of a block, in this thread, an observer is active, beside those that are."""
+    thread = get_ident()
+    before = WATCHERS.get(thread)
+    WATCHERS[thread] = (*(before or ()), watcher)
+    try:
+        yield
+    finally:
+        if before is None:
+            del WATCHERS[thread]
+        else:
+            WATCHERS[thread] = before
+
+
+def watchers() -> tuple[Watcher, ...]:
+    """The observers of this thread."""
+    return WATCHERS.get(get_ident(), ())
 
 
 def met(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> tuple[Sequence[Any], dict[str, Any]]:
     """The arguments with which an operator is to be run."""
-    found = watcher()
-    return (args, kwargs or {}) if found is None else found.met(func, args, kwargs or {})
+    kwargs = kwargs or {}
+    for watcher in watchers():
+        args, kwargs = watcher.met(func, args, kwargs)
+    return args, kwargs
 
 
 def made(tensor: Any) -> None:
-    found = watcher()
-    if found is not None:
-        found.made(tensor)
+    for watcher in watchers():
+        watcher.made(tensor)
+
+
+def written(storage: Any) -> None:
+    for watcher in watchers():
+        watcher.written(storage)
+
+
+def read(array: Any) -> Any:
+    """The number that an array of one element stands for."""
+    for watcher in watchers():
+        found = watcher.read(array)
+        if found is not None:
+            return found
+    return array.item()

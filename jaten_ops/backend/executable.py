@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from jaten_ops.arrays import bridge, carrier
-from jaten_ops.arrays.storage_views import Storage, View, order_of, strides_in
+from jaten_ops.arrays.storage_views import Storage, View
+from jaten_ops.arrays.strides import order_of, strides_in
 from jaten_ops.cpu.layouts import Order
 from jaten_ops.errors import KernelResultError
 from jaten_ops.xla import cpu_client, disk_store, x64

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from jaten_ops.arrays.storage_views import row_major
+from jaten_ops.arrays.strides import row_major
 
 
 @dataclass(frozen=True)

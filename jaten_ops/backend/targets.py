@@ -11,7 +11,7 @@ import torch
 
 from jaten_ops import registry
 from jaten_ops.arrays import uninitialized_values
-from jaten_ops.arrays.storage_views import order_of
+from jaten_ops.arrays.strides import order_of
 from jaten_ops.arrays.view_ops import is_view
 from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.meta import aten_overload

@@ -9,7 +9,8 @@ import torch
 from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 
 from ..arrays import carrier, uninitialized_values, view_ops
-from ..arrays.storage_views import View, resized, row_major
+from ..arrays.storage_views import View, resized
+from ..arrays.strides import row_major
 from ..errors import UnsupportedInputError
 from ..registry.handlers import BELOW_PYTHON, Handler, handler
 from ..schema import VARIANTS

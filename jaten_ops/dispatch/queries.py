@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..arrays import bridge, carrier
-from ..arrays.watching import WATCHERS, watcher
+from ..arrays.watching import WATCHERS, read
 from ..registry.handlers import ABOVE_AUTOGRAD, BELOW_PYTHON, handler
 from ..tensor.tensor import array_of, has_values, is_traced, may_leave
 from .functional import functional
@@ -20,8 +20,7 @@ def item(tensor: torch.Tensor) -> Any:
     if is_traced(tensor):
         return torch.ops.aten._local_scalar_dense(to_carrier(tensor))
     array = array_of(tensor)
-    watched = watcher() if WATCHERS else None
-    return array.item() if watched is None else watched.read(array)
+    return read(array) if WATCHERS else array.item()
 
 
 @handler("aten::_linalg_check_errors")

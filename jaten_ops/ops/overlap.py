@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..arrays import attributes
-from ..arrays.storage_views import is_dense
+from ..arrays.strides import is_dense
 from ..schema import OpSpec
 
 # ATen/MemoryOverlap.cpp

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from threading import get_ident
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +19,7 @@ from torch.utils.weak import TensorWeakRef
 from .. import registry
 from ..arrays import bridge
 from ..arrays.storage_views import Storage
-from ..arrays.watching import WATCHERS
+from ..arrays.watching import Watcher, watched_by
 from ..errors import UnsupportedInputError
 from ..schema import VARIANTS
 from ..tensor.tensor import Tensor, from_array, is_traced
@@ -67,7 +66,7 @@ class Lifted(NamedTuple):
     operand: int
 
 
-class Capture:
+class Capture(Watcher):
     """The state of a step's capture.
 
     Args:
@@ -91,12 +90,8 @@ class Capture:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """For the length of a block, under JAX's trace, this thread's tensors are watched."""
-        with core.take_current_trace() as self._trace, core.set_current_trace(self._trace):
-            WATCHERS[get_ident()] = self
-            try:
-                yield
-            finally:
-                del WATCHERS[get_ident()]
+        with core.take_current_trace() as self._trace, core.set_current_trace(self._trace), watched_by(self):
+            yield
 
     def bind(self, source: Source, aval: Any) -> Any:
         """The traced array of a new operand, also where a part of the program is traced by itself."""
@@ -200,7 +195,7 @@ class Capture:
     def read(self, array: Any) -> Any:
         """A value that the step asks for: in an optimizer a number of the program, elsewhere an error."""
         if not isinstance(array, jax.core.Tracer):
-            return array.item()
+            return None
         if self._answers:
             return self._answers.pop(0)
         if not self.reads_numbers or not jax.numpy.issubdtype(array.dtype, jax.numpy.floating):
@@ -230,7 +225,8 @@ class Capture:
         """True if a storage was made in the capture."""
         return id(root) in self._born_storages
 
-    def written(self) -> list[Lifted]:
+    def changed(self) -> list[Lifted]:
+        """What has been written to."""
         return [found for found in self.lifted.values() if found.storage.array is not found.traced]
 
     def is_moved(self, tensor: torch.Tensor) -> bool:

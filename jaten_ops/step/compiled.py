@@ -11,7 +11,7 @@ import jax
 import torch
 from torch.utils._pytree import tree_unflatten
 
-from ..arrays.watching import watcher
+from ..arrays.watching import watchers
 from ..tracing import is_traced_now, opaque
 from ..xla import x64
 from ..xla.progress import announced
@@ -97,7 +97,7 @@ class Step:
 
     @opaque
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if watcher() is not None or is_traced_now():  # a part of another program
+        if watchers() or is_traced_now():  # a part of another program
             return self._step(*args, **kwargs)
         with _ONE_AT_A_TIME:
             leaves, structure = flat(args, kwargs)

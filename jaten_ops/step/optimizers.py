@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.optim.swa_utils import AveragedModel
 
 from ..arrays.storage_views import Storage
-from ..arrays.watching import watcher
+from ..arrays.watching import watchers
 from ..errors import UnsupportedInputError
 from ..hooks.ledger import shadowed
 from ..tensor.tensor import Tensor
@@ -167,7 +167,7 @@ class _Running:
         self._undo: list[Callable[[], None]] = []
 
     def before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if watcher() is not self._capture:
+        if self._capture not in watchers():
             return
         if not any(optimizer is known for known in self._reach.optimizers):
             raise LateOptimizer(optimizer)
@@ -196,7 +196,7 @@ class _Running:
                 self._undo.append(functools.partial(_narrow, state, name, count, wide))
 
     def after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if watcher() is not self._capture:
+        if self._capture not in watchers():
             return
         self._capture.reads_numbers -= 1
         set_compiling(True)

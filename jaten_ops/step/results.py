@@ -10,7 +10,8 @@ import jax
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..arrays.storage_views import Storage, View, row_major
+from ..arrays.storage_views import Storage, View
+from ..arrays.strides import row_major
 from ..tensor.tensor import Tensor, from_array, from_view
 from .capture import Capture
 from .numbers import Known, node_of

@@ -117,7 +117,7 @@ class Trace:
             self._note_slots(recipes)
             self.left = self._find_left()
             self.made, self.shared = recipes.storages, recipes.shared()
-            self.written: list[Lifted] = capture.written()
+            self.written: list[Lifted] = capture.changed()
             self.errors = [error for found in unchecked for error in found.errors]
             return (
                 [jnp.reshape(w.storage.array, w.array.shape) for w in self.written],

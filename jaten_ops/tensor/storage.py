@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 from ..arrays import bridge
-from ..arrays.storage_views import Storage, View, row_major
+from ..arrays.storage_views import Storage, View
+from ..arrays.strides import row_major
 from ..arrays.view_ops import with_bits_cast
 from ..device.privateuse1 import index_of, of_array, put
 from ..hooks.ledger import replace

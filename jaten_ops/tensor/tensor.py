@@ -18,9 +18,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from ..arrays import attributes, bridge, carrier, storage_views
+from ..arrays import attributes, bridge, carrier
 from ..arrays.attributes import Attributes, attributes_of, give, held_by
-from ..arrays.storage_views import View, row_major
+from ..arrays.storage_views import View
+from ..arrays.strides import row_major
 from ..arrays.watching import WATCHERS, made, met
 from ..device import privateuse1
 from ..hooks.ledger import replace
@@ -288,16 +289,9 @@ def from_array(array: jax.Array) -> Tensor:
     held = Attributes()
     held.place = array
     give(self, held)
-    if storage_views.WATCHES:
-        _tell(self)
     if WATCHERS:
         made(self)
     return self
-
-
-def _tell(tensor: Tensor) -> None:
-    for watch in storage_views.WATCHES:
-        watch.made(tensor)
 
 
 def from_view(view: View, dtype: torch.dtype) -> Tensor:
@@ -310,8 +304,6 @@ def from_view(view: View, dtype: torch.dtype) -> Tensor:
     held = Attributes()
     held.place = view
     give(self, held)
-    if storage_views.WATCHES:
-        _tell(self)
     if WATCHERS:
         made(self)
     return self

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import threading
 import types
 import weakref
 from collections.abc import Iterator
@@ -13,30 +12,24 @@ from typing import Any
 import jax
 import torch
 
-from jaten_ops.arrays import storage_views
 from jaten_ops.arrays.storage_views import Storage
+from jaten_ops.arrays.watching import Watcher, watched_by, watchers
 from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.tensor.tensor import array_of, is_traced
 
-_lock = threading.Lock()
-_thread = threading.local()
 
-
-class _Watch:
-    """Tensors that one thread makes and writes to while JAX traces."""
+class _Watch(Watcher):
+    """Tensors that a thread makes and writes to while JAX traces."""
 
     def __init__(self) -> None:
-        self._thread = threading.get_ident()
         self._before: dict[int, tuple[Storage, Any]] = {}
         self._made: list[weakref.ref[Any]] = []
 
     def written(self, storage: Storage) -> None:
-        if self._thread == threading.get_ident():
-            self._before.setdefault(id(storage), (storage, storage.array))
+        self._before.setdefault(id(storage), (storage, storage.array))
 
     def made(self, tensor: Any) -> None:
-        if self._thread == threading.get_ident():
-            self._made.append(weakref.ref(tensor))
+        self._made.append(weakref.ref(tensor))
 
     def restore(self) -> list[weakref.ref[Storage]]:
         """Gives storages with values, which are not of this trace, the arrays that they had; and returns them."""
@@ -60,19 +53,14 @@ def none_kept() -> Iterator[None]:
     Raises:
         UnsupportedInputError: some were written to, or a tensor made in the block is kept after it.
     """
-    if getattr(_thread, "watches", False):  # the outermost trace does
+    if any(isinstance(w, _Watch) for w in watchers()):  # the outermost trace does
         yield
         return
     watch = _Watch()
-    _thread.watches = True
-    with _lock:
-        storage_views.watched((*storage_views.WATCHES, watch))
     try:
-        yield
+        with watched_by(watch):
+            yield
     finally:
-        _thread.watches = False
-        with _lock:
-            storage_views.watched(tuple([w for w in storage_views.WATCHES if w is not watch]))
         written = watch.restore()
     _refuse_written(written)
     _refuse_kept(watch)

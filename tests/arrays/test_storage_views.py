@@ -14,15 +14,11 @@ from typing import Any
 
 import hypothesis
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 import torch
 from hypothesis import strategies
 
 import jaten_ops
-from jaten_ops.arrays import storage_views
-from jaten_ops.xla.x64 import Enabled
 
 Step = Callable[[torch.Tensor], Any]
 STEPS = 12  # of a program
@@ -272,42 +268,3 @@ def test_an_alias_does_not_keep_what_was_overwritten() -> None:
     alias.view_of_arrays.read()
     x.add_(1)
     assert old() is None and alias.tolist() == [2, 2, 2, 2, 2]
-
-
-X = torch.arange(120).view(4, 5, 6)
-BOXES: dict[str, tuple[torch.Tensor, tuple[int, ...] | None]] = {
-    "all": (X, (4, 5, 6, 1)),
-    "an index": (X[:, 1], (4, 30, 1)),
-    "columns": (X[..., 2:4], (4, 5, 6, 1)),
-    "steps": (X[:, :, ::2], (4, 5, 3, 2)),
-    "rows": (X[2:, 1:3], (4, 5, 6, 1)),
-    "transposed": (X.transpose(0, 2)[1:, 0], (4, 30, 1)),
-    "repeated": (X[:, :1].expand(4, 3, 6), (4, 30, 1)),
-    "steps that do not end with the array": (X.flatten()[:119:7], None),
-    "rows that begin in the middle of others": (X.as_strided((3, 6), (6, 1), 3), None),
-    "a diagonal": (X[0].diagonal(), None),
-    "windows": (X.unfold(2, 3, 1), None),
-    "one element": (X[1, 1, 1], None),
-    "none": (X[:0], None),
-}
-
-
-@pytest.mark.parametrize("name", BOXES)
-def test_views_are_parts_of_boxes(name: str) -> None:
-    view, expected = BOXES[name]
-    axes = storage_views._moving(tuple(view.shape), view.stride())[1]
-    found = storage_views._box(X.numel(), view.storage_offset(), axes)
-    assert (None if found is None else found[0]) == expected
-    if found is None or expected is None:
-        return
-    begin = found[1].tolist()
-    assert np.ravel_multi_index(begin, expected) == view.storage_offset()
-    with Enabled():
-        storage, negative = storage_views.Storage(jnp.asarray(X.numpy())), jnp.asarray((-view).numpy())
-    lies = storage_views.View(storage, tuple(view.shape), view.stride(), view.storage_offset())
-    assert np.array_equal(lies.read(), view.numpy())
-    if name != "repeated":
-        lies.write(negative)
-        written = X.clone()
-        written.as_strided(view.shape, view.stride(), view.storage_offset()).neg_()
-        assert np.array_equal(lies.storage.array, written.numpy())

@@ -16,7 +16,7 @@ from jax import lax
 from torch import nn
 
 import jaten_ops  # noqa: F401  # the backend
-from jaten_ops.arrays.storage_views import order_of, strides_in
+from jaten_ops.arrays.strides import order_of, strides_in
 from jaten_ops.cpu import conv_nchw
 from jaten_ops.cpu.conv_nchw import Windows
 from jaten_ops.cpu.layouts import ordered

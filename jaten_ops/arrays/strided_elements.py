@@ -1,0 +1,188 @@
+"""Programs that take strided elements out of an array, and put others in.
+
+Where the strides nest (each a multiple of the next, and no smaller than what the next ones span) the elements are
+mostly a part of a box: of the array in a shape whose sides are as the strides. Where that box would not end with the
+array, they are taken by slices and reshapes of the flat array, which XLA fuses; where the strides do not nest, by
+indices.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..xla.jitted import jitted
+from .strides import Shape
+
+Axis = tuple[int, int, int]  # size, stride, which dimension
+
+
+def take(array: jax.Array, offset: int, shape: Shape, stride: Shape) -> jax.Array:
+    """The elements of an array that lie at an offset with strides, in a shape."""
+    box = _box(array.size, offset, _moving(shape, stride)[1])
+    if box is None:
+        return _gathered(array, np.int64(offset), shape, stride)
+    return _taken(array, box[1], box[0], shape, stride)
+
+
+def put(array: jax.Array, values: jax.Array, offset: int, stride: Shape) -> jax.Array:
+    """An array in which values stand where such elements are."""
+    box = _box(array.size, offset, _axes(values.shape, stride))
+    if box is None:
+        return _scattered(array, values, np.int64(offset), stride)
+    if isinstance(values, jax.core.Tracer) and 2 * values.size >= array.size:
+        return _replaced_mostly(array, values, box[1], box[0], stride)
+    return _replaced(array, values, box[1], box[0], stride)
+
+
+def _axes(shape: Shape, stride: Shape) -> list[Axis] | None:
+    """The dimensions that step through memory, the widest stride first; None if their strides do not nest."""
+    axes = sorted(
+        ((n, s, i) for i, (n, s) in enumerate(zip(shape, stride, strict=True)) if n != 1), key=lambda a: -a[1]
+    )
+    if any(s == 0 for _, s, _ in axes):
+        return None
+    nested = all(wide % s == 0 and (n - 1) * s < wide for (_, wide, _), (n, s, _) in itertools.pairwise(axes))
+    return axes if nested else None
+
+
+def _indices(shape: Shape, stride: Shape) -> np.ndarray:
+    """Positions of the elements, relative to the first one."""
+    parts = [
+        np.arange(n, dtype=np.int64).reshape((-1,) + (1,) * (len(shape) - 1 - i)) * s
+        for i, (n, s) in enumerate(zip(shape, stride, strict=True))
+    ]
+    return np.broadcast_to(sum(parts, np.int64(0)), shape)
+
+
+def _span(axes: list[Axis]) -> int:
+    return 1 + sum((n - 1) * s for n, s, _ in axes)
+
+
+@functools.partial(jitted, static_argnums=(1,))
+def reshaped(array: jax.Array, shape: Shape) -> jax.Array:
+    return array.reshape(shape)
+
+
+@functools.partial(jitted, static_argnums=(1,))
+def transposed(array: jax.Array, order: Shape) -> jax.Array:
+    return jax.lax.transpose(array, order)
+
+
+def _box(size: int, offset: int, axes: list[Axis] | None) -> tuple[Shape, np.ndarray] | None:
+    """The box of so many elements of which strided ones are a part: its shape, and where the part begins.
+
+    None where strides do not nest, no box has that size, or what belongs to a row runs over the end of the box's.
+    """
+    if not axes or size % axes[0][1] or any(n == 0 for n, _, _ in axes):
+        return None
+    box, begin, wide, rest = [], [], size, offset
+    for n, s, _ in axes:
+        side, (at, rest) = wide // s, divmod(rest, s)
+        if at + n > side:
+            return None
+        box.append(side)
+        begin.append(at)
+        wide = s
+    return (*box, wide), np.array([*begin, rest], np.int64)
+
+
+def _moving(shape: Shape, stride: Shape) -> tuple[list[int], list[Axis] | None]:
+    """The dimensions that do not repeat what there is, in order; and, if their strides nest, from the widest on."""
+    steps = [i for i, s in enumerate(stride) if s and shape[i] != 1]
+    return steps, _axes(tuple([shape[i] for i in steps]), tuple([stride[i] for i in steps]))
+
+
+@functools.partial(jitted, static_argnums=(2, 3, 4))
+def _taken(array: jax.Array, begin: Any, box: Shape, shape: Shape, stride: Shape) -> jax.Array:
+    steps, axes = _moving(shape, stride)
+    assert axes is not None
+    part = jax.lax.dynamic_slice(array.reshape(box), list(begin), [*(n for n, _, _ in axes), 1])
+    order = [a for _, _, a in axes]
+    values = jax.lax.transpose(part[..., 0], [order.index(i) for i in range(len(order))])
+    return jax.lax.broadcast_in_dim(values, shape, steps)
+
+
+@functools.partial(jitted, static_argnums=(3, 4))
+def _replaced(array: jax.Array, values: jax.Array, begin: Any, box: Shape, stride: Shape) -> jax.Array:
+    axes = _axes(values.shape, stride)
+    assert axes is not None
+    part = _ordered(values, axes)[..., None]
+    return jax.lax.dynamic_update_slice(array.reshape(box), part, list(begin)).reshape(array.shape)
+
+
+def _replaced_mostly(array: jax.Array, values: jax.Array, begin: Any, box: Shape, stride: Shape) -> jax.Array:
+    """The same where most is replaced in a program that is traced: one loop, where XLA's CPU would copy first.
+
+    Where the values are computed of a part that overlaps this one, XLA 0.10 reads in a scan what it has just written,
+    if it updates.
+    """
+    axes = _axes(values.shape, stride)
+    assert axes is not None
+    part = _ordered(values, axes)[..., None]
+    around = [(int(b), n - int(b) - m, 0) for b, n, m in zip(begin, box, part.shape, strict=True)]
+    is_new = jax.lax.pad(np.ones(part.shape, bool), np.False_, around)
+    return jax.lax.select(is_new, jax.lax.pad(part, part.dtype.type(0), around), array.reshape(box)).reshape(
+        array.shape
+    )
+
+
+def _ordered(values: jax.Array, axes: list[Axis]) -> jax.Array:
+    """Values with the dimensions that step through memory, as they do."""
+    kept = [i for i, n in enumerate(values.shape) if n != 1]
+    stepping = jax.lax.squeeze(values, [i for i, n in enumerate(values.shape) if n == 1])
+    return jax.lax.transpose(stepping, [kept.index(a) for _, _, a in axes])
+
+
+@functools.partial(jitted, static_argnums=(2, 3))
+def _gathered(array: jax.Array, offset: Any, shape: Shape, stride: Shape) -> jax.Array:
+    flat = array.reshape(-1)
+    if 0 in shape:
+        return jnp.zeros(shape, array.dtype)
+    steps, axes = _moving(shape, stride)
+    if axes is None:
+        return flat[offset + _indices(shape, stride)]
+    taken = jax.lax.dynamic_slice(flat, (offset,), (_span(axes),))
+    for n, s, _ in axes:
+        taken = _rows(taken, n, s)
+    order = [a for _, _, a in axes]
+    values = jax.lax.transpose(taken[..., 0], [order.index(i) for i in range(len(order))])
+    return jax.lax.broadcast_in_dim(values, shape, steps)
+
+
+def _rows(flat: jax.Array, n: int, s: int) -> jax.Array:
+    """The last axis cut into n rows of s elements; what lacks is filled up with zeros."""
+    lack = n * s - flat.shape[-1]
+    lead = [(0, 0, 0)] * (flat.ndim - 1)
+    # a negative width cuts off
+    return jax.lax.pad(flat, jnp.zeros((), flat.dtype), [*lead, (0, lack, 0)]).reshape(*flat.shape[:-1], n, s)
+
+
+@functools.partial(jitted, static_argnums=(3,))
+def _scattered(array: jax.Array, values: jax.Array, offset: Any, stride: Shape) -> jax.Array:
+    shape, flat = values.shape, array.reshape(-1)
+    if 0 in shape:
+        return array
+    axes = _axes(shape, stride)
+    if axes is None:
+        return flat.at[offset + _indices(shape, stride)].set(values).reshape(array.shape)
+    ordered = _ordered(values, axes)
+    span = jax.lax.dynamic_slice(flat, (offset,), (_span(axes),))
+    return jax.lax.dynamic_update_slice(flat, _put_rows(span, ordered, axes), (offset,)).reshape(array.shape)
+
+
+def _put_rows(flat: jax.Array, values: jax.Array, axes: list[Axis]) -> jax.Array:
+    """The last axis of `flat` with `values` where `axes` lead, the same in each row of the axes before."""
+    if not axes:
+        return flat.at[..., 0].set(values)
+    (n, s, _), *rest = axes
+    length = flat.shape[-1]
+    rows = _put_rows(_rows(flat, n, s), values, rest).reshape(*flat.shape[:-1], n * s)
+    if n * s >= length:
+        return rows[..., :length]
+    return jnp.concatenate([rows, flat[..., n * s :]], -1)
