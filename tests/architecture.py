@@ -92,9 +92,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "tensor": (
-        "storage subclasses",
+        "storage subclasses values",
         "tensor",
-        "lazy_parameters",
+        "lazy_parameters moves",
         "__init__",
     ),
     "hooks": (

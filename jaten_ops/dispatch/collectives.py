@@ -18,7 +18,8 @@ from ..device import privateuse1
 from ..hooks.ledger import replace
 from ..registry import missing
 from ..registry.handlers import Handler
-from ..tensor.tensor import from_array, is_traced
+from ..tensor.tensor import from_array
+from ..tensor.values import is_traced
 from .operands import borrowed_copy, is_on_jax
 from .writes import store
 

@@ -13,7 +13,8 @@ from ..arrays import bridge
 from ..ops.composite import CHECKS
 from ..ops.namespace import operator_of
 from ..registry.handlers import ABOVE_AUTOGRAD, Handler, handler
-from ..tensor.tensor import array_of, has_values, is_traced
+from ..tensor.tensor import array_of, has_values
+from ..tensor.values import is_traced
 from .functional import functional
 from .operands import to_carrier, wrapped
 from .writes import variant

@@ -13,7 +13,8 @@ from ..arrays.view_ops import strides_in_format
 from ..arrays.watching import WATCHERS, met
 from ..ops.namespace import operator_of
 from ..registry.handlers import HANDLERS, Handler, handler
-from ..tensor.tensor import from_view, is_traced
+from ..tensor.tensor import from_view
+from ..tensor.values import is_traced
 from ..tracing import out_of_sight
 from .functional import functional
 from .operands import is_on_jax

@@ -18,7 +18,8 @@ from ..ops import as_strided, define
 from ..ops.op_call import OpKernel
 from ..registry.handlers import Handler
 from ..schema import KEEPS_MEMORY_ORDER
-from ..tensor.tensor import Traced, array_of, from_array, from_view, is_traced, two_devices
+from ..tensor.tensor import array_of, from_array, from_view
+from ..tensor.values import Traced, is_traced, two_devices
 from .operands import is_on_jax, moved, unwrapped, wrapped
 
 

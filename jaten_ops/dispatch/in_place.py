@@ -23,7 +23,8 @@ from ..ops.executor import Unsuitable
 from ..ops.op_call import OpKernel
 from ..registry.handlers import Handler
 from ..schema import OpSpec
-from ..tensor.tensor import Tensor, Traced, array_of, shared_view
+from ..tensor.tensor import Tensor, array_of
+from ..tensor.values import Traced, shared_view
 
 # Optimizers and gradient clipping take lists of the device's tensors at once, as on CUDA. torch adds its DTensor so.
 for _types in (_OF_OPTIMIZERS, _OF_CLIPPING):

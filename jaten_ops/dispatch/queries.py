@@ -9,7 +9,8 @@ import torch
 from ..arrays import bridge, carrier
 from ..arrays.watching import WATCHERS, read
 from ..registry.handlers import ABOVE_AUTOGRAD, BELOW_PYTHON, handler
-from ..tensor.tensor import array_of, has_values, is_traced, may_leave
+from ..tensor.tensor import array_of, has_values, may_leave
+from ..tensor.values import is_traced
 from .functional import functional
 from .operands import to_carrier
 

@@ -15,7 +15,8 @@ from ..hooks import default_backend, make_fx, torchscript
 from ..hooks.ledger import replace
 from ..registry.handlers import BELOW_PYTHON, CHOSEN, HANDLERS, handler_of
 from ..tensor import lazy_parameters, storage
-from ..tensor.tensor import CLASSES, Tensor, exchange
+from ..tensor.moves import exchange
+from ..tensor.tensor import CLASSES, Tensor
 from ..tracing import is_traced_now, keep_out_of_constants, opaque, relate_sizes_of
 from ..xla import x64
 from . import (

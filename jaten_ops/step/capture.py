@@ -22,7 +22,8 @@ from ..arrays.storage_views import Storage
 from ..arrays.watching import Watcher, watched_by
 from ..errors import UnsupportedInputError
 from ..schema import VARIANTS
-from ..tensor.tensor import Tensor, from_array, is_traced
+from ..tensor.tensor import Tensor, from_array
+from ..tensor.values import is_traced
 from .numbers import Conditions, Number, node_of, refusal, symbol
 
 operand = core.Primitive("jaten_operand")

@@ -13,7 +13,6 @@ from collections import OrderedDict
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
@@ -27,9 +26,9 @@ from ..device import privateuse1
 from ..hooks.ledger import replace
 from ..registry.handlers import CHOSEN, RECORDED, handler_of
 from ..tracing import is_recording, opaque, unrecorded
-from ..xla.x64 import Enabled
 from .storage import TracedStorage, reduced, storage_of, typed
 from .subclasses import Counterparts
+from .values import Traced, is_traced, number, two_devices
 
 _get_data, _set_data = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]  # for mypy it is a tensor
 _COMPILER = ("torch._dynamo", "torch._functorch", "torch._subclasses")  # private to torch; a test fails without them
@@ -326,10 +325,6 @@ def become(tensor: torch.Tensor, view: View, dtype: torch.dtype) -> None:
         del held.inner
 
 
-# How a tensor moves onto the device or from it in place, as `module.to` has it: the object stays, with its hooks and
-# attributes, and gets another tensor of C++. torch's `.data = ` keeps that one, but it cannot become a subclass's.
-
-
 def may_leave(tensor: torch.Tensor, new: torch.Tensor) -> bool:
     """True if `tensor.data = new` may move a tensor of the device to another device."""
     plain = type(new) in (torch.Tensor, torch.nn.Parameter) and new.layout is torch.strided and not is_traced(new)
@@ -342,7 +337,7 @@ def _leave(tensor: Tensor, new: torch.Tensor) -> None:
     new = new.detach().requires_grad_(tensor.requires_grad)
     if isinstance(tensor, torch.nn.Parameter):
         new = torch.nn.Parameter(new, tensor.requires_grad)
-    exchange(tensor, new)
+    torch.utils.swap_tensors(tensor, new)  # by `exchange`
     if grad is not None:  # torch takes no gradient that is on another device than its tensor
         tensor.grad = grad.to(tensor.device, tensor.dtype)
 
@@ -355,122 +350,10 @@ def _capsules(to_dlpack: Any) -> Any:
 for _what in ("torch:to_dlpack", "torch.utils.dlpack:to_dlpack"):
     replace(_what, _capsules)
 
-_swap_tensors = torch.utils.swap_tensors
-
-
-def exchange(t1: torch.Tensor, t2: torch.Tensor) -> None:
-    """`torch.utils.swap_tensors`, by which modules move parameters of a subclass.
-
-    Leaves that come onto the device, or leave it, do what CUDA's do: they may be in a graph or be lazy, and keep their
-    hooks and attributes. A graph that they were in can no longer run backward, and says so.
-    """
-    if not (isinstance(t1, Tensor) or isinstance(t2, Tensor)):
-        _swap_tensors(t1, t2)
-    elif not (_is_free(t1) and _is_free(t2)):
-        held, its_held = attributes_of(t1), attributes_of(t2)
-        _swap_tensors(t1, t2)
-        give(t1, its_held)
-        give(t2, held)
-    elif isinstance(t1, Tensor) and isinstance(t2, Tensor) and t1.requires_grad == t2.requires_grad:
-        view, dtype, grad, its_grad = t1.view_of_arrays, t1.dtype, t1.grad, t2.grad
-        t1.grad = t2.grad = None
-        become(t1, t2.view_of_arrays, t2.dtype)
-        become(t2, view, dtype)
-        t1.grad, t2.grad = its_grad, grad
-    else:
-        one, two = _taken_apart(t1), _taken_apart(t2)
-        torch._C._swap_tensor_impl(t1, t2)
-        _put_together(t1, one, two)
-        _put_together(t2, two, one)
-
-
-def _is_free(tensor: torch.Tensor) -> bool:
-    return tensor.is_leaf and not is_traced(tensor)
-
-
-_Parts = tuple[type, dict[str, Any], Any, Any]
-
-
-def _taken_apart(tensor: torch.Tensor) -> _Parts:
-    # a lazy module's parameter allows nothing else
-    with torch._C.DisableTorchFunctionSubclass(), torch.inference_mode(False):
-        if tensor.requires_grad and not tensor.is_inference():
-            torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_refuse)
-    return type(tensor), attributes_of(tensor), tensor._backward_hooks, tensor._post_accumulate_grad_hooks
-
-
-def _refuse(gradients: Any) -> None:
-    raise RuntimeError(
-        "backward: a parameter was moved to another device since this graph was made, and would not get its gradient;"
-        " move modules before the forward pass, or after the backward pass"
-    )
-
-
-def _put_together(tensor: torch.Tensor, own: _Parts, other: _Parts) -> None:
-    """Gives an object that has got another's tensor of C++ the class to go with it, and its own hooks anew."""
-    cls, items, hooks, post_hooks = own
-    special = CLASSES.elsewhere(cls)  # lazy ones and those of a user's stay so
-    if special is None:
-        tensor.__class__ = other[0]
-    else:
-        tensor.__class__ = CLASSES.on_device(special) if issubclass(other[0], Tensor) else special
-    give(tensor, attributes.with_items(other[1], items))
-    tensor._backward_hooks, tensor._post_accumulate_grad_hooks = hooks, post_hooks
-
-
-class Traced(Exception):
-    """An operand has no values: a tracer runs the program."""
-
-
-def is_traced(tensor: torch.Tensor) -> bool:
-    """True if a tensor is a placeholder of Dynamo or AOTAutograd, without values."""
-    if carrier.is_real(tensor):
-        return False
-    return isinstance(tensor, FakeTensor | FunctionalTensor) or tensor.device.type == "jax"
-
 
 def has_values(tensor: torch.Tensor) -> bool:
     """True if a tensor of the device has values that can be read: neither torch nor JAX traces it."""
     return not is_traced(tensor) and not isinstance(array_of(tensor), jax.core.Tracer)
-
-
-def is_row_major(tensor: torch.Tensor) -> bool:
-    """True if a tensor has values and is contiguous."""
-    place = attributes.place_of(tensor)
-    return place is not None and (type(place) is not View or place.is_row_major())
-
-
-def shared_view(tensor: torch.Tensor) -> View | None:
-    """The view of a tensor's values if other tensors may share them; otherwise, and without values, None."""
-    place = attributes.place_of(tensor)
-    return place if type(place) is View else None
-
-
-_NUMBERS: dict[type, dict[Any, jax.Array]] = {float: {}, int: {}}
-_MOST_NUMBERS = 512
-
-
-def number(value: Any) -> Any:
-    """A Python number as an operand: the same array each time, which JAX takes faster than the number."""
-    known = _NUMBERS.get(type(value))
-    if known is None:
-        return value
-    found = known.get(value)
-    return _number(value) if found is None else found
-
-
-def _number(value: Any) -> Any:
-    if not value:  # 0.0 and -0.0 are one key
-        return value
-    with Enabled():
-        array = jnp.asarray(value)
-    if isinstance(array, jax.core.Tracer):
-        return value
-    known = _NUMBERS[type(value)]
-    if len(known) >= _MOST_NUMBERS:
-        known.clear()
-    known[value] = array
-    return array
 
 
 def array_of(operand: Any) -> Any:
@@ -490,11 +373,3 @@ def array_of(operand: Any) -> Any:
     if operand.dim() == 0 and operand.device.type == "cpu":
         return bridge.borrow(operand.clone())
     raise two_devices("jax:0", str(operand.device))
-
-
-def two_devices(one: str, two: str, *_others: str) -> RuntimeError:
-    """The error of a call with tensors of several devices, as torch words it."""
-    return RuntimeError(
-        f"Expected all tensors to be on the same device, but found at least two devices, {one} and {two}!"
-        " (move one with .to(...))"
-    )

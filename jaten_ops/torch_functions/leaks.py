@@ -15,7 +15,8 @@ import torch
 from jaten_ops.arrays.storage_views import Storage
 from jaten_ops.arrays.watching import Watcher, watched_by, watchers
 from jaten_ops.errors import UnsupportedInputError
-from jaten_ops.tensor.tensor import array_of, is_traced
+from jaten_ops.tensor.tensor import array_of
+from jaten_ops.tensor.values import is_traced
 
 
 class _Watch(Watcher):

@@ -1,0 +1,73 @@
+"""Operands of operators on the device: which have values, how they lie, and numbers as arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+
+from ..arrays import attributes, carrier
+from ..arrays.storage_views import View
+from ..xla.x64 import Enabled
+
+
+class Traced(Exception):
+    """An operand has no values: a tracer runs the program."""
+
+
+def is_traced(tensor: torch.Tensor) -> bool:
+    """True if a tensor is a placeholder of Dynamo or AOTAutograd, without values."""
+    if carrier.is_real(tensor):
+        return False
+    return isinstance(tensor, FakeTensor | FunctionalTensor) or tensor.device.type == "jax"
+
+
+def is_row_major(tensor: torch.Tensor) -> bool:
+    """True if a tensor has values and is contiguous."""
+    place = attributes.place_of(tensor)
+    return place is not None and (type(place) is not View or place.is_row_major())
+
+
+def shared_view(tensor: torch.Tensor) -> View | None:
+    """The view of a tensor's values if other tensors may share them; otherwise, and without values, None."""
+    place = attributes.place_of(tensor)
+    return place if type(place) is View else None
+
+
+_NUMBERS: dict[type, dict[Any, jax.Array]] = {float: {}, int: {}}
+_MOST_NUMBERS = 512
+
+
+def number(value: Any) -> Any:
+    """A Python number as an operand: the same array each time, which JAX takes faster than the number."""
+    known = _NUMBERS.get(type(value))
+    if known is None:
+        return value
+    found = known.get(value)
+    return _number(value) if found is None else found
+
+
+def _number(value: Any) -> Any:
+    if not value:  # 0.0 and -0.0 are one key
+        return value
+    with Enabled():
+        array = jnp.asarray(value)
+    if isinstance(array, jax.core.Tracer):
+        return value
+    known = _NUMBERS[type(value)]
+    if len(known) >= _MOST_NUMBERS:
+        known.clear()
+    known[value] = array
+    return array
+
+
+def two_devices(one: str, two: str, *_others: str) -> RuntimeError:
+    """The error of a call with tensors of several devices, as torch words it."""
+    return RuntimeError(
+        f"Expected all tensors to be on the same device, but found at least two devices, {one} and {two}!"
+        " (move one with .to(...))"
+    )
