@@ -37,7 +37,7 @@ def inverse(order: Sequence[int]) -> list[int]:
 
 
 def target_of_resize(operand: torch.Tensor, size: Any, memory_format: torch.memory_format | None) -> torch.Tensor:
-    """A tensor without values that lies as the result of `resize`, or of `resize_as` if the size is another tensor."""
+    """A meta tensor with the layout of the result of `resize`, or of `resize_as` if the size is a tensor."""
     target = torch.empty_like(torch.empty_strided(operand.shape, operand.stride(), device="meta"))
     if not isinstance(size, torch.Tensor):
         return target.resize_(size, memory_format=memory_format)
@@ -64,14 +64,14 @@ def in_memory_order(resize: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def as_it_lies(op: Callable[..., Any], flip: Callable[..., Any], compute: Callable[..., Any]) -> Callable[..., Any]:
-    """`as_strided` of a lazily conjugated or negated tensor: what lies in its memory, conjugated or negated.
+    """`as_strided` of a lazily conjugated or negated tensor, applied to its memory and then conjugated or negated.
 
-    Torch would first copy the tensor's own elements, and the memory around them would be lost.
+    Torch would first copy the tensor's own elements, and lose the memory around them.
 
     Args:
         op: `as_strided`.
-        flip: takes off the tensor's bit.
-        compute: does to the values what the bit says.
+        flip: removes the tensor's conjugate or negative bit.
+        compute: conjugates or negates values.
     """
 
     def call(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

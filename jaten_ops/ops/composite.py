@@ -1,4 +1,4 @@
-"""ATen's composite operators: ATen's own composition, made of jaten's ops.
+"""ATen's composite operators: ATen's own composition of jaten's ops.
 
 On plain tensors a composition runs on stand-ins without autograd, and every operator it is made of becomes jaten's on
 the tensors behind them, so that values and gradients are jaten's. Views stay ATen's: a composition may write through
@@ -20,11 +20,11 @@ from ..schema import VARIANTS, OpSpec
 from ..tracing import opaque
 from .namespace import operator_of
 
-# ATen answers: these ask about or change the tensor itself, and compute no values
+# left to ATen: these query or change the tensor itself, and compute no values
 _OF_THE_TENSOR = frozenset({"contiguous", "data", "requires_grad_", "pin_memory"})
 # the parts of a composition are batched, not the composition on stand-ins
 _VMAP = torch._C.DispatchKeySet(torch._C.DispatchKey.FuncTorchVmapMode)
-# a transform leaves no snapshot of the dispatch state, without which torch 2.11 runs no mode
+# under a transform there is no snapshot of the dispatch state, which torch 2.11 needs to run a mode
 _SNAPSHOT = torch._C.DispatchKeySet(torch._C.DispatchKey.PythonTLSSnapshot)
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
@@ -35,7 +35,7 @@ def _may_need_gradient(tensor: torch.Tensor) -> bool:
 
 
 class _StandIn(torch.Tensor):
-    """A tensor without storage in place of `behind`. It requires a gradient if that does, since compositions ask."""
+    """A tensor without storage in place of `behind`. It requires a gradient if that does: compositions check it."""
 
     behind: torch.Tensor
 
@@ -56,7 +56,7 @@ class _StandIn(torch.Tensor):
 
 
 def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
-    # lazily conjugated values would be read as they lie in memory
+    # lazily conjugated values would be read from memory without conjugation
     resolved = tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
     return _StandIn(resolved, _may_need_gradient(tensor))
 
@@ -82,7 +82,7 @@ def _replacement(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
 
 
 def _with_numbers(func: torch._ops.OpOverload, op: torch._ops.OpOverload) -> Callable[..., Any]:
-    """A jaten op where ATen takes a number for a tensor, as in `x * 2`: its Scalar overload, else a 0-d tensor."""
+    """A jaten op called with a number in place of a tensor, as in `x * 2`: its Scalar overload, else a 0-d tensor."""
     slots = [i for i, a in enumerate(func._schema.arguments) if str(a.type) == "Tensor" and not a.kwarg_only]
     overload = func.name().removeprefix("aten::")
     scalar = overload.replace(".Tensor", ".Scalar")
@@ -102,7 +102,7 @@ def _with_numbers(func: torch._ops.OpOverload, op: torch._ops.OpOverload) -> Cal
 
 
 class _Redirect(TorchDispatchMode):
-    """Runs what a composition is made of as jaten's ops, in the dispatch state in which the composition was called."""
+    """Runs the parts of a composition as jaten's ops, in the dispatch state in which the composition was called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ def make_composite(spec: OpSpec, aten: Callable[..., Any]) -> Callable[..., Any]
         aten: ATen's operator of the same name.
 
     Raises (when called):
-        MissingKernelError: it is made of an operator that has no kernel.
+        MissingKernelError: the composition calls an operator that has no kernel.
     """
     if spec.overload in _OF_THE_TENSOR or not any("Tensor" in r for r in spec.returns):
         return aten

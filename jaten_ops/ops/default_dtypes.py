@@ -1,4 +1,4 @@
-"""JAX's default dtypes in kernels of users: `jnp.zeros(3)` is there what it is in the program outside jaten.
+"""JAX's default dtypes in kernels of users, the same as outside jaten, for example of `jnp.zeros(3)`.
 
 Inside jaten 64-bit types are on. For a user's kernel they are as the program has set them, so that numbers and new
 arrays have 32 bits unless it asks for more; 64-bit integers among the arguments, which indices mostly are, stay what
@@ -47,7 +47,7 @@ def _is_wide(value: Any) -> bool:
 
 
 def _narrowed(value: Any) -> Any:
-    """A number that was handed over as 64 bits, as JAX hands it over where these are off."""
+    """A number that was passed with 64 bits, in the dtype that it has when 64-bit types are off."""
     if not (isinstance(value, jax.Array) and value.weak_type and value.dtype in _NARROW):
         return value
     own = _convert_element_type(value, _NARROW[value.dtype], weak_type=True)

@@ -1,6 +1,6 @@
-"""The joint: each row of the registry becomes an operator of torch, with its kernel, fake and gradient.
+"""Definition of torch operators from the rows of the registry, with kernel, fake and gradient.
 
-The only user of `torch.library.Library`. Everything that an op needs at run time is made at its first call.
+This is the only user of `torch.library.Library`. Everything that an op needs at run time is made at its first call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LIBRARIES: dict[str, torch.library.Library] = {}
 
 
 def _unwrap_operand(operand: Any) -> Any:
-    # where ATen takes a number for a tensor, as in `x * 2`, it promotes as a number
+    # a number that ATen takes in place of a tensor, as in `x * 2`, promotes as a number
     return carrier.unwrap(operand) if isinstance(operand, torch.Tensor) else operand
 
 
@@ -49,7 +49,7 @@ def op_of(spec: OpSpec) -> torch._ops.OpOverload:
     return operator_of(spec.overload, spec.namespace)
 
 
-# what compilers ask of an operator; ATen's other tags say what a schema is, and hold for ATen's own
+# tags that compilers check on an operator; ATen's other tags describe ATen's schemas
 _TAGS = ("pt2_compliant_tag", "nondeterministic_seeded", "dynamic_output_shape", "data_dependent_output")
 
 
@@ -67,7 +67,7 @@ class _Derivative:
         self.needs_results = self._formula is not None
         self._asks = entry is not None and "wanted" in inspect.signature(entry.fn).parameters
         self._signature = Signature(spec)
-        # looked up here, since Dynamo traces what compiled autograd calls, and no lock
+        # looked up here, since Dynamo traces the functions that compiled autograd calls, and cannot trace a lock
         has_companion = spec.differentiable and self._formula is None and not spec.random
         self._companion = _vjp_op(spec) if has_companion else None
 
@@ -86,7 +86,7 @@ class _Derivative:
     def push_forward(
         self, tangents: Sequence[Any], values: list[Any], results: Sequence[Any], mask: list[bool]
     ) -> Sequence[Any]:
-        """The transpose of `pull_back`, which is linear in the gradients: its own derivative by them."""
+        """Tangents of the results: the transpose of `pull_back`, which is linear in the gradients."""
         outputs = [
             r
             for i, r in enumerate(results)
@@ -115,9 +115,9 @@ class _Derivative:
     def _pulled(
         self, grads: Sequence[Any], values: list[Any], results: Sequence[Any], mask: list[bool]
     ) -> tuple[Any, ...]:
-        """The gradients of the selected arguments, one for each tensor, as autograd would finish them.
+        """The gradients of the selected arguments, one for each tensor, in the form that autograd returns.
 
-        They are zeros where the formula gives none, and summed where the operand was broadcast.
+        They are zeros where the formula gives none, and summed if the operand was broadcast.
         """
         pulled = self.pull_back(grads, values, results, mask)
         wanted = [v for a, v in zip(self._spec.arguments, values, strict=True) if a.name in self._selected(mask)]
@@ -131,7 +131,7 @@ class _Derivative:
 
 
 def _vjp_op(spec: OpSpec) -> torch._ops.OpOverload:
-    """The companion op of a differentiable op; one of a user's is defined at its first use."""
+    """Defines the companion op of a differentiable op, for a user's op at its first use."""
     companion = autograd.vjp_spec(spec)
     if spec.namespace != "jaten":
         with LOCK:
@@ -193,8 +193,8 @@ def register_op(spec: OpSpec) -> None:
     lib.impl(spec.overload, on_jax, "PrivateUse1")
     if spec.takes_no_tensors:
         lib.impl(spec.overload, _by_device(spec, plain, on_jax), "BackendSelect")
-    elif not spec.takes_tensor and spec.overload != "_stack":  # of nothing, ATen's meta function of _stack crashes
-        # the key of calls without a tensor, as of an empty list
+    elif not spec.takes_tensor and spec.overload != "_stack":  # ATen's meta function of _stack([]) crashes
+        # the key of calls without a tensor, for example with an empty list
         lib.impl(spec.overload, of_plain, "CompositeExplicitAutograd")
     if spec.overload == "as_strided":
         lib.impl(spec.overload, _lazy(lambda: _as_it_lies(spec, torch.conj, "_conj_physical")), "Conjugate")
@@ -214,7 +214,7 @@ def _as_it_lies(spec: OpSpec, flip: Callable[..., Any], overload: str) -> Callab
 def _register_batching(lib: torch.library.Library, spec: OpSpec, run: Callable[..., Any] | None = None) -> None:
     """Registers the `torch.vmap` rule: the one for all ops, or that of a composition, whose parts have their own."""
     if spec.namespace != "jaten" and "Tensor[]" not in spec.schema and not spec.random:
-        return  # torch's own loop will do, and leaves `torch.library.register_vmap` to the user
+        return  # torch's own loop is enough, and the user can still call `torch.library.register_vmap`
     rule = run or _lazy(lambda: vmap.make_batched(spec, op_of(spec)))
     lib.impl(spec.overload, rule, "FuncTorchBatched")
     if spec.random:
@@ -268,11 +268,11 @@ def _by_device(spec: OpSpec, plain: OpKernel, on_jax: OpKernel) -> Callable[...,
 
 
 def _register_fake(lib: torch.library.Library, spec: OpSpec) -> None:
-    # A Meta kernel serves fake tensors too, and registers fifteen times faster than a fake. Where not a tensor
-    # tells the device, or a result's shape depends on values, only a fake can answer.
+    # A Meta kernel also serves fake tensors, and registers fifteen times faster than a fake. A fake is needed if no
+    # tensor determines the device, or if a result's shape depends on values.
     run = _lazy(lambda: meta.fake_of(spec) or _fake_from_kernel(spec))
     if "dynamic_output_shape" in spec.tags or not spec.takes_tensor or spec.takes_device:
-        # what Library._register_fake does, less the look at the call stack, which takes a millisecond
+        # as Library._register_fake, without its look at the call stack, which takes a millisecond
         entry = torch._library.simple_registry.singleton.find(spec.name)
         lib._registration_handles.append(entry.fake_impl.register(run, __file__, lib=lib, allow_override=False))
     else:
@@ -280,7 +280,7 @@ def _register_fake(lib: torch.library.Library, spec: OpSpec) -> None:
 
 
 def _fake_from_kernel(spec: OpSpec) -> Callable[..., Any]:
-    """The fake of a user's op that has none: its kernel, traced for shapes. Symbolic sizes become concrete."""
+    """The default fake of a user's op: its kernel, traced for shapes. Symbolic sizes become concrete."""
     entry = registry.KERNELS.get(registry_key(spec))
     if entry is None:
         raise registry.missing(spec.name)
@@ -289,7 +289,7 @@ def _fake_from_kernel(spec: OpSpec) -> Callable[..., Any]:
 
 
 def define_aten() -> None:
-    """Has every row of the generated data registered when its name is first used."""
+    """Registers each row of the generated data when its name is first used."""
     for spec in registry.SPECS.values():
         if spec.namespace != "jaten":
             continue  # another library defines it
@@ -312,7 +312,7 @@ def _define_variant(spec: OpSpec) -> None:
 
 
 def _variant(spec: OpSpec) -> Callable[..., Any]:
-    if "inplace_view" in spec.tags:  # changes sizes and strides, no values: nothing for a kernel to compute
+    if "inplace_view" in spec.tags:  # changes sizes and strides, not values: there is nothing for a kernel to compute
         return _aten(spec)
     base = registry.SPECS.get(spec.base) or COMPOSITE[spec.base]
     return variants.make_variant(spec, base, op_of(base), aten=meta.aten_overload(spec.overload))

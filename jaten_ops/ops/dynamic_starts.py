@@ -1,4 +1,4 @@
-"""Parts of tensors that begin anywhere: where they do is an operand, so that another place compiles nothing anew.
+"""Slices whose start is an operand, so that another start does not recompile.
 
 For direct calls; what a compiled graph does is in `backend.positions`.
 """
@@ -16,7 +16,7 @@ from ..kernels.views import slice_bounds
 from ..xla.jitted import jitted
 
 Part = tuple[int, int, int, bool]
-"""A dimension, where the part begins in it, how long it is, and whether the dimension goes."""
+"""A slice of one dimension: its start and length, and whether the dimension is removed."""
 
 
 def _selected(shape: Sequence[int], dim: int, index: int) -> Part | None:
@@ -46,7 +46,7 @@ _PARTS: dict[str, Callable[..., Part | None]] = {
     "slice_copy.Tensor": _sliced,
     "narrow_copy": _narrowed,
 }
-"""The part that each takes of a tensor of a shape; None for what is left to its kernel, and to ATen's errors."""
+"""For each overload, the slice that a call takes of a shape; None leaves the call, and its errors, to the kernel."""
 
 
 def _take(x: jax.Array, start: Any, dim: int, length: int, squeezed: bool) -> jax.Array:

@@ -19,7 +19,7 @@ from ..registry import Entry, parameters
 from ..schema import OpSpec
 from ..xla import (
     jitted,
-    kernel_cache,  # noqa: F401  # it watches for the names that are given here
+    kernel_cache,  # noqa: F401  # it recognizes the names that are given here
     x64,
 )
 from ..xla.x64 import Enabled
@@ -33,11 +33,11 @@ _DEFAULT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 class Signature:
-    """The arguments of a schema as a flat list of values, and how kernels and ops take them.
+    """Conversions between a schema's arguments as a flat list of values, and the arguments of kernels and ops.
 
     Attributes:
         arguments: all arguments, in schema order.
-        kernel_positions: those that a kernel is given: not the ones that say where a result is stored.
+        kernel_positions: those that a kernel gets: all but those about where a result is stored.
     """
 
     def __init__(self, spec: OpSpec) -> None:
@@ -79,7 +79,7 @@ class KernelCall:
 
 
 def freeze(value: Any) -> Any:
-    """An argument that holds no tensor, as kernels take it: lists are tuples, torch's dtypes numpy's."""
+    """An argument without tensors in the form for kernels: lists become tuples, torch's dtypes numpy's."""
     if isinstance(value, list | tuple):
         return tuple(freeze(v) for v in value)
     return bridge.to_numpy_dtype(value) if isinstance(value, torch.dtype) else value
@@ -103,9 +103,9 @@ class Checked:
 def raise_first_broken(holds: jax.Array, errors: Sequence[Exception]) -> None:
     """Raises the error of the first condition that does not hold; waits for the computation."""
     try:
-        # waits as NumPy's array does, at half the cost
+        # waits like NumPy's array, at half the cost
         values: Any = memoryview(holds)  # type: ignore[arg-type]  # JAX's stubs do not tell of its buffer protocol
-    except (BufferError, TypeError):  # it is not in the host's memory
+    except (BufferError, TypeError):  # the array is not in host memory
         values = np.asarray(holds)
     if 0 in values:
         error = errors[list(values).index(0)]
@@ -118,7 +118,7 @@ _unchecked: contextvars.ContextVar[list[Checked] | None] = contextvars.ContextVa
 
 @contextlib.contextmanager
 def collecting() -> Iterator[list[Checked]]:
-    """Collects what an outer trace leaves unchecked: the conditions that had no values when they were met."""
+    """Collects the conditions that are left unchecked because an outer trace has no values for them."""
     found: list[Checked] = []
     token = _unchecked.set(found)
     try:
@@ -128,7 +128,7 @@ def collecting() -> Iterator[list[Checked]]:
 
 
 def _to_meta(value: Any, type_name: str) -> Any:
-    """A kernel's argument as its op's fake takes it: arrays as meta tensors, traced numbers as some number."""
+    """A kernel's argument in the form for its fake: arrays become meta tensors, traced numbers the number 1."""
     if isinstance(value, tuple):
         return [_to_meta(v, type_name) for v in value]
     if isinstance(value, np.dtype):
@@ -141,7 +141,7 @@ def _to_meta(value: Any, type_name: str) -> Any:
 
 
 def as_meta(signature: Signature, values: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-    """A kernel's arguments as its op's fake takes them, on the device `meta`."""
+    """A kernel's arguments in the form for its fake, on the device `meta`."""
     full: list[Any] = [torch.device("meta") if a.type.startswith("Device") else None for a in signature.arguments]
     for i, value in zip(signature.kernel_positions, values, strict=True):
         full[i] = _to_meta(value, signature.arguments[i].type)
@@ -149,7 +149,7 @@ def as_meta(signature: Signature, values: Sequence[Any]) -> tuple[Sequence[Any],
 
 
 class Unsuitable(Exception):
-    """A kernel is asked to write over its first argument, and its results would not be that, or are to be checked."""
+    """A kernel cannot overwrite its first argument: its results do not fit, or must be checked first."""
 
 
 def _always(*_args: Any, **_kwargs: Any) -> bool:
@@ -163,10 +163,10 @@ class Executor:
         spec: the op.
         entry: its kernel.
         fake: the op's fake. It is run on meta tensors when a new combination of shapes, dtypes and static values is
-            traced: it raises ATen's error for bad ones, and says what the kernel must return.
+            traced: it raises ATen's error for bad ones, and gives the shapes and dtypes that the kernel must return.
 
     Attributes:
-        preparation: what is to be done, as Python's source, before 64-bit types are on for the source of `expression`.
+        preparation: Python source to be run before `expression`, while 64-bit types are still as the program has them.
     """
 
     def __init__(self, spec: OpSpec, entry: Entry, fake: Callable[..., Any] | None) -> None:
@@ -183,7 +183,7 @@ class Executor:
             if not a.is_tensor and (a.type not in _TRACED_TYPES or a.name in entry.static)
         ]
         self._static_positions = static_positions
-        # what decides a trace beside the arguments: for users' kernels also whether the program has 64-bit types on
+        # the key of a trace besides the arguments: users' kernels also depend on the program's 64-bit setting
         is_own = spec.namespace == "jaten"
         self._selected = _BY_DTYPE if is_own else _BY_DTYPE_AND_WIDTH
         self.preparation = "pass" if is_own else "_wide = _outside()"
@@ -193,7 +193,7 @@ class Executor:
             else {(d, w): self._make_traced(bridge.DTYPES[d], w) for d in _DEFAULT_DTYPES for w in (False, True)}
         )
         self._jit = {key: jitted.jitted(run, static_argnums=static_positions) for key, run in self._run.items()}
-        # A number costs a microsecond to hand over. Those that have a default mostly are the default: static then.
+        # Passing a number costs a microsecond. Numbers that equal their default, as most do, are static.
         self._defaults = [
             (i, a.default)
             for i, a in enumerate(taken)
@@ -209,7 +209,7 @@ class Executor:
     def _jit_in_place(self) -> dict[Any, Callable[..., Any]]:
         """The kernel jitted with its first argument, a tensor or a list of them, donated, so that XLA may overwrite it.
 
-        They raise Unsuitable, before anything is computed, where the results cannot take its place.
+        It raises Unsuitable, before anything is computed, if the results do not fit into it.
         """
 
         def over(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -261,7 +261,7 @@ class Executor:
         except NotImplementedError:  # ATen has no meta function for it
             expected = None
         except Exception as error:
-            reword(self._spec, args, kwargs)  # first, since it tells of the call's own sizes
+            reword(self._spec, args, kwargs)  # first, since its error names the sizes of the call
             refuse(self._spec, args, kwargs)
             if isinstance(error, AssertionError | KeyError):  # a meta function of ATen's in Python
                 raise RuntimeError(*error.args) from error
@@ -269,7 +269,7 @@ class Executor:
         refuse(self._spec, args, kwargs)
         for t in jax.tree.leaves(expected):
             if isinstance(t, torch.Tensor):
-                bridge.to_numpy_dtype(t.dtype)  # raises for a result that JAX cannot hold
+                bridge.to_numpy_dtype(t.dtype)  # raises for a dtype that JAX does not have
         return expected
 
     def expression(
@@ -278,9 +278,9 @@ class Executor:
         """Python source of an expression that runs the kernel with 64-bit types on, and the values of the names in it.
 
         Args:
-            names: variables that hold the arguments as they were given.
+            names: variables with the caller's arguments.
             values: the kernel's arguments: source that makes arrays and frozen values of them.
-            in_place: whether the first argument's arrays are given away for the results.
+            in_place: whether the first argument's arrays are donated.
         """
         scope: dict[str, Any] = {"_x64": x64, "_Checked": Checked, "_check": self._checked}
         scope |= {"_default_dtype": torch.get_default_dtype, "_outside": x64.outside}
@@ -307,7 +307,7 @@ class Executor:
     def _checked(self, results: Checked) -> Any:
         if not isinstance(results.holds, jax.core.Tracer):
             raise_first_broken(results.holds, results.errors)
-        elif (found := _unchecked.get()) is not None:  # what a caller's `jax.jit` traces has no values
+        elif (found := _unchecked.get()) is not None:  # in a caller's `jax.jit` there are no values
             found.append(results)
         return results.results
 

@@ -1,4 +1,4 @@
-"""`torch.ops.jaten`, whose operators are defined when their name is first used: importing jaten waits for none."""
+"""`torch.ops.jaten`, whose operators are defined when their name is first used, not when jaten is imported."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LOCK = threading.RLock()  # a second thread that asks for a packet waits until i
 def _overload_order(packet: str) -> list[str]:
     """The names of ATen's overloads of a packet in the order in which a call tries them."""
     names: list[str] | None = torch._C._jit_get_operation(f"aten::{packet}")[1]
-    return names or []  # None of a packet that ATen has not
+    return names or []  # None for a packet that ATen does not have
 
 
 class _UnknownName(AttributeError):
-    """Tells, when it is read, which operators may have been meant: torch asks for each name before it defines one."""
+    """An error that finds similar names when it is printed: torch looks up each name before it defines one."""
 
     def __init__(self, text: str, packet: str) -> None:
         super().__init__(text)
@@ -38,13 +38,13 @@ class _UnknownName(AttributeError):
 class _Namespace(torch._ops._OpNamespace):
     """Defines all overloads of a packet, in ATen's order, before torch looks for the packet."""
 
-    __module__ = "torch._ops"  # operators have it from here; FX and pickle import them by it
+    __module__ = "torch._ops"  # the module of the operators, by which FX and pickle import them
 
     def __getattr__(self, packet: str) -> Any:
         with LOCK:
             if packet.endswith("_vjp") and packet not in _DEFINITIONS:
                 with contextlib.suppress(AttributeError):
-                    getattr(self, packet.removesuffix("_vjp"))  # a gradient's own one is told of by its definition
+                    getattr(self, packet.removesuffix("_vjp"))  # its definition announces the companion
             waiting = _DEFINITIONS.pop(packet, None)
             if waiting:
                 order = [o for o in _overload_order(packet) if o in waiting]
@@ -64,7 +64,7 @@ torch.ops.jaten.__class__ = _Namespace
 
 
 def define(packet: str) -> bool:
-    """Defines the overloads of a packet, if nobody has named it; says whether it did."""
+    """Defines the overloads of a packet on its first use; True if it did."""
     if packet not in _DEFINITIONS:
         return False
     getattr(torch.ops.jaten, packet)
@@ -72,7 +72,7 @@ def define(packet: str) -> bool:
 
 
 def _found_by_name(find: Callable[..., Any]) -> Callable[..., Any]:
-    """A look-up of a schema in C++, which asks no namespace: where it finds none, the packet is defined."""
+    """torch's look-up of a schema in C++, which bypasses the namespace; it defines the packet if needed."""
 
     def call(name: str, overload: str) -> Any:
         try:
@@ -91,7 +91,7 @@ for _what in ("torch._C:_get_schema", "torch._C:_dispatch_find_schema_or_throw")
 
 
 def when_named(name: str, define: Callable[[], Any]) -> None:
-    """Has `define` run when the packet of an overload, such as `torch.ops.jaten.add` of "add.Tensor", is asked for."""
+    """Runs `define` when the packet of an overload, such as `torch.ops.jaten.add` of "add.Tensor", is first used."""
     packet, _, overload = name.partition(".")
     _DEFINITIONS.setdefault(packet, {})[overload] = define
 

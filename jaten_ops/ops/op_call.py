@@ -36,7 +36,7 @@ _DTYPES_OF_KERNELS = _Frozen()
 
 
 def _takers(spec: OpSpec, unwrap: Callable[[Any], Any]) -> list[Callable[[Any], Any] | None]:
-    """For each argument what makes a kernel's of a caller's; None if that is the same."""
+    """For each argument, the conversion from the caller's value to the kernel's; None if they are equal."""
 
     def optional(value: Any) -> Any:
         return None if value is None else unwrap(value)
@@ -96,7 +96,7 @@ def _source(spec: OpSpec, names: Sequence[str], preparation: str, execute: str) 
 
 
 def _renamed(call: Callable[..., Any], spec: OpSpec, names: Sequence[str]) -> Callable[..., Any]:
-    """The written function by the schema's names, where one of those is none that Python takes, such as "lambda"."""
+    """The generated function with the schema's keyword names, if one of them is a Python keyword, such as "lambda"."""
     other = {a.name: n for a, n in zip(spec.arguments, names, strict=True) if a.kwarg_only and a.name != n}
 
     def renamed(*args: Any, **kwargs: Any) -> Any:
@@ -109,7 +109,7 @@ _OF_ABSENT = (AttributeError, TypeError, RuntimeError)
 
 
 def _refuse_absent(spec: OpSpec, *args: Any, **kwargs: Any) -> None:
-    """Raises what ATen does where None stands for a tensor."""
+    """Raises ATen's error for None in place of a tensor."""
     for i, argument in enumerate(spec.arguments):
         value = args[i] if i < len(args) else kwargs.get(argument.name, argument.default)
         if argument.type == "Tensor" and value is None:
@@ -139,18 +139,18 @@ def make_call(
     rescue: Rescue | None = None,
     in_place: bool = False,
 ) -> Callable[..., Any]:
-    """A function with the schema's parameters, to which Python binds a call's arguments, that runs an op's kernel.
+    """A generated function with the schema's parameters that runs an op's kernel.
 
-    It is written out and compiled, with all that a call needs looked up: half of what an operator on small tensors
-    costs beyond torch's dispatcher and JAX would else be steps between functions.
+    It is compiled from source, with everything that a call needs already looked up. Otherwise calls between functions
+    would be half of the cost of an operator on small tensors beyond torch's dispatcher and JAX.
 
     Args:
         spec: the op.
         executor: its kernel.
         unwrap: a tensor of a device to its array.
-        wrap: what the kernel returns to what the op returns.
-        rescued: the exceptions that `rescue` answers.
-        in_place: whether the first argument's arrays are given away for the results.
+        wrap: the kernel's results to the op's.
+        rescued: the exceptions that `rescue` handles.
+        in_place: whether the first argument's arrays are donated.
     """
     scope: dict[str, Any] = {"_wrap": wrap, "_draw_seed": draw_seed, "_type": type}
     scope |= {"_rescued": (*rescued, *_OF_ABSENT), "_rescue": _answer(spec, rescued, rescue)}
@@ -200,7 +200,7 @@ class OpKernel:
         if entry is None:
             raise registry.missing(spec.name)
         malloc.retain()
-        # one for all devices: what it has traced and compiled serves tensors of each
+        # one executor for all devices, so that they share its traces and executables
         executor = _EXECUTORS.get(registry_key(spec)) or Executor(spec, entry, meta.fake_of(spec))
         _EXECUTORS[registry_key(spec)] = executor
         wrap = self._wrap if spec.returns == ("Tensor",) else self._wrap_all
@@ -213,7 +213,7 @@ class OpKernel:
 
     def _wrap_all(self, results: Any) -> Any:
         returns = self._spec.returns
-        if not returns:  # the dispatcher wants None of an op without results
+        if not returns:  # the dispatcher expects None from an op without results
             return None
         if not isinstance(results, tuple | list):
             results = (results,)

@@ -1,8 +1,8 @@
 """ATen's refusals of written tensors that overlap themselves or an input.
 
-jaten computes before it writes, so an overlap does it no harm; what ATen refuses is an error all the same. ATen's rule
-is not written in schemas: an elementwise kernel refuses inputs that lie partly in the output, a few others any that
-share memory with it, and a kernel that ATen generates from the functional operator, as a reduction, refuses none.
+jaten computes before it writes, so overlaps are harmless, but calls that ATen refuses must still raise. ATen's rule is
+not in its schemas: an elementwise kernel refuses inputs that partly overlap the output, a few others any that share
+memory with it, and a kernel that ATen generates from the functional operator, such as a reduction, refuses none.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _ITSELF = "more than one element of the written-to tensor refers to a single mem
 _INPUT = "some elements of the input tensor and the written-to tensor refer to a single memory location"
 _REMEDY = "Please clone() the tensor before performing the operation."
 
-# Tagged pointwise, or lists', with a kernel of their own that looks at no overlap.
+# Tagged pointwise, or on lists, with a kernel of their own that does not check overlap.
 _UNCHECKED = frozenset({"threshold", "mvlgamma", "_foreach_zero"})
 
-# Not tagged pointwise, or composed of such, and checked as they are.
+# Not tagged pointwise, or composed of pointwise operators, and checked like them.
 _AS_POINTWISE = frozenset({
     "copy", "addr", "bernoulli", "binary_cross_entropy", "cumprod", "cumsum", "_logcumsumexp", "deg2rad",
     "floor_divide", "glu", "hardswish", "huber_loss", "ldexp.Tensor", "log_sigmoid_backward", "logcumsumexp",
@@ -36,19 +36,19 @@ _AS_POINTWISE = frozenset({
     "gelu_backward", "silu_backward", "logit_backward", "logical_and", "logical_or", "logical_xor",
 })  # fmt: skip
 
-# Look at one argument alone, which they copy to the output or reduce.
+# Check only the one argument that they copy to the output or reduce.
 _ONE = dict.fromkeys(
     ("addbmm", "addmm", "addmv", "aminmax", "baddbmm", "max.dim", "min.dim", "mode", "nanmedian.dim", "sort",
      "sort.stable"), "self",
 ) | {"linalg_solve_triangular": "B", "linalg_lu_solve": "B"}  # fmt: skip
 
-# For other arguments than these, ATen takes another way.
+# For other arguments than these, ATen uses another implementation.
 _WHEN: dict[str, Callable[[dict[str, Any]], bool]] = {
     "aminmax": lambda bound: bound["dim"] is not None,
     "linalg_lu_solve": lambda bound: not bound["left"],
 }
 
-# Made of no tensor, or drawn in place: no input is looked at.
+# Created without a tensor, or drawn in place: no input is checked.
 RANGES = frozenset({"arange", "linspace", "logspace", "range"})
 _DRAWN_IN_PLACE = frozenset({
     "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal_functional", "random", "uniform",
@@ -66,10 +66,10 @@ _APART_FROM_SELF = frozenset({
     "scatter_add", "scatter_reduce.two",
 })  # fmt: skip
 
-# The same, of the in-place overload alone: the out= overload is generated.
+# The same for the in-place overload only: the out= overload is generated.
 _APART_IN_PLACE = frozenset({"put", "index_put"})
 
-# Of the in-place overload the output alone is looked at.
+# In the in-place overload only the output is checked.
 _ITSELF_IN_PLACE = frozenset({
     "abs", "addbmm", "addmm", "celu", "logical_not", "masked_scatter", "mvlgamma", "nan_to_num", "polygamma",
     "rrelu_with_noise_functional",
@@ -79,7 +79,7 @@ _KNOWN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def _tensors(bound: dict[str, Any], names: Sequence[str]) -> Iterator[torch.Tensor]:
-    """The tensors among some arguments, less the absent, and those that lie nowhere."""
+    """The tensors among some arguments that have memory."""
     for name in names:
         value = bound[name]
         for tensor in value if isinstance(value, list | tuple) else (value,):
@@ -106,7 +106,7 @@ def _place(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _overlaps_itself(tensor: torch.Tensor) -> int:
-    """0 for no, 1 for yes, 2 for strides with gaps, of which ATen does not tell."""
+    """Self-overlap: 0 for no, 1 for yes, 2 for strides with gaps, which ATen does not examine."""
     view = attributes.view_of(tensor)
     if view is None:
         return torch._debug_has_internal_overlap(tensor)
@@ -135,7 +135,7 @@ def _check_input(target: torch.Tensor, source: torch.Tensor, apart: bool) -> Non
 
 
 def _rule(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> dict[str, bool] | None:
-    """The arguments that are looked at, and for each whether it must lie apart from the output; None if nothing is."""
+    """The checked arguments, and for each whether it must not share memory with the output; None if there are none."""
     inputs = [a.name for a in spec.arguments if a.is_tensor and a.name not in written]
     name = base.overload
     if base.packet in RANGES or (spec.kind == "inplace" and base.packet in _DRAWN_IN_PLACE):
@@ -161,9 +161,9 @@ def _whole(bound: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _each(bound: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The arguments of an operator on lists for each of their places, as those of the operator on one tensor."""
+    """For each position in the lists, the arguments of the operator on single tensors."""
     lists = {name: value for name, value in bound.items() if isinstance(value, list | tuple)}
-    for values in zip(*lists.values(), strict=False):  # that they are as long as each other is not asked here
+    for values in zip(*lists.values(), strict=False):  # equal lengths are checked elsewhere
         yield bound | dict(zip(lists, values, strict=True))
 
 
@@ -183,7 +183,7 @@ def make_check(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> Callable[[
 
     def check(bound: dict[str, Any]) -> None:
         if torch._C._are_functorch_transforms_active():
-            return  # what is batched shares memory as it pleases
+            return  # batched tensors may share memory
         if when is not None and not when(bound):
             return
         for own in calls(bound):
@@ -198,7 +198,7 @@ def make_check(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> Callable[[
 
 
 def distinct(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The part of a tensor where `like`, which may be expanded, has each place in memory once."""
+    """The part of a tensor in which `like`, which may be expanded, has each memory location once."""
     for dim, stride in enumerate(like.stride()):
         if stride == 0 and like.shape[dim] > 1:
             tensor = tensor.narrow(dim, 0, 1)

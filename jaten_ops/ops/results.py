@@ -1,4 +1,4 @@
-"""The results of a kernel, held against the schema of its operator and against its fake."""
+"""Checks of a kernel's results against the schema of its operator and against its fake."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def settled(spec: OpSpec, results: Any, source: str = "") -> Any:
     """A kernel's results without weak types.
 
     Raises:
-        KernelResultError: it is not what the schema says: one array, a list of them, or a tuple of as many as there
-            are results.
+        KernelResultError: the schema says otherwise: it asks for one array, a list of arrays, or a tuple with one entry
+            for each result.
     """
     kinds = spec.returns
     if not kinds:
@@ -68,14 +68,14 @@ def _described(result: Any) -> str:
 def hold_against(
     spec: OpSpec, results: Any, said: Any, source: str = "", size_of: Callable[[Any], int | None] = int
 ) -> None:
-    """Raises KernelResultError where results are not as many, or not of the shapes and dtypes, as the fake says.
+    """Raises KernelResultError if the number, shapes or dtypes of the results differ from the fake's.
 
     Args:
         spec: the operator.
-        results: what `settled` gives.
-        said: what the fake has returned.
+        results: the kernel's, from `settled`.
+        said: the fake's results.
         source: the line of the user's program.
-        size_of: the value of a size of the fake's that has a symbol; None if it is not known.
+        size_of: gives the value of a symbolic size; None if it is not known.
     """
     kinds = spec.returns
     got, want = (_tensors(kinds, value) for value in (results, said))
@@ -84,7 +84,7 @@ def hold_against(
 
 
 def _tensors(kinds: Sequence[str], value: Any) -> list[Any]:
-    """The tensors among results, an absent one as None; numbers, as lengths, are arrays here and plain in the fake."""
+    """The tensors among results, an absent one as None; numbers such as lengths are arrays here, plain in the fake."""
     each = value if len(kinds) > 1 and isinstance(value, tuple | list) else (value,)
     found: list[Any] = []
     for kind, result in zip(kinds, each, strict=False):

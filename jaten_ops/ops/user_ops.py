@@ -1,4 +1,4 @@
-"""Operators of users: new torch operators with a JAX kernel, by the path of the built-in ones."""
+"""Operators of users: new torch operators with a JAX kernel, registered like the built-in ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def op(
 
     The function takes the schema's arguments in their order, keyword-only ones by name, as `jaten_ops.kernel` says.
     Arrays that it makes have the default dtypes that JAX has in the program: `jnp.zeros(3)` is float32 unless 64-bit
-    types are on there, or float64 or complex128 are among the arguments. What it returns must be what the schema and
-    the fake say, or the first call, or the compile of a graph, raises KernelResultError.
+    types are on there, or float64 or complex128 are among the arguments. Its results must agree with the schema and
+    the fake, or the first call, or the compile of a graph, raises KernelResultError.
 
     Args:
         schema: the operator's schema with its namespace, as in "mylib::swish(Tensor x, float beta=1.0) -> Tensor".

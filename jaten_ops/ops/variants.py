@@ -12,14 +12,14 @@ from torch.utils._pytree import tree_map_only
 from ..schema import TOLD_BY_OUT, OpSpec
 from .overlap import RANGES, distinct, has_arrays, has_memory, make_check
 
-# Without a dtype, ATen computes these in that of the out= tensor.
+# Without a dtype, ATen computes these in the dtype of the out= tensor.
 _COMPUTED_AS_OUT = frozenset({"cumprod", "cumsum", "mean.dim", "nansum", "prod.dim_int", "sum.dim_IntList"})
 
 
-# ATen takes expanded tensors for these, whose elements all become the same.
+# ATen accepts expanded targets here, since all elements become equal.
 _FILLING = frozenset({"fill.Scalar", "zero"})
 
-# ATen gives statistics that are not of a channel each yet the sizes of what is written to them.
+# ATen resizes statistics that do not have one element for each channel to the sizes of their new values.
 _RESIZING = frozenset({"_fused_moving_avg_obs_fq_helper_functional"})
 
 
@@ -73,15 +73,15 @@ def _require_grad(values: Iterable[Any]) -> bool:
     return any(t.requires_grad for v in values for t in _flat(v) if isinstance(t, torch.Tensor))
 
 
-# The compositions that ask themselves whether an argument requires a gradient.
+# Compositions that check themselves whether an argument requires a gradient.
 _ASKING = frozenset({"matmul.out", "linalg_matmul.out"})
 
 
 def _watched(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> list[str]:
-    """The arguments of an out= overload that ATen does not let require a gradient."""
+    """The arguments of an out= overload that must not require a gradient in ATen."""
     if spec.overload in _ASKING:
         return [a.name for a in spec.arguments]
-    # an overload that ATen generates composes the functional one and a copy, as jaten does
+    # overloads that ATen generates compose the functional one and a copy, as jaten does
     own = torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{spec.overload}", "Autograd")
     if spec.kind != "out" or not own or "generated" in spec.tags or not base.differentiable:
         return []
@@ -90,9 +90,9 @@ def _watched(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> list[str]:
 
 
 def mutated_arguments(spec: OpSpec) -> list[str]:
-    """The arguments that an overload writes to, in the order of its functional overload's results: its out= first.
+    """The arguments that an overload writes to, in the order of its functional overload's results: out= first.
 
-    An out= overload that ATen generates writes to nothing else, whatever its schema says.
+    An out= overload that ATen generates writes to nothing else, even if its schema says so.
     """
     arguments = torch._C.parse_schema(spec.schema).arguments
     written = [a for a in arguments if a.alias_info and a.alias_info.is_write]
@@ -145,7 +145,7 @@ def _make_dtype_check(aten: Callable[..., Any] | None, written: Sequence[str], t
 
 
 def _in_memory(value: torch.Tensor | torch.Generator) -> Any:
-    """A tensor as it is in torch's memory; no generator but the CPU's, which is put back."""
+    """A tensor in torch's memory; for a generator the CPU's, whose state is restored."""
     if isinstance(value, torch.Generator):
         return value if value.device.type == "cpu" else None
     return value if has_memory(value) else value.detach().cpu()
@@ -165,7 +165,7 @@ def make_variant(
     write: Callable[[torch.Tensor, torch.Tensor], Any] = torch.Tensor.copy_,
     aten: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
-    """The implementation of an in-place or out= overload, composed of the functional op and `copy_`.
+    """The implementation of an in-place or out= overload, composed from the functional op and `copy_`.
 
     It is composite: gradients come from the two ops it is made of, where ATen has any.
 
@@ -173,8 +173,8 @@ def make_variant(
         spec: the overload, of kind "inplace" or "out".
         base: the functional overload.
         call: the functional op.
-        write: gives the target the values of the result, which has its shape.
-        aten: ATen's own overload, which knows whether an out= tensor may have another dtype.
+        write: writes the result, of the target's shape, to the target.
+        aten: ATen's own overload, to check whether an out= tensor may have another dtype.
     """
     written = mutated_arguments(spec)
     names = {a.name for a in spec.arguments}
@@ -186,7 +186,7 @@ def make_variant(
     watched = _watched(spec, base, written)
     check_overlap = make_check(spec, base, written)
     check_dtypes = _make_dtype_check(aten, written, bool(told) or spec.base in _COMPUTED_AS_OUT)
-    # an in-place op that writes to other arguments returns its own results, which come first
+    # an in-place op that writes to further arguments returns its own results, which come first
     own_results = len(base.returns) - len(written) if spec.kind == "inplace" else 0
     base_positional = [a.name for a in base.arguments if not a.kwarg_only]
     base_keywords = [a.name for a in base.arguments if a.kwarg_only]
@@ -214,18 +214,18 @@ def make_variant(
             and torch.is_grad_enabled()
             and (torch._C._are_functorch_transforms_active() or _require_grad(bound.values()))
         ):
-            # the gradient may need what the write is about to replace
+            # the gradient may need the values that the write replaces
             bound |= {n: tree_map_only(torch.Tensor, torch.clone, bound[n]) for n in written}
         results = call(*[bound[n] for n in base_positional], **{n: bound[n] for n in base_keywords})
         flat = [results] if len(base.returns) == 1 else list(results)
         values = [t for r in flat[own_results : own_results + len(written)] for t in _flat(r)]
         if spec.kind == "out" and not told:
             check_dtypes(given, targets, values)
-        if base.packet in RANGES and targets[0].numel() == values[0].numel():  # any tensor of as many is filled
+        if base.packet in RANGES and targets[0].numel() == values[0].numel():  # the shape may differ
             values = [values[0].view(targets[0].shape)]
         for target, result in zip(targets, values, strict=True):
             prepare(target, result)
-            if spec.base in _FILLING and has_memory(target):  # may write an element more than once
+            if spec.base in _FILLING and has_memory(target):  # it may write an element more than once
                 result, target = distinct(result, target), distinct(target, target)
             write(target, result)
         if not spec.returns:

@@ -1,7 +1,7 @@
-"""`torch.vmap` over jaten's operators: the call is made for each element of the batch, and the results are stacked.
+"""`torch.vmap` over jaten's operators: a call for each element of the batch, and a stack of the results.
 
-What torch does by itself for an operator without a batching rule is the same loop, but it takes no lists of tensors
-and lets random numbers be drawn whatever `randomness` says. torch has two: autograd batches gradients by the older one.
+torch's default for an operator without a batching rule is the same loop, but it takes no lists of tensors and ignores
+`randomness`. torch has two vmaps: autograd batches gradients with the older one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.FuncTorchBatched) | torch._
 
 
 def _elements(tensor: torch.Tensor, dim: int | None, size: int) -> list[torch.Tensor]:
-    """The tensor of each element of the batch; of an empty batch, one that stands for the shape."""
+    """The tensor of each element of the batch; for an empty batch, one placeholder with the shape."""
     if dim is None:
         return [tensor] * max(size, 1)
     if not size:
@@ -53,7 +53,7 @@ def _calls(args: Sequence[Any], kwargs: dict[str, Any], unwrap: _Unwrap, size: i
 
 
 def _stacked(name: str, results: list[Any], size: int) -> tuple[list[torch.Tensor | None], Any]:
-    """The results of all elements, and the tree that they make if they are more than one."""
+    """The results of all elements, and their tree structure if there are several."""
     if isinstance(results[0], torch.Tensor):
         return [_stack(name, results, size)], None
     leaves = zip(*(tree_leaves(r) for r in results), strict=True)
@@ -136,9 +136,9 @@ def make_batched(spec: OpSpec, op: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unwrapped(tensor: torch.Tensor, level: int) -> tuple[torch.Tensor, int | None]:
-    """A tensor as it is below a level of the older vmap, and where its batch is.
+    """A tensor below a level of the older vmap, and its batch dimension.
 
-    One that has no batch at that level is expanded to whatever size is asked for.
+    A tensor without a batch at that level is expanded to the requested size.
     """
     one, two = (torch._remove_batch_dim(tensor, level, n, 0) for n in (1, 2))
     return (one, 0) if one.shape == two.shape else (one[0], None)
@@ -147,7 +147,8 @@ def _unwrapped(tensor: torch.Tensor, level: int) -> tuple[torch.Tensor, int | No
 def _innermost(tensors: Sequence[torch.Tensor]) -> tuple[int, dict[int, tuple[torch.Tensor, int | None]]]:
     """The level of the innermost batch, and the tensors below it by id.
 
-    torch counts levels by thread, and autograd's of a device has a count of its own: so the tensors are asked.
+    torch counts levels by thread, and autograd's threads for a device have their own count, so the level is read from
+    the tensors.
     """
     found: tuple[int, dict[int, tuple[torch.Tensor, int | None]]] | None = None
     for level in range(1, _LEVELS + 1):

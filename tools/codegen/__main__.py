@@ -13,13 +13,13 @@ from .rows import ROOT, SCHEMA_DIR, render
 
 
 def _generate(directory: Path) -> Iterator[tuple[Path, str]]:
-    """Each generated file with its text; the rows first, which the package reads when it is imported."""
+    """Each generated file and its text. The rows come first: the package reads them when it is imported."""
     functional = read_functional()
     composed = [spec for spec in read_composites(functional) if not spec.parsed.is_mutable]
     variants = read_variants(functional + composed)
     yield directory / "functional.ops", render(functional)
     yield directory / "variants.ops", render(variants)
-    # of those that write, the ones which have a functional base are derived from it
+    # overloads that write and have a functional base are variants of it
     yield directory / "composite.ops", render(read_composites(functional + variants))
     from .kernel_schemas import annotated  # noqa: PLC0415  # imports jaten_ops, which the rows must not need
 

@@ -41,7 +41,7 @@ def schema_lines(schemas: Iterable[str]) -> list[str]:
 
 def _wrapped(text: str) -> list[str]:
     """Comment lines, broken after commas only."""
-    kept = "\0"  # in place of the spaces at which no line ends
+    kept = "\0"  # replaces spaces at which a line must not end
     text = re.sub(r"(?<!,) ", kept, text)
     lines = textwrap.wrap(
         text,
@@ -97,7 +97,7 @@ def annotate(text: str, sites: Mapping[int, Sequence[str]]) -> str:
 
 
 def _sites() -> dict[Path, dict[int, list[str]]]:
-    """By file and line: the schemas of the overloads whose kernels are registered there."""
+    """For each file and line, the schemas of the overloads whose kernels are registered there."""
     files: dict[Path, dict[int, list[str]]] = {}
     for overload, entry in registry.KERNELS.items():
         if overload in FUNCTIONAL:
@@ -107,7 +107,7 @@ def _sites() -> dict[Path, dict[int, list[str]]]:
 
 
 def annotated(package: Path = ROOT / "jaten_ops") -> dict[Path, str]:
-    """The source of each module that has schema lines, or should have, as it should be."""
+    """The correct source of each module that has, or should have, schema lines."""
     sites = _sites()
     sources = {path: path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.py"))}
     return {

@@ -32,7 +32,7 @@ def _without_alias_marks(schema: torch._C.FunctionSchema) -> str:
 
 
 def _used_gradients(info: Any) -> set[int]:
-    """The results whose gradients the formulas of a torchgen `DifferentiabilityInfo` use: no others require one."""
+    """The results whose gradients the formulas of a torchgen `DifferentiabilityInfo` use; only these require one."""
     formulas = " ".join(d.formula for d in info.derivatives)
     results = range(len(info.func.func.returns))
     if not info.derivatives or re.search(r"\bgrads\b", formulas):
@@ -41,7 +41,7 @@ def _used_gradients(info: Any) -> set[int]:
 
 
 def _differentiability() -> dict[str, tuple[tuple[str, ...], tuple[int, ...]]]:
-    """For each overload with a derivative: the arguments that have one, and the outputs that never do."""
+    """For each overload with a derivative: the differentiable arguments, and the nondifferentiable outputs."""
     packaged = Path(torchgen.__file__).parent / "packaged"
     infos, _ = load_derivatives(
         str(packaged / "autograd" / "derivatives.yaml"),
@@ -59,7 +59,7 @@ def _differentiability() -> dict[str, tuple[tuple[str, ...], tuple[int, ...]]]:
             tuple(names),
             tuple(i for i, differentiable in enumerate(outputs) if not differentiable),
         )
-    table["copy"] = (("src",), ())  # torch writes the derivative of `copy_` by hand
+    table["copy"] = (("src",), ())  # torch implements the derivative of `copy_` in C++
     return table
 
 
@@ -70,7 +70,7 @@ def _kind(overload: str, op: torch._ops.OpOverload) -> str:
     if schema.is_mutable:
         return "inplace"
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    # some have a composite body for exotic layouts beside a CPU kernel: on dense tensors they are leaves
+    # some have a composite body for other layouts and also a CPU kernel: on dense tensors they are leaves
     if has_kernel(f"aten::{overload}", "CompositeImplicitAutograd") and not has_kernel(f"aten::{overload}", "CPU"):
         return "composite"
     return "view" if any(r.alias_info is not None for r in schema.returns) else "functional"
@@ -113,7 +113,7 @@ def _op(overload: str) -> torch._ops.OpOverload:
 
 
 def _signature(schema: torch._C.FunctionSchema, without: frozenset[str] = frozenset()) -> frozenset[tuple[str, str]]:
-    """The arguments, in any order: polygamma_ has another than polygamma."""
+    """The set of arguments, without their order: that of polygamma_ differs from polygamma's."""
     return frozenset((a.name, str(a.real_type)) for a in schema.arguments if not a.is_out and a.name not in without)
 
 
@@ -136,9 +136,9 @@ def _spec(overload: str, kind: str, base: str = "") -> OpSpec:
 
 
 def read_variants(bases: list[OpSpec]) -> list[OpSpec]:
-    """The in-place and out= overloads which have a base among the given ones: same packet, same arguments.
+    """The in-place and out= overloads whose functional overload, with the same packet and arguments, is among `bases`.
 
-    The out= overloads of factories have no arguments for what `out` itself tells.
+    The out= overloads of factories lack the arguments that `out` determines.
     """
     by_packet: dict[str, list[tuple[str, torch._C.FunctionSchema]]] = {}
     for spec in bases:
@@ -162,7 +162,7 @@ def read_variants(bases: list[OpSpec]) -> list[OpSpec]:
 
 
 def read_composites(known: list[OpSpec]) -> list[OpSpec]:
-    """The overloads that ATen composes of others, less those that are known."""
+    """The overloads that ATen composes from others, without the known ones."""
     names = {spec.overload for spec in known}
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return [

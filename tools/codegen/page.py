@@ -1,4 +1,4 @@
-"""Coverage and the sweep as one HTML page that needs nothing else: `page.html` filled in."""
+"""Coverage and the sweep as one self-contained HTML page: `page.html` filled in."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _reasons() -> dict[str, str]:
 
 
 class _Results:
-    """The items of a report as cells; what failed is kept by number, for the page to show on a click."""
+    """The items of a report as cells; failures are numbered, for the page to show on a click."""
 
     def __init__(self, items: Sequence[sweeps.Item]) -> None:
         self.details: list[sweeps.Item] = []
@@ -55,7 +55,7 @@ class _Results:
                 self.failing[overload].append(item)
 
     def cell(self, item: sweeps.Item | None) -> str:
-        """A coloured sign; `-` where the check does not apply."""
+        """A coloured sign; an empty cell where the check does not apply."""
         if item is None:
             return "<td></td>"
         status = item["status"]
@@ -65,7 +65,7 @@ class _Results:
         return f'<td class="{status}" data-item="{len(self.details) - 1}">{_SIGNS[status]}</td>'
 
     def count(self, overload: str) -> str:
-        """In how many items calls of an overload differ."""
+        """A cell with the number of items in which calls of an overload differ."""
         items = self.failing.get(overload)
         if not items:
             return "<td></td>"
@@ -110,7 +110,7 @@ def overload_table(rows: Sequence[Row], results: _Results) -> str:
 
 
 def opinfo_table(results: _Results) -> str:
-    """A row for each OpInfo, a column for each check and dtype; opcheck, of overloads, is in the other table."""
+    """A row for each OpInfo, a column for each check and dtype; opcheck is in the other table."""
     keys = [key for key in results.by_key if key[0] != "opcheck"]
     columns = [(c, d) for c in sweeps.CHECKS for d in sorted({d for check, _, d in keys if check == c}, key=_rank)]
     spans = [(c, sum(check == c for check, _ in columns)) for c in sweeps.CHECKS]
@@ -127,7 +127,7 @@ def opinfo_table(results: _Results) -> str:
 
 
 def _rank(dtype: str) -> tuple[int, str]:
-    """float32 first, then the dtypes of narrow columns in their order."""
+    """A sort key: float32 first, then the dtypes of narrow columns in their order."""
     order = ["float32", "float64", "bfloat16", "float16", "complex64", "complex128", *_DTYPES]
     return (order.index(dtype) if dtype in order else len(order), dtype)
 
@@ -153,7 +153,7 @@ def to_html(rows: Sequence[Row], report: sweeps.Report | None) -> str:
 
     Args:
         rows: the overloads.
-        report: what the sweep found; without one, the page says how to get it.
+        report: the sweep's report; without one, the page says how to get it.
     """
     results = _Results(report.items if report is not None else [])
     nothing = "<p>No report: run <code>make sweep</code>, and name the report by <code>--report</code>.</p>"

@@ -1,4 +1,4 @@
-"""The generated files: where they lie, and how specs become their text."""
+"""The generated rows: their files, and the conversion of specs to text."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SCHEMA_DIR = ROOT / "jaten_ops" / "schema"
 
 
 def _load_spec_module() -> ModuleType:
-    # By path, not by name: `import jaten_ops.schema` would run the whole package, which may be what is broken.
+    # By path, not by name: `import jaten_ops.schema` would import the whole package, which may be broken.
     name = "jaten_codegen_spec"
     spec = importlib.util.spec_from_file_location(name, SCHEMA_DIR / "spec.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 

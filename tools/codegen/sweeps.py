@@ -1,4 +1,4 @@
-"""The reports of `python -m tests.sweep`: reading them, adding them up, and the summary for readers."""
+"""Reports of `python -m tests.sweep`: reading, merging and summarizing them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def key_of(item: Item) -> tuple[str, str, str]:
 
 
 def read(paths: Iterable[Path]) -> Report:
-    """Adds up reports, as of several shards; of an item that two of them have, the later report counts."""
+    """Merges reports, for example of several shards; if two contain an item, the later report counts."""
     documents = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     documents.sort(key=lambda document: document["date"])
     items = {key_of(item): item for document in documents for item in document["items"]}
@@ -80,7 +80,7 @@ def _row(name: str, counted: dict[str, int]) -> str:
 
 
 def to_markdown(report: Report) -> str:
-    """The totals, and why items are expected to fail."""
+    """The totals, and the reasons of expected failures."""
     total = totals(report.items)
     head = ["| | " + " | ".join(STATUSES) + " |", "| --- |" + " --- |" * len(STATUSES)]
     reasons = Counter(i["reason"] for i in report.items if i["status"] == "xfail")
