@@ -1,4 +1,4 @@
-"""The attributes of a tensor of the device `jax`, and beside them, out of their reach, what jaten keeps of the tensor.
+"""The attributes of a tensor of the device `jax`, and next to them, hidden from programs, jaten's data of the tensor.
 
 Libraries copy the attributes of one tensor to another, by `one.__dict__.update(other.__dict__)` or
 `one.__dict__ = other.__dict__`, and clear them. A tensor's values are none of them. They cannot be in a slot of the
@@ -19,12 +19,12 @@ from .storage_views import View
 
 _attribute: Any = torch.Tensor.__dict__["__dict__"]
 attributes_of: Callable[[torch.Tensor], dict[str, Any]] = _attribute.__get__
-"""A tensor's attributes, whatever its class makes of `__dict__`."""
+"""A tensor's attributes, even if its class overrides `__dict__`."""
 _lock = threading.Lock()
 
 
 class Attributes(dict[str, Any]):
-    """A tensor's attributes, and what goes with its tensor of C++. A copy is an ordinary dictionary of the former.
+    """A tensor's attributes, and jaten's data of the tensor. A copy is an ordinary dictionary of the attributes.
 
     Attributes:
         place: where its values are. An array, as long as nobody has asked where: the values of a tensor that shares
@@ -44,7 +44,7 @@ class Attributes(dict[str, Any]):
 
 
 give: Callable[[torch.Tensor, dict[str, Any]], None] = _attribute.__set__
-"""Makes a dictionary, and what is with it, a tensor's attributes."""
+"""Makes a dictionary, with its data, a tensor's attributes."""
 
 
 def held_by(tensor: torch.Tensor) -> Attributes:
@@ -58,7 +58,7 @@ def held_by(tensor: torch.Tensor) -> Attributes:
 
 
 def with_items(held: dict[str, Any], items: dict[str, Any]) -> dict[str, Any]:
-    """Attributes, with what is kept beside others."""
+    """Attributes, with the data of other attributes."""
     new = Attributes(items)
     for name in Attributes.__slots__:
         if hasattr(held, name):
@@ -100,6 +100,6 @@ def _set_is_param(tensor: torch.Tensor, value: bool) -> None:
 
 
 IS_PARAM = property(_is_param, _set_is_param)
-"""The `_is_param` of a class of tensors of the device, which tells torch which are parameters."""
+"""The `_is_param` of a class of tensors of the device, by which torch recognizes parameters."""
 DICTIONARY = property(attributes_of, _replace)
-"""The `__dict__` of a class of tensors of the device: among its own members, as any of its bases may have one."""
+"""The `__dict__` of a class of tensors of the device, set on each class because any of its bases may have one."""

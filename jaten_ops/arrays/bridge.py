@@ -1,7 +1,7 @@
 """torch.Tensor <-> jax.Array, dtypes and devices: the only place that touches dlpack.
 
-Memory is shared both ways where it can be. A borrowed array must not outlive the tensor's next in-place write unless
-that write is meant to be seen; an exported tensor owns the array's buffer.
+Memory is shared both ways if possible. A borrowed array must not outlive the tensor's next in-place write, unless that
+write should be visible; an exported tensor owns the array's buffer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..xla.x64 import Enabled
 try:  # private, seven times faster than jax.dlpack.from_dlpack for a small tensor
     from jaxlib._jax import buffer_to_dlpack_managed_tensor as _buffer_to_capsule
     from jaxlib._jax import dlpack_managed_tensor_to_buffer as _capsule_to_buffer
-except ImportError:  # pragma: no cover  # a jaxlib that has moved them: the public functions do
+except ImportError:  # pragma: no cover  # a jaxlib that has moved them: use the public functions
     _buffer_to_capsule = _capsule_to_buffer = None  # type: ignore[assignment]
 
 DTYPES: dict[torch.dtype, np.dtype] = {
@@ -69,10 +69,10 @@ def cpu_device() -> Any:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values in a row-major tensor without lazy conjugation or negation, the same memory if possible."""
+    """The values as a contiguous tensor without lazy conjugation or negation, in the same memory if possible."""
     if tensor.layout is not torch.strided:
         raise UnsupportedInputError("tensor layout", tensor.layout, "torch.strided; convert it with .to_dense()")
-    if tensor._is_zerotensor():  # autograd's zeros without memory
+    if tensor._is_zerotensor():  # autograd's zero tensors have no memory
         return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     return tensor.resolve_conj().resolve_neg().contiguous()
 
@@ -84,11 +84,11 @@ def borrow(tensor: torch.Tensor, place: Any = None) -> jax.Array:
     copies otherwise. Never narrows a dtype.
 
     Args:
-        tensor: what is converted.
+        tensor: the tensor.
         place: the JAX device for a CPU tensor; None for JAX's first CPU device.
 
     Raises:
-        UnsupportedInputError: a layout or dtype that JAX has not.
+        UnsupportedInputError: a layout or dtype that JAX does not have.
     """
     if tensor.dtype not in DTYPES:
         raise UnsupportedInputError("tensor dtype", tensor.dtype, "a dtype that JAX has; convert it with .to(...)")
@@ -103,15 +103,15 @@ def borrow(tensor: torch.Tensor, place: Any = None) -> jax.Array:
 
 
 def lend(tensor: torch.Tensor, place: Any) -> Any:
-    """A CPU tensor as an operand of one call of a function compiled for a place, over before the tensor changes.
+    """A CPU tensor as an operand of one call of a compiled function, which must end before the tensor changes.
 
-    A NumPy array of the memory, which JAX takes without a copy at half the cost of `borrow`, where the dtype allows.
-    One of 64-bit numbers JAX would narrow unless these types are on (`is_wide`).
+    If the dtype allows, it is a NumPy array of the memory, which JAX takes without a copy at half the cost of `borrow`.
+    JAX narrows arrays of 64-bit numbers unless these types are on (`is_wide`).
     """
     if tensor.dtype in _NUMPY_HOLDS:
         try:
             return tensor.numpy()
-        except (RuntimeError, TypeError):  # it requires a gradient, or is lazily negative, or zeros without memory
+        except (RuntimeError, TypeError):  # it requires a gradient, is lazily negated, or has no memory
             pass
     return borrow(tensor, place)
 
@@ -125,11 +125,11 @@ def is_wide(value: Any) -> bool:
 def export(array: jax.Array) -> torch.Tensor:
     """A `jax.Array` as a tensor on the same hardware, sharing its memory; waits until the array is computed.
 
-    Of an array that is on several devices it is a copy, on one of them: a capsule would hold the first one's part.
+    For an array on several devices it is a copy on one of them, since dlpack would export only the first one's part.
     """
     if type(array.sharding) is not SingleDeviceSharding and len(array.sharding.device_set) > 1:
         array = jax.device_put(array, next(iter(array.sharding.device_set)))
-    if not array.size:  # JAX's strides of an empty array are not torch's
+    if not array.size:  # JAX's strides of an empty array differ from torch's
         return torch.empty(array.shape, dtype=TORCH_DTYPES[array.dtype])
     if TORCH_DTYPES[array.dtype] in _NOT_IN_DLPACK:
         with Enabled():

@@ -1,4 +1,4 @@
-"""The carrier: a bare torch tensor on the device `jax`, without storage of torch's, that has a `View` of arrays.
+"""The carrier: a plain torch tensor on the device `jax`, without a torch storage, that has a `View` of arrays.
 
 Users hold `jaten_ops.Tensor`, which has the same view; compiled graphs and `jaten::` kernels see the carriers.
 """
@@ -16,17 +16,17 @@ from .bridge import TORCH_DTYPES
 from .storage_views import View
 from .strides import row_major
 
-# the kernel that all devices have, without asking which is this one
+# the kernel that serves all devices, without dispatch
 _restrided = functools.partial(torch.ops.aten.as_strided.default._op_dk, torch._C.DispatchKey.CPU)
 
 
 def of(view: View) -> torch.Tensor:
-    """A new carrier of what a view sees, with row-major strides."""
+    """A new carrier of a view, with contiguous strides."""
     tensor = torch._C._acc.create_empty_tensor(view.shape, TORCH_DTYPES[view.storage.array.dtype])
-    if 0 in view.shape:  # of these torch itself has other strides than what has made the tensor
-        with torch._C.DisableTorchFunction():  # a mode would call the operator, whatever kernel is called here
+    if 0 in view.shape:  # for these torch computes other strides than the view has
+        with torch._C.DisableTorchFunction():  # a mode would see the operator, whichever kernel is called here
             tensor = _restrided(tensor, view.shape, row_major(view.shape))
-    attributes.held_by(tensor).place = view  # which makes it a carrier
+    attributes.held_by(tensor).place = view  # this makes it a carrier
     return tensor
 
 
@@ -44,7 +44,7 @@ def view_of(tensor: torch.Tensor) -> View:
     """The view that a carrier or a `jaten_ops.Tensor` has.
 
     Raises:
-        UnsupportedInputError: the tensor has none: it came onto the device by another way than jaten's.
+        UnsupportedInputError: the tensor has none: jaten did not put it on the device.
     """
     view = attributes.view_of(tensor)
     if view is None:

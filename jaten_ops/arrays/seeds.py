@@ -1,4 +1,4 @@
-"""Random numbers: torch's generators seed JAX's."""
+"""Seeds for JAX, drawn from torch's generators."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _seeds: contextvars.ContextVar[Iterator[Any] | None] = contextvars.ContextVar("s
 def draw_seed(generator: torch.Generator | None = None) -> Any:
     """A 63-bit seed drawn from a torch generator, the default CPU one if None.
 
-    One draw a random op, or a call of a compiled graph, so `torch.manual_seed`, `get_rng_state` and `fork_rng` rule
-    JAX's random numbers as they do torch's. Within `drawn_from` it is the next of its seeds.
+    Each random op, and each call of a compiled graph, draws one, so that `torch.manual_seed`, `get_rng_state` and
+    `fork_rng` control JAX's random numbers like torch's. Within `drawn_from` it is the next of its seeds.
     """
     seeds = _seeds.get()
     if seeds is not None:
@@ -28,7 +28,7 @@ def draw_seed(generator: torch.Generator | None = None) -> Any:
 
 @contextlib.contextmanager
 def drawn_from(seeds: Iterator[Any]) -> Iterator[None]:
-    """Has random ops take their seeds from an iterator: traced numbers, where JAX traces a torch program."""
+    """A context in which random ops take their seeds from an iterator, of traced numbers if JAX traces the program."""
     token = _seeds.set(seeds)
     try:
         yield
@@ -37,10 +37,10 @@ def drawn_from(seeds: Iterator[Any]) -> Iterator[None]:
 
 
 class Rewindable:
-    """The seeds of a PRNG key of JAX, or what raises if there is none, which can be drawn again from the beginning.
+    """Seeds from a JAX PRNG key, which can be drawn again from the beginning; without a key, drawing raises.
 
     Attributes:
-        position: how many have been drawn. It is the state of the generator of the device meanwhile.
+        position: the number of seeds drawn: the state of the device's generator in this context.
     """
 
     def __init__(self, key: jax.Array | None) -> None:
@@ -70,6 +70,6 @@ def _seed_at(key: jax.Array, count: int) -> jax.Array:
 
 
 def seeds_of(key: jax.Array) -> Iterator[jax.Array]:
-    """Seeds without end from a PRNG key of JAX."""
+    """An endless iterator of seeds from a JAX PRNG key."""
     for count in itertools.count():
         yield _seed_at(key, count)

@@ -9,11 +9,11 @@ import torch
 OVERLOADS = frozenset({
     "empty.memory_format", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
 })  # fmt: skip
-"""The operators whose results nothing is written to."""
+"""Operators that create uninitialized memory."""
 
 
 def value_of(dtype: torch.dtype) -> Any:
-    """NaN or a dtype's largest number under `torch.use_deterministic_algorithms(True)`, as torch has it; 0 without."""
+    """NaN or a dtype's largest number under `torch.use_deterministic_algorithms(True)`, as in torch; otherwise 0."""
     if not is_filled():
         return 0
     if dtype.is_floating_point or dtype.is_complex:

@@ -1,4 +1,4 @@
-"""ATen's view ops on the device `jax`: where the result lies in the operand's storage, by ATen's own meta functions."""
+"""ATen's view ops on the device `jax`: the result's place in the operand's storage, by ATen's own meta functions."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def strides_in_format(memory_format: torch.memory_format, shape: Sequence[int]) 
 
 @functools.lru_cache(maxsize=4096)
 def strides_kept(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a new tensor like one of these, in the order of its dimensions and without its gaps."""
+    """The strides of a new tensor like one with these strides, in the same order of dimensions, without gaps."""
     with out_of_sight():
         return torch.empty_like(torch.empty_strided(shape, strides, device="meta")).stride()
 
 
 def strides_resized(view: View, size: Sequence[int], like: torch.Tensor | None, memory_format: Any) -> tuple[int, ...]:
-    """The strides that `resize_` leaves, or `resize_as_` another tensor; RuntimeError for formats that ATen refuses."""
+    """The strides after `resize_` or `resize_as_`; RuntimeError for formats that ATen refuses."""
     with out_of_sight():
         target = torch.empty_strided(view.shape, view.strides(), device="meta")
         if like is None:
@@ -46,7 +46,7 @@ def strides_resized(view: View, size: Sequence[int], like: torch.Tensor | None, 
 def is_view(func: torch._ops.OpOverload) -> bool:
     """True if every call of an ATen operator returns tensors in its operand's memory."""
     aliases = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
-    aliases = aliases or func is torch.ops.aten._unsafe_view.default  # whose schema does not say so
+    aliases = aliases or func is torch.ops.aten._unsafe_view.default  # its schema does not say so
     # a composite, such as reshape, may do so or not
     return aliases and not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
 
@@ -89,7 +89,7 @@ def _geometry(
     args: tuple[Any, ...],
     kwargs: tuple[tuple[str, Any], ...],
 ) -> Geometry | list[Geometry]:
-    # with no mode on: its tensors stand for none of the user's
+    # without modes: these tensors are not the user's
     with out_of_sight():
         operand = torch.empty(elements, dtype=dtype, device="meta").as_strided(shape, stride, offset)
         results = func(operand, *args, **dict(kwargs))
@@ -100,7 +100,7 @@ def _geometry(
 
 
 def _check_bounds(t: torch.Tensor, size: int) -> None:
-    """Raises RuntimeError, as ATen does, if a tensor's elements lie beyond a storage of so many bytes."""
+    """Raises ATen's RuntimeError if a tensor's elements lie beyond a storage of so many bytes."""
     if not t.numel():
         return
     last = t.storage_offset() + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
@@ -126,7 +126,7 @@ def _to_real(array: jax.Array) -> jax.Array:
 
 
 def _in_groups(array: jax.Array, size: int) -> jax.Array:
-    """The elements in rows; a storage may end within one, whose rest is then zeros, which `Lens.put` drops again."""
+    """The elements in rows. An incomplete last row of the storage is padded; `Lens.put` drops the padding."""
     flat = array.reshape(-1)
     return jnp.pad(flat, (0, -flat.size % size)).reshape(-1, size)
 
@@ -155,7 +155,7 @@ def _cast_bits(array: jax.Array, to: Any) -> jax.Array:
 
 
 def with_bits_cast(storage: AnyStorage, dtype: torch.dtype, to: torch.dtype) -> AnyStorage:
-    """A storage of elements of one dtype, seen as those of another."""
+    """A storage of one dtype, reinterpreted as another."""
     if dtype == to:
         return storage
     there, back = bridge.to_numpy_dtype(to), bridge.to_numpy_dtype(dtype)

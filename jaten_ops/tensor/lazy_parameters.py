@@ -15,7 +15,7 @@ class UninitializedParameter(torch.nn.UninitializedParameter, Tensor):
     """A parameter of a lazy module."""
 
     __dict__ = DICTIONARY
-    cls_to_become = Tensor  # type: ignore[assignment]  # which is the class of parameters, too
+    cls_to_become = Tensor  # type: ignore[assignment]  # the class of materialized parameters, too
 
     @staticmethod
     def __new__(cls, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> Any:
@@ -23,7 +23,7 @@ class UninitializedParameter(torch.nn.UninitializedParameter, Tensor):
         return torch.nn.Parameter(empty, requires_grad).as_subclass(torch.nn.UninitializedParameter)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return torch.nn.UninitializedParameter, (self.requires_grad,)  # as torch's, which forgets the device
+        return torch.nn.UninitializedParameter, (self.requires_grad,)  # as torch's, but with the device
 
 
 class UninitializedBuffer(torch.nn.UninitializedBuffer, Tensor):
@@ -53,7 +53,7 @@ _LAZY = {torch.nn.UninitializedParameter: UninitializedParameter, torch.nn.Unini
 
 
 def _made_anywhere(make: Any) -> Any:
-    """torch's constructor of such a class, which cannot make one of a tensor of the device."""
+    """torch's constructor of such a class, which does not support tensors of the device."""
 
     def new(cls: Any, requires_grad: Any = None, device: Any = None, dtype: Any = None, **options: Any) -> Any:
         given = {} if requires_grad is None else {"requires_grad": requires_grad}
@@ -70,7 +70,7 @@ def _made_anywhere(make: Any) -> Any:
 
 
 def register() -> None:
-    """Lets `nn.LazyLinear(3, device="jax")` and its like be made on the device."""
+    """Lets lazy modules such as `nn.LazyLinear(3, device="jax")` be created on the device."""
     for cls, counterpart in _LAZY.items():
         CLASSES.add(cls, counterpart)
         replace(f"torch.nn.parameter:{cls.__name__}.__new__", _made_anywhere)

@@ -1,8 +1,8 @@
 """`untyped_storage()` on the device `jax`, and `torch.load(map_location="jax")`.
 
-Code that asks whether tensors share memory, as checkpoints and tied weights need it, compares storages: those of
-tensors that share are one object here, with a number of its own for an address. The memory is JAX's, and not to be had
-by it.
+Code that checks whether tensors share memory, as for checkpoints and tied weights, compares storages. Here tensors that
+share memory have the same storage object, with a unique number in place of an address. The memory itself is JAX's, and
+not accessible through it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _numbers = itertools.count(1)
 
 
 class TracedStorage(torch.UntypedStorage):
-    """The storage of a tensor that is traced: it holds nothing, whatever its size."""
+    """The storage of a traced tensor: it holds nothing, whatever its size."""
 
     def resize_(self, size: int) -> TracedStorage:  # type: ignore[override]  # torch's returns nothing for its checker
-        """Leaves it as it is. Dynamo does so with the storage of an empty tensor."""
+        """Does nothing. Dynamo calls it for the storage of an empty tensor."""
         return self
 
 
@@ -40,7 +40,8 @@ class JaxStorage(torch.UntypedStorage):
     """The storage of tensors on the device `jax`.
 
     Attributes:
-        arrays: what the tensors share; None in one that holds bytes, as of `torch.load`, and no tensor has read yet.
+        arrays: the storage of arrays that the tensors share; None if it holds bytes, as from `torch.load`, that no
+            tensor has read yet.
     """
 
     arrays: Storage | None
@@ -58,7 +59,7 @@ class JaxStorage(torch.UntypedStorage):
         return torch.device(_DEVICE, self._index) if self.arrays is None else of_array(self.arrays.array)
 
     def data_ptr(self) -> int:
-        """A number that no other storage has, and no address: far enough from the next for the largest of tensors."""
+        """A unique number in place of an address; the next storage's is further away than the size of any tensor."""
         return self._number << 48
 
     def nbytes(self) -> int:
@@ -76,7 +77,7 @@ class JaxStorage(torch.UntypedStorage):
         return bridge.export(self.arrays.array).clone().untyped_storage()
 
     def _changed(self, change: Callable[[torch.UntypedStorage], Any]) -> JaxStorage:
-        """The storage itself, after a change of its bytes, which the tensors see."""
+        """Changes the bytes of the storage, which its tensors see, and returns it."""
         changed = self.cpu()
         change(changed)
         if self.arrays is None:
@@ -111,7 +112,7 @@ class JaxStorage(torch.UntypedStorage):
         return _handle_of(Storage(self.arrays.array))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> JaxStorage:
-        """A copy that tensors share which are copied with it."""
+        """A copy, shared by the copies of the tensors that share this one."""
         if self.arrays is None:
             return memo.setdefault(id(self), self.clone())
         return _handle_of(copy.deepcopy(self.arrays, memo))
@@ -141,7 +142,7 @@ class JaxStorage(torch.UntypedStorage):
         self._changed(lambda held: held._set_from_file(*args))
 
     def __reduce__(self) -> Any:
-        # no tensor, whose memory torch would share with a process that starts later than this copy is freed
+        # not a tensor: torch would share its memory with a process that may start after this copy is freed
         return _unpickled, (torch.empty(0, dtype=torch.uint8).set_(self.cpu()).numpy(), str(self.device))
 
 
@@ -159,13 +160,13 @@ def _array(held: torch.UntypedStorage, dtype: torch.dtype, device: torch.device)
 
 
 def storage_of(view: View) -> JaxStorage:
-    """The storage of a view; of all views that share, the same."""
+    """The storage of a view; the same object for all views that share memory."""
     return _handle_of(view.storage.root)
 
 
 def _handle_of(root: Storage) -> JaxStorage:
     if root.handle is None:
-        # one of torch's that is on the device, for what asks it in C++, as `torch.tensor(storage)` does
+        # a torch storage on the device, for C++ code such as `torch.tensor(storage)`
         handle: Any = torch._C._acc.create_empty_tensor((0,), torch.uint8).untyped_storage()
         handle.__class__ = JaxStorage
         handle.arrays, handle._number, handle._index = root, next(_numbers), 0
@@ -174,13 +175,13 @@ def _handle_of(root: Storage) -> JaxStorage:
 
 
 def typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStorage:
-    """A storage as torch's older functions take it."""
+    """A storage in the form for torch's older functions."""
 
     def new_shared(size: int, *, device: Any = None) -> torch.TypedStorage:  # for a batch in a DataLoader's worker
         return typed(JaxStorage(size * dtype.itemsize, device=storage.device), dtype)
 
     found = torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
-    # torch's own makes one by an allocator in C++, and knows no class of storages but one
+    # torch's own function needs an allocator in C++, and supports only one class of storages
     vars(found).update(_new_shared=new_shared, _new_wrapped_storage=lambda storage: typed(storage, dtype))
     return found
 
@@ -193,9 +194,9 @@ def reduced(view: View, dtype: torch.dtype, requires_grad: bool, state: dict[str
         state: its attributes.
         cls: what it becomes when it is loaded.
     """
-    if not isinstance(view.storage, Storage):  # values seen as others
+    if not isinstance(view.storage, Storage):  # reinterpreted values
         view = View.whole(view.read())
-    new = dtype in torch.storage._new_dtypes()  # which have no class of storages
+    new = dtype in torch.storage._new_dtypes()  # these dtypes have no class of storages
     held = typed(storage_of(view), torch.uint8 if new else dtype)
     hooks: OrderedDict[Any, Any] = OrderedDict()
     rebuild: Any = torch._utils._rebuild_tensor_v3 if new else torch._utils._rebuild_tensor_v2
@@ -209,7 +210,7 @@ def reduced(view: View, dtype: torch.dtype, requires_grad: bool, state: dict[str
 def view_in(
     source: torch.UntypedStorage, dtype: torch.dtype, offset: int, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> View:
-    """A view of the elements that lie in a storage: in one of the device, or copied out of one on the CPU."""
+    """A view of elements of a storage: one of the device, or, by a copy, one on the CPU."""
     if not isinstance(source, JaxStorage):
         raise RuntimeError(
             f"set_: a storage on {source.device}, a tensor on {_DEVICE}; move the former's with .to('jax')"
@@ -235,7 +236,7 @@ def _restore(storage: Any, location: str) -> Any:
 
 
 def _made_anywhere(make: Any) -> Any:
-    """torch's constructor of storages, which ends the process if a device has no allocator of C++."""
+    """torch's constructor of storages, which would end the process for a device without an allocator in C++."""
 
     def new(cls: Any, *args: Any, device: Any = None, **options: Any) -> Any:
         if device is not None and cls is torch.UntypedStorage and torch.device(device).type == _DEVICE:
@@ -246,7 +247,7 @@ def _made_anywhere(make: Any) -> Any:
 
 
 def register() -> None:
-    """Has torch make storages on the device, and torch.load know it, before its rule for those with an allocator."""
+    """Lets torch make storages on the device, and torch.load find it before its rule for devices with an allocator."""
     torch.serialization.register_package(9, _tag, _restore)
     replace("torch.storage:UntypedStorage.__new__", _made_anywhere)
 

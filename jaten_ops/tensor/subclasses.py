@@ -1,7 +1,7 @@
-"""Subclasses of `torch.Tensor` on the device: tensors there are of such a class and of jaten's own.
+"""Subclasses of `torch.Tensor` on the device: their tensors are of the user's class and of jaten's own.
 
-Such a class equals the user's. It is found where that one is a key, makes what that one makes, and what is set on it
-is set on that one: `type(tensor) is cls` alone tells the two apart.
+Such a class equals the user's: it finds dictionary entries of the user's class, makes the same objects, and forwards
+assignments to its attributes. Only `type(tensor) is cls` can tell the two apart.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OF_CLASSES = {"__new__", "__torch_function__", "__dict__", "__weakref__", "__mo
 
 
 class OfCounterparts(type):
-    """The class of classes of tensors on the device that stand for a user's there."""
+    """The metaclass of classes on the device that correspond to a user's class."""
 
     _elsewhere: type  # the user's class
 
@@ -47,7 +47,7 @@ class OfCounterparts(type):
 
 
 def counterpart_of(cls: type, base: type) -> type:
-    """The class that a user's has on the device, as it is pickled: by the name of the user's."""
+    """The class on the device of a user's class, for pickling by the name of the user's class."""
     return _ALL[base].on_device(cls)
 
 
@@ -68,14 +68,14 @@ class Counterparts:
         _ALL[base] = self
 
     def add(self, cls: type, counterpart: type) -> None:
-        """Has objects of a class be of another on the device, which no class is made for then."""
+        """Sets the class that objects of a class have on the device, in place of a generated one."""
         self._pairs[cls] = counterpart
 
     def on_device(self, cls: type) -> type:
         """The class that objects of a class have on the device: a subclass of both it and the base.
 
         Raises:
-            UnsupportedInputError: the class has a `__torch_dispatch__`, which says itself what operators do.
+            UnsupportedInputError: the class has a `__torch_dispatch__`, which would replace the device's operators.
         """
         if issubclass(cls, self._base):
             return cls
@@ -88,7 +88,7 @@ class Counterparts:
         return found
 
     def kind_of(self, cls: type) -> type:
-        """The class of the class on the device of objects of a class."""
+        """The metaclass of the class on the device for a class."""
         kind = type(cls)
         found = self._kinds.get(kind)
         if found is None:
@@ -97,7 +97,7 @@ class Counterparts:
         return found
 
     def keep_parameters(self) -> None:
-        """Has a subclass of `nn.Parameter` make objects of its own of tensors on the device, too."""
+        """Lets a subclass of `nn.Parameter` also make parameters of tensors on the device."""
 
         def of_subclasses(made: Any) -> Any:
             def __new__(cls: type, data: torch.Tensor | None = None, requires_grad: bool = True) -> torch.Tensor:
@@ -111,7 +111,7 @@ class Counterparts:
         replace("torch.nn.parameter:Parameter.__new__", of_subclasses)
 
     def elsewhere(self, cls: type) -> type | None:
-        """The class elsewhere of objects of a class on the device, or not; None of plain tensors and parameters."""
+        """The class that objects of a class have off the device; None for plain tensors and parameters."""
         if cls in _PLAIN or cls is self._base:
             return None
         return next((one for one, other in self._pairs.items() if other is cls), cls)
@@ -131,7 +131,7 @@ def _combined(cls: type, base: type, counterparts: Counterparts) -> type:
     is_asked = function is not torch._C._disabled_torch_function_impl
     members = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     members["__torch_function__"] = classmethod(__torch_function__) if is_asked else function
-    if issubclass(cls, torch.nn.Parameter):  # whose copies and texts are of tensors in torch's memory
+    if issubclass(cls, torch.nn.Parameter):  # its copies and printed forms are those of tensors in torch's memory
         above = cls.__mro__[: cls.__mro__.index(torch.nn.Parameter)]
         of_torch = vars(torch.nn.Parameter).keys() - _OF_CLASSES - {name for c in above for name in vars(c)}
         members |= {name: value for name, value in vars(base).items() if name in of_torch}
