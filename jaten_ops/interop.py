@@ -25,8 +25,8 @@ from .xla.x64 import Enabled
 
 
 def _tell_jax(kind: type) -> None:
-    """Has JAX take apart what `x.max(0)` and others return."""
-    with contextlib.suppress(ValueError):  # another library has told it
+    """Registers the result type of `x.max(0)` and others as a pytree."""
+    with contextlib.suppress(ValueError):  # another library has registered it
         jax.tree_util.register_pytree_node(
             kind, lambda results: (tuple(results), None), lambda _, results: kind(results)
         )
@@ -152,7 +152,7 @@ def as_jax(program: Callable[..., Any], *, mutable: bool = False) -> Callable[..
 
 _names: dict[Callable[..., Any], str] = {}
 _structures: dict[tuple[str, Any], str] = {}
-_fillers = types.SimpleNamespace()  # an object, of which Dynamo guards what it has read, where it guards all of a dict
+_fillers = types.SimpleNamespace()  # an object: Dynamo guards only the attributes that it has read, but all of a dict
 _numbers = itertools.count()
 
 
@@ -184,7 +184,7 @@ def call_jax(fn: Callable[..., Any], *tensors: torch.Tensor) -> Any:
 
 
 def _name_of(fn: Callable[..., Any]) -> str:
-    """The operator of a function, which is made when it is first asked for."""
+    """The name of a function's operator, which is made on first use."""
     found = _names.get(fn)
     return _new_name_of(fn) if found is None else found
 
@@ -205,14 +205,14 @@ def _new_name_of(fn: Callable[..., Any]) -> str:
 
 
 def _structure_of(name: str, kinds: tuple[tuple[torch.Size, torch.dtype], ...]) -> str:
-    """The name of what puts the results together as the function did when it was traced for operands of these kinds."""
+    """The name of the function that rebuilds the results, as traced for operands of these shapes and dtypes."""
     return _structures[name, kinds]
 
 
 def _filler(template: Any) -> Callable[[Sequence[torch.Tensor]], Any]:
-    """A function of the results that puts them where a structure has their numbers.
+    """A generated function that puts results into a structure, in the places of their indices.
 
-    It is written out, since Dynamo sees through no tree of JAX.
+    Dynamo cannot trace JAX's pytrees.
     """
     scope: dict[str, Any] = {}
 
@@ -238,5 +238,5 @@ def _filler(template: Any) -> Callable[[Sequence[torch.Tensor]], Any]:
 
 
 for _fn in (_name_of, _structure_of):
-    # what torch.compiler.assume_constant_result does, which would import Dynamo
+    # as torch.compiler.assume_constant_result, which would import Dynamo
     setattr(_fn, "_dynamo_marked_constant", True)  # noqa: B010  # mypy knows no such attribute

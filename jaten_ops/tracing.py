@@ -19,17 +19,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def opaque(fn: F) -> F:
-    """Marks a function's code, and all that it calls, to be run and never traced by Dynamo.
+    """Marks a function's code, and everything that it calls, to be run and never traced by Dynamo.
 
-    Between the graphs of a compiled program Dynamo watches every Python frame, those of a kernel among them, and would
-    compile them. `torch.compiler.disable` does the same as this at the cost of a microsecond a call and of importing
-    Dynamo; this is private to torch and costs nothing.
+    Between the graphs of a compiled program Dynamo watches every Python frame, including those of kernels, and would
+    compile them. `torch.compiler.disable` has the same effect, but costs a microsecond a call and imports Dynamo; this
+    is private to torch and costs nothing.
     """
     return _marked(fn, eval_frame._FrameAction.SKIP)
 
 
 def unwatched(fn: F) -> F:
-    """As `opaque`, but for what it calls, which may be the user's."""
+    """`opaque` for a function's own code only: it may call functions of the user."""
     return _marked(fn, eval_frame._FrameAction.DEFAULT)
 
 
@@ -54,7 +54,7 @@ def is_faked_now() -> bool:
 
 
 def out_of_sight() -> contextlib.AbstractContextManager[Any]:
-    """For the length of a block no mode sees what is called. Private: nothing public switches them off."""
+    """A context without dispatch modes. Private: there is no public way to switch them off."""
     return _disable_current_modes()
 
 
@@ -62,7 +62,7 @@ class _Compiling:
     """A stand-in for a bool, and used as one: true in threads that trace a program.
 
     Attributes:
-        threads: those that do.
+        threads: the threads that trace.
         lock: held while they change.
     """
 
@@ -98,10 +98,10 @@ _COMPILING: Any = _Compiling()
 
 
 def set_compiling(flag: bool) -> None:
-    """Has `torch.compiler.is_compiling()` be true in this thread alone, or as it was.
+    """Makes `torch.compiler.is_compiling()` true in this thread only, or resets it.
 
-    torch's flag, which is private, is one for all threads. Dynamo, in another, puts back what it found there, whatever
-    has become of it: then that is an object which is false.
+    torch's flag, which is private, is global. Dynamo in another thread restores the value that it found, even if it has
+    changed since: then that is an object which is false.
     """
     with _COMPILING.lock:
         (_COMPILING.threads.add if flag else _COMPILING.threads.discard)(threading.get_ident())
@@ -116,8 +116,8 @@ class _Eager:
 
     Attributes:
         lock: held while the others change.
-        count: how many blocks there are, in all threads: torch's stance is one for the process.
-        stances: what undoes the stance that is set.
+        count: the number of blocks in all threads: torch's stance is global.
+        stances: contexts that restore the stance.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ _EAGER = _Eager()
 
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
-    """For the length of a block what torch compiles runs as it is written: executables take no traced arrays."""
+    """A context in which compiled functions run eagerly, since executables take no traced arrays."""
     with _EAGER.lock:
         _EAGER.count += 1
         if not _EAGER.stances and "torch._dynamo" in sys.modules:
@@ -149,7 +149,7 @@ def uncompiled() -> Iterator[None]:
 
 @contextlib.contextmanager
 def captured() -> Iterator[None]:
-    """For the length of a block Dynamo captures functions, also in one of `uncompiled`: `torch.cond` asks for it."""
+    """A context in which Dynamo captures functions, even within `uncompiled`, as `torch.cond` requires."""
     if not _EAGER.stances:
         yield
         return
@@ -164,7 +164,7 @@ def captured() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _unwatched() -> Iterator[None]:
-    """For the length of a block Dynamo watches no frames of this thread: torch sets no stance where it does."""
+    """A context in which Dynamo watches no frames of this thread: torch cannot set a stance where it does."""
     watching = eval_frame.set_eval_frame(None)
     try:
         yield
@@ -180,9 +180,9 @@ _RECORDER = torch._C._dispatch_key_parse("Tracer")
 
 
 def unrecorded(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls a function out of sight of `torch.jit.trace`, for which sizes of tensors are tensors, too."""
+    """Calls a function unseen by `torch.jit.trace`, which would turn sizes of tensors into tensors."""
     state = torch._C._get_tracing_state()
-    with _recorder_on():  # torch takes another state only so
+    with _recorder_on():  # the only way to set the state
         torch._C._set_tracing_state(None)  # type: ignore[attr-defined]  # torch's stubs forget it
     try:
         return fn(*args, **kwargs)
@@ -192,14 +192,14 @@ def unrecorded(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def recorded(op: torch._ops.OpOverload, *args: Any) -> Any:
-    """Calls an operator within another that `torch.jit.trace` has not recorded, for it to be."""
+    """Calls an operator so that `torch.jit.trace` records it, within another that it has not recorded."""
     with _recorder_on():
         return op(*args)
 
 
 @contextlib.contextmanager
 def _recorder_on() -> Iterator[None]:
-    """For the length of a block operators are recorded, which they are not within another."""
+    """A context in which operators are recorded, as they are not within another operator."""
     was_off = torch._C._dispatch_tls_is_dispatch_key_excluded(_RECORDER)
     torch._C._dispatch_tls_set_dispatch_key_excluded(_RECORDER, False)
     try:
@@ -209,10 +209,10 @@ def _recorder_on() -> Iterator[None]:
 
 
 def keep_out_of_constants(device_type: str) -> None:
-    """Has no fake tensor take a tensor of the device for a constant: `torch.tensor(2.0).to(device)` is a node.
+    """Keeps fake tensors from treating a tensor of the device as a constant: `torch.tensor(2.0).to(device)` is a node.
 
-    Operators on constants of one element are run while a program is captured, and their results are kept; what a
-    wrapper holds cannot be.
+    Operators on constants of one element run during capture, and their results are stored in the graph, which is not
+    possible for a wrapper's contents.
     """
 
     def elsewhere(asked: Callable[..., bool]) -> Callable[..., bool]:
@@ -222,16 +222,16 @@ def keep_out_of_constants(device_type: str) -> None:
 
 
 def relate_sizes_of(attribute: str) -> None:
-    """Has `torch.export` ask no name for the size of a tensor's `attribute`, which carries it.
+    """Keeps `torch.export` from requiring a name for the sizes of a tensor's `attribute`, its carrier.
 
-    Sizes that a program takes to be equal must have one `Dim`, which only those of inputs have. That a carrier's are
-    its tensor's is no assumption of the program.
+    Sizes that a program assumes to be equal must have one `Dim`, which only sizes of inputs have. That a carrier has
+    its tensor's sizes is not an assumption of the program.
     """
 
     def relating(process: Callable[..., None]) -> Callable[..., None]:
         def process_with_carriers(constraint: Any, get_sources: Callable[..., Any], *others: Any) -> None:
             process(constraint, get_sources, *others)
-            inner = torch._dynamo.source.AttrSource  # Dynamo is loaded to export
+            inner = torch._dynamo.source.AttrSource  # export has loaded Dynamo
             relaxed: set[Any] = others[-1]
             for source in get_sources(constraint.t_id, constraint.dim):
                 relaxed.add(replaced(source, base=inner(source.base, attribute)))

@@ -1,4 +1,4 @@
-"""`torch.autocast("jax")`: which operators run in the lower precision, in float32, or in the widest of their operands.
+"""`torch.autocast("jax")`: operators run in the lower precision, in float32, or in the widest dtype of their operands.
 
 The policies are those of CUDA, as PyTorch documents them ("Autocast Op Reference"). The operators are those that have
 an autocast kernel for CUDA: of them, what no table here names runs in float32.
@@ -30,7 +30,7 @@ WIDEST = frozenset({
     "vdot",
 })  # fmt: skip
 
-# Take the dtype to compute in: an operand in lower precision is not copied.
+# These take the dtype to compute in, so that an operand in lower precision is not copied.
 DTYPE_GIVEN = frozenset({
     "cumprod", "cumsum", "linalg_matrix_norm", "linalg_matrix_norm.str_ord", "linalg_vector_norm", "log_softmax.int",
     "prod", "prod.dim_int", "softmax.int", "sum", "sum.dim_IntList",
@@ -45,7 +45,7 @@ _KEY = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]  #
 
 
 def operators() -> list[str]:
-    """The overloads that autocast is about."""
+    """The overloads that autocast affects."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     names = (n for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::"))
     return sorted(n.removeprefix("aten::") for n in names if has_kernel(n, "AutocastCUDA"))
@@ -78,7 +78,7 @@ def _make(overload: str) -> Callable[..., Any]:
             if overload in REFUSED:
                 raise RuntimeError(REFUSED[overload])
             if overload in DTYPE_GIVEN:
-                at = [a.name for a in op._schema.arguments].index("dtype")  # no argument by position is behind it
+                at = [a.name for a in op._schema.arguments].index("dtype")  # no positional argument follows it
                 given = args[at] if at < len(args) else kwargs.get("dtype")
                 if given is None and isinstance(args[0], torch.Tensor) and _eligible(args[0]):
                     args, kwargs = args[:at], kwargs | {"dtype": torch.float32}

@@ -1,4 +1,4 @@
-"""Backward passes on the device: in which thread they run, and how exceptions leave them.
+"""Backward passes on the device: their thread, and their exceptions.
 
 torch's engine makes its threads, one for each device there is, at the first backward pass of the process, be it the
 CPU's. For a device that comes later it has none, and ends the process. So a pass runs in the thread that called it,
@@ -27,33 +27,33 @@ from torch.autograd.variable import ImperativeEngine
 from ..hooks.ledger import replace
 from ..tracing import opaque, unwatched
 
-_raise_what_is_set = ctypes.pythonapi.PyErr_Occurred  # ctypes raises what is set after the call
+_raise_what_is_set = ctypes.pythonapi.PyErr_Occurred  # ctypes raises the exception that is set after the call
 _raise_what_is_set.argtypes, _raise_what_is_set.restype = (), None
 
-_CUDA = vars(torch.cuda)  # to call its `is_initialized` would be to show Dynamo a frame
+_CUDA = vars(torch.cuda)  # a call of its `is_initialized` would be a frame that Dynamo sees
 
 _taken: collections.deque[BaseException] = collections.deque(maxlen=8)
 
 
-class Guard(torch._C._acc.DeviceGuard):  # private; what claims the device has a test that fails when it goes
-    """The guard of the device: its type, the only thing that torch asks of it."""
+class Guard(torch._C._acc.DeviceGuard):  # private; a test of claiming the device fails when it goes
+    """The device guard of the device: torch only calls its type."""
 
     @opaque
     def type_(self) -> Any:
         try:
             _raise_what_is_set()
-        except BaseException as error:  # every exception, an interrupt as well, is to reach who called backward
+        except BaseException as error:  # every exception, including an interrupt, must reach the caller of backward
             _taken.append(error)
         return torch._C._autograd.DeviceType.PrivateUse1
 
 
 class Engine(ImperativeEngine):
-    """torch's engine, which works in the thread that calls it, and raises what the guard has taken."""
+    """torch's engine, run in the calling thread; it raises the exceptions that the guard has caught."""
 
     @unwatched
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
         threads = torch._C._is_multithreading_enabled()
-        # CUDA's devices have threads from the first pass on, and use them at the same time
+        # CUDA devices have threads from the first pass on, and run in parallel
         torch._C._set_multithreading_enabled(threads and bool(_CUDA.get("_initialized")))
         try:
             found = super().run_backward(*args, **kwargs)
@@ -77,7 +77,7 @@ _STANDS_FOR_ONE = "CompiledFunctionBackwardBackward"  # AOTAutograd's name; a te
 
 
 def _refuse_second_derivatives(outputs: Sequence[torch.Tensor]) -> None:
-    """Raises RuntimeError where a pass needs the derivative of the backward graph of a compiled one on the device."""
+    """Raises RuntimeError if a pass needs the derivative of a compiled backward graph on the device."""
     waiting: list[Any] = [t.grad_fn for t in outputs if t.grad_fn is not None]
     seen = set(waiting)
     while waiting:
@@ -100,6 +100,6 @@ def _is_made_up(node: Any) -> bool:
 
 
 def install() -> Guard:
-    """Has backward passes use the engine; returns the guard, for the device."""
+    """Makes backward passes use the engine; returns the guard for the device."""
     replace("torch.autograd.variable:Variable._execution_engine", lambda _: Engine())
     return Guard()

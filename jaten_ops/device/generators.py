@@ -1,6 +1,6 @@
 """`torch.Generator(device="jax")`, from which random operators on the device draw their seeds.
 
-torch asks the C++ of a device for its generators, and a device written in Python has none: it takes those of the CPU.
+torch creates generators in a device's C++ code. A device written in Python has none, so it uses those of the CPU.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class _Kind(type(_Generator)):  # type: ignore[misc]  # a class of torch's that 
 
 
 class Generator(_Generator, metaclass=_Kind):
-    """`torch.Generator`: a call makes torch's own, for the device `jax` one of the CPU, which its `device` says.
+    """`torch.Generator`: a call makes torch's own generator, and one of the CPU for the device `jax`.
 
-    Not a class of its own for those: Dynamo takes no other than torch's.
+    It has no class of its own, since Dynamo only accepts torch's.
 
     Raises:
         RuntimeError: JAX has no such device.

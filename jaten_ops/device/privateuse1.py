@@ -1,4 +1,4 @@
-"""The device `jax`: torch's PrivateUse1 slot, taken if it is free, and what `torch.jax` answers."""
+"""The device `jax`: torch's PrivateUse1 slot, taken if it is free, and the module `torch.jax`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ..hooks.ledger import ACCELERATOR, replace
 from . import autograd_engine, streams
 
 _UNCLAIMED = "privateuseone"
-# functions that ask the module itself which device plain tensors go to, or come from; private to torch, a test of each
-# fails where it has another name
+# functions that query the module for the device of plain tensors; private to torch, and a test of each fails if it is
+# renamed
 _DENIED = frozenset({
     ("torch._utils", "_get_available_device_type"),  # nn.DataParallel would move any model to the device
-    ("torch.distributed.checkpoint.filesystem", "_write_files_from_queue"),  # and then wait for it, as CUDA's
+    ("torch.distributed.checkpoint.filesystem", "_write_files_from_queue"),  # and then wait for it, as with CUDA
 })  # fmt: skip
 _Device = torch.device | str | int | None
 
 
 def index_of(device: _Device) -> int:
-    """The number of a JAX device, from what users write for one; raises RuntimeError if there is none such."""
+    """The index of a JAX device given as an index, string or torch.device; raises RuntimeError if it does not exist."""
     found = device if isinstance(device, int) else torch.device("jax" if device is None else device).index or 0
     if not 0 <= found < len(jax.devices()):
         raise RuntimeError(f"jax:{found}: no such device; JAX has {len(jax.devices())} ({jax.default_backend()})")
@@ -53,8 +53,8 @@ class _Chosen:
 class JaxModule(types.ModuleType):
     """The module `torch.jax`, also `torch.get_device_module("jax")`. Dynamo finds it again by its name."""
 
-    _initialized = True  # by which torch.utils.checkpoint asks whether there is a state to be kept
-    Tensor: type[torch.Tensor]  # what tensors of the device are; given by the module that has it
+    _initialized = True  # torch.utils.checkpoint saves the generator's state if it is set
+    Tensor: type[torch.Tensor]  # the class of tensors of the device, set by its module
     device = _Chosen
     Event = streams.Event
     Stream = streams.Stream
@@ -63,7 +63,7 @@ class JaxModule(types.ModuleType):
     )
 
     def is_available(self) -> bool:
-        """True; but False for what torch would do otherwise with an accelerator there, to plain tensors as well."""
+        """True, but False for torch's functions that would then handle plain tensors differently."""
         caller = sys._getframe(1)
         return (caller.f_globals.get("__name__"), caller.f_code.co_name) not in _DENIED
 
@@ -93,14 +93,14 @@ class JaxModule(types.ModuleType):
     default_stream = current_stream
 
     def stream(self, stream: streams.Stream | None) -> contextlib.AbstractContextManager[Any]:
-        """For `with torch.jax.stream(...)`, which changes nothing."""
+        """A context for `with torch.jax.stream(...)`, which changes nothing."""
         return contextlib.nullcontext() if stream is None else stream
 
     def set_stream(self, stream: streams.Stream) -> None:
         """Nothing to do: there is one."""
 
     def get_device_properties(self, device: _Device = None) -> types.SimpleNamespace:
-        """The name, and the bytes of memory in all."""
+        """The device's name, and its total memory in bytes."""
         return types.SimpleNamespace(name=self.get_device_name(device), total_memory=self.mem_get_info(device)[1])
 
     def memory_summary(self, device: _Device = None, abbreviated: bool = False) -> str:
@@ -125,7 +125,7 @@ class JaxModule(types.ModuleType):
         return stats.get("peak_bytes_in_use", stats["bytes_in_use"])
 
     def memory_reserved(self, device: _Device = None) -> int:
-        """The bytes that JAX's allocator holds, where it tells; else those of the arrays."""
+        """The bytes that JAX's allocator holds, if it has statistics; otherwise the size of all arrays."""
         stats = self.memory_stats(device)
         return stats.get("pool_bytes") or stats["bytes_in_use"]
 
@@ -134,7 +134,7 @@ class JaxModule(types.ModuleType):
         return stats.get("peak_pool_bytes") or max(self.memory_reserved(device), self.max_memory_allocated(device))
 
     def mem_get_info(self, device: _Device = None) -> tuple[int, int]:
-        """Free and total bytes: what JAX may take; of a CPU, the machine's."""
+        """Free and total bytes: those available to JAX; for a CPU, the machine's."""
         stats = self.memory_stats(device)
         if total := stats.get("bytes_limit"):
             return total - stats["bytes_in_use"], total
@@ -158,10 +158,10 @@ class JaxModule(types.ModuleType):
         torch.default_generator.manual_seed(seed)
 
     def manual_seed_all(self, seed: int) -> None:
-        """Nothing to do for `torch.manual_seed`, which has seeded torch's default generator."""
+        """Does nothing: `torch.manual_seed` has already seeded torch's default generator."""
 
     def seed(self) -> None:
-        """Seeds torch's default generator with a number that is not told beforehand."""
+        """Seeds torch's default generator with a random number."""
         torch.seed()
 
     seed_all = seed
@@ -172,7 +172,7 @@ class JaxModule(types.ModuleType):
     def get_rng_state(self, device: _Device = "jax") -> torch.Tensor:
         """The state of torch's default generator, from which the device's random ops draw their seeds.
 
-        In a function made by `as_jax`, which draws from a key: how often it has.
+        In a function made by `as_jax`, which draws from a key, it is the number of draws.
         """
         drawn = seeds.rewindable()
         return torch.get_rng_state() if drawn is None else torch.tensor([drawn.position], device="cpu")
@@ -189,7 +189,7 @@ class JaxModule(types.ModuleType):
         return [self.get_rng_state() for _ in jax.devices()]
 
     def set_rng_state_all(self, new_states: Sequence[torch.Tensor]) -> None:
-        """Sets the states that `get_rng_state_all` returned, all of the one generator."""
+        """Sets the states that `get_rng_state_all` returned; all are those of one generator."""
         for state in new_states:
             self.set_rng_state(state)
 
@@ -208,7 +208,7 @@ class JaxModule(types.ModuleType):
 
 
 for _name in ("is_available", "is_initialized", "device_count", "current_device", "get_device_name"):
-    # what torch.compiler.assume_constant_result does, which would import Dynamo: these look where it cannot
+    # as torch.compiler.assume_constant_result, which would import Dynamo: Dynamo cannot trace these
     setattr(vars(JaxModule)[_name], "_dynamo_marked_constant", True)  # noqa: B010  # mypy knows no such attribute
 
 in_bad_fork = False
@@ -225,7 +225,7 @@ def claim() -> bool:
     guard = autograd_engine.install()
     backend_registration._setup_privateuseone_for_python_backend("jax", backend_module=module, device_guard=guard)
     _keep_accelerator(accelerator)
-    if accelerator is None:  # for programs that ask torch.accelerator whatever their device is
+    if accelerator is None:  # for programs that call torch.accelerator on any device
         for name in ACCELERATOR:
             replace(f"torch.accelerator:{name}", functools.partial(_answer, module, name))
     return True
@@ -236,10 +236,10 @@ def _answer(module: JaxModule, name: str, _known: Any) -> Any:
 
 
 def _keep_accelerator(before: torch.device | None) -> None:
-    """Has torch take that for the process's accelerator which it took before the slot was: mostly none.
+    """Keeps the accelerator that torch found before the slot was taken: mostly none.
 
-    C++ takes what is in the slot, and Python asks it: `torch.accelerator`, collectives, FSDP and meshes of devices,
-    DataLoader, `fork_rng`, and all programs that choose a device themselves.
+    C++ would report the device in the slot, and `torch.accelerator`, collectives, FSDP, device meshes, DataLoader,
+    `fork_rng`, and all programs that choose a device themselves would use it.
     """
 
     def found(check: bool | None = None) -> torch.device:
@@ -259,19 +259,19 @@ _only: torch.device | bool | None = None  # JAX's only device; False if it has s
 
 
 def of_array(array: jax.Array) -> torch.device:
-    """The torch device on which an array is: the index among JAX's devices; that of the first for a sharded one."""
+    """The torch device of an array, by the index among JAX's devices; for a sharded array that of the first shard."""
     global _only
     if _only is None:
         _only = torch.device("jax", 0) if len(jax.devices()) == 1 else False
     if isinstance(_only, torch.device):
         return _only
-    if isinstance(array, jax.core.Tracer):  # has no place yet
+    if isinstance(array, jax.core.Tracer):  # it has no device yet
         return torch.device("jax", 0)
     return torch.device("jax", min(map(jax.devices().index, array.devices())))
 
 
 def put(array: jax.Array, device: _Device) -> jax.Array:
-    """An array on the device that a caller names; where it is, if the index is left open."""
+    """An array, moved to the device that a caller names; unmoved if the index is left open."""
     if device is None or torch.device(device).index is None or isinstance(array, jax.core.Tracer):
         return array
     wanted = jax.devices()[index_of(device)]

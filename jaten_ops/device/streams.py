@@ -1,4 +1,4 @@
-"""`torch.jax.Stream` and `torch.jax.Event`: JAX orders what it computes by its data, as one stream would."""
+"""`torch.jax.Stream` and `torch.jax.Event`: JAX orders computations by their data, like a single stream."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def synchronize() -> None:
 
 
 class Event:
-    """A point in the device's work: to record one waits until it is reached.
+    """A point in the device's work; recording one waits until it is reached.
 
     Args:
-        enable_timing: whether `elapsed_time` is to be asked.
-        blocking, interprocess: as torch's events have them; they change nothing.
+        enable_timing: whether `elapsed_time` may be called.
+        blocking, interprocess: accepted for compatibility; they have no effect.
     """
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
@@ -41,14 +41,14 @@ class Event:
         self._seconds = time.perf_counter()
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Nothing to do: what comes after it in the program is computed after it."""
+        """Does nothing: later computations of the program run after the event."""
 
     def query(self) -> bool:
-        """True: what has been recorded has been reached."""
+        """True: a recorded event has been reached."""
         return True
 
     def synchronize(self) -> None:
-        """Nothing to do, as `query` says."""
+        """Does nothing: a recorded event has been reached."""
 
     def elapsed_time(self, end_event: Event) -> float:
         """Milliseconds from this event to another.
@@ -64,7 +64,7 @@ class Event:
 
 
 class Stream:
-    """The device's only stream, whatever it is made with; `with stream:` changes nothing."""
+    """The device's only stream, whatever the arguments; `with stream:` changes nothing."""
 
     stream_id = 0
 
@@ -95,13 +95,13 @@ class Stream:
         synchronize()
 
     def wait_event(self, event: Event) -> None:
-        """Nothing to do, as `Event.wait` says."""
+        """Does nothing, like `Event.wait`."""
 
     def wait_stream(self, stream: Stream) -> None:
         """Nothing to do: it is the same stream."""
 
     def record_event(self, event: Event | None = None) -> Event:
-        """An event that has been recorded: a new one, or that which is given."""
+        """Records an event: the given one, or a new one."""
         event = event or Event()
         event.record(self)
         return event

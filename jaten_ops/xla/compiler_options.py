@@ -1,16 +1,16 @@
 """Compiler options for a program.
 
-JAX's own setting has YNNPACK compute convolutions on a CPU, on one thread however many there are. Eigen, whose turn it
-is then, takes the same time on one and half of it on two. Which of the two computes products, `matmul_library` decides.
+With JAX's own setting YNNPACK computes convolutions on a CPU, on one thread however many there are. Eigen, which jaten
+uses instead, takes the same time on one thread and half of it on two. `matmul_library` chooses one for products.
 
-A program's temporary memory is one buffer, which XLA takes from malloc in a thread of its own. There glibc has nothing
-longer than 64 MiB ready: it has the kernel map and clear all of it at each call, a third of the time of a training step
-of convolutions. So XLA is told to take several shorter buffers. It warns of each array that is longer than those: a
-program that might have one is left as it is.
+A program's temporary memory is one buffer, which XLA allocates in a thread of its own. There glibc keeps no free memory
+longer than 64 MiB: the kernel maps and clears the buffer at each call, a third of the time of a training step of
+convolutions. So XLA is told to use several shorter buffers. It warns of each array that is longer than those: programs
+that might have one keep XLA's default.
 
-LLVM unrolls a loop of few steps before it looks for vectors, and finds none then: gathering rows of 64 elements takes
-twice as long. Unrolling pays for shorter rows, and where a loop asks whether it is within some padding. So a program of
-such rows in which nothing is padded is compiled without.
+LLVM unrolls a loop of few steps before it vectorizes, and then cannot: gathering rows of 64 elements takes twice as
+long. Unrolling pays for shorter rows, and for loops that test for padding. So a program with such rows and without
+padding is compiled without unrolling.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ Options = dict[str, str | bool]
 _LIBRARY, _SUMS = "xla_cpu_experimental_ynn_fusion_type", "LIBRARY_FUSION_TYPE_REDUCE"
 _OF_CPU: Options = {_LIBRARY: f"LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,{_SUMS}"}
 _BY_EIGEN: Options = {_LIBRARY: _SUMS}
-# bytes, that with malloc's own are one heap of glibc's
+# bytes; with malloc's own they fill one heap of glibc's
 _BUFFER: Options = {"xla_multiheap_size_constraint_per_heap": str(60 * 2**20)}
-_MOST = 30 * 2**20  # bytes of an array, of which XLA may make one of twice the width: bfloat16 is computed in float32
+_MOST = 30 * 2**20  # bytes of an array; XLA may widen it twofold, since bfloat16 is computed in float32
 
 _PADS = re.compile("stablehlo.(convolution|pad|reduce_window)")
-_MIDDLE = 13, 72  # elements of a row: fewer are unrolled well, more are not unrolled
-_LEAST_ELEMENTS = 2**12  # of an array that counts
+_MIDDLE = 13, 72  # elements of a row: shorter rows gain from unrolling, longer ones are not unrolled
+_LEAST_ELEMENTS = 2**12  # elements of an array, for its rows to count
 
 _Type = tuple[str, str, str]
 _TYPE = re.compile(r"tensor<((?:\d+x)*)(complex<)?[a-z]+(\d+)")  # shape, and the bits of an element, in StableHLO
 
 
 def wanted(platform: str) -> Options:
-    """The compiler options for a platform, less those that the user has set in `XLA_FLAGS`."""
+    """The compiler options for a platform, without those that the user has set in `XLA_FLAGS`."""
     return _not_set(_OF_CPU) if platform == "cpu" else {}
 
 
@@ -62,8 +62,8 @@ class Told(NamedTuple):
     """The compiler settings of one program.
 
     Attributes:
-        options: as JAX takes them.
-        keeps_loops: whether LLVM unrolls none, which is no option of JAX's.
+        options: in the form that JAX takes.
+        keeps_loops: whether LLVM unrolls no loop, which is not an option of JAX's.
     """
 
     options: Options
@@ -71,7 +71,7 @@ class Told(NamedTuple):
 
 
 def of_program(platform: str, text: str) -> Told:
-    """For a program, by its text in StableHLO."""
+    """The settings of a program, from its text in StableHLO."""
     if platform != "cpu":
         return Told(known(platform), keeps_loops=False)
     types = set(_TYPE.findall(text))
@@ -91,7 +91,7 @@ _keeps_loops: contextvars.ContextVar[bool] = contextvars.ContextVar("keeps_loops
 
 @contextlib.contextmanager
 def compiling(told: Told) -> Iterator[None]:
-    """In this block such a program is compiled."""
+    """A context in which a program is compiled with these settings."""
     token = _keeps_loops.set(told.keeps_loops)
     try:
         yield
@@ -116,7 +116,7 @@ def _are_middle(types: Collection[_Type]) -> bool:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A field of a message of protobuf's."""
+    """A field of a protobuf message."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
@@ -134,21 +134,21 @@ def _unrolls(platform: str) -> bool:
 
 
 def without_unrolling(given: Any, platform: str) -> Any:
-    """XLA's compile options, jaxlib's object, with which LLVM unrolls no loop, if they are a CPU's.
+    """jaxlib's compile options for a CPU, changed so that LLVM unrolls no loop.
 
-    No option of a program's can say it: they are handed over as a message, and that has it.
+    JAX has no such option, but the options are passed as a protobuf message, which has one.
     """
     if _unrolls(platform):
         return given
     try:
         return type(given).ParseFromString(given.SerializeAsString() + _MESSAGE)
-    except Exception as error:  # private: a jaxlib that has changed them compiles as it does by itself
+    except Exception as error:  # private: a jaxlib that has changed them compiles with its defaults
         _log.info("loops are unrolled: %s", error)
         return given
 
 
 def _largest(types: Collection[_Type]) -> int:
-    """Bytes of the longest array."""
+    """The size of the longest array in bytes."""
     return max((_bytes(*found) for found in types), default=0)
 
 
@@ -170,6 +170,6 @@ def _are_known(options: tuple[tuple[str, str | bool], ...]) -> bool:
     place = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
     try:
         jax.jit(lambda: 0, out_shardings=place).lower().compile(compiler_options=dict(options))
-    except jax.errors.JaxRuntimeError:  # no such option, or no such value of it
+    except jax.errors.JaxRuntimeError:  # XLA does not know the option or its value
         return False
     return True

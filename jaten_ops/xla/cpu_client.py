@@ -1,8 +1,8 @@
-"""The CPU as a JAX device of jaten's own, for compiled programs on torch's memory.
+"""A JAX client for the CPU of jaten's own, for compiled programs on torch's memory.
 
-JAX's client hands each program but the smallest to another thread and waits for it, which may take longer than the
-program. The programs of this one run in the thread that calls them. Neither client takes the other's arrays: those of
-this one stay within `jaten_ops.backend`.
+JAX's client runs all but the smallest programs in another thread and waits for it, which may take longer than the
+program. With this client they run in the calling thread. Neither client accepts the other's arrays: those of this one
+stay within `jaten_ops.backend`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 import jax
 from jaxlib import xla_client
 
-# private: JAX's public setting is one for the whole process. Where this has moved, JAX's own client does.
+# private: JAX's public setting is global. If this has moved, JAX's own client is used.
 _make_client: Any = getattr(xla_client, "make_cpu_client", None)
 
 
 @functools.cache
 def device() -> Any:
-    """The device; JAX's first CPU device where there can be no other. The first call starts JAX's backends."""
+    """The device; JAX's first CPU device if there can be no other. The first call starts JAX's backends."""
     default = jax.devices("cpu")[0]
     if _make_client is None or jax.process_count() > 1:
         return default
     try:
         return _make_client(asynchronous=False).local_devices()[0]
-    except TypeError:  # pragma: no cover  # a JAX that makes clients in another way
+    except TypeError:  # pragma: no cover  # a JAX that creates clients in another way
         return default
 
 
@@ -35,7 +35,7 @@ def is_own(other: Any) -> bool:
 
 
 def find(platform: str, number: int, own: bool) -> Any:
-    """The device of a platform that has this number, and of this process.
+    """The device of a platform with this id, in this process.
 
     Raises:
         LookupError: there is none.

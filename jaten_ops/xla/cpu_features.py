@@ -12,8 +12,8 @@ _DESCRIPTION = Path("/proc/cpuinfo")
 def multiplies_fast() -> bool:
     """True if matrix products are unusually fast compared with other loops: on processors with 512-bit vectors.
 
-    That is so on Intel's processors with AVX-512; XLA's own loops have vectors of 256 bits there as well. Where Linux
-    does not tell, it is False.
+    These are Intel's processors with AVX-512, where XLA's own loops still use vectors of 256 bits. False if Linux does
+    not report the processor.
     """
     try:
         text = _DESCRIPTION.read_text(encoding="utf-8", errors="replace")

@@ -1,8 +1,8 @@
-"""Bytes that outlive the process: a folder of files by their keys, which nobody else can write to.
+"""A persistent store: a folder of files by key, which nobody else can write to.
 
-What stands there is loaded as code, so it is this user's alone: a folder that belongs to another, or lies where others
-could put one in its place, is not used. Nothing here raises: a folder that cannot be used, a full disk or a spoilt
-file mean that there is no entry, and the log of `jaten_ops.xla.disk_store` says why.
+The files are loaded as code, so they must be this user's alone: a folder that belongs to another user, or that others
+could replace, is not used. Nothing here raises: an unusable folder, a full disk or a damaged file count as a missing
+entry, and the log of `jaten_ops.xla.disk_store` gives the reason.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from pathlib import Path
 LIMIT = 2 << 30
 """The largest total size of the files, in bytes; those that were not read for longest are removed first."""
 
-_LEAVES = 0.8  # of the limit, when it was passed
-_SHARE = 0.01  # of the limit, that is written without a look at the sum
+_LEAVES = 0.8  # of the limit, which is kept when files are removed
+_SHARE = 0.01  # of the limit, which may be written before the total is checked again
 _DIGEST = hashlib.sha256().digest_size
 _log = logging.getLogger(__name__)
 
 
 @functools.cache
 def _prepared(name: str) -> Path | None:
-    """The folder, made if it is not there; None if it is not ours alone."""
+    """The folder, created if needed; None if others can write to it."""
     try:
         folder = Path(name).expanduser().absolute()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = folder.resolve(strict=True)
         problem = _problem(folder)
-    except (OSError, RuntimeError) as error:  # a RuntimeError for a home that nobody knows
+    except (OSError, RuntimeError) as error:  # RuntimeError if the home folder is unknown
         problem = str(error)
     if problem:
         _log.info("nothing is kept for the next process: %s", problem)
@@ -69,7 +69,7 @@ def folder() -> Path | None:
 
 
 def key_of(*parts: str | bytes) -> str:
-    """A name for what is made of these parts alone."""
+    """A file name for contents that these parts determine."""
     found = hashlib.sha256()
     for part in parts:
         content = part.encode() if isinstance(part, str) else part
@@ -85,8 +85,8 @@ def read(key: str) -> bytes | None:
     try:
         content = path.read_bytes()
         if hashlib.sha256(content[_DIGEST:]).digest() == content[:_DIGEST]:
-            with contextlib.suppress(OSError):  # of a folder that can only be read
-                os.utime(path)  # it is in use
+            with contextlib.suppress(OSError):  # in a read-only folder
+                os.utime(path)  # marks the file as used
             return content[_DIGEST:]
         _log.info("%s is spoilt", path)
         path.unlink()
@@ -98,7 +98,7 @@ def read(key: str) -> bytes | None:
 
 
 def write(key: str, content: bytes) -> None:
-    """Keeps bytes under a key: all of them or none, whoever else writes there at the same time."""
+    """Stores bytes under a key, atomically."""
     path = _path(key)
     if path is None:
         return
@@ -117,7 +117,7 @@ def write(key: str, content: bytes) -> None:
 
 
 def forget(key: str) -> None:
-    """Removes what is kept under a key, since it turned out to be of no use."""
+    """Removes the entry of a key that turned out to be unusable."""
     path = _path(key)
     if path is not None:
         with contextlib.suppress(OSError):
@@ -139,11 +139,11 @@ def _files(folder: Path) -> Iterator[tuple[float, int, str]]:
                     yield status.st_mtime, status.st_size, entry.path
 
 
-_unseen: dict[Path, int] = {}  # how many bytes this process has written since it looked
+_unseen: dict[Path, int] = {}  # bytes that this process has written since it last checked the total
 
 
 def _shrink(folder: Path, written: int) -> None:
-    """Removes files if there are too many bytes; looks at a process's first file, and then now and again."""
+    """Removes files if the total is too large; checks it at a process's first write, and then from time to time."""
     _unseen[folder] = unseen = _unseen.get(folder, LIMIT) + written
     if unseen < LIMIT * _SHARE:
         return

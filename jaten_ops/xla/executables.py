@@ -1,7 +1,7 @@
-"""XLA's executables, kept for the next process.
+"""XLA's executables, cached on disk for the next process.
 
-They are found by the text of the program that `jax.jit` lowered. JAX has such a cache, too, which is set for a whole
-process and is the user's; this one is jaten's and touches no setting.
+The key is the text of the program that `jax.jit` lowered. JAX has such a cache, too, but it is global and the user's;
+this one is jaten's own and changes no setting.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from . import compiler_options, cpu_client, disk_store, fingerprint
 
 _log = logging.getLogger(__name__)
 
-# What JAX knows of a lowered program beside its text: private, so nothing is kept where one of them is missing.
+# JAX's data of a lowered program besides its text: private, so nothing is cached if one of these is missing.
 _BESIDE = (
     "global_in_avals", "global_out_avals", "in_shardings", "out_shardings", "in_layouts", "out_layouts",
     "kept_var_idx", "committed", "tuple_args",
@@ -28,7 +28,7 @@ _ABSENT = ("host_callbacks", "keepalive", "ordered_effects", "unordered_effects"
 def compiled(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, str | None]:
     """The executable of a lowered program, from the disk or from XLA, and the key by which `load` finds it again.
 
-    The key is None for what is not kept: a program for several devices, or one that calls Python.
+    The key is None if the executable is not cached: for several devices, or if it calls Python.
     """
     text = lowered.as_text()
     key = _key(lowered, text) if disk_store.folder() is not None else None
@@ -43,7 +43,7 @@ def compiled(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, str | No
 
 
 def _devices(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
-    return tuple(getattr(lowered._lowering, "_device_list", ()))  # private: no options, and nothing kept, without
+    return tuple(getattr(lowered._lowering, "_device_list", ()))  # private: without it no options and no cache
 
 
 def _compile(lowered: jax.stages.Lowered, text: str) -> jax.stages.Compiled:
@@ -56,7 +56,7 @@ def _compile(lowered: jax.stages.Lowered, text: str) -> jax.stages.Compiled:
 
 
 def load(key: str, in_tree: Any, out_tree: Any) -> jax.stages.Compiled | None:
-    """The executable that was kept under a key, on the device that it was compiled for."""
+    """The executable cached under a key, on the device that it was compiled for."""
     content = disk_store.read(key)
     if content is None:
         return None
@@ -66,7 +66,7 @@ def load(key: str, in_tree: Any, out_tree: Any) -> jax.stages.Compiled | None:
         return serialize_executable.deserialize_and_load(
             serialized, in_tree, out_tree, backend=device.client, execution_devices=[device]
         )
-    except Exception as error:  # whatever JAX and XLA raise for one that they cannot take: it is compiled anew
+    except Exception as error:  # whatever JAX and XLA raise if they cannot load it: it is compiled again
         _log.info("%s cannot be loaded: %s", key, error)
         disk_store.forget(key)
         return None
@@ -79,10 +79,10 @@ def calls_out(lowered: jax.stages.Lowered) -> bool:
 
 def _keep(executable: jax.stages.Compiled, key: str) -> bool:
     try:
-        loaded: Any = executable._executable  # private; the device is in no public place
+        loaded: Any = executable._executable  # private: there is no public way to get the device
         (device,) = loaded.xla_executable.local_devices()
         serialized, _, _ = serialize_executable.serialize(executable)
-    except Exception as error:  # there are some that cannot be, and no list of them
+    except Exception as error:  # some executables cannot be serialized, and there is no list of them
         _log.info("an executable is not kept: %s", error)
         return False
     disk_store.write(key, pickle.dumps(((device.platform, device.id, cpu_client.is_own(device)), serialized)))

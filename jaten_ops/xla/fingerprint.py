@@ -1,6 +1,6 @@
 """Fingerprints of everything beside a program that decides how it compiles: versions, source files, flags, processor.
 
-Keys of what is kept on disk are made of it. Where it cannot be told surely, nothing is kept.
+They are parts of the keys of the disk store. If a fingerprint is uncertain, nothing is cached.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import torch
 from .. import registry
 from . import compiler_options, cpu_client
 
-# The modules above were imported some seconds before this one, at most; nanoseconds.
+# The modules above were imported at most a few seconds before this one; in nanoseconds.
 _IMPORTED = time.time_ns() - 5_000_000_000
 
-# settings of JAX that say where and what it keeps and logs, and nothing of programs
+# settings of JAX for its caches and logs, which do not affect programs
 _ASIDE = re.compile(
     "jax_(persistent_cache|compilation_cache|enable_compilation_cache|log|dump|explain|raise_persistent)"
 )
@@ -46,7 +46,7 @@ def _folders() -> tuple[Path, ...]:
 def _sources() -> str | None:
     """A hash of the files of this package, as this process has imported them.
 
-    None if one was written about then or since: nobody knows which text the process runs.
+    None if one was written at about that time or later: the process may be running another text.
     """
     return hash_of(_folders(), before=_IMPORTED)
 
@@ -86,13 +86,13 @@ def _has_others(*_sizes: int) -> bool:
     """True if a kernel, fake or gradient of an ATen operator is a user's function, whose text is in no key."""
     own = tuple(f"{place}{os.sep}" for folder in _folders() for place in (folder, folder.resolve()))
     tables = (registry.KERNELS, registry.FAKES, registry.GRADIENTS)
-    own += ("its kernel",)  # a gradient's operator, which is made of a kernel that is looked at, too
+    own += ("its kernel",)  # the operator of a gradient, made from a kernel that is checked itself
     return any("::" not in name and not e.where.startswith(own) for table in tables for name, e in table.items())
 
 
 @functools.cache
 def _processor() -> str:
-    """The kind of CPU with its instructions, which XLA's code for it makes use of."""
+    """The CPU model with its instruction sets, for which XLA generates code."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

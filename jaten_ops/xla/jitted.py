@@ -1,4 +1,4 @@
-"""The functions of jaten's own under `jax.jit`: known by their names when they are compiled, and dropped together."""
+"""jaten's own functions under `jax.jit`: recognized by name when they are compiled, and cleared together."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def _named(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def forget() -> None:
-    """Drops what they have traced and compiled, but for what is in use, and nothing of the user's."""
+    """Clears the traces and executables of jaten's functions that are not in use, and nothing of the user's."""
     for made in list(_ALL):
         made.clear_cache()

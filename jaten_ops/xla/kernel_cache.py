@@ -1,7 +1,7 @@
-"""The executables of single kernels: compiled with jaten's options, and kept for the next process.
+"""Executables of single kernels: compiled with jaten's options, and cached on disk for the next process.
 
-`jax.jit` compiles them when they are called, so this is done where JAX calls XLA: for programs that have the name of
-one of jaten's kernels. What no option of a program can say XLA is told here of whole graphs, too, and of nothing else.
+`jax.jit` compiles them when they are called, so this replaces the function by which JAX calls XLA, for programs that
+have the name of one of jaten's kernels. It also passes the settings that JAX has no option for, for kernels and graphs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .compiler_options import keeps_loops, known, without_unrolling
 
 compilation_cache: Any
 try:
-    # private: nothing public is told of a compile
+    # private: there is no public hook for a compile
     from jax._src import compilation_cache, compiler  # noqa: F401  # the latter is the ledger's
-except ImportError:  # pragma: no cover  # a JAX that has moved them: the ledger says so
+except ImportError:  # pragma: no cover  # a JAX that has moved them: the ledger reports it
     compilation_cache = None
 
 _NAME = f"jit_{jitted.PREFIX}"
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 def _watched(compile_program: Callable[..., Any]) -> Callable[..., Any]:
-    """JAX's function that has XLA compile a program, for programs of ours after a look on the disk."""
+    """JAX's function that compiles a program with XLA; for jaten's programs it first looks on the disk."""
 
     @functools.wraps(compile_program)
     def compile_or_load(backend: Any, module: Any, devices: Any, options: Any, callbacks: Any) -> Any:
@@ -62,17 +62,17 @@ def _most() -> int:
     return min(memory // 4 // _BYTES, int(regions.read_text()) // 4 // _REGIONS)
 
 
-# What an executable of XLA's CPU takes, however small it is: 1.3 to 1.5 MB and 2.7 regions with JAX 0.10.
+# The memory of an executable for a CPU, however small: 1.3 to 1.5 MB and 2.7 regions with JAX 0.10.
 _BYTES, _REGIONS = 1536 * 1024, 3
 _MOST = _most()
 _made = 0
 
 
 def _make_room() -> None:
-    """Has JAX forget all executables of jaten's functions once there are too many.
+    """Clears JAX's executables of jaten's functions once there are too many.
 
-    Shapes that change all the time compile kernel after kernel, and JAX keeps each: in the end the process would die.
-    Those that are in use are found on the disk again, and whoever holds one, as a compiled graph does, keeps it.
+    If shapes change all the time, kernel after kernel is compiled, and JAX keeps all of them until the process runs out
+    of memory. Cleared ones that are needed again are loaded from the disk; a compiled graph keeps its own.
     """
     global _made
     _made += 1
@@ -91,11 +91,11 @@ def _key(backend: Any, module: Any, devices: Any, options: Any) -> str | None:
         return None
     try:
         place = fingerprint.of_device(next(iter(devices)))
-        # the key of JAX's own cache, in which all is that decides an executable, but the instructions of the CPU
+        # the key of JAX's own cache, which covers everything but the instruction sets of the CPU
         return None if place is None else disk_store.key_of(
             "kernel", place, compilation_cache.get_cache_key(module, np.array(list(devices)), options, backend)
         )  # fmt: skip
-    except Exception as error:  # it is private: a JAX that has changed it compiles as if there were no disk
+    except Exception as error:  # private: a JAX that has changed it compiles without the disk
         _log.info("a kernel is not kept: %s", error)
         return None
 
@@ -106,7 +106,7 @@ def _load(backend: Any, key: str, devices: Any, options: Any) -> Any:
         return None
     try:
         return backend.deserialize_executable(content, devices, options)
-    except Exception as error:  # whatever XLA raises for one that it cannot take
+    except Exception as error:  # whatever XLA raises if it cannot load it
         _log.info("%s cannot be loaded: %s", key, error)
         disk_store.forget(key)
         return None
@@ -115,7 +115,7 @@ def _load(backend: Any, key: str, devices: Any, options: Any) -> Any:
 def _keep(executable: Any, key: str) -> None:
     try:
         content = executable.serialize()
-    except Exception as error:  # there are some that cannot be, and no list of them
+    except Exception as error:  # some executables cannot be serialized, and there is no list of them
         _log.info("a kernel is not kept: %s", error)
     else:
         disk_store.write(key, content)

@@ -1,8 +1,8 @@
 """The choice of the library that computes a CPU program's float32 matrix products: YNNPACK or Eigen.
 
 XLA has one option for a whole program. Measured on one core of an Intel processor with AVX-512, Eigen takes 10 % less
-time for a product, as long as its second factor is not transposed: it brings that in order first, which takes about as
-long as it saves with 700 rows of the first factor, and several times longer where it reads far across memory. That of a
+time for a product, unless its second factor is transposed: it first copies that, which takes about as long as it saves
+with 700 rows of the first factor, and several times longer with large strides. That of a
 transposed first factor is Eigen's in either case, and small products of a batch are equally fast.
 """
 
@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_ROWS = 800  # of the first factor, that save as much as an element of the second costs that is transposed
-_FAR = 2048  # columns of a transposed factor that lie in the same places of the caches
-_FAR_COSTS, _OF_BATCH_COSTS = 4.0, 0.25  # an element of such, or of one among others
+_ROWS = 800  # with as many rows Eigen saves the time of copying a transposed second factor
+_FAR = 2048  # with as many terms the elements of a transposed factor collide in the caches
+_FAR_COSTS, _OF_BATCH_COSTS = 4.0, 0.25  # relative cost of copying an element then, and in a batch
 _HALF = ("bf16", "f16")
 
 _DIMS = r"\[([\d, ]*)\]"
@@ -31,8 +31,8 @@ class Product(NamedTuple):
     """A product of `batch` pairs of matrices, (rows, terms) and (terms, columns).
 
     Attributes:
-        first_transposed, second_transposed: whether a factor is so in memory.
-        is_known: whether that can be told: not of what a function inside the program is given.
+        first_transposed, second_transposed: whether a factor is transposed in memory.
+        is_known: whether that is known; it is not for arguments of functions inside the program.
     """
 
     dtype: str
@@ -55,11 +55,11 @@ def _type(text: str) -> tuple[list[int], str]:
 
 
 def products(text: str) -> Iterator[Product]:
-    """The matrix products of a program, by its text in StableHLO; transpositions of a factor count as its own."""
+    """The matrix products of a program, from its text in StableHLO; transposing a factor is part of it."""
     swapped, is_inner = set[str](), False
     for found in _STEP.finditer(text):
         function, name, dims, a, b, batch, _, of_a, of_b, type_a, type_b = found.groups()
-        if function:  # names are a function's own
+        if function:  # names are local to a function
             swapped.clear()
             is_inner = function == "private"
         elif name:

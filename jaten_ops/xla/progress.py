@@ -1,4 +1,4 @@
-"""A line for who waits at a terminal: what is being compiled, if that takes long. Elsewhere it goes to the log."""
+"""Progress of long compiles: a line at a terminal, or in the log elsewhere."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import time
 from collections.abc import Iterator
 
 PATIENCE = 2.0
-"""For how many seconds nothing is said."""
+"""The number of seconds without a message."""
 
 _log = logging.getLogger(__name__)
-_CLEARED = "\r\x1b[K"  # what else stands in the line, as a bar that is drawn anew
+_CLEARED = "\r\x1b[K"  # overwrites the rest of the line, such as a progress bar
 
 
 def _say(text: str) -> None:
-    """Writes a line of its own to standard error, beside the bars of tqdm; to the log where that is no terminal."""
+    """Writes a line to standard error without breaking tqdm's bars; to the log if that is not a terminal."""
     if not sys.stderr.isatty():
         _log.info(text)
         return
@@ -30,7 +30,7 @@ def _say(text: str) -> None:
 
 @contextlib.contextmanager
 def announced(what: str) -> Iterator[None]:
-    """Says at a terminal, or in the log, that `what` is being compiled, and when it is done, if that takes long."""
+    """A context that reports, if it takes long, that `what` is being compiled, and when it is done."""
     start = time.monotonic()
     said = threading.Event()
 

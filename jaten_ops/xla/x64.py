@@ -1,4 +1,4 @@
-"""JAX's 64-bit types: on for the length of a block, in its thread alone; and what the program has set outside."""
+"""JAX's 64-bit types: on within a block, in its thread only; and the program's own setting outside."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ try:  # private, and a fifth of the cost of the public context manager
     from jax._src.config import enable_x64 as _state
 
     _swap, _restore = _state.swap_local, _state.set_local
-    if _state._update_thread_local_hook is not None:  # it would have to be told
+    if _state._update_thread_local_hook is not None:  # the hook would have to be called
         raise AttributeError
 
     enter, leave = functools.partial(_swap, True), _restore
@@ -59,7 +59,7 @@ def outside() -> bool:
 
 @contextlib.contextmanager
 def told(wide: bool) -> Iterator[None]:
-    """For the length of a block `outside` answers this: for blocks in which kernels of users are traced."""
+    """A context that sets the result of `outside`, for tracing kernels of users."""
     token = _outside.set(wide)
     try:
         yield
@@ -69,16 +69,16 @@ def told(wide: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def tracing() -> Iterator[None]:
-    """64-bit types are on, and kernels of users that are traced know what is set outside."""
+    """A context with 64-bit types on, in which traced kernels of users know the program's own setting."""
     with told(outside()), Enabled():
         yield
 
 
-try:  # private; nothing public lets 64-bit arrays be while the default types have 32 bits, but for a whole process
+try:  # private; the public way to keep 64-bit arrays with 32-bit default types is global
     from jax._src.config import ExplicitX64Mode, explicit_x64_dtypes
 
     _explicit: Callable[[], Any] | None = functools.partial(explicit_x64_dtypes, ExplicitX64Mode.ALLOW)
-except ImportError:  # pragma: no cover  # a jax that has moved them: the defaults of users' kernels have 64 bits then
+except ImportError:  # pragma: no cover  # a jax that has moved them: default types in users' kernels have 64 bits then
     _explicit = None
 
 CAN_NARROW = _explicit is not None
@@ -87,7 +87,7 @@ CAN_NARROW = _explicit is not None
 
 @contextlib.contextmanager
 def narrow() -> Iterator[None]:
-    """JAX's default types have 32 bits for the length of a block, and arrays of 64 bits stay what they are."""
+    """A context in which JAX's default types have 32 bits, and 64-bit arrays stay as they are."""
     assert _explicit is not None
     with jax.enable_x64(False), _explicit():
         yield
