@@ -75,7 +75,7 @@ def transposed(array: jax.Array, order: Shape) -> jax.Array:
 
 
 def _box(size: int, offset: int, axes: list[Axis] | None) -> tuple[Shape, np.ndarray] | None:
-    """The box of so many elements of which strided ones are a part: its shape, and where the part begins.
+    """The box of `size` elements that contains strided elements: its shape, and the start of the part.
 
     None where strides do not nest, no box has that size, or what belongs to a row runs over the end of the box's.
     """
@@ -93,7 +93,7 @@ def _box(size: int, offset: int, axes: list[Axis] | None) -> tuple[Shape, np.nda
 
 
 def _moving(shape: Shape, stride: Shape) -> tuple[list[int], list[Axis] | None]:
-    """The dimensions that do not repeat what there is, in order; and, if their strides nest, from the widest on."""
+    """The dimensions that do not repeat elements, in order; and, if their strides nest, by decreasing stride."""
     steps = [i for i, s in enumerate(stride) if s and shape[i] != 1]
     return steps, _axes(tuple([shape[i] for i in steps]), tuple([stride[i] for i in steps]))
 
@@ -117,10 +117,10 @@ def _replaced(array: jax.Array, values: jax.Array, begin: Any, box: Shape, strid
 
 
 def _replaced_mostly(array: jax.Array, values: jax.Array, begin: Any, box: Shape, stride: Shape) -> jax.Array:
-    """The same where most is replaced in a program that is traced: one loop, where XLA's CPU would copy first.
+    """The same for a traced program that replaces most elements: one loop, where an update on a CPU would copy first.
 
-    Where the values are computed of a part that overlaps this one, XLA 0.10 reads in a scan what it has just written,
-    if it updates.
+    And in a scan XLA 0.10 computes a wrong update if the values depend on a part that overlaps this one: it reads what
+    it has just written.
     """
     axes = _axes(values.shape, stride)
     assert axes is not None
@@ -133,7 +133,7 @@ def _replaced_mostly(array: jax.Array, values: jax.Array, begin: Any, box: Shape
 
 
 def _ordered(values: jax.Array, axes: list[Axis]) -> jax.Array:
-    """Values with the dimensions that step through memory, as they do."""
+    """Values in the order in which the dimensions step through memory."""
     kept = [i for i, n in enumerate(values.shape) if n != 1]
     stepping = jax.lax.squeeze(values, [i for i, n in enumerate(values.shape) if n == 1])
     return jax.lax.transpose(stepping, [kept.index(a) for _, _, a in axes])
@@ -156,10 +156,10 @@ def _gathered(array: jax.Array, offset: Any, shape: Shape, stride: Shape) -> jax
 
 
 def _rows(flat: jax.Array, n: int, s: int) -> jax.Array:
-    """The last axis cut into n rows of s elements; what lacks is filled up with zeros."""
+    """The last axis cut into n rows of s elements, padded with zeros."""
     lack = n * s - flat.shape[-1]
     lead = [(0, 0, 0)] * (flat.ndim - 1)
-    # a negative width cuts off
+    # a negative width removes elements
     return jax.lax.pad(flat, jnp.zeros((), flat.dtype), [*lead, (0, lack, 0)]).reshape(*flat.shape[:-1], n, s)
 
 
@@ -177,7 +177,7 @@ def _scattered(array: jax.Array, values: jax.Array, offset: Any, stride: Shape) 
 
 
 def _put_rows(flat: jax.Array, values: jax.Array, axes: list[Axis]) -> jax.Array:
-    """The last axis of `flat` with `values` where `axes` lead, the same in each row of the axes before."""
+    """The last axis of `flat` with `values` written at `axes`, in each row of the leading axes."""
     if not axes:
         return flat.at[..., 0].set(values)
     (n, s, _), *rest = axes

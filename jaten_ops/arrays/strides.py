@@ -38,9 +38,9 @@ def is_dense(shape: Shape, stride: Shape) -> bool:
 
 
 def order_of(shape: Shape, stride: Shape) -> Shape | None:
-    """The order in which the dimensions of a dense tensor lie, the widest first; None if it is row-major or not dense.
+    """The dimensions of a dense tensor by decreasing stride; None if the tensor is contiguous or not dense.
 
-    A dimension of one element lies anywhere: it stays where it is.
+    A dimension of one element, whose stride does not matter, stays in its place.
     """
     if is_row_major(shape, stride) or not is_dense(shape, stride):
         return None
@@ -49,6 +49,6 @@ def order_of(shape: Shape, stride: Shape) -> Shape | None:
 
 
 def strides_in(shape: Shape, order: Shape) -> Shape:
-    """The strides of a dense tensor whose dimensions lie in an order."""
+    """The strides of a dense tensor whose dimensions have an order in memory."""
     along = row_major(tuple(shape[d] for d in order))
     return tuple(along[order.index(d)] for d in range(len(shape)))

@@ -1,4 +1,4 @@
-"""The arguments of a call: their tensors in a row, and what of them is part of the program."""
+"""The arguments of a call: a flat list of their tensors, and the properties that are part of the program."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Stru
 
 
 def moved(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that the step is given, on the device."""
+    """An argument of the step, moved to the device."""
     if tensor.device.type != "cpu":
         return tensor
     return from_array(borrowed_copy(tensor)).requires_grad_(tensor.requires_grad)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _LIBRARIES = frozenset({"torch", "jax", "jaxlib", "numpy", "jaten_ops", "pytest", "_pytest"}) | sys.stdlib_module_names
-_LOOKED_INTO = ("torch.optim", "torch.amp", "torch.nn", "torch.utils")  # whose objects hold state of a step
+_LOOKED_INTO = ("torch.optim", "torch.amp", "torch.nn", "torch.utils")  # objects of these modules hold state of a step
 
 
 def is_library(module: str | None) -> bool:
@@ -32,7 +32,7 @@ def names_in(code: types.CodeType) -> Iterator[str]:
 
 
 def function_of(value: Any) -> types.FunctionType | None:
-    """The function in Python that a descriptor of a class stands for."""
+    """The Python function of a class attribute, such as a property or static method."""
     if isinstance(value, property):
         value = value.fget
     value = getattr(value, "__func__", value)
@@ -40,16 +40,16 @@ def function_of(value: Any) -> types.FunctionType | None:
 
 
 _ALWAYS = frozenset({"forward", "__call__"})
-_BASES = frozenset({"torch.nn.modules.module", "torch.optim.optimizer"})  # which set attributes of all kinds
+_BASES = frozenset({"torch.nn.modules.module", "torch.optim.optimizer"})  # these set attributes of all kinds
 
 
 class Names:
-    """The names that the code met so far mentions; what is called by a name is looked into when it is met."""
+    """The names in the code found so far; methods are added when an object with such a name is found."""
 
     def __init__(self) -> None:
         self.known: set[str] = set()
         self._read: set[int] = set()
-        self._kept: list[Any] = []  # so that no `id` is used again
+        self._kept: list[Any] = []  # kept alive, so that no `id` is used again
 
     def add(self, fn: types.FunctionType) -> None:
         if id(fn.__code__) not in self._read:

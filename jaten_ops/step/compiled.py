@@ -26,7 +26,7 @@ from .trace import Trace, require_on_device
 
 _log = logging.getLogger("jaten_ops.step")
 
-_ONE_AT_A_TIME = threading.RLock()  # steps may share what they write to, and a traced one has tracers in its tensors
+_ONE_AT_A_TIME = threading.RLock()  # steps may share tensors, and those of a traced step hold tracers
 _WARNED_AT = 4  # compiles of one step
 _MOST_PROGRAMS = 256
 _MOST_TEXTS = 16  # executables of programs that are traced again at each call
@@ -117,7 +117,7 @@ class Step:
         if reach is None or not reach.is_current():
             reach = self._look(given)
         found = self._program(reach, given, structure)
-        if found is None:  # what is restored when a step fails, or has changed, is as of now
+        if found is None:  # if the step fails, everything is restored to its state now
             reach = self._look(given)
             found = self._program(reach, given, structure)
         if found is not None:
@@ -195,7 +195,7 @@ class Step:
         return results
 
     def _tell(self, key: Any, program: Program) -> None:
-        """Logs a compile; warns of the fourth, and of a step that has to be traced again and again."""
+        """Logs a compile; warns at the fourth, and about a step that is traced again and again."""
         self._compiles += 1
         name = getattr(self._step, "__qualname__", type(self._step).__name__)
         why = "the first" if self._last is None else self._what_changed(key)
@@ -203,7 +203,7 @@ class Step:
         _log.info("%s: compile %d: %s", name, self._compiles, why)
         if not program.repeats:
             self._repeats += 1
-            if self._repeats == 3:  # what it makes once, it makes in a call or two
+            if self._repeats == 3:  # objects that it makes only once are made in the first calls
                 _log.warning(
                     "%s is traced again at each call, which is slow, since %s. Python does not run in a compiled step:"
                     " return such values from the step and keep them there.",

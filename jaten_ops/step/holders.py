@@ -23,7 +23,7 @@ from ..tensor.tensor import Tensor
 from .code import Names, function_of, holds_state, is_library
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, enum.Enum)
-_MOST_ITEMS = 64  # of a collection whose plain items are watched one by one
+_MOST_ITEMS = 64  # the largest collection whose plain items are compared one by one
 _MOST_PLACES = 100_000
 
 
@@ -68,10 +68,10 @@ class Reach:
     Attributes:
         owners, keys, values, paths: the places of tensors and collections.
         tensors: each tensor once, in the order of places.
-        places: those of each tensor, by its index.
+        places: the places of each tensor, by its index.
         floats: the numbers that are operands.
-        structure: what must be the same for a program to be right, but for the tensors.
-        passive: values that do not matter to a program, but which it may change.
+        structure: everything but the tensors that must be unchanged for a program to be valid.
+        passive: values that do not affect a program, but that it may change.
         modules, optimizers: those met.
         objects: other objects met.
     """
@@ -79,7 +79,7 @@ class Reach:
     def __init__(self, step: Callable[..., Any], holders: Sequence[Any], names: Names) -> None:
         self._names = names
         size = -1
-        while size != len(names.known):  # code that is met late may name what was passed by
+        while size != len(names.known):  # code that is found late may name attributes that were skipped
             size = len(names.known)
             self._start()
             self._visit(self._roots, 0, "step", step)
@@ -193,7 +193,7 @@ class Reach:
         elif not isinstance(value, type | types.ModuleType) and hasattr(value, "__dict__") and holds_state(type(value)):
             self.objects.append(value)
             self._names.add_methods(type(value))
-            # what a schedule holds matters to a step only if it asks for it: mostly the loop steps the schedule
+            # the state of a schedule matters only if the step reads it: mostly the loop steps the schedule
             is_schedule = isinstance(value, torch.optim.lr_scheduler.LRScheduler)
             self._is_passive = is_schedule and "get_last_lr" not in self._names.known
             self._attributes(path, value, frozenset())
@@ -207,7 +207,7 @@ class Reach:
                 self._attribute(attributes, name, f"{path}.{name}", found)
 
     def _attribute(self, attributes: dict[str, Any], name: str, path: str, value: Any) -> None:
-        if name in _OF_MODULES and isinstance(value, dict):  # never replaced: only looked into
+        if name in _OF_MODULES and isinstance(value, dict):  # never replaced, only searched
             if value or name in _OF_NAMES:
                 self._collection(path.removesuffix(f".{name}") if name in _OF_NAMES else path, value)
             elif self._is_new(value):
@@ -273,7 +273,7 @@ class Reach:
         if wrapped is not None:
             self._object(path, wrapped)
 
-    # what was found
+    # the findings
 
     def _finish(self) -> None:
         self._seen = {}
@@ -329,12 +329,12 @@ class Reach:
         return [v if type(v) is float else float(v) for v in found]
 
     def replace(self, place: int, value: Any, *, is_new: bool) -> None:
-        """Puts another tensor, or collection, where one is.
+        """Replaces a tensor or collection.
 
         Args:
-            place: where.
-            value: what.
-            is_new: whether it is a new tensor like the one before; if not, what is reached has to be looked up again.
+            place: its place.
+            value: the new one.
+            is_new: whether it is a tensor like the one before; if not, the holders have to be searched again.
         """
         old = self.values[place]
         self.owners[place][self.keys[place]] = value
@@ -348,7 +348,7 @@ class Reach:
             self.root_at[id(root)] = index
 
     def restore(self, only: set[int] | None = None) -> None:
-        """Puts collections and attributes back as they were, all of them or some by `id`."""
+        """Restores collections and attributes, all of them or some by `id`."""
         for holder, copy in self.copies:
             if only is not None and id(holder) not in only:
                 continue
@@ -389,6 +389,6 @@ _OF_MODULES = frozenset({
     "training", "_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks",
     "_backward_pre_hooks",
 })  # fmt: skip
-_OF_NAMES = frozenset({"_parameters", "_buffers", "_modules"})  # whose items are attributes for who looks at a module
+_OF_NAMES = frozenset({"_parameters", "_buffers", "_modules"})  # the items are attributes of a module
 _OF_OPTIMIZERS = frozenset({"_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"})
 _PASSED = frozenset({"param_groups", "defaults", "state"})

@@ -1,8 +1,8 @@
 """Python numbers that are operands of a program: an optimizer's learning rate, momentum, weight decay.
 
-While a step is traced a group of parameters has a `torch.SymFloat` in place of each float. It computes with others, and
-operators take it as they take a number. What it comes to is known as well, so that `if weight_decay != 0` has an
-answer, which is then a condition of the program.
+While a step is traced, a parameter group has a `torch.SymFloat` in place of each float. It supports arithmetic, and
+operators take it as a number. Its value is known as well, so that `if weight_decay != 0` can be decided; the decision
+is then a condition of the program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from ..errors import UnsupportedInputError
 
 Values = Sequence[float]
-Known = Callable[[Values], Any]  # from the values of the numbers to what an expression comes to
+Known = Callable[[Values], Any]  # from the values of the numbers to the value of an expression
 
 
 class Conditions:
@@ -27,7 +27,7 @@ class Conditions:
     def __init__(self, values: Values) -> None:
         self.values = list(values)
         self.asked: list[tuple[Known, Any]] = []
-        self._last = self.values  # with which they held
+        self._last = self.values  # the values at which the conditions held
 
     def ask(self, known: Known) -> Any:
         """The value of an expression, which is assumed from then on."""
@@ -40,7 +40,7 @@ class Conditions:
             return True
         try:
             found = all(known(values) == answer for known, answer in self.asked)
-        except ArithmeticError:  # as 1 / lr for a rate of 0: the program is traced then, and raises it
+        except ArithmeticError:  # for example 1 / lr with a rate of 0: the step is traced then, and raises it
             return False
         if found:
             self._last = list(values)
@@ -48,7 +48,7 @@ class Conditions:
 
 
 def refusal(what: str) -> UnsupportedInputError:
-    """The error of a step that asks for a value which only the executable will know."""
+    """The error of a step that reads a value which only the executable computes."""
     return UnsupportedInputError(
         "a step", f"one that reads the value of a tensor ({what})",
         "one that computes without: return the tensor and read it after the step, choose with torch.where, give what"
@@ -57,7 +57,7 @@ def refusal(what: str) -> UnsupportedInputError:
 
 
 class Truth:
-    """A comparison of numbers, as torch's `SymBool` has it."""
+    """A comparison of numbers: the node of a torch `SymBool`."""
 
     def __init__(self, known: Known | None, conditions: Conditions) -> None:
         self._known, self._conditions = known, conditions
@@ -93,10 +93,10 @@ class Truth:
 
 
 class Number:
-    """An expression of numbers, as torch's `SymFloat` has it: private, what torch asks of such a node by name.
+    """An expression of numbers: the node of a torch `SymFloat`, with the private methods that torch calls.
 
     Args:
-        known: what it comes to; None for one that a tensor's value is in.
+        known: its value; None if it depends on the value of a tensor.
         array: makes the traced array.
         conditions: what the program assumes.
     """
@@ -107,7 +107,7 @@ class Number:
 
     @property
     def array(self) -> Any:
-        """A weakly typed traced array without dimensions, as kernels take a number."""
+        """A weakly typed 0-d traced array, the form in which kernels take a number."""
         if self._array is None:
             self._array = self._make()
         return self._array
@@ -201,11 +201,11 @@ for _name in ("eq", "ne", "gt", "lt", "le", "ge"):
 
 
 def symbol(number: Number) -> torch.SymFloat:
-    """A number as Python code computes with it."""
+    """A number for Python code."""
     return torch.SymFloat(number)
 
 
 def node_of(value: Any) -> Number | None:
-    """The number behind a `SymFloat` of ours."""
+    """The node of one of jaten's `SymFloat`s."""
     node = getattr(value, "node", None)
     return node if isinstance(node, Number) else None

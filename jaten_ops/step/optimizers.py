@@ -1,4 +1,4 @@
-"""Optimizers, gradient scalers and averaged models in a traced step: what they read becomes part of the program."""
+"""Optimizers, gradient scalers and averaged models in a traced step: values that they read are part of the program."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .capture import Capture
 from .holders import Float, Reach
 from .numbers import node_of
 
-_COUNTS = ("step", "mu_product")  # what optimizers keep in single precision and compute with in double
+_COUNTS = ("step", "mu_product")  # state that optimizers keep in single precision and use in double precision
 
 
 class LateOptimizer(Exception):
-    """A step has run an optimizer that was not found beforehand: its numbers are not yet operands."""
+    """A step has run an optimizer that was not found before, whose numbers are not operands."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__("an optimizer was not found")
@@ -34,14 +34,14 @@ class LateOptimizer(Exception):
 
 
 class UnmadeState(Exception):
-    """An optimizer would make the state of a parameter where a scaler lets it: only the gradients' values tell."""
+    """An optimizer would create state only if a scaler does not skip its step, which depends on gradients' values."""
 
 
 def settle(reach: Reach) -> bool:
-    """Moves the counts that optimizers and averages keep on the CPU to the device of what they count for.
+    """Moves the counts that optimizers and averages keep on the CPU to the device of their parameters.
 
     Returns:
-        Whether there were any: the places of tensors are others then.
+        Whether there were any: then the places of tensors have changed.
     """
     moved = False
     for optimizer in reach.optimizers:
@@ -62,12 +62,12 @@ def settle(reach: Reach) -> bool:
 
 @contextlib.contextmanager
 def traced(reach: Reach, capture: Capture, changed: list[str]) -> Iterator[None]:
-    """For the length of a block what reads values is traced instead.
+    """A context in which functions that read values are traced instead.
 
     Args:
         reach: the optimizers and others.
-        capture: what the numbers become operands of.
-        changed: is filled with what the step has changed of the numbers.
+        capture: the capture whose operands the numbers become.
+        changed: filled with the numbers that the step has changed.
     """
     with contextlib.ExitStack() as stack:
         for optimizer in reach.optimizers:
@@ -82,7 +82,7 @@ def traced(reach: Reach, capture: Capture, changed: list[str]) -> Iterator[None]
         for what, make in _SHADOWS.items():
             stack.enter_context(shadowed(what, make))
         running = _Running(reach, capture)
-        set_compiling(True)  # models that look at the values of a mask unless they are compiled do not
+        set_compiling(True)  # models that read the values of a mask unless they are compiled do not
         stack.callback(set_compiling, False)
         stack.callback(register_optimizer_step_pre_hook(running.before).remove)
         stack.callback(register_optimizer_step_post_hook(running.after).remove)
@@ -92,7 +92,7 @@ def traced(reach: Reach, capture: Capture, changed: list[str]) -> Iterator[None]
 
 @contextlib.contextmanager
 def _symbols(reach: Reach, capture: Capture, changed: list[str]) -> Iterator[None]:
-    """The numbers of groups are symbols in this block."""
+    """A context in which the numbers of parameter groups are symbolic."""
     before = [(f.group, f.key, f.group[f.key]) for f in reach.floats]
     for i, f in enumerate(reach.floats):
         _set(f, capture.number(i))
@@ -124,7 +124,7 @@ def _valued(value: Any, capture: Capture) -> Any:
 
 @contextlib.contextmanager
 def _shadowed(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute of one object hides the method of its class for the length of a block."""
+    """A context in which an attribute of an object replaces a method of its class."""
     owner.__dict__[name] = value
     try:
         yield
@@ -134,7 +134,7 @@ def _shadowed(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_scaling(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Fused optimizers unscale gradients themselves; they are run as others."""
+    """Runs fused optimizers, which unscale gradients themselves, like others."""
     if not getattr(optimizer, "_step_supports_amp_scaling", False):
         yield
         return
@@ -144,7 +144,7 @@ def _without_scaling(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 
 def _of_symbols(of_symbols: Callable[..., Any], of_others: Callable[..., Any]) -> Callable[..., Any]:
-    """The greater or the smaller of numbers, of which one may be a symbol."""
+    """The maximum or minimum of numbers, some of which may be symbolic."""
 
     def either(*args: Any, **kwargs: Any) -> Any:
         is_symbolic = len(args) == 2 and any(type(a) is torch.SymFloat for a in args)
@@ -172,7 +172,7 @@ class _Running:
         if not any(optimizer is known for known in self._reach.optimizers):
             raise LateOptimizer(optimizer)
         self._capture.reads_numbers += 1
-        set_compiling(False)  # optimizers take numbers for numbers then
+        set_compiling(False)  # optimizers then use numbers as numbers
         for group in optimizer.param_groups:
             for flag, wanted in (("capturable", True), ("fused", None)):
                 if group.get(flag) not in (None, wanted):
@@ -274,9 +274,9 @@ def _choose(root: Storage, is_bad: Any, old: Any) -> None:
 
 
 def _average(capture: Capture, averaged: AveragedModel, update: Callable[..., None], model: torch.nn.Module) -> None:
-    """`update_parameters`, which copies the first time and averages from then on: a choice of the program."""
+    """`update_parameters`, which copies the first time and averages from then on, as a select in the program."""
     count = averaged.n_averaged.clone()
-    with capture.answering(False, True):  # whether it is the first time, and whether it is not
+    with capture.answering(False, True):  # 1 and 0 the first time, 0 and 1 later
         capture.reads_numbers += 1
         update(model)
         capture.reads_numbers -= 1

@@ -1,4 +1,4 @@
-"""The executable of a step, and how a call takes its operands and puts its results."""
+"""The executable of a step: a call collects its operands and stores its results."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class Operands(NamedTuple):
 
 
 class Missing(Exception):
-    """An operand is not where it was, or another than it was."""
+    """An operand has moved or changed its type."""
 
 
 class Program:
     """A step's executable for one combination of shapes and settings.
 
     Args:
-        trace: the step, traced.
-        reach, given: what it was traced with.
+        trace: the traced step.
+        reach, given: the state and arguments with which it was traced.
         known: executables by their programs' text, to which this one is added.
     """
 
@@ -80,7 +80,7 @@ class Program:
             if id(leaf) not in held and id(leaf) not in at
         ]
         self._make_result = _maker(trace.structure)
-        self._values: list[float] | None = None  # of the numbers of the last call
+        self._values: list[float] | None = None  # the numbers of the last call
         self._array: Any = None
         with Enabled():
             self._no_seed = jax.device_put(np.zeros((), np.int64))
@@ -89,7 +89,7 @@ class Program:
         trace.release()
 
     def _outside(self) -> tuple[list[int], dict[int, Any]]:
-        """The operands that are tensors in torch's memory, and those of them that are gone: constants."""
+        """The operands that are tensors in torch's memory; those that no longer exist are constants."""
         found = [(i, s) for i, s in enumerate(self._sources) if s.kind == "cpu"]
         alive = [i for i, s in found if s.what[0]() is not None]
         return alive, {i: s.what[2] for i, s in found if i not in alive}
@@ -144,11 +144,11 @@ class Program:
         return Operands(written, read, others)
 
     def _finder(self, part: list[int]) -> Callable[[Reach, Sequence[Any]], list[Storage]]:
-        """Finds the storages of some operands, those of holders, which are the most, without asking for each."""
+        """Finds the storages of some operands; those of holders, which are most, all at once."""
         sources = [self._sources[i] for i in part]
         if all(source.kind == "held" for source in sources):
             indices = [source.what for source in sources]
-            return lambda reach, _: [reach.roots[i] for i in indices]  # type: ignore[misc]  # on the device: it was met
+            return lambda reach, _: [reach.roots[i] for i in indices]  # type: ignore[misc]  # it is on the device
         return lambda reach, given: [self._find(source, reach, given) for source in sources]
 
     def _find(self, source: Source, reach: Reach, given: Sequence[Any]) -> Storage:
@@ -188,7 +188,7 @@ class Program:
         return operands.read[self._read.index(index)]
 
     def __call__(self, operands: Operands, reach: Reach, given: Sequence[Any], values: Sequence[float]) -> Any:
-        """Runs the executable, and puts what it has made where the step would have."""
+        """Runs the executable, and stores its results where the step would have."""
         trace = self.trace
         seed = self._no_seed if self._seed is None else np.int64(seeds.draw_seed())
         arrays = [owned(s) for s in operands.written]
@@ -214,7 +214,7 @@ class Program:
         return self._make_result(results)
 
     def _array_of(self, values: Sequence[float]) -> Any:
-        """The numbers of groups as the executable takes them: the same array as long as they are the same."""
+        """The numbers of parameter groups as an operand: the same array as long as they do not change."""
         if values != self._values:
             self._array = jax.device_put(np.array([values[self._sources[i].what] for i in self._numbers], np.float64))
             self._values = list(values)

@@ -1,4 +1,4 @@
-"""Tensors that a step leaves behind, as recipes by which each call of its program makes them anew."""
+"""Recipes for the tensors that a step leaves behind, by which each call of its program creates them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .numbers import Known, node_of
 
 
 class Kept(NamedTuple):
-    """The same object at each call: one that the step was given, or a value of Python's."""
+    """The same object at each call: one that the step was given, or a Python value."""
 
     value: Any
 
@@ -36,7 +36,7 @@ class Given(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """A number made of those of the groups."""
+    """A number computed from those of the parameter groups."""
 
     known: Known
 
@@ -45,8 +45,8 @@ class Made(NamedTuple):
     """A tensor in a storage that the program makes.
 
     Attributes:
-        storage: which one of those.
-        shape, stride, offset: how it lies there; None for all of it.
+        storage: the index of the storage.
+        shape, stride, offset: its layout there; None for all of the storage.
     """
 
     storage: int
@@ -57,7 +57,7 @@ class Made(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A view of a storage that the step was given: which operand, and how the view lies there."""
+    """A view of a storage that the step was given: the operand's index, and the layout."""
 
     operand: int
     geometry: tuple[Any, Any, Any]
@@ -65,7 +65,7 @@ class Seen(NamedTuple):
 
 
 class Built(NamedTuple):
-    """A list, dict or tuple, made anew."""
+    """A new list, dict or tuple."""
 
     structure: Any
     items: tuple[Recipe, ...]
@@ -75,7 +75,7 @@ Recipe = Kept | Held | Given | Computed | Made | Seen | Built
 
 
 class Recipes:
-    """Writes recipes, and collects the arrays that the program has to return for them."""
+    """Creates recipes, and collects the arrays that the program has to return for them."""
 
     def __init__(self, capture: Capture, held: Sequence[torch.Tensor], given: Sequence[Any]) -> None:
         self._capture = capture
@@ -99,7 +99,7 @@ class Recipes:
             return Kept(value)
         view = value.view_of_arrays
         root = view.storage.root
-        if view.storage is not root:  # seen as another dtype: by itself
+        if view.storage is not root:  # a view with another dtype: a result of its own
             root, view = Storage(view.read()), View.whole(view.read())
         elif id(root) in self._capture.lifted:
             lifted = self._capture.lifted[id(root)]
@@ -122,7 +122,7 @@ class Recipes:
         return self._index[id(root)]
 
     def shared(self) -> frozenset[int]:
-        """The storages that several tensors lie in."""
+        """The storages that several tensors share."""
         return frozenset(at for at, count in self._uses.items() if count > 1)
 
 
@@ -131,7 +131,7 @@ class Outcome:
 
     Args:
         arrays: those of the storages that it makes.
-        shared: the storages that several tensors lie in.
+        shared: the storages that several tensors share.
         held, given: the values of the holders, and the arguments of the call.
         values: the numbers of parameter groups.
         operand: finds an operand's storage.

@@ -1,4 +1,4 @@
-"""One run of a step on traced arrays: the program that it comes to, and what a call of it has to do."""
+"""One run of a step on traced arrays: its program, and the effects that a call of it must have."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from .results import Kept, Recipe, Recipes
 
 
 class Trace:
-    """A step, traced.
+    """A traced step.
 
     Attributes:
         capture: its operands.
         written: the storages that it writes to.
-        program: what it computes, a function of all operands.
-        results, structure: what it returns.
+        program: its computation, a function of all operands.
+        results, structure: its results.
         gradients: the leaves whose gradient it replaces, and by what.
         slots: the places whose tensor it replaces, and by what.
         left: storages of tensors that it has stored where no call of the program would put them.
@@ -88,7 +88,7 @@ class Trace:
         return jax.tree.unflatten(self._shape, [read(atom) for atom in jaxpr.outvars])
 
     def release(self) -> None:
-        """Lets go of what only compiling needs: traced arrays, and those that are to be given to the executable."""
+        """Releases what only compiling needs: traced arrays, and arrays that will be donated to the executable."""
         self.capture = Capture({}, [])
         del self.written, self.made, self.gradients
         del self._closed, self._given, self._reach, self._again, self._step
@@ -145,7 +145,7 @@ class Trace:
             self._known.add(id(after))
 
     def _note_slots(self, recipes: Recipes) -> None:
-        """Compares what the step can reach with what it could before it ran."""
+        """Compares what the step can reach after its run with what it could reach before."""
         before, after = self._reach, self._again()
         self.slots: list[tuple[int, Recipe]] = []
         if after.structure != before.structure:
@@ -153,25 +153,25 @@ class Trace:
         if after.passive != before.passive:
             self.effects.append(f"it changes {difference((before.passive,), (after.passive,))}")
         same = len(after.values) == len(before.values)
-        rebuilt: set[int] = set()  # collections that are made anew, with all that is in them
+        rebuilt: set[int] = set()  # new collections, with all of their contents
         for i, (owner, key, new) in enumerate(zip(after.owners, after.keys, after.values, strict=True)):
             if same and new is before.values[i] and id(owner) not in rebuilt:
                 continue
             if isinstance(new, torch.Tensor):
                 if new.grad_fn is not None and self.capture.is_born(new):
                     new = self._without_graph(owner, key, new)
-                self._known.update((id(new), id(new._base)))  # which a view keeps alive
+                self._known.update((id(new), id(new._base)))  # a view keeps it alive
                 if same and id(owner) not in rebuilt:
                     self.slots.append((i, recipes.of(new)))
             elif same and isinstance(new, dict | list | tuple | deque):
                 self._note_rebuilt(i, new, recipes, rebuilt, is_inner=id(owner) in rebuilt)
             elif same:
                 self.effects.append(f"it replaces {before.paths[i]}")
-        if same:  # what was replaced is as it was: the step may have stored in it before
+        if same:  # a replaced collection is restored: the step may have stored into it before
             before.restore({id(v) for v, w in zip(before.values, after.values, strict=True) if v is not w})
 
     def _without_graph(self, owner: Any, key: Any, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor that the step has stored, cut off from the graph that made it, as results are."""
+        """A tensor that the step has stored, detached from its graph, like results."""
         if tensor._is_view() and not isinstance(owner, tuple):
             owner[key] = tensor = tensor.detach()
         elif not tensor._is_view():
@@ -189,11 +189,11 @@ class Trace:
             self.slots.append((place, recipe))
 
     def _find_left(self) -> list[Storage]:
-        """The storages of tensors that no recipe makes anew."""
+        """The storages of tensors that no recipe creates."""
         unknown = self._unknown()
         if unknown:
             del unknown
-            gc.collect()  # a graph of autograd and what it holds may be a cycle
+            gc.collect()  # an autograd graph and its tensors may form a cycle
             unknown = self._unknown()
         for tensor in unknown:
             if tensor.grad_fn is not None and not tensor._is_view():
@@ -237,7 +237,7 @@ def _sources(reach: Reach, given: Sequence[Any]) -> dict[int, Source]:
 
 
 def require_on_device(reach: Reach) -> None:
-    """Raises for a module that is not on the device: what it computes would be a constant of the program."""
+    """Raises for a module that is not on the device: its results would be constants of the program."""
     for module in reach.modules:
         for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
             if tensor is not None and not isinstance(tensor, Tensor):

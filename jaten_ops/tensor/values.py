@@ -43,7 +43,7 @@ _MOST_NUMBERS = 512
 
 
 def number(value: Any) -> Any:
-    """A Python number as an operand: the same array each time, which JAX takes faster than the number."""
+    """A Python number as an operand: the same array each time, which JAX passes faster than the number."""
     known = _NUMBERS.get(type(value))
     if known is None:
         return value
@@ -52,7 +52,7 @@ def number(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    if not value:  # 0.0 and -0.0 are one key
+    if not value:  # 0.0 and -0.0 are the same key
         return value
     with Enabled():
         array = jnp.asarray(value)
@@ -66,7 +66,7 @@ def _number(value: Any) -> Any:
 
 
 def two_devices(one: str, two: str, *_others: str) -> RuntimeError:
-    """The error of a call with tensors of several devices, as torch words it."""
+    """torch's error for a call with tensors on several devices."""
     return RuntimeError(
         f"Expected all tensors to be on the same device, but found at least two devices, {one} and {two}!"
         " (move one with .to(...))"

@@ -19,7 +19,7 @@ __all__ = ["call", "of_module", "put_together", "taken_apart"]
 
 
 def call(fn: FlatFunction, arrays: Sequence[jax.Array], key: jax.Array | None = None) -> list[jax.Array]:
-    """A torch function's results for arrays: with values at once, else as a part of what JAX traces.
+    """A torch function's results for arrays: computed at once, or, for traced arrays, recorded by JAX.
 
     Args:
         fn: the function, of a list of tensors.
@@ -36,7 +36,7 @@ def call(fn: FlatFunction, arrays: Sequence[jax.Array], key: jax.Array | None = 
 
 
 def _drawing_anew(fn: FlatFunction) -> FlatFunction:
-    """Each time that a function is run, its random operators draw the same: for its derivatives it is run again."""
+    """Seeds that are the same in each run of a function, since it is run again for its derivatives."""
 
     def run(operands: list[torch.Tensor]) -> list[torch.Tensor]:
         drawn = seeds.rewindable()

@@ -12,8 +12,8 @@ from jaten_ops.tensor.tensor import array_of, from_array
 FlatFunction = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 _Tensors = list[torch.Tensor]
 
-# JAX lets a function write to its arguments, which autograd refuses of leaves; and a function may differentiate by its
-# arguments, or hook what is made of them, where JAX does not. These are what torch says then.
+# JAX lets a function write to its arguments, which autograd refuses for leaves. A function may also differentiate with
+# respect to its arguments, or register hooks, where JAX does not differentiate. These are torch's errors then.
 _WRITES_TO_LEAF = "leaf Variable that requires grad"
 _NEEDS_GRADIENT = ("doesn't require grad", "does not require grad")
 
@@ -21,8 +21,8 @@ _NEEDS_GRADIENT = ("doesn't require grad", "does not require grad")
 def run(fn: FlatFunction, operands: _Tensors, wrt: Sequence[int] = ()) -> tuple[_Tensors, _Tensors]:
     """A function's results; and the operands `wrt`, which require gradients.
 
-    They are leaves, for a function that writes to one clones of them. It is run again for that, or with gradients for
-    all operands, when torch says that it needs it: what is allowed of leaves alone is as frequent.
+    They are leaves, or clones of leaves if the function writes to one. The function is run again with clones, or with
+    gradients for all operands, if torch raises an error that asks for it: functions that need leaves are as frequent.
     """
     arrays = [array_of(x) for x in operands]
     clones = needs_all = False
@@ -48,7 +48,7 @@ def is_continuous(tensor: torch.Tensor) -> bool:
 
 
 def conjugated(tensor: torch.Tensor) -> torch.Tensor:
-    """torch's gradients are the conjugates of JAX's."""
+    """The conjugates: torch's gradients are the conjugates of JAX's."""
     return tensor.conj_physical() if tensor.is_complex() else tensor
 
 
@@ -59,7 +59,7 @@ def gradients(
     *,
     create_graph: bool = False,
 ) -> _Tensors:
-    """The gradients of leaves, zeros where a result does not depend on one or a program has cut it off."""
+    """The gradients of leaves; zeros if a result does not depend on one, or the program has detached it."""
     pairs = [(r, a) for r, a in zip(results, along, strict=True) if r.requires_grad]
     reached = [x for x in leaves if x.requires_grad]
     found: list[torch.Tensor | None] = [None] * len(reached)
@@ -72,7 +72,7 @@ def gradients(
 
 
 def pulled_back(fn: FlatFunction, wrt: tuple[int, ...], by: tuple[int, ...]) -> FlatFunction:
-    """A function's operands, then JAX's gradients of the results `by`, to those of the operands `wrt`."""
+    """A function from operands, then JAX's gradients of the results `by`, to gradients of the operands `wrt`."""
 
     def pull(operands: _Tensors) -> _Tensors:
         count = len(operands) - len(by)
@@ -85,9 +85,9 @@ def pulled_back(fn: FlatFunction, wrt: tuple[int, ...], by: tuple[int, ...]) -> 
 
 
 def pushed_forward(fn: FlatFunction, wrt: tuple[int, ...], by: tuple[int, ...]) -> FlatFunction:
-    """A function's operands, then tangents of the operands `wrt`, to those of the results `by`.
+    """A function from operands, then tangents of the operands `wrt`, to tangents of the results `by`.
 
-    They are the transpose of the gradients, which are linear in those of the results.
+    It is the transpose of the gradients, which are linear in those of the results.
     """
 
     def push(operands: _Tensors) -> _Tensors:
@@ -131,7 +131,7 @@ class _PushedForward(torch.autograd.Function):
         operands, parts, graph = ctx.saved_tensors, ctx.parts, torch.is_grad_enabled()
         found: list[torch.Tensor | None] = [None] * (1 + len(operands))
         with torch.enable_grad():
-            # what the function hooks is not the operand itself, where the hook would be met once more on the way out
+            # the function must not hook the operand itself: the hook would run again in the outer backward pass
             results, leaves = parts.differentiated([x.view_as(x) if x.requires_grad else x for x in operands])
             pulled = gradients(results, along, leaves, create_graph=True)
             by = [i for i in range(parts.count) if ctx.needs_input_grad[1 + i]]

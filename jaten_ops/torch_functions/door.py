@@ -1,4 +1,4 @@
-"""The door between JAX's traces and torch: what is set while a torch function runs, and put back when it ends."""
+"""The boundary between JAX's traces and torch: state that is set while a torch function runs, and then restored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaten_ops.tracing import set_compiling, uncompiled
 
 @contextlib.contextmanager
 def _told_compiling() -> Iterator[None]:
-    """Has `torch.compiler.is_compiling()` be True: libraries read no values of tensors then."""
+    """A context in which `torch.compiler.is_compiling()` is True, so that libraries do not read values of tensors."""
     if torch.compiler.is_compiling():
         yield
         return
@@ -29,7 +29,7 @@ def _told_compiling() -> Iterator[None]:
 
 @contextlib.contextmanager
 def inside(key: Any, arrays: Sequence[Any]) -> Iterator[None]:
-    """For the length of a block a torch function runs on arrays, which may be traced."""
+    """A context in which a torch function runs on arrays, which may be traced."""
     default = torch.get_default_dtype()
     with contextlib.ExitStack() as stack:
         stack.callback(torch.set_default_dtype, default)

@@ -1,7 +1,7 @@
-"""Functions of arrays whose derivatives are what torch's autograd says, and the programs that JAX runs of them.
+"""Functions of arrays with the derivatives of torch's autograd, and their JAX programs.
 
-`TorchFunction` is a torch function; `BatchedFunction` one that `jax.vmap` has mapped. Both are closed under
-differentiation: their vector-Jacobian and Jacobian-vector products are such functions again.
+`TorchFunction` is a torch function, `BatchedFunction` one mapped by `jax.vmap`. Both are closed under differentiation:
+their vector-Jacobian and Jacobian-vector products are such functions again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Flags = tuple[bool, ...]
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A function taken apart where its backward pass begins.
+    """A function split into its forward and backward passes.
 
     Attributes:
         forward: the operands to the results, then what the backward pass needs of the forward pass; None where that
@@ -53,14 +53,14 @@ class Function(Protocol):
     def split(self, avals: Sequence[Any], wrt: tuple[int, ...]) -> Split: ...
 
     def pulled_back(self, wrt: tuple[int, ...], by: tuple[int, ...]) -> Function:
-        """The operands, then gradients of the results `by`, to those of the operands `wrt`."""
+        """The function from operands, then gradients of the results `by`, to gradients of the operands `wrt`."""
 
     def pushed_forward(self, wrt: tuple[int, ...], by: tuple[int, ...]) -> Function:
-        """The operands, then tangents of the operands `wrt`, to those of the results `by`."""
+        """The function from operands, then tangents of the operands `wrt`, to tangents of the results `by`."""
 
 
 def traced(fn: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
-    """A function's program; UnsupportedInputError where it reads values, or arrays that JAX traces elsewhere."""
+    """A function's program; UnsupportedInputError if it reads values, or arrays that JAX traces elsewhere."""
     try:
         with tracing(), none_kept():
             closed = jax.make_jaxpr(fn)(*map(_struct, avals))
@@ -73,7 +73,7 @@ def traced(fn: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
 
 
 def self_contained(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """A program as it is; UnsupportedInputError if arrays are among its constants that JAX traces outside of it."""
+    """The program unchanged; UnsupportedInputError if its constants include arrays that JAX traces outside of it."""
     if any(isinstance(c, jax.core.Tracer) for c in closed.consts):
         raise UnsupportedInputError(
             "a torch function that JAX traces", "one that reads an array that JAX traces and that is no argument of it",
@@ -99,8 +99,8 @@ class TorchFunction:
     """A torch function of tensors, in the form of a list.
 
     Args:
-        fn: the function. What it keeps of its operands and results must not outlive the call.
-        key_impl: what kind of PRNG key the first array is that operands are preceded by; None if there is none.
+        fn: the function. It must not keep operands or results after the call.
+        key_impl: the implementation of the PRNG key that precedes the operands; None if there is none.
     """
 
     def __init__(self, fn: FlatFunction, key_impl: Any = None) -> None:
@@ -125,7 +125,7 @@ class TorchFunction:
         """Runs the forward pass on arrays, and traces the backward pass.
 
         Returns:
-            The split, without the forward pass; the results; and what the backward pass needs of the forward pass.
+            The split, without the forward pass; the results; and the saved values that the backward pass needs.
         """
         with inside(self._key(arrays), arrays):
             results, leaves = run(self._fn, self._operands(arrays), self._shifted(wrt))
@@ -166,7 +166,7 @@ class TorchFunction:
 
 
 def _opened(closed: ClosedJaxpr, by: tuple[int, ...], places: dict[int, int]) -> tuple[Split, list[Any]]:
-    """A backward pass whose constants are operands: those of the forward pass, and what else is needed of it."""
+    """A backward pass with its constants as operands: the forward pass's operands, and its saved values."""
     consts = closed.consts
     kept = tuple([places.get(id(c)) for c in consts])
     jaxpr = closed.jaxpr.replace(constvars=(), invars=[*closed.jaxpr.constvars, *closed.jaxpr.invars])
@@ -174,7 +174,7 @@ def _opened(closed: ClosedJaxpr, by: tuple[int, ...], places: dict[int, int]) ->
     return Split(None, ClosedJaxpr(jaxpr, ()), by, kept), needed
 
 
-# Functions that vmap has mapped
+# Functions mapped by vmap
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class BatchedFunction:
     def split(self, avals: Sequence[Any], wrt: tuple[int, ...]) -> Split:
         batch, inner = self.batch, self.fn.split(self.batch.single(avals), wrt)
         assert inner.forward is not None
-        # what no element of the batch is in is kept once
+        # values that do not depend on the batch are kept once
         extra = iter(spread(inner.forward, batch.operands)[len(batch.results) :])
         flags = tuple([next(extra) if place is None else batch.operands[place] for place in inner.kept])
         needed = [has or None for has, place in zip(flags, inner.kept, strict=True) if place is None]

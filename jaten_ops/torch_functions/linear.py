@@ -1,7 +1,7 @@
 """The transpose of a backward pass, which carries tangents forward.
 
-ATen masks gradients where a factor is infinite or no number, as in that of a norm at zero. Its transpose masks the
-tangent first and multiplies then; so a tangent that is zero stays zero here, whatever its factor.
+ATen masks gradients where a factor is infinite or NaN, as in the gradient of a norm at zero. The transpose masks the
+tangent first and then multiplies; so a zero tangent stays zero here, whatever its factor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def transposed(backward: ClosedJaxpr, kept: Sequence[Any], tangents: Sequence[An
     """The transpose of a backward pass, linear in its last operands, applied to tangents of its results.
 
     Its operations need not be linear: some clip gradients, and some take logarithms of them and mask those of zeros. So
-    it is linearized first, near zero, and what is transposed are products with the derivatives of its operations.
+    it is linearized first, near zero, and the products with the derivatives of its operations are transposed.
     """
     near_zero = [_near_zero(a, i) for i, a in enumerate(backward.in_avals[len(kept) :])]
     linear = jax.linearize(lambda *cotangents: jaxpr_as_fun(backward)(*kept, *cotangents), *near_zero)[1]
@@ -39,13 +39,13 @@ def transposed(backward: ClosedJaxpr, kept: Sequence[Any], tangents: Sequence[An
 
 
 def _near_zero(aval: Any, index: int) -> jax.Array:
-    """Small numbers that differ, so that no difference of them is zero where gradients' differences are not."""
+    """Small distinct numbers, so that differences of them are not zero."""
     numbers = jax.lax.iota(jnp.float32, aval.size) + 1 + index * math.pi
     return (_NEAR_ZERO * (1 + numbers * _GOLDEN % 1)).astype(aval.dtype).reshape(aval.shape)
 
 
 class _Evaluation:
-    """Evaluates a program whose products with what is carried are `scaled_p`."""
+    """Evaluates a program with `scaled_p` in place of products with carried values."""
 
     def __init__(self, jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any], carried: Sequence[bool]) -> None:
         self._jaxpr = jaxpr
@@ -99,7 +99,7 @@ def _bound(eqn: Any, operands: list[Any]) -> list[Any]:
     return list(results) if eqn.primitive.multiple_results else [results]
 
 
-# A product, linear in its second operand: zero where that is zero
+# A product, linear in its second operand, and zero where that is zero
 
 scaled_p = Primitive("torch_scaled")
 
@@ -120,7 +120,7 @@ mlir.register_lowering(scaled_p, mlir.lower_fun(_scaled, multiple_results=False)
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """By the second operand: the first is constant wherever this is used."""
+    """The transpose with respect to the second operand: the first is constant wherever this is used."""
     result = scaled_p.bind(*primals)
     if type(tangents[1]) is ad.Zero:
         return result, ad.Zero(jax.typeof(result).to_tangent_aval())

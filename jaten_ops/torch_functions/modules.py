@@ -13,16 +13,16 @@ _locks: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDiction
 
 
 def of_module(module: torch.nn.Module, mutable: bool) -> Callable[..., Any]:
-    """A function of a dict of parameters and buffers by their names, and of the module's own arguments.
+    """A function of a dict of parameters and buffers by name, and of the module's own arguments.
 
-    A parameter that is not to be trained has no gradient. Names of one parameter are one: it has the value of the first
-    that is given, and its gradient stands at each. What the module writes to buffers goes nowhere unless it is mutable;
-    the function returns the buffers, too, then.
+    A parameter that does not require gradients has none. A parameter with several names has the value of the first one
+    given, and its gradient at each. The module's writes to buffers are dropped, unless `mutable`: then the function
+    also returns the buffers.
     """
     lock = _locks.setdefault(module, threading.RLock())
 
     def call(given: dict[str, torch.Tensor], *args: Any, **kwargs: Any) -> Any:
-        with lock:  # torch puts the tensors into the module for the length of the call
+        with lock:  # torch replaces the module's tensors during the call
             state = _state(module, given)
             result = torch.func.functional_call(module, state, args, kwargs)
         if not mutable:
@@ -42,7 +42,7 @@ def _names(module: torch.nn.Module) -> dict[int, tuple[torch.Tensor, list[str]]]
 
 
 def _state(module: torch.nn.Module, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A tensor for each name of the module: what is given, else its own, of buffers a copy."""
+    """A tensor for each name of the module: the given one, or else its own, of a buffer a copy."""
     state = dict(given)
     for own, names in _names(module).values():
         values, is_parameter = [given[n] for n in names if n in given], isinstance(own, torch.nn.Parameter)
@@ -58,7 +58,7 @@ def _state(module: torch.nn.Module, given: dict[str, torch.Tensor]) -> dict[str,
 
 
 class _Tied(torch.autograd.Function):
-    """The first of the values that are given for one parameter, whose gradient is that of each."""
+    """The first of the values given for one parameter; its gradient goes to all of them."""
 
     @staticmethod
     def forward(ctx: Any, *values: torch.Tensor) -> torch.Tensor:

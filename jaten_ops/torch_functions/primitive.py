@@ -1,4 +1,4 @@
-"""The primitive of JAX that torch functions are, with rules for each of JAX's transformations.
+"""The JAX primitive for torch functions, with rules for each of JAX's transformations.
 
 Its one parameter is a program. A program says what is evaluated, and of what function it is: to differentiate it
 further is to differentiate that, by torch's autograd. So what a torch function cuts off from autograd stays cut off in
@@ -94,7 +94,7 @@ class Whole:
 
 @dataclass(eq=False)
 class Forward:
-    """A function, and what its backward pass needs."""
+    """A function that also returns the values that its backward pass needs."""
 
     function: Function
     split: Split
@@ -122,11 +122,11 @@ class Forward:
 
 @dataclass(eq=False)
 class Linear:
-    """The derivative of a function at its operands: what follows these, and what the forward pass kept, is carried.
+    """The derivative of a function: takes operands, saved values, and the tangents or cotangents that it carries.
 
     Attributes:
         of: the function.
-        count: of its operands.
+        count: the number of its operands.
         backward: whether gradients of its results are carried back to those of its operands, or tangents forward.
     """
 
@@ -173,7 +173,7 @@ class Linear:
 
 @dataclass(eq=False)
 class Batched:
-    """A program that is mapped over a batch."""
+    """A program mapped over a batch."""
 
     one: Program
     batch: Batch
@@ -265,7 +265,7 @@ def _is_whole(program: Program) -> bool:
 
 
 def _split(function: Function, operands: list[Any], wrt: tuple[int, ...]) -> tuple[Split, list[Any], list[Any]]:
-    """A split of a function, its results and what the backward pass needs. With values it is run as torch would."""
+    """A split of a function, its results and saved values. With concrete arrays it is run as by torch."""
     if isinstance(function, TorchFunction) and not any(isinstance(a, jax.core.Tracer) for a in operands):
         split, needed, results = function.record(operands, wrt)
         return split, results, needed

@@ -18,7 +18,7 @@ _TENSOR = object()
 
 
 def taken_apart(result: Any) -> _Taken:
-    """The tensors of a result; and its other values, with marks in the tensors' places, and its structure."""
+    """The tensors of a result; its other values, with markers in the tensors' places; and its structure."""
     leaves, structure = jax.tree.flatten(result)
     while any(_told_jax(type(leaf)) for leaf in leaves):
         leaves, structure = jax.tree.flatten(result)
@@ -48,7 +48,7 @@ class _Context:
 
 
 def _told_jax(kind: type) -> bool:
-    """Tells JAX of a class that it takes for a leaf, by what torch knows of it, or if it is a dataclass."""
+    """Registers a class as a JAX pytree, if torch has registered it or it is a dataclass."""
     if issubclass(kind, torch.Tensor) or not (kind in _pytree.SUPPORTED_NODES or dataclasses.is_dataclass(kind)):
         return False
     if kind in _pytree.SUPPORTED_NODES:
@@ -65,7 +65,7 @@ def _told_jax(kind: type) -> bool:
 
 
 def _fields_of(value: Any) -> tuple[Any, Any]:
-    """A dataclass's fields: those that hold arrays or tensors, and the others, which are part of the structure."""
+    """A dataclass's fields: those with arrays or tensors, and the others, which are part of the structure."""
     fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     held = {k: v for k, v in fields.items() if any(_is_array(x) for x in jax.tree.leaves(v))}
     return tuple(held.values()), _Context((tuple(held), {k: v for k, v in fields.items() if k not in held}))
@@ -84,5 +84,5 @@ def _of_fields(kind: type, context: _Context, children: Sequence[Any]) -> Any:
 
 
 def _register(kind: type, flatten: Callable[[Any], Any], unflatten: Callable[[Any, Any], Any]) -> None:
-    with contextlib.suppress(ValueError):  # another thread has
+    with contextlib.suppress(ValueError):  # another thread has registered it registered it
         jax.tree_util.register_pytree_node(kind, flatten, unflatten)
