@@ -28,8 +28,8 @@ class Storage:
 
     Attributes:
         array: the values, of any shape: their order is row-major.
-        version: another number each time that they are replaced, whichever thread does it.
-        handle: what `untyped_storage()` has returned for it, if it was called.
+        version: a number that changes whenever the values are replaced, in any thread.
+        handle: the result of `untyped_storage()`, if it was called.
     """
 
     __slots__ = ("__weakref__", "array", "handle", "version")
@@ -40,17 +40,17 @@ class Storage:
         self.handle: Any = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Storage:
-        return Storage(self.array)  # which never changes
+        return Storage(self.array)  # a root never changes
 
     @property
     def root(self) -> Storage:
         return self
 
     def put(self, array: jax.Array) -> int:
-        """Replaces the values; returns the version that has these."""
+        """Replaces the values; returns their version."""
         if WATCHERS:
             written(self)
-        self.array = array  # first: who has read the version before then reads again
+        self.array = array  # first, so that a reader of the old version reads again
         self.version = version = next(_VERSIONS)
         return version
 
@@ -69,7 +69,7 @@ def may_give(storage: Storage) -> bool:
 
 
 def owned(holder: Storage | View) -> jax.Array:
-    """A storage's or a view's array, to be given to an executable for its results: a copy if others have it, too."""
+    """A storage's or a view's array, to be donated to an executable: a copy if others hold it, too."""
     array = holder.array if isinstance(holder, Storage) else holder.read()
     if sys.getrefcount(array) <= _OF_ONE_OWNER:
         return array
@@ -78,7 +78,7 @@ def owned(holder: Storage | View) -> jax.Array:
 
 
 def _count() -> int:
-    storage: Any = Storage(object())  # type: ignore[arg-type]  # what is counted is not looked at
+    storage: Any = Storage(object())  # type: ignore[arg-type]  # only its references are counted
     array = storage.array
     return sys.getrefcount(array)
 
@@ -90,8 +90,8 @@ class Lens:
     """A storage seen as elements of another type, or conjugated: `view_as_real`, `view.dtype`, `_conj`, `_neg_view`.
 
     Args:
-        storage: what is looked at.
-        get: a storage's array to the elements seen.
+        storage: the storage that is reinterpreted.
+        get: converts the storage's array to the elements seen.
         put: the inverse.
     """
 
@@ -138,12 +138,12 @@ class View:
     """A tensor's part of a storage: its shape, strides and offset.
 
     Attributes:
-        storage: what it shares with other tensors.
+        storage: the storage, which other tensors may share.
         shape, stride, offset: in elements.
     """
 
     __slots__ = ("_array", "_row_major", "_seen", "offset", "shape", "storage", "stride")
-    stride: Shape | None  # None for row-major ones, which are made when first asked for
+    stride: Shape | None  # None for contiguous strides, which are made when they are first needed
 
     def __init__(self, storage: AnyStorage, shape: Shape, stride: Shape, offset: int) -> None:
         self.storage, self.shape, self.stride, self.offset = storage, shape, stride, offset
@@ -153,7 +153,7 @@ class View:
 
     @classmethod
     def whole(cls, array: jax.Array) -> View:
-        """A new storage, seen as it is."""
+        """A view of all of a new storage."""
         self = cls.__new__(cls)
         self.storage = Storage(array)
         self.shape, self.stride, self.offset = array.shape, None, 0
@@ -162,7 +162,7 @@ class View:
 
     @classmethod
     def laid_out(cls, array: jax.Array, stride: Shape) -> View:
-        """A new storage in which an array's elements lie with dense strides, as channels-last ones."""
+        """A view of a new storage with dense strides that are not contiguous, such as channels-last."""
         if is_row_major(array.shape, stride):
             return cls.whole(array)
         order = sorted(range(array.ndim), key=lambda i: -stride[i])
@@ -186,12 +186,12 @@ class View:
     def read(self) -> jax.Array:
         """The values, in the tensor's shape."""
         storage = self.storage
-        version = storage.version  # before the values, which another thread may replace
+        version = storage.version  # read before the values, which another thread may replace
         if self._seen != version:
             array = storage.array
             with Enabled():
                 values = self._gather(array)
-            # a view of all would keep an array from being freed when the storage has got another
+            # a cached full view would keep the old array alive after the storage has got another
             self._array = None if values is array else values
             self._seen = version
         return storage.array if self._array is None else self._array
@@ -203,7 +203,7 @@ class View:
         return found if whole else None
 
     def in_order(self, order: Shape, stride: Shape) -> jax.Array:
-        """The values with the dimensions in an order, whose strides are given; as they lie, if they lie so."""
+        """The values with dimensions in an order, whose strides are given; not copied if they have these strides."""
         array = self.storage.array
         if self.stride == stride and not self.offset and array.shape == tuple([self.shape[d] for d in order]):
             return array
@@ -211,7 +211,7 @@ class View:
             return transposed(self.read(), order)
 
     def write(self, array: jax.Array) -> None:
-        """Gives the tensor new values, of its shape and dtype, which all that share the storage see."""
+        """Writes new values, of the tensor's shape and dtype, which all tensors of the storage see."""
         storage = self.storage
         old = storage.array
         if self._covers(old):
@@ -239,7 +239,7 @@ class View:
 
 
 def resized(view: View, shape: Shape, stride: Shape, value: Any = 0) -> View:
-    """The view that `resize_` leaves: the same storage, made larger if need be, with a value behind what it had."""
+    """The view after `resize_`: the same storage, extended if needed, filled with a value."""
     needed = view.offset + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if 0 not in shape else 0
     array, root = view.storage.array, view.storage.root.array
     if needed * array.dtype.itemsize > root.nbytes:
@@ -254,7 +254,7 @@ def resized(view: View, shape: Shape, stride: Shape, value: Any = 0) -> View:
 def overlap(one: View, other: View) -> bool:
     """True if two tensors may share an element; False if one begins after the other's last element."""
     if one.storage is not other.storage:
-        return one.storage.root is other.storage.root  # one of them is seen as another dtype
+        return one.storage.root is other.storage.root  # one of them is a view with another dtype
     if 0 in one.shape or 0 in other.shape:
         return False
     return one.offset <= _last(other) and other.offset <= _last(one)

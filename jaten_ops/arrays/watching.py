@@ -15,14 +15,14 @@ class Watcher:
     """An observer of the operators, tensors and storages of one thread. Each method may be left as it is."""
 
     def met(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-        """An operator is about to be run; the arguments that it is to have."""
+        """Called before an operator runs; returns the arguments to use."""
         return args, kwargs
 
     def made(self, tensor: Any) -> None:
-        """A new tensor has an array or a place in a storage."""
+        """Called for a new tensor, when it has an array or a storage."""
 
     def written(self, storage: Any) -> None:
-        """A storage is about to get another array."""
+        """Called before a storage gets another array."""
 
     def read(self, array: Any) -> Any:
         """The number that an array of one element stands for; None if it is the array's own."""

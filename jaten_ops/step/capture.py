@@ -1,7 +1,7 @@
-"""A step run on traced arrays: what it reads becomes an operand, what it changes a result.
+"""A step run on traced arrays: values that it reads become operands, values that it changes become results.
 
-Storages get a traced array when an operator first meets them, and their own back when the capture ends. So nothing need
-be named beforehand, and what nobody named is read anew at each call, and written, all the same.
+A storage gets a traced array when an operator first uses it, and its own array back when the capture ends. So storages
+need not be named beforehand: those that nobody named are also read, and written, at each call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..tensor.values import is_traced
 from .numbers import Conditions, Number, node_of, refusal, symbol
 
 operand = core.Primitive("jaten_operand")
-"""An operand of the program, which is bound where it is first met. No program that is compiled has it."""
+"""An operand of the program, bound at its first use. Compiled programs do not contain this primitive."""
 
 
 @operand.def_abstract_eval
@@ -36,7 +36,7 @@ def _(*, index: int, aval: Any) -> Any:
 
 
 weakened = core.Primitive("jaten_weakened")
-"""An array of one element as a number, which leaves others their dtype; as `operand` in no program that is compiled."""
+"""An array of one element as a weakly typed number; like `operand`, it is in no compiled program."""
 
 
 @weakened.def_abstract_eval
@@ -59,7 +59,7 @@ class Source(NamedTuple):
 
 
 class Lifted(NamedTuple):
-    """A storage that has a traced array for the time being."""
+    """A storage that has a traced array during the capture."""
 
     storage: Storage
     array: jax.Array
@@ -84,18 +84,18 @@ class Capture(Watcher):
         self._born_storages: dict[int, Storage] = {}
         self._moved: dict[int, tuple[TensorWeakRef, torch.Tensor]] = {}
         self.leaves: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
-        self.reads_numbers = 0  # in how many optimizers the step is, whose reads are numbers of the program
+        self.reads_numbers = 0  # the depth of optimizers that the step is in, whose reads are numbers of the program
         self._answers: list[bool] = []
         self._trace: Any = None
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """For the length of a block, under JAX's trace, this thread's tensors are watched."""
+        """A context, under JAX's trace, in which this thread's tensors are observed."""
         with core.take_current_trace() as self._trace, core.set_current_trace(self._trace), watched_by(self):
             yield
 
     def bind(self, source: Source, aval: Any) -> Any:
-        """The traced array of a new operand, also where a part of the program is traced by itself."""
+        """The traced array of a new operand of the program, even while a part of it is traced separately."""
         with core.set_current_trace(self._trace):
             traced = operand.bind(index=len(self.operands), aval=aval)
         self.operands.append((source, aval))
@@ -106,13 +106,13 @@ class Capture(Watcher):
         with core.set_current_trace(self._trace):
             return fn()
 
-    # what happens to tensors
+    # callbacks for operators and tensors
 
     def met(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         target = args[0] if args else None
         is_elsewhere = isinstance(target, torch.Tensor) and target.device.type != "jax" and target.dim()
         if is_elsewhere and func is torch.ops.aten.copy_.default and isinstance(args[1], Tensor):
-            raise refusal(f"it is copied to {target.device}")  # type: ignore[union-attr]  # a tensor, as was asked
+            raise refusal(f"it is copied to {target.device}")  # type: ignore[union-attr]  # a tensor, by the check above
         device = kwargs.get("device")
         if device is not None and isinstance(target, Tensor) and torch.device(device).type not in ("jax", "meta"):
             raise refusal(f"it is moved to {device}")
@@ -147,7 +147,7 @@ class Capture(Watcher):
         if id(root) in self.lifted or id(root) in self._born_storages:
             return
         array = root.array
-        if isinstance(array, jax.core.Tracer):  # one that is born of another's view
+        if isinstance(array, jax.core.Tracer):  # made from a view of another storage
             self._born_storages[id(root)] = root
             return
         source = self._foreseen.get(id(root))
@@ -181,7 +181,7 @@ class Capture(Watcher):
 
     @contextlib.contextmanager
     def answering(self, *answers: bool) -> Iterator[None]:
-        """The next values that the step asks for, which the caller has provided for both."""
+        """The values of the next reads of the step, which the caller handles for both results."""
         self._answers = list(answers)
         try:
             yield
@@ -194,7 +194,7 @@ class Capture(Watcher):
         yield from list(self._born_storages.items())
 
     def read(self, array: Any) -> Any:
-        """A value that the step asks for: in an optimizer a number of the program, elsewhere an error."""
+        """A value that the step reads: in an optimizer a number of the program, elsewhere an error."""
         if not isinstance(array, jax.core.Tracer):
             return None
         if self._answers:
@@ -206,7 +206,7 @@ class Capture(Watcher):
         return symbol(Number(None, lambda: weak, self.conditions))
 
     def number(self, index: int) -> torch.SymFloat:
-        """One of the numbers of groups, which becomes an operand when it is first computed with."""
+        """A number of a parameter group, which becomes an operand when it is first used."""
         aval = jax.core.ShapedArray((), "float64", weak_type=True)
         number = Number(lambda values: values[index], lambda: self.bind(Source("number", index), aval), self.conditions)
         return symbol(number)
@@ -219,7 +219,7 @@ class Capture(Watcher):
         return found is not None and found() is tensor
 
     def survivors(self) -> list[torch.Tensor]:
-        """The tensors made in the capture that something still has."""
+        """The tensors made in the capture that are still alive."""
         return [tensor for ref in self.born.values() if (tensor := ref()) is not None]
 
     def is_own(self, root: Storage) -> bool:
@@ -235,7 +235,7 @@ class Capture(Watcher):
         return any(moved is tensor for _, moved in self._moved.values())
 
     def forget_moved(self) -> None:
-        """Lets go of the tensors that stand for those in torch's memory."""
+        """Releases the tensors that stand for those in torch's memory."""
         self._moved.clear()
 
     def restore(self) -> None:
@@ -254,7 +254,7 @@ def _has_numbers(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 
 @functools.cache
 def _static_of(func: Any) -> frozenset[int | str]:
-    """The arguments of an operator that its kernel takes as part of the program, by place and by name."""
+    """The static arguments of an operator's kernel, by position and by name."""
     overload = func.name().partition("::")[2]
     base = VARIANTS[overload].base if overload in VARIANTS else overload
     entry = registry.KERNELS.get(base)
@@ -264,7 +264,7 @@ def _static_of(func: Any) -> frozenset[int | str]:
 
 
 def check_given(tensor: torch.Tensor) -> None:
-    """Raises for an argument that the program cannot take."""
+    """Raises for an unsupported argument."""
     if tensor.requires_grad and not tensor.is_leaf:
         raise UnsupportedInputError(
             "an argument of the step", "a tensor that a graph was recorded for", "x.detach(): the step ends there"

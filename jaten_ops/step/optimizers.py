@@ -276,7 +276,7 @@ def _choose(root: Storage, is_bad: Any, old: Any) -> None:
 def _average(capture: Capture, averaged: AveragedModel, update: Callable[..., None], model: torch.nn.Module) -> None:
     """`update_parameters`, which copies the first time and averages from then on, as a select in the program."""
     count = averaged.n_averaged.clone()
-    with capture.answering(False, True):  # 1 and 0 the first time, 0 and 1 later
+    with capture.answering(False, True):  # the reads of `n_averaged == 0` and `n_averaged > 0`
         capture.reads_numbers += 1
         update(model)
         capture.reads_numbers -= 1

@@ -21,8 +21,8 @@ _swap_tensors = torch.utils.swap_tensors
 def exchange(t1: torch.Tensor, t2: torch.Tensor) -> None:
     """`torch.utils.swap_tensors`, by which modules move parameters of a subclass.
 
-    Leaves that come onto the device, or leave it, do what CUDA's do: they may be in a graph or be lazy, and keep their
-    hooks and attributes. A graph that they were in can no longer run backward, and says so.
+    Leaves that move onto or off the device behave as with CUDA: they may be in a graph or be lazy, and keep their hooks
+    and attributes. A graph that contains them can no longer run backward, and raises an error.
     """
     if not (isinstance(t1, Tensor) or isinstance(t2, Tensor)):
         _swap_tensors(t1, t2)
@@ -67,9 +67,9 @@ def _refuse(gradients: Any) -> None:
 
 
 def _put_together(tensor: torch.Tensor, own: _Parts, other: _Parts) -> None:
-    """Gives an object that has got another's tensor of C++ the class to go with it, and its own hooks anew."""
+    """Sets the class of an object that has got another's C++ tensor, and registers its own hooks again."""
     cls, items, hooks, post_hooks = own
-    special = CLASSES.elsewhere(cls)  # lazy ones and those of a user's stay so
+    special = CLASSES.elsewhere(cls)  # lazy parameters, and those of a user's class, stay so
     if special is None:
         tensor.__class__ = other[0]
     else:

@@ -1,7 +1,7 @@
 """`jaten_ops.Tensor`: a torch tensor on the device `jax` whose data is a `jax.Array`.
 
-Each ATen call on it becomes the jaten op of the same overload on its arrays. For Dynamo and AOTAutograd it is a wrapper
-of one carrier: the carriers are fake then, and the jaten ops are what is recorded.
+Each ATen call on it runs the jaten op of the same overload on its arrays. For Dynamo and AOTAutograd it is a wrapper
+of one carrier: the carriers are fake then, and the graph records jaten ops.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .values import Traced, is_traced, number, two_devices
 
 _get_data, _set_data = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]  # for mypy it is a tensor
 _COMPILER = ("torch._dynamo", "torch._functorch", "torch._subclasses")  # private to torch; a test fails without them
-_MARK = "_dynamo_weak_dynamic_indices"  # sizes that may become symbols and may become numbers again; private to torch
+_MARK = "_dynamo_weak_dynamic_indices"  # sizes that may become symbolic and may be specialized again; private to torch
 
 
 class Tensor(torch.Tensor):
@@ -52,13 +52,13 @@ class Tensor(torch.Tensor):
                 [3., 3.]]))
     """
 
-    __module__ = "torch.jax"  # whose tensors they are: libraries tell by this name what computes with an array
+    __module__ = "torch.jax"  # by this name libraries recognize the array library of a tensor
     __dict__ = attributes.DICTIONARY
     _is_param = attributes.IS_PARAM
 
     @staticmethod
     def __new__(cls, inner: Any = (), *rest: Any, requires_grad: bool | None = None) -> Any:
-        """A tensor of a carrier; anything else is what torch makes of it, as `type(tensor)(data)` is written.
+        """A tensor of a carrier; for other arguments torch's own constructor, as in `type(tensor)(data)`.
 
         With `requires_grad` a parameter, as in `type(parameter)(data, requires_grad=False)`.
         """
@@ -101,7 +101,7 @@ class Tensor(torch.Tensor):
     @opaque
     def __tensor_flatten__(self) -> tuple[list[str], None]:
         if _MARK in attributes_of(self) and not is_traced(self):
-            # by `torch.export`, whose named dims are not seen on a carrier: each size of it is what the tensor's is
+            # for `torch.export`, whose named dims are not on the carrier: its sizes equal the tensor's
             setattr(self._carrier, _MARK, set(range(self.dim())))
         return ["_carrier"], None
 
@@ -112,23 +112,23 @@ class Tensor(torch.Tensor):
     @staticmethod
     @opaque
     def __tensor_unflatten__(inner: dict[str, torch.Tensor], meta: None, size: Any, stride: Any) -> Tensor:
-        # carriers are row-major, what they carry need not be
+        # carriers are contiguous; their views need not be
         return Tensor.of_inner(inner["_carrier"], inner["_carrier"].stride() if stride is None else stride)
 
     def __coerce_tangent_metadata__(self) -> Tensor:
-        """The gradient that AOTAutograd foresees has a row-major carrier, as real ones have, also of one element."""
+        """The gradient that AOTAutograd expects has a contiguous carrier, as real ones have, also with one element."""
         if self._carrier.stride() == row_major(tuple(self.shape)):
             return self
         return Tensor.of_inner(self._carrier.clone(memory_format=torch.contiguous_format), self.stride())
 
     def __coerce_same_metadata_as_tangent__(self, meta: None, cls: Any = None) -> Any:
-        """A gradient as of the class that AOTAutograd has foreseen: of tensors of a subclass it is mostly plain."""
+        """A gradient in the class that AOTAutograd expects: for tensors of a subclass it is mostly plain."""
         return self if cls in (None, type(self)) else self.as_subclass(CLASSES.elsewhere(cls) or torch.Tensor)
 
     def __repr__(self) -> str:  # type: ignore[override]  # torch.Tensor's takes tensor_contents, which only torch uses
         if is_traced(self):
             return f"jaten_ops.Tensor({self._carrier})"
-        # as torch's own: what a transform has captured looks as it does outside
+        # as torch's own: a tensor captured by a transform is printed as outside
         _outside = torch._C._DisableFuncTorch()
         kind = "Parameter containing:\n" if isinstance(self, torch.nn.Parameter) else ""
         text = kind + repr(self.detach().cpu())
@@ -137,11 +137,11 @@ class Tensor(torch.Tensor):
         return f"{text[:-1]}, device='{self.device}'{grad})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
-        if is_traced(self) or not self.is_leaf:  # torch.Tensor's says what is wrong with the latter
+        if is_traced(self) or not self.is_leaf:  # torch.Tensor's method raises the error for the latter
             return super().__deepcopy__(memo)
         if id(self) in memo:
             return memo[id(self)]
-        if isinstance(self, torch.nn.Parameter):  # as torch has it: of the values alone, and of memory of its own
+        if isinstance(self, torch.nn.Parameter):  # as in torch: only the values, in new memory
             cls: Any = CLASSES.elsewhere(type(self)) or torch.nn.Parameter
             memo[id(self)] = parameter = cls(self.detach().clone(), self.requires_grad)
             return parameter
@@ -155,7 +155,7 @@ class Tensor(torch.Tensor):
         return new
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As a tensor of torch's: those that share do so when loaded, attributes stay, `map_location` is honoured."""
+        """Pickles like torch's tensors: sharing and attributes are restored, and `map_location` works."""
         torch.utils.hooks.warn_if_has_hooks(self)
         state = dict(attributes_of(self))
         if not isinstance(self, torch.nn.Parameter):
@@ -168,7 +168,7 @@ class Tensor(torch.Tensor):
         return torch._utils._rebuild_parameter, parts
 
     def __dlpack__(self, **options: Any) -> Any:
-        """The array's memory, read-only for its taker."""
+        """The array's memory, read-only for the consumer."""
         if self.requires_grad:
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
         return carrier.unwrap(self).__dlpack__(**options)
@@ -188,7 +188,7 @@ class Tensor(torch.Tensor):
         return super()._typed_storage() if is_traced(self) else typed(self.untyped_storage(), self.dtype)
 
     def data_ptr(self) -> int:
-        """A number that tells tensors of one storage apart, and no address."""
+        """A number in place of an address: unique for each storage, plus the offset."""
         if is_traced(self):
             return super().data_ptr()
         return self.untyped_storage().data_ptr() + int(self.storage_offset()) * self.itemsize
@@ -210,18 +210,17 @@ class Tensor(torch.Tensor):
         return self.cpu().tolist()
 
     def _is_view(self) -> bool:
-        """As torch's; but with values False to a compiler, which traces a view then as the tensor it is.
+        """As torch's, but False for compilers if the tensor has values: they then trace a view as a plain tensor.
 
-        Had it to replay how the view was made, it would get a carrier that lies as the view does, where real ones are
-        row-major.
+        Replaying the view would give a carrier with the view's strides, while real carriers are contiguous.
         """
         if is_traced(self):
             return super()._is_view()
-        asking = sys._getframe(1).f_globals.get("__name__", _COMPILER[0])  # code that a compiler has written has none
+        asking = sys._getframe(1).f_globals.get("__name__", _COMPILER[0])  # generated code has none
         return not asking.startswith(_COMPILER) and super()._is_view()
 
     def set_(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """As torch's; but a traced tensor keeps the storage it has, which holds nothing and is shared with none."""
+        """As torch's, but a traced tensor keeps its storage, which is empty and not shared."""
         if args and isinstance(args[0], torch.UntypedStorage) and is_traced(self):
             return self
         return super().set_(*args, **kwargs)
@@ -243,12 +242,12 @@ class Tensor(torch.Tensor):
             _set_data(self, new)
 
     def as_subclass(self, cls: Any) -> Any:
-        """As torch's; but on the device plain tensors are of this class, and others of their class and of it."""
+        """As torch's, but on the device plain tensors are of this class, and others of their own class and this one."""
         if cls is torch.Tensor and type(self) is Tensor:
             return self
         with torch._C.DisableTorchFunctionSubclass():
             new = torch.ops.aten.alias(self)
-            if issubclass(cls, torch.nn.UninitializedParameter | torch.nn.UninitializedBuffer):  # which are leaves
+            if issubclass(cls, torch.nn.UninitializedParameter | torch.nn.UninitializedBuffer):  # these are leaves
                 new = new.detach().requires_grad_(self.requires_grad)
         new.__class__ = Tensor if cls is torch.Tensor else CLASSES.on_device(cls)
         return new
@@ -257,7 +256,7 @@ class Tensor(torch.Tensor):
     @opaque
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # torch's own annotation is of its disabled default
         if len(types) > 1 and not all(issubclass(t, _KNOWN) for t in types):
-            return NotImplemented  # a class that runs operators itself, as jagged nested tensors do
+            return NotImplemented  # a class that runs operators itself, such as jagged nested tensors
         handler = CHOSEN.get(id(func)) or handler_of(func)
         if WATCHERS:
             args, kwargs = met(func, args, kwargs)
@@ -271,7 +270,7 @@ class Tensor(torch.Tensor):
 _KNOWN = (Tensor, FakeTensor, FunctionalTensor)
 
 CLASSES = Counterparts(Tensor)
-"""The classes of tensors on the device beside those elsewhere."""
+"""The classes of tensors on the device, and their counterparts off the device."""
 
 
 _DTYPES = bridge.TORCH_DTYPES
@@ -281,7 +280,7 @@ _make_wrapper = torch.Tensor._make_wrapper_subclass
 
 def from_array(array: jax.Array) -> Tensor:
     """A new tensor of an array."""
-    # row-major strides, offset 0 and the layout by place: torch takes a quarter more time to look keywords up
+    # contiguous strides, offset 0 and layout by position: keywords would take torch a quarter more time
     self = _make_wrapper(
         Tensor, array.shape, None, None, None, _DTYPES[array.dtype], _STRIDED, privateuse1.of_array(array)
     )
@@ -294,7 +293,7 @@ def from_array(array: jax.Array) -> Tensor:
 
 
 def from_view(view: View, dtype: torch.dtype) -> Tensor:
-    """A new tensor that lies in a storage as the view says."""
+    """A new tensor with the storage, shape and strides of a view."""
     array = view.storage.array
     self = _make_wrapper(
         Tensor, view.shape, strides=view.strides(), storage_offset=view.offset, dtype=dtype,
@@ -309,7 +308,7 @@ def from_view(view: View, dtype: torch.dtype) -> Tensor:
 
 
 def view_like(base: torch.Tensor, view: View, dtype: torch.dtype) -> Tensor:
-    """A new tensor that shares a storage with another; made under `torch.inference_mode()` only if that was, too."""
+    """A new tensor that shares a storage with another; an inference tensor only if that is one, too."""
     if torch.is_inference_mode_enabled() and not base.is_inference():
         with torch.inference_mode(False):
             return from_view(view, dtype)
@@ -317,10 +316,10 @@ def view_like(base: torch.Tensor, view: View, dtype: torch.dtype) -> Tensor:
 
 
 def become(tensor: torch.Tensor, view: View, dtype: torch.dtype) -> None:
-    """Gives a tensor, in place, another place in memory, and the sizes, strides and dtype that go with it."""
+    """Changes the storage of a tensor in place, with its sizes, strides and dtype."""
     _set_data(tensor, from_view(view, dtype))
     held = held_by(tensor)
-    held.place = view  # what makes it a tensor of the device
+    held.place = view  # this makes it a tensor of the device
     if hasattr(held, "inner"):
         del held.inner
 
@@ -338,12 +337,12 @@ def _leave(tensor: Tensor, new: torch.Tensor) -> None:
     if isinstance(tensor, torch.nn.Parameter):
         new = torch.nn.Parameter(new, tensor.requires_grad)
     torch.utils.swap_tensors(tensor, new)  # by `exchange`
-    if grad is not None:  # torch takes no gradient that is on another device than its tensor
+    if grad is not None:  # torch refuses a gradient on another device than its tensor
         tensor.grad = grad.to(tensor.device, tensor.dtype)
 
 
 def _capsules(to_dlpack: Any) -> Any:
-    """`torch.utils.dlpack.to_dlpack`, which in C++ would find no memory."""
+    """`torch.utils.dlpack.to_dlpack`, whose C++ implementation would find no memory."""
     return lambda tensor: tensor.__dlpack__() if isinstance(tensor, Tensor) else to_dlpack(tensor)
 
 
@@ -357,7 +356,7 @@ def has_values(tensor: torch.Tensor) -> bool:
 
 
 def array_of(operand: Any) -> Any:
-    """The array of an operand: of a tensor of the device, of a 0-d CPU tensor, or of a number.
+    """The array of an operand: a tensor of the device, a 0-d CPU tensor, or a number.
 
     Raises:
         Traced: it has no values.

@@ -36,7 +36,7 @@ def call(fn: FlatFunction, arrays: Sequence[jax.Array], key: jax.Array | None = 
 
 
 def _drawing_anew(fn: FlatFunction) -> FlatFunction:
-    """Seeds that are the same in each run of a function, since it is run again for its derivatives."""
+    """The function with the same random numbers in each run, since it is run again for its derivatives."""
 
     def run(operands: list[torch.Tensor]) -> list[torch.Tensor]:
         drawn = seeds.rewindable()

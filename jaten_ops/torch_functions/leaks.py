@@ -33,7 +33,7 @@ class _Watch(Watcher):
         self._made.append(weakref.ref(tensor))
 
     def restore(self) -> list[weakref.ref[Storage]]:
-        """Gives storages with values, which are not of this trace, the arrays that they had; and returns them."""
+        """Restores the arrays of storages from outside of this trace; returns the storages."""
         found = []
         for storage, array in self._before.values():
             if not isinstance(array, jax.core.Tracer):
@@ -49,12 +49,12 @@ class _Watch(Watcher):
 
 @contextlib.contextmanager
 def none_kept() -> Iterator[None]:
-    """For the length of a block, in which JAX traces, tensors that others have are put back after they are written to.
+    """A context for a JAX trace, after which writes to tensors from outside are undone.
 
     Raises:
-        UnsupportedInputError: some were written to, or a tensor made in the block is kept after it.
+        UnsupportedInputError: there was such a write, or a tensor made in the context is kept after it.
     """
-    if any(isinstance(w, _Watch) for w in watchers()):  # the outermost trace does
+    if any(isinstance(w, _Watch) for w in watchers()):  # only in the outermost trace
         yield
         return
     watch = _Watch()
@@ -104,7 +104,7 @@ def _name_of(holder: Any, tensor: torch.Tensor) -> str | None:
     if isinstance(holder, dict):
         key = next((k for k, v in holder.items() if v is tensor), None)
         owner = next((type(o).__name__ for o in gc.get_referrers(holder) if getattr(o, "__dict__", None) is holder), "")
-        if owner.endswith("Backward"):  # of an autograd.Function, which goes with its graph
+        if owner.endswith("Backward"):  # the context of an autograd.Function, which its graph owns
             return None
         return f"as {key!r} of a {owner}" if owner else f"as {key!r} in a dict"
     if isinstance(holder, torch.autograd.function.FunctionCtx | types.FrameType) or not hasattr(holder, "__dict__"):

@@ -84,5 +84,5 @@ def _of_fields(kind: type, context: _Context, children: Sequence[Any]) -> Any:
 
 
 def _register(kind: type, flatten: Callable[[Any], Any], unflatten: Callable[[Any, Any], Any]) -> None:
-    with contextlib.suppress(ValueError):  # another thread has registered it registered it
+    with contextlib.suppress(ValueError):  # another thread has registered it
         jax.tree_util.register_pytree_node(kind, flatten, unflatten)
