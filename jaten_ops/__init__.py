@@ -1,6 +1,7 @@
 """jaten: every ATen operator as a `torch.library` custom op whose body is a JAX kernel."""
 
-from .device import autocast, generators  # noqa: F401  # register what the device does
+from . import hooks
+from .device import autocast  # noqa: F401  # registers what the device does
 from .dispatch import register  # noqa: F401  # register what the device does
 from .errors import (
     DeviceSlotError,
@@ -14,6 +15,7 @@ from .errors import (
     MissingKernelError,
     UnknownOpError,
     UnsupportedInputError,
+    UnsupportedVersionError,
 )
 from .interop import as_jax, call_jax, from_jax, to_jax
 from .ops.user_ops import op
@@ -35,6 +37,7 @@ __all__ = [
     "Tensor",
     "UnknownOpError",
     "UnsupportedInputError",
+    "UnsupportedVersionError",
     "as_jax",
     "call_jax",
     "compile_step",
@@ -45,3 +48,5 @@ __all__ = [
     "op",
     "to_jax",
 ]
+
+hooks.install()

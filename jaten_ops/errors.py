@@ -150,6 +150,16 @@ class DeviceSlotError(JatenError, RuntimeError):
         )
 
 
+class UnsupportedVersionError(JatenError, RuntimeError):
+    """A feature that needs an attribute of torch or JAX which the installed version does not have as jaten knows it."""
+
+    def __init__(self, use: str, version: str, moved: str, reason: str) -> None:
+        super().__init__(
+            f"{use}: not with {version}, in which {moved.replace(':', '.')} {reason}."
+            f" Fix: install a newer jaten_ops, or an older {version.partition(' ')[0]}."
+        )
+
+
 class KernelError(JatenError, RuntimeError):
     """A kernel raised while a graph was compiled; the cause is attached.
 

@@ -6,14 +6,11 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace as replaced
 from typing import Any, TypeVar
 
 import torch
 from torch._C._dynamo import eval_frame
 from torch.utils._python_dispatch import _disable_current_modes
-
-from .hooks.ledger import replace
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -206,36 +203,3 @@ def _recorder_on() -> Iterator[None]:
         yield
     finally:
         torch._C._dispatch_tls_set_dispatch_key_excluded(_RECORDER, was_off)
-
-
-def keep_out_of_constants(device_type: str) -> None:
-    """Keeps fake tensors from treating a tensor of the device as a constant: `torch.tensor(2.0).to(device)` is a node.
-
-    Operators on constants of one element run during capture, and their results are stored in the graph, which is not
-    possible for a wrapper's contents.
-    """
-
-    def elsewhere(asked: Callable[..., bool]) -> Callable[..., bool]:
-        return lambda mode, t: t.device.type != device_type and asked(mode, t)
-
-    replace("torch._subclasses.fake_tensor:FakeTensorMode.may_turn_const", elsewhere)
-
-
-def relate_sizes_of(attribute: str) -> None:
-    """Keeps `torch.export` from requiring a name for the sizes of a tensor's `attribute`, its carrier.
-
-    Sizes that a program assumes to be equal must have one `Dim`, which only sizes of inputs have. That a carrier has
-    its tensor's sizes is not an assumption of the program.
-    """
-
-    def relating(process: Callable[..., None]) -> Callable[..., None]:
-        def process_with_carriers(constraint: Any, get_sources: Callable[..., Any], *others: Any) -> None:
-            process(constraint, get_sources, *others)
-            inner = torch._dynamo.source.AttrSource  # export has loaded Dynamo
-            relaxed: set[Any] = others[-1]
-            for source in get_sources(constraint.t_id, constraint.dim):
-                relaxed.add(replaced(source, base=inner(source.base, attribute)))
-
-        return process_with_carriers
-
-    replace("torch.export.dynamic_shapes:_process_equalities", relating)

@@ -16,7 +16,6 @@ FOLDERS = {"jaten_ops": "jaten_ops", "meta": "jaten_ops.meta", "autograd": "jate
 # do not import each other.
 ROOMS: dict[str, tuple[str, ...]] = {
     "errors": (),
-    "hooks.ledger": (),
     "tracing": (),
     "schema": (
         "exclusions spec",
@@ -88,17 +87,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "device": (
         "autograd_engine streams",
         "privateuse1",
-        "autocast generators",
+        "autocast",
         "__init__",
     ),
     "tensor": (
         "storage subclasses values",
         "tensor",
         "lazy_parameters moves",
-        "__init__",
-    ),
-    "hooks": (
-        "default_backend make_fx torchscript",
         "__init__",
     ),
     "dispatch": (
@@ -108,6 +103,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "collectives compositions copies factories",
         "rules",
         "register",
+        "__init__",
+    ),
+    "hooks": (
+        "accelerator default_backend distributed export generators graph_cache higher_order make_fx optimizers"
+        " parameters refusals schemas torchscript",
+        "ledger",
+        "patches",
         "__init__",
     ),
     "backend": (
@@ -166,10 +168,10 @@ FORBIDDEN: dict[str, tuple[tuple[str, ...], str]] = {
     "autograd": (("jax", "jaxlib"), "gradients are written in torch operators"),
 }
 
-# A name that only some modules may mention: tensor has the methods of the dlpack protocol, register and autocast tell
-# torch what the device does below and above autograd, once.
+# A name that only some modules may mention: tensor has the methods of the dlpack protocol and hooks the function of
+# torch that asks for one, register and autocast tell torch what the device does below and above autograd, once.
 RESERVED: dict[str, tuple[str, ...]] = {
-    "dlpack": ("arrays.bridge", "tensor.tensor"),
+    "dlpack": ("arrays.bridge", "tensor.tensor", "hooks.parameters", "hooks.patches"),
     "torch.library": ("ops.define", "dispatch.register", "device.autocast"),
 }
 
@@ -323,7 +325,7 @@ def _written(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def foreign_writes(modules: list[Module]) -> Iterator[str]:
-    """Only the ledger assigns to attributes of torch's and JAX's modules and classes, as far as their names tell."""
+    """Only hooks assign to attributes of torch's and JAX's modules and classes, as far as their names tell."""
     for module in modules:
         theirs = {
             (found.name or found.module).partition(".")[0] for found in imports(module)
@@ -335,7 +337,7 @@ def foreign_writes(modules: list[Module]) -> Iterator[str]:
                 is_theirs = text.partition(".")[0] in theirs and text not in OWN.get(module.inner, ())
                 if is_theirs and module.inner != "hooks.ledger":
                     line = getattr(node, "lineno", 0)
-                    yield f"{module.path}:{line}: assigns to {text}: use hooks.ledger.replace, with a row for it"
+                    yield f"{module.path}:{line}: assigns to {text}: use a row of hooks.patches"
 
 
 RULES: tuple[Callable[[list[Module]], Iterator[str]], ...] = (

@@ -18,8 +18,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.utils.checkpoint import CheckpointPolicy
 
-from jaten_ops import registry
-from jaten_ops.dispatch import higher_order
+from jaten_ops import hooks, registry
 from jaten_ops.errors import JatenError, UnsupportedInputError
 
 from . import aliased_inputs, device_interface, graph_cache, wrapped_results
@@ -37,7 +36,7 @@ from .targets import overload_of, read_own_memory, retarget
 from .view_relations import relations_in, with_relations
 
 _log = logging.getLogger(__name__)
-higher_order.teach_dynamo()
+hooks.install_in_dynamo()
 device_interface.register()
 
 

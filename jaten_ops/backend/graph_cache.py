@@ -7,11 +7,8 @@ the cache is switched off there, graphs are captured anew and only their executa
 from __future__ import annotations
 
 import contextlib
-import logging
-import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
@@ -21,8 +18,9 @@ from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
 from torch._inductor.output_code import OutputCode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from jaten_ops import hooks
 from jaten_ops.arrays import uninitialized_values
-from jaten_ops.hooks.ledger import replace
+from jaten_ops.hooks.graph_cache import in_folder
 from jaten_ops.tensor.tensor import Tensor
 from jaten_ops.xla import disk_store, fingerprint
 
@@ -31,12 +29,11 @@ from .executable import Executable
 from .output_views import Views, with_views
 from .serialized_graph import Plan, graph_of
 
-with contextlib.suppress(ImportError):  # in a torch that has moved it the ledger finds nothing to replace
+with contextlib.suppress(ImportError):  # in a torch that has moved it `is_known` says so
     from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 
 _VERSIONS = ((2, 11), (2, 15))
 _SETTINGS = ("bundled_autograd_cache", "enable_remote_autograd_cache", "force_non_lazy_backward_lowering")
-_log = logging.getLogger(__name__)
 
 
 class Made(NamedTuple):
@@ -108,7 +105,7 @@ def is_known() -> bool:
     numbers = re.match(r"(\d+)\.(\d+)", torch.__version__)
     version = tuple(map(int, numbers.groups())) if numbers else (0, 0)
     has_settings = all(hasattr(functorch_config, name) for name in _SETTINGS)
-    return has_settings and _VERSIONS[0] <= version <= _VERSIONS[1] and _install()
+    return has_settings and _VERSIONS[0] <= version <= _VERSIONS[1] and hooks.install_cache()
 
 
 def compiler(compile_graph: Callable[..., Kept]) -> Any:
@@ -116,23 +113,16 @@ def compiler(compile_graph: Callable[..., Kept]) -> Any:
     return SerializableAOTDispatchCompiler(Kept, compile_graph)
 
 
-_prefix: ContextVar[str | None] = ContextVar("prefix", default=None)
-
-
 @contextlib.contextmanager
 def used(prefix: str) -> Iterator[None]:
     """For the length of a block the cache has its entries in jaten's folder, under a prefix of its keys."""
-    token = _prefix.set(prefix)
     settings = {
         "bundled_autograd_cache": True,  # entries hold the graphs themselves
         "enable_remote_autograd_cache": False,
         "force_non_lazy_backward_lowering": True,  # an entry has both graphs; XLA compiles at the first call anyway
     }
-    try:
-        with functorch_config.patch(settings):
-            yield
-    finally:
-        _prefix.reset(token)
+    with in_folder(prefix), functorch_config.patch(settings):
+        yield
 
 
 def prefix_of(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
@@ -198,61 +188,3 @@ def _is_told(module: torch.nn.Module, node: torch.fx.Node) -> bool:
         name = target.name() if isinstance(target, torch._ops.OpOverload) else target._qualified_op_name
         return name.partition("::")[0] in ("aten", "prims", "jaten")
     return not isinstance(target, torch._ops.HigherOrderOperator)
-
-
-_CACHE = "torch._functorch._aot_autograd.autograd_cache:AOTAutogradCache"
-
-
-def _install() -> bool:
-    """Has the cache look in jaten's folder in a block of `used`, and only there; elsewhere it is as it was."""
-    changed = [
-        replace(f"{_CACHE}.iterate_over_candidates", _finding),
-        replace(f"{_CACHE}._write_to_local_cache", _writing),
-        replace("torch._inductor.codecache:FxGraphHashDetails.__init__", _describing),
-    ]
-    return all(changed)
-
-
-def _finding(candidates: Any) -> Any:
-    def iterate_over_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Iterator[Any]:
-        prefix = _prefix.get()
-        if prefix is None:
-            yield from candidates(cls, local, remote_cache, key)
-        elif (found := _read(disk_store.key_of(prefix, key))) is not None:
-            yield *found, True
-
-    return iterate_over_candidates
-
-
-def _writing(write: Any) -> Any:
-    def write_to_local_cache(key: str, content: bytes) -> None:
-        prefix = _prefix.get()
-        if prefix is None:
-            write(key, content)
-        else:
-            disk_store.write(disk_store.key_of(prefix, key), content)
-
-    return write_to_local_cache
-
-
-def _describing(describe: Any) -> Any:
-    def details(self: Any, gm: Any, example_inputs: Any, *others: Any) -> None:
-        """What a key is made of: without Inductor's settings, which decide nothing here and take seconds to import."""
-        if _prefix.get() is None:
-            describe(self, gm, example_inputs, *others)
-        else:
-            self.gm, self.example_inputs = gm, list(example_inputs)
-
-    return details
-
-
-def _read(key: str) -> tuple[Any, bytes] | None:
-    content = disk_store.read(key)
-    if content is None:
-        return None
-    try:
-        return pickle.loads(content), content
-    except Exception as error:
-        _log.info("%s cannot be loaded: %s", key, error)
-        disk_store.forget(key)
-        return None

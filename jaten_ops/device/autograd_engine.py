@@ -24,7 +24,6 @@ from typing import Any
 import torch
 from torch.autograd.variable import ImperativeEngine
 
-from ..hooks.ledger import replace
 from ..tracing import opaque, unwatched
 
 _raise_what_is_set = ctypes.pythonapi.PyErr_Occurred  # ctypes raises the exception that is set after the call
@@ -97,9 +96,3 @@ def _is_made_up(node: Any) -> bool:
     """True for the node of the empty tensor to which AOTAutograd ties a graph that has no other."""
     variable = getattr(node, "variable", None)
     return variable is not None and variable.numel() == 0
-
-
-def install() -> Guard:
-    """Makes backward passes use the engine; returns the guard for the device."""
-    replace("torch.autograd.variable:Variable._execution_engine", lambda _: Engine())
-    return Guard()

@@ -16,7 +16,6 @@ from torch.utils import backend_registration
 
 from ..arrays import seeds
 from ..errors import DeviceSlotError
-from ..hooks.ledger import ACCELERATOR, replace
 from . import autograd_engine, streams
 
 _UNCLAIMED = "privateuseone"
@@ -215,44 +214,19 @@ in_bad_fork = False
 """True in a process forked from one in which JAX was running; it cannot use the device."""
 
 
-def claim() -> bool:
-    """Takes the PrivateUse1 slot for the device `jax`; False, and nothing changed, if another backend has it."""
-    if torch._C._get_privateuse1_backend_name() != _UNCLAIMED:
-        return False
-    accelerator = torch.accelerator.current_accelerator()
+MODULE = JaxModule("torch.jax")
+"""`torch.jax`, once the slot is taken."""
+
+CLAIMED = torch._C._get_privateuse1_backend_name() == _UNCLAIMED
+"""True if this library has the device `jax` in this process: no other backend has the slot. `take` takes it."""
+
+
+def take() -> None:
+    """Takes the slot, the last thing that an import does: from then on programs in all threads have the device."""
     # private; the test of this module fails when it goes or changes
-    module = JaxModule("torch.jax")
-    guard = autograd_engine.install()
-    backend_registration._setup_privateuseone_for_python_backend("jax", backend_module=module, device_guard=guard)
-    _keep_accelerator(accelerator)
-    if accelerator is None:  # for programs that call torch.accelerator on any device
-        for name in ACCELERATOR:
-            replace(f"torch.accelerator:{name}", functools.partial(_answer, module, name))
-    return True
-
-
-def _answer(module: JaxModule, name: str, _known: Any) -> Any:
-    return getattr(module, name)
-
-
-def _keep_accelerator(before: torch.device | None) -> None:
-    """Keeps the accelerator that torch found before the slot was taken: mostly none.
-
-    C++ would report the device in the slot, and `torch.accelerator`, collectives, FSDP, device meshes, DataLoader,
-    `fork_rng`, and all programs that choose a device themselves would use it.
-    """
-
-    def found(check: bool | None = None) -> torch.device:
-        if before is None or (check and not torch.get_device_module(before).is_available()):
-            return torch.device("cpu")
-        return before
-
-    replace("torch._C:_accelerator_getAccelerator", lambda _: lambda: before)
-    replace("torch._C:_get_accelerator", lambda _: found)
-
-
-CLAIMED = claim()
-"""True if this library has the device `jax` in this process."""
+    backend_registration._setup_privateuseone_for_python_backend(
+        "jax", backend_module=MODULE, device_guard=autograd_engine.Guard()
+    )
 
 
 _only: torch.device | bool | None = None  # JAX's only device; False if it has several, None before they are known

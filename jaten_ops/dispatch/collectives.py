@@ -6,16 +6,13 @@ when it returns, with `async_op=True` as well; `send` and `recv` are over when t
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ..device import privateuse1
-from ..hooks.ledger import replace
 from ..registry import missing
 from ..registry.handlers import Handler
 from ..tensor.tensor import from_array
@@ -93,22 +90,3 @@ def _later(work: Any, received: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
     threading.Thread(target=wait, daemon=True).start()
     of_cpp: Any = torch._C._distributed_c10d
     return of_cpp._create_work_from_future(future).boxed()
-
-
-def _with_device(init: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """Lets a group without a named backend use the CPU's backend for the device, as one that names gloo does."""
-
-    @functools.wraps(init)
-    def call(self: Any, backend: Any) -> None:
-        init(self, backend)
-        if str(backend) == dist.Backend.UNDEFINED and self.device_backend_map.get("cpu") == dist.Backend.GLOO:
-            self.device_backend_map["jax"] = dist.Backend.GLOO
-
-    return call
-
-
-if privateuse1.CLAIMED and dist.is_available():
-    # torch's maps of what a backend is for; the test of this module fails when they change
-    dist.Backend.backend_capability[dist.Backend.GLOO].append("jax")
-    dist.Backend.default_device_backend_map["jax"] = dist.Backend.GLOO
-    replace("torch.distributed.distributed_c10d:BackendConfig.__init__", _with_device)

@@ -12,9 +12,10 @@ from .. import meta, registry
 from ..arrays import bridge
 from ..ops.composite import CHECKS
 from ..ops.namespace import operator_of
-from ..registry.handlers import ABOVE_AUTOGRAD, Handler, handler
+from ..registry.handlers import ABOVE_AUTOGRAD, RECORDED, Handler, handler
 from ..tensor.tensor import array_of, has_values
 from ..tensor.values import is_traced
+from ..tracing import recorded
 from .functional import functional
 from .operands import to_carrier, wrapped
 from .writes import variant
@@ -63,8 +64,18 @@ for _overload in CHECKS:
 @handler("aten::_convolution", keys=(ABOVE_AUTOGRAD,))
 def convolution(*args: Any) -> torch.Tensor:
     """`aten::convolution`, of which programs that `torch.jit.trace` has recorded have this form, with cuDNN's flags."""
-    *known, _benchmark, _deterministic, _enabled, _allow_tf32 = args
-    return torch.ops.aten.convolution.default(*known)
+    return torch.ops.aten.convolution.default(*args[: -len(_OF_CUDNN)])
+
+
+# benchmark, deterministic, enabled and allow_tf32, which `aten::_convolution` takes and which are nothing here
+_OF_CUDNN = (False, False, True, True)
+
+
+def _record_convolution(*args: Any) -> torch.Tensor:
+    return recorded(torch.ops.aten._convolution.default, *args, *_OF_CUDNN)
+
+
+RECORDED[torch.ops.aten.convolution.default] = _record_convolution
 
 
 # Operators some of whose tensors are on the CPU, whatever the device.

@@ -7,7 +7,6 @@ All that jaten knows of how torch calls these operators, which is private, stand
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,9 +22,7 @@ from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import UnsupportedInputError
-from ..hooks.ledger import is_loaded, replace
 from ..tensor.tensor import Tensor
-from ..tracing import captured
 from .operands import is_on_jax
 
 _NAMES = (
@@ -116,77 +113,6 @@ def _operators() -> Iterator[Any]:
             yield op
 
 
-def _teach(what: str, make: Callable[[Any], Callable[..., Any]]) -> None:
-    """Replaces a function of torch's, in a module that is imported."""
-    if is_loaded(what):
-        replace(what, lambda known: functools.wraps(known)(make(known)))
-
-
-def _storages(known: Any) -> Callable[..., Any]:
-    """Where a tensor of the device lies: where its carrier does."""
-    return lambda tensor: known(tensor._carrier if isinstance(tensor, Tensor) else tensor)
-
-
-def teach_dynamo() -> None:
-    """Tells Dynamo of the tensors of the device, once it is there: it looks at what functions are called with."""
-    _teach("torch._dynamo.variables.higher_order_ops:get_tensor_storages", _storages)
-
-
-def _environment(known: Any) -> Callable[..., Any]:
-    """Outside of compiled programs, too, Dynamo looks at a function before it is run; which is where it is imported."""
-
-    @contextlib.contextmanager
-    def environment(*args: Any, **kwargs: Any) -> Iterator[Any]:
-        with captured(), known(*args, **kwargs) as backend:
-            teach_dynamo()
-            yield backend
-
-    return environment
-
-
-def _device_check(known: Any) -> Callable[..., Any]:
-    """`flex_attention` runs on the devices that it knows, on the device as on the best of them."""
-
-    def validate_device(query: Any, key: Any, value: Any) -> None:
-        if query.device.type != "jax":
-            known(query, key, value)
-
-    return validate_device
-
-
-def _example(known: Any) -> Callable[..., Any]:
-    """What a function is recorded with in place of an operand: of a tensor of the device, one that is like it."""
-
-    def example(t: Any) -> Any:
-        if not isinstance(t, Tensor):
-            return known(t)
-        grad = t.requires_grad
-        return torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=t.device, requires_grad=grad)
-
-    return example
-
-
-def _in_transforms(tensor: torch.Tensor) -> torch.Tensor:
-    """What `torch.func`'s transforms have wrapped: a batch, or the values that are differentiated."""
-    functorch = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = functorch.get_unwrapped(tensor)
-    return tensor
-
-
-def _operand_values(known: Any) -> Callable[..., Any]:
-    """What Dynamo recorded as the values of operands: of a tensor of the device its carrier, which is what versions
-    of torch that know of subclasses here take; those before refuse all that is no fake tensor itself."""
-
-    def value_of(operand: Any) -> list[Any]:
-        node = operand.node if isinstance(operand, torch.fx.Proxy) else operand
-        value = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
-        inside = _in_transforms(value) if isinstance(value, torch.Tensor) else value
-        return [inside._carrier] if isinstance(inside, Tensor) else known([operand])
-
-    return lambda operands: [value for operand in operands for value in value_of(operand)]
-
-
 def _print_on_device(op: Any, dense: Callable[..., Any]) -> None:
     """Has `print` show a program's tensors where it is run on what a graph has of them; autograd has no part in it."""
 
@@ -199,13 +125,6 @@ def _print_on_device(op: Any, dense: Callable[..., Any]) -> None:
 
 def register() -> None:
     """Tells torch's operators of the tensors of the device."""
-    for module in ("torch._higher_order_ops.utils", "torch.nn.attention.flex_attention"):
-        _teach(f"{module}:setup_compilation_env", _environment)
-    for name in ("utils", "map", "invoke_subgraph"):
-        _teach(f"torch._higher_order_ops.{name}:_from_fun", _example)
-    _teach("torch._higher_order_ops.utils:_collect_fake_inputs", _operand_values)
-    _teach("torch.nn.attention.flex_attention:_validate_device", _device_check)
-    teach_dynamo()
     for op in _operators():
         table = op.python_key_table
         for mode in _MODES:

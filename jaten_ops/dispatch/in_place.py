@@ -13,22 +13,14 @@ import jax
 import torch
 from torch.autograd.graph import increment_version
 
-# private; the test of this module fails when they go
-from torch.optim.optimizer import _foreach_supported_types as _OF_OPTIMIZERS
-from torch.utils._foreach_utils import _foreach_supported_types as _OF_CLIPPING
-
 from ..arrays import attributes
 from ..arrays.storage_views import Storage, View, may_give
 from ..ops.executor import Unsuitable
 from ..ops.op_call import OpKernel
 from ..registry.handlers import Handler
 from ..schema import OpSpec
-from ..tensor.tensor import Tensor, array_of
+from ..tensor.tensor import array_of
 from ..tensor.values import Traced, shared_view
-
-# Optimizers and gradient clipping take lists of the device's tensors at once, as on CUDA. torch adds its DTensor so.
-for _types in (_OF_OPTIMIZERS, _OF_CLIPPING):
-    _types.append(Tensor)  # type: ignore[arg-type]  # torch's lists have no annotation but what is in them
 
 
 def shortened(spec: OpSpec, base: OpSpec, general: Handler) -> Handler:

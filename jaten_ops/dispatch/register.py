@@ -11,13 +11,10 @@ from torch.utils._pytree import tree_leaves
 from .. import meta, registry
 from ..arrays import bridge, carrier
 from ..device import privateuse1, streams
-from ..hooks import default_backend, make_fx, torchscript
-from ..hooks.ledger import replace
 from ..registry.handlers import BELOW_PYTHON, CHOSEN, HANDLERS, handler_of
 from ..tensor import lazy_parameters, storage
-from ..tensor.moves import exchange
-from ..tensor.tensor import CLASSES, Tensor
-from ..tracing import is_traced_now, keep_out_of_constants, opaque, relate_sizes_of
+from ..tensor.tensor import Tensor
+from ..tracing import is_traced_now, opaque
 from ..xla import x64
 from . import (
     copies,
@@ -82,15 +79,8 @@ if privateuse1.CLAIMED:
     for _overload in other_layouts.MEASURES:
         _ATEN.impl(_overload, opaque(other_layouts.measure(_overload)), "NestedTensorPrivateUse1")
     _ATEN.impl("_pin_memory", opaque(copies.pin_on_cpu), "CPU")
-    replace("torch.utils:swap_tensors", lambda _: exchange)
-    keep_out_of_constants("jax")
-    relate_sizes_of("_carrier")
     privateuse1.JaxModule.Tensor = Tensor  # where the class says that it is
-    CLASSES.keep_parameters()
     storage.register()
-    make_fx.register()
-    torchscript.register()
     lazy_parameters.register()
     higher_order.register()
     traced_control_flow.register()
-    default_backend.register()

@@ -1,1 +1,30 @@
-"""Patches of torch and JAX: a ledger with a row for each, and the functions that are put in."""
+"""Patches of torch and JAX: the table of them, and the functions that are put in."""
+
+from __future__ import annotations
+
+from ..device import privateuse1
+from . import ledger
+from .patches import PATCHES
+
+__all__ = ["install", "install_cache", "install_in_dynamo"]
+
+
+def install() -> None:
+    """Installs the patches, and takes the slot of the device `jax`, if it is free: all that an import does to torch.
+
+    The slot comes last: a thread that runs meanwhile has either no device, or the whole of it.
+    """
+    ledger.install(PATCHES.values(), "import", "Dynamo", has_device=privateuse1.CLAIMED)
+    if privateuse1.CLAIMED:
+        privateuse1.take()
+
+
+def install_in_dynamo() -> None:
+    """Installs the patches of Dynamo, which an import of jaten does not load."""
+    ledger.install(PATCHES.values(), "Dynamo", has_device=privateuse1.CLAIMED)
+
+
+def install_cache() -> bool:
+    """Installs the patches of AOTAutograd's cache, when it is first used; returns whether all of them are."""
+    ledger.install(PATCHES.values(), "first compile", has_device=privateuse1.CLAIMED)
+    return not any(row.what in ledger.OFF for row in PATCHES.values() if row.when == "first compile")

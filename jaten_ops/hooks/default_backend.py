@@ -13,19 +13,14 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from .ledger import replace
-
 
 def _is_on_jax(values: Iterable[Any]) -> bool:
     return any(isinstance(x, torch.Tensor) and x.device.type == "jax" for x in values)
 
 
-def register() -> None:
-    """Has Inductor's wrapper look at a program first."""
-    replace("torch:_TorchCompileInductorWrapper.__call__", _if_on_cpu)
+def if_on_cpu(inductor: Any) -> Any:
+    """The call of Inductor's wrapper, after a look at the program's devices."""
 
-
-def _if_on_cpu(inductor: Any) -> Any:
     @functools.wraps(inductor)
     def compile_fx(self: Any, gm: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
         made = tree_leaves([node.meta.get("example_value") for node in gm.graph.nodes])

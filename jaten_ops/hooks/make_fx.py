@@ -15,10 +15,14 @@ from torch.utils._pytree import tree_leaves
 from ..tensor.tensor import Tensor
 from ..tensor.values import is_traced
 from ..tracing import is_faked_now, opaque
-from .ledger import replace
 
 
-def _recording(dispatch: Any) -> Any:
+def recording(dispatch: Any) -> Any:
+    """`ProxyTorchDispatchMode.__torch_dispatch__`, which records operators on the device.
+
+    Nothing public adds a class to those whose operators it records.
+    """
+
     @opaque
     def record(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(t, Tensor) for t in types) and not is_faked_now():
@@ -36,8 +40,3 @@ def _make_known(tracer: Any, tensors: list[Any]) -> None:
         if not proxy_tensor.has_proxy_slot(tensor, tracer):
             proxy = tracer.proxy(tracer.create_arg(tensor))
             proxy_tensor.track_tensor(tensor, proxy, constant=None, tracer=tracer)
-
-
-def register() -> None:
-    """Lets `make_fx` record operators on the device: nothing public adds a class to those that it knows."""
-    replace("torch.fx.experimental.proxy_tensor:ProxyTorchDispatchMode.__torch_dispatch__", _recording)

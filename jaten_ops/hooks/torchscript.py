@@ -1,4 +1,4 @@
-"""TorchScript and `torch.export` with tensors of the device `jax`.
+"""TorchScript with tensors of the device `jax`.
 
 In TorchScript, C++ keeps a module's tensors, reads and writes their storages. A storage of the device has no bytes
 there, so modules are saved as the CPU's and moved when they are loaded.
@@ -12,18 +12,16 @@ import re
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram
 from torch.jit import RecursiveScriptModule
 from torch.utils._pytree import tree_leaves
 
 from ..ops.namespace import define
-from ..registry.handlers import RECORDED
 from ..tensor.tensor import Tensor
-from ..tracing import recorded
-from .ledger import replace
 
 
-def _with_slots(apply: Any) -> Any:
+def with_slots(apply: Any) -> Any:
+    """`ScriptModule._apply`, which writes what has moved to the module's slots in C++."""
+
     def call(module: RecursiveScriptModule, fn: Any, recurse: bool = True) -> RecursiveScriptModule:
         return _apply_to_slots(apply, module, fn, recurse)
 
@@ -31,7 +29,7 @@ def _with_slots(apply: Any) -> Any:
 
 
 def _apply_to_slots(apply: Any, module: RecursiveScriptModule, fn: Any, recurse: bool) -> RecursiveScriptModule:
-    """As modules have it; but parameters that have got another tensor of C++ are written to their slots anew."""
+    """`_apply` as modules have it; but parameters that have got another tensor of C++ are put in their slots anew."""
     slots = dict(module._parameters.items())
     classes = {id(parameter): type(parameter) for parameter in slots.values()}
     for name, (kind, _) in module._concrete_type.get_attributes().items():
@@ -55,7 +53,9 @@ def _on_cpu(module: RecursiveScriptModule) -> RecursiveScriptModule:
     return moved
 
 
-def _saved_from_cpu(save: Any) -> Any:
+def saved_from_cpu(save: Any) -> Any:
+    """A method that saves a module: one on the device as it is on the CPU."""
+
     @functools.wraps(save)
     def call(module: RecursiveScriptModule, *args: Any, **kwargs: Any) -> Any:
         if any(isinstance(tensor, Tensor) for tensor in (*module.parameters(), *module.buffers())):
@@ -76,7 +76,9 @@ def _saved_from_cpu(save: Any) -> Any:
 _UNKNOWN = re.compile(r"Unknown builtin op: jaten::(\w+)")
 
 
-def _loaded_and_moved(load: Any) -> Any:
+def loaded_and_moved(load: Any) -> Any:
+    """`torch.jit.load`, with `map_location="jax"`, too."""
+
     @functools.wraps(load)
     def call(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         wanted = None if map_location is None else torch.device(map_location)
@@ -99,52 +101,3 @@ def _with_operators(load: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
                 raise
         if begin is not None:
             f.seek(begin)
-
-
-def _record_convolution(*args: Any) -> torch.Tensor:
-    return recorded(torch.ops.aten._convolution.default, *args, *_OF_CUDNN)
-
-
-# benchmark, deterministic, enabled and allow_tf32, which `aten::_convolution` takes and which are nothing here
-_OF_CUDNN = (False, False, True, True)
-
-
-def _with_reshapes(decompose: Any) -> Any:
-    @functools.wraps(decompose)
-    def call(program: ExportedProgram, *args: Any, **kwargs: Any) -> ExportedProgram:
-        result = decompose(program, *args, **kwargs)
-        changed = False
-        for node in result.graph.nodes:  # in programs all tensors are row-major, which outside they need not be
-            if node.target is torch.ops.aten.view.default and node.meta["val"].device.type == "jax":
-                node.target, changed = torch.ops.aten.reshape.default, True
-        if changed:
-            result.graph_module.recompile()
-        return result
-
-    return call
-
-
-def _of_others(register_parametrization: Any) -> Any:
-    """As torch's; but `run_decompositions` leaves the device's parameters whole, of a subclass as they are."""
-
-    @functools.wraps(register_parametrization)
-    def call(module: Any, tensor_name: str, parametrization: Any, **options: Any) -> Any:
-        whole = type(parametrization).__name__ == "UnwrapTensorSubclass"
-        if whole and isinstance(getattr(module, tensor_name), Tensor):
-            return module
-        return register_parametrization(module, tensor_name, parametrization, **options)
-
-    return call
-
-
-def register() -> None:
-    """Lets scripted and exported modules be moved, saved and loaded with the device `jax`."""
-    RECORDED[torch.ops.aten.convolution.default] = _record_convolution
-    replace("torch.jit._script:ScriptModule._apply", _with_slots)
-    for cls in ("ScriptModule", "RecursiveScriptModule"):  # to the former torch has copied the latter's methods
-        replace(f"torch.jit._script:{cls}.save", _saved_from_cpu)
-        replace(f"torch.jit._script:{cls}.save_to_buffer", _saved_from_cpu)
-    replace("torch.nn.utils.parametrize:register_parametrization", _of_others)
-    replace("torch.export.exported_program:ExportedProgram.run_decompositions", _with_reshapes)
-    for what in ("torch.jit:load", "torch.jit._serialization:load"):
-        replace(what, _loaded_and_moved)

@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-from ..hooks.ledger import replace
-
 _DEFINITIONS: dict[str, dict[str, Callable[[], Any]]] = {}
 LOCK = threading.RLock()  # a second thread that asks for a packet waits until it is whole
 
@@ -69,25 +67,6 @@ def define(packet: str) -> bool:
         return False
     getattr(torch.ops.jaten, packet)
     return True
-
-
-def _found_by_name(find: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's look-up of a schema in C++, which bypasses the namespace; it defines the packet if needed."""
-
-    def call(name: str, overload: str) -> Any:
-        try:
-            return find(name, overload)
-        except RuntimeError:
-            namespace, _, packet = name.partition("::")
-            if namespace != "jaten" or not define(packet):
-                raise
-            return find(name, overload)
-
-    return call
-
-
-for _what in ("torch._C:_get_schema", "torch._C:_dispatch_find_schema_or_throw"):
-    replace(_what, _found_by_name)
 
 
 def when_named(name: str, define: Callable[[], Any]) -> None:

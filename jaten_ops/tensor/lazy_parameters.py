@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from ..arrays.attributes import DICTIONARY
-from ..hooks.ledger import replace
 from .tensor import CLASSES, Tensor
 
 
@@ -52,25 +51,7 @@ class UninitializedBuffer(torch.nn.UninitializedBuffer, Tensor):
 _LAZY = {torch.nn.UninitializedParameter: UninitializedParameter, torch.nn.UninitializedBuffer: UninitializedBuffer}
 
 
-def _made_anywhere(make: Any) -> Any:
-    """torch's constructor of such a class, which does not support tensors of the device."""
-
-    def new(cls: Any, requires_grad: Any = None, device: Any = None, dtype: Any = None, **options: Any) -> Any:
-        given = {} if requires_grad is None else {"requires_grad": requires_grad}
-        empty = torch.empty(0, device=device, dtype=dtype) if cls in _LAZY else None
-        if not isinstance(empty, Tensor):
-            return make(cls, **given, device=device, dtype=dtype, **options)
-        if cls is torch.nn.UninitializedParameter:
-            return UninitializedParameter(**({"requires_grad": True} | given), device=empty.device, dtype=dtype)
-        buffer = empty.requires_grad_(bool(requires_grad)).as_subclass(cls)
-        buffer.persistent, buffer._is_buffer = options.get("persistent", True), True
-        return buffer
-
-    return new
-
-
 def register() -> None:
-    """Lets lazy modules such as `nn.LazyLinear(3, device="jax")` be created on the device."""
+    """Makes these the classes on the device of the parameters and buffers of lazy modules, such as `nn.LazyLinear`."""
     for cls, counterpart in _LAZY.items():
         CLASSES.add(cls, counterpart)
-        replace(f"torch.nn.parameter:{cls.__name__}.__new__", _made_anywhere)

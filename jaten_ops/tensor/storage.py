@@ -22,7 +22,6 @@ from ..arrays.storage_views import Storage, View
 from ..arrays.strides import row_major
 from ..arrays.view_ops import with_bits_cast
 from ..device.privateuse1 import index_of, of_array, put
-from ..hooks.ledger import replace
 
 _DEVICE = "jax"
 _numbers = itertools.count(1)
@@ -235,21 +234,9 @@ def _restore(storage: Any, location: str) -> Any:
     return _from_bytes(storage, location)
 
 
-def _made_anywhere(make: Any) -> Any:
-    """torch's constructor of storages, which would end the process for a device without an allocator in C++."""
-
-    def new(cls: Any, *args: Any, device: Any = None, **options: Any) -> Any:
-        if device is not None and cls is torch.UntypedStorage and torch.device(device).type == _DEVICE:
-            return JaxStorage(*args, device=device)
-        return make(cls, *args, **({} if device is None else {"device": device}), **options)
-
-    return new
-
-
 def register() -> None:
-    """Lets torch make storages on the device, and torch.load find it before its rule for devices with an allocator."""
+    """Lets torch.load find the device before its rule for devices with an allocator."""
     torch.serialization.register_package(9, _tag, _restore)
-    replace("torch.storage:UntypedStorage.__new__", _made_anywhere)
 
 
 def whole(source: torch.UntypedStorage, dtype: torch.dtype) -> View:

@@ -13,7 +13,6 @@ import torch
 
 from ..arrays.attributes import DICTIONARY
 from ..errors import UnsupportedInputError
-from ..hooks.ledger import replace
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _OF_CLASSES = {"__new__", "__torch_function__", "__dict__", "__weakref__", "__module__", "__doc__"}
@@ -95,20 +94,6 @@ class Counterparts:
             found = self._kinds[kind] = type(kind.__name__, (OfCounterparts, kind), {})
             copyreg.pickle(found, lambda c: (counterpart_of, (self.elsewhere(c), self._base)))
         return found
-
-    def keep_parameters(self) -> None:
-        """Lets a subclass of `nn.Parameter` also make parameters of tensors on the device."""
-
-        def of_subclasses(made: Any) -> Any:
-            def __new__(cls: type, data: torch.Tensor | None = None, requires_grad: bool = True) -> torch.Tensor:
-                new: torch.Tensor = made(cls, data, requires_grad)
-                if cls is not torch.nn.Parameter and type(new) is self._base:
-                    new.__class__ = self.on_device(cls)
-                return new
-
-            return __new__
-
-        replace("torch.nn.parameter:Parameter.__new__", of_subclasses)
 
     def elsewhere(self, cls: type) -> type | None:
         """The class that objects of a class have off the device; None for plain tensors and parameters."""

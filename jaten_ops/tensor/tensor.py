@@ -23,7 +23,6 @@ from ..arrays.storage_views import View
 from ..arrays.strides import row_major
 from ..arrays.watching import WATCHERS, made, met
 from ..device import privateuse1
-from ..hooks.ledger import replace
 from ..registry.handlers import CHOSEN, RECORDED, handler_of
 from ..tracing import is_recording, opaque, unrecorded
 from .storage import TracedStorage, reduced, storage_of, typed
@@ -339,15 +338,6 @@ def _leave(tensor: Tensor, new: torch.Tensor) -> None:
     torch.utils.swap_tensors(tensor, new)  # by `exchange`
     if grad is not None:  # torch refuses a gradient on another device than its tensor
         tensor.grad = grad.to(tensor.device, tensor.dtype)
-
-
-def _capsules(to_dlpack: Any) -> Any:
-    """`torch.utils.dlpack.to_dlpack`, whose C++ implementation would find no memory."""
-    return lambda tensor: tensor.__dlpack__() if isinstance(tensor, Tensor) else to_dlpack(tensor)
-
-
-for _what in ("torch:to_dlpack", "torch.utils.dlpack:to_dlpack"):
-    replace(_what, _capsules)
 
 
 def has_values(tensor: torch.Tensor) -> bool:

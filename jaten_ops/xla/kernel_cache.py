@@ -16,15 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from ..hooks.ledger import replace
 from . import disk_store, fingerprint, jitted
 from .compiler_options import keeps_loops, known, without_unrolling
 
 compilation_cache: Any
 try:
     # private: there is no public hook for a compile
-    from jax._src import compilation_cache, compiler  # noqa: F401  # the latter is the ledger's
-except ImportError:  # pragma: no cover  # a JAX that has moved them: the ledger reports it
+    from jax._src import compilation_cache, compiler  # noqa: F401  # the latter is patched
+except ImportError:  # pragma: no cover  # a JAX that has moved them: its patch is off
     compilation_cache = None
 
 _NAME = f"jit_{jitted.PREFIX}"
@@ -32,7 +31,7 @@ _NAME = f"jit_{jitted.PREFIX}"
 _log = logging.getLogger(__name__)
 
 
-def _watched(compile_program: Callable[..., Any]) -> Callable[..., Any]:
+def watched(compile_program: Callable[..., Any]) -> Callable[..., Any]:
     """JAX's function that compiles a program with XLA; for jaten's programs it first looks on the disk."""
 
     @functools.wraps(compile_program)
@@ -119,7 +118,3 @@ def _keep(executable: Any, key: str) -> None:
         _log.info("a kernel is not kept: %s", error)
     else:
         disk_store.write(key, content)
-
-
-IS_KNOWN = replace("jax._src.compiler:backend_compile_and_load", _watched)
-"""True if this JAX has the function in the form that is expected here."""

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
 import jaten_ops  # noqa: F401  # the device jax
-from jaten_ops.device import generators
+from jaten_ops.hooks import generators
 
 NINE = TensorDataset(torch.arange(9))
 WHERE = ["jax", "jax:0", torch.device("jax", 0)]

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from ..hooks.ledger import replace
-from . import privateuse1
+from ..device import privateuse1
 
 _Generator = torch._C.Generator
 
@@ -45,7 +44,3 @@ def _of_cpu(where: torch.device | str | int | None) -> torch.device:
         return found
     privateuse1.index_of(found)
     return torch.device("cpu")
-
-
-if privateuse1.CLAIMED:
-    replace("torch:Generator", lambda _: Generator)

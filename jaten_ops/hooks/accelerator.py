@@ -1,0 +1,76 @@
+"""`torch.accelerator`: the process keeps the accelerator that it had, and memory can be asked for.
+
+torch's C++ reports the device in the PrivateUse1 slot as the accelerator, and `torch.accelerator`, collectives, FSDP,
+device meshes, DataLoader, `fork_rng`, and all programs that choose a device themselves would use it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..device.privateuse1 import MODULE
+
+_KEYS = {
+    "allocated_bytes.all.current": MODULE.memory_allocated,
+    "allocated_bytes.all.peak": MODULE.max_memory_allocated,
+    "reserved_bytes.all.current": MODULE.memory_reserved,
+    "reserved_bytes.all.peak": MODULE.max_memory_reserved,
+}
+
+
+def kept(_known: Any) -> Callable[[], torch.device | None]:
+    """`_accelerator_getAccelerator`: the accelerator that there was before the slot was taken, mostly none."""
+    before = torch.accelerator.current_accelerator()
+    return lambda: before
+
+
+def kept_or_cpu(_known: Any) -> Callable[..., torch.device]:
+    """`_get_accelerator`: the same, and the CPU where there is none."""
+    before = torch.accelerator.current_accelerator()
+
+    def found(check: bool | None = None) -> torch.device:
+        if before is None or (check and not torch.get_device_module(before).is_available()):
+            return torch.device("cpu")
+        return before
+
+    return found
+
+
+def _where_there_is_none(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A replacement for processes without an accelerator; those with one ask that."""
+    return lambda known: known if torch.accelerator.current_accelerator() is not None else make(known)
+
+
+def _has_allocator() -> bool:
+    """False: there is none of C++'s, whose caches and counts could be emptied."""
+    return False
+
+
+def _empty_host_cache() -> None:
+    """Does nothing: torch's own function asks C++, which ends the process."""
+
+
+def _memory_stats(device_index: Any = None, /) -> OrderedDict[str, Any]:
+    return OrderedDict((name, ask(device_index)) for name, ask in _KEYS.items())
+
+
+def _synchronize(device: Any = None, /) -> None:
+    MODULE.synchronize(device)
+
+
+def _get_memory_info(device_index: Any = None, /) -> tuple[int, int]:
+    return MODULE.get_memory_info(device_index)
+
+
+def _instead(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    return _where_there_is_none(lambda known: functools.wraps(known)(function))
+
+
+has_allocator = _where_there_is_none(lambda _: _has_allocator)
+empty_host_cache, memory_stats = _instead(_empty_host_cache), _instead(_memory_stats)
+get_memory_info, synchronize = _instead(_get_memory_info), _instead(_synchronize)

@@ -1,0 +1,69 @@
+"""`torch.export` of programs with tensors of the device `jax`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from ..tensor.tensor import Tensor
+
+
+def out_of_constants(asked: Callable[..., bool]) -> Callable[..., bool]:
+    """`FakeTensorMode.may_turn_const`, False for tensors of the device: `torch.tensor(2.0).to(device)` is a node.
+
+    Operators on constants of one element run during capture, and their results are stored in the graph, which is not
+    possible for a wrapper's contents.
+    """
+    return lambda mode, t: t.device.type != "jax" and asked(mode, t)
+
+
+def with_carriers(process: Callable[..., None]) -> Callable[..., None]:
+    """`_process_equalities`, which must not require a name for the sizes of a tensor's carrier.
+
+    Sizes that a program assumes to be equal must have one `Dim`, which only sizes of inputs have. That a carrier has
+    its tensor's sizes is not an assumption of the program.
+    """
+
+    def process_with_carriers(constraint: Any, get_sources: Callable[..., Any], *others: Any) -> None:
+        process(constraint, get_sources, *others)
+        inner = torch._dynamo.source.AttrSource  # export has loaded Dynamo
+        relaxed: set[Any] = others[-1]
+        for source in get_sources(constraint.t_id, constraint.dim):
+            relaxed.add(replace(source, base=inner(source.base, "_carrier")))
+
+    return process_with_carriers
+
+
+def with_reshapes(decompose: Any) -> Any:
+    """`ExportedProgram.run_decompositions`, whose programs take inputs that are not row-major."""
+
+    @functools.wraps(decompose)
+    def call(program: ExportedProgram, *args: Any, **kwargs: Any) -> ExportedProgram:
+        result = decompose(program, *args, **kwargs)
+        changed = False
+        for node in result.graph.nodes:  # in programs all tensors are row-major, which outside they need not be
+            if node.target is torch.ops.aten.view.default and node.meta["val"].device.type == "jax":
+                node.target, changed = torch.ops.aten.reshape.default, True
+        if changed:
+            result.graph_module.recompile()
+        return result
+
+    return call
+
+
+def of_others(register_parametrization: Any) -> Any:
+    """`register_parametrization`, by which `run_decompositions` takes subclasses apart: the device's stay whole."""
+
+    @functools.wraps(register_parametrization)
+    def call(module: Any, tensor_name: str, parametrization: Any, **options: Any) -> Any:
+        whole = type(parametrization).__name__ == "UnwrapTensorSubclass"
+        if whole and isinstance(getattr(module, tensor_name), Tensor):
+            return module
+        return register_parametrization(module, tensor_name, parametrization, **options)
+
+    return call

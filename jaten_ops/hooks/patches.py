@@ -1,0 +1,390 @@
+"""The table of what importing jaten changes of torch and JAX.
+
+`PATCHES` are attributes that jaten replaces itself, `REGISTERED` and `FILLED` what torch's and JAX's own ways to
+register things change. A test compares the tables with a snapshot of both libraries before and after the import;
+docs/patches.md is made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..device import autograd_engine
+from ..xla import kernel_cache
+from . import (
+    accelerator,
+    default_backend,
+    distributed,
+    export,
+    generators,
+    graph_cache,
+    higher_order,
+    ledger,
+    make_fx,
+    optimizers,
+    parameters,
+    refusals,
+    schemas,
+    torchscript,
+)
+from .ledger import Patch
+
+_MOVES = tuple(f"torch.nn.modules.module:Module.{name}" for name in ("to", "cpu", "jax"))
+_COLLECTIVES = tuple(
+    f"torch.distributed.distributed_c10d:{name}"
+    for name in ("all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter", "barrier")
+)
+_HIGHER_ORDER = "cond, scan, map and flex_attention look at their operands' memory, which on the device is not torch's"
+
+
+def _rows(whats: Iterable[str], make: Any, why: str, test: str, **options: Any) -> list[Patch]:
+    """Several attributes with one replacement, for one reason."""
+    return [Patch(what, make, why, test, **options) for what in whats]
+
+
+_DEVICE = [
+    Patch(
+        "torch._C:_accelerator_getAccelerator",
+        accelerator.kept,
+        "no program comes onto the device that has not named it: the process keeps the accelerator that it had",
+        "test_plain_programs",
+        used_by=("torch.accelerator:current_accelerator",),
+        is_use=refusals.always,
+    ),
+    Patch(
+        "torch._C:_get_accelerator",
+        accelerator.kept_or_cpu,
+        "the same, of collectives, FSDP and meshes",
+        "test_plain_programs",
+        used_by=("torch.distributed:init_device_mesh",),
+        is_use=refusals.always,
+    ),
+    Patch(
+        "torch._C:_accelerator_isAllocatorInitialized",
+        accelerator.has_allocator,
+        "torch.accelerator.empty_cache and its like ask C++ for an allocator, which a device written in Python has not",
+        "device/test_device",
+        loss="torch.accelerator.empty_cache and its like raise torch's internal error",
+    ),
+    Patch(
+        "torch.accelerator:empty_host_cache",
+        accelerator.empty_host_cache,
+        "C++ looks for the device's host allocator, and ends the process",
+        "device/test_device",
+        takes="",
+        is_use=refusals.always,
+    ),
+    *_rows(
+        ("torch.accelerator:memory_stats", "torch.accelerator.memory:memory_stats"),
+        accelerator.memory_stats,
+        "torch.accelerator tells the device's memory",
+        "device/test_device",
+        takes="device_index",
+        is_use=refusals.always,
+    ),
+    Patch(
+        "torch.accelerator:get_memory_info",
+        accelerator.get_memory_info,
+        "the same",
+        "device/test_device",
+        takes="device_index",
+        is_use=refusals.always,
+    ),
+    Patch(
+        "torch.accelerator:synchronize",
+        accelerator.synchronize,
+        "torch.accelerator waits for the device",
+        "device/test_device",
+        takes="device",
+        is_use=refusals.always,
+    ),
+    Patch(
+        "torch.autograd.variable:Variable._execution_engine",
+        lambda _: autograd_engine.Engine(),
+        "the engine has no thread for a device that came after its first backward pass, and ends the process for an"
+        " exception in one on the device",
+        "device/test_autograd_engine",
+        used_by=("torch.autograd:backward", "torch.autograd:grad"),
+        is_use=refusals.reaches_device,
+    ),
+    Patch(
+        "torch:Generator",
+        lambda _: generators.Generator,
+        "C++ makes no generator for a device written in Python",
+        "hooks/test_generators",
+    ),
+    *_rows(
+        ("torch:to_dlpack", "torch.utils.dlpack:to_dlpack"),
+        parameters.to_dlpack,
+        "C++ finds no memory of a tensor of the device",
+        "tensor/test_tensor",
+    ),
+    Patch(
+        "torch.utils:swap_tensors",
+        parameters.swap_tensors,
+        "`module.to` moves parameters that hooks, graphs and lazy modules know",
+        "device/test_moving_modules",
+        takes="t1 t2",
+        used_by=_MOVES,
+    ),
+    Patch(
+        "torch.nn.parameter:Parameter.__new__",
+        parameters.parameter,
+        "a parameter of a user's subclass stays one on the device",
+        "tensor/test_subclasses",
+        takes="cls data requires_grad",
+        is_use=refusals.for_a_subclass,
+    ),
+    Patch(
+        "torch.nn.parameter:UninitializedParameter.__new__",
+        parameters.lazy,
+        "torch's own constructor makes no object on a device written in Python",
+        "device/test_moving_modules",
+        takes="cls requires_grad device dtype",
+    ),
+    Patch(
+        "torch.nn.parameter:UninitializedBuffer.__new__",
+        parameters.lazy,
+        "the same",
+        "device/test_moving_modules",
+        takes="cls requires_grad device dtype persistent",
+    ),
+    Patch("torch.storage:UntypedStorage.__new__", parameters.storage, "the same", "tensor/test_storage"),
+    *_rows(
+        ("torch.optim.optimizer:_foreach_supported_types", "torch.utils._foreach_utils:_foreach_supported_types"),
+        optimizers.add_tensor,
+        "optimizers and clipping take lists of the device's tensors at once",
+        "dispatch/test_in_place",
+        adds_to=list,
+        loss="optimizers and clipping take the tensors one by one",
+    ),
+    Patch(
+        "torch.distributed.distributed_c10d:Backend.default_device_backend_map",
+        distributed.add_default,
+        "gloo serves the device's tensors",
+        "dispatch/test_collectives",
+        adds_to=dict,
+        optional=True,
+        used_by=_COLLECTIVES,
+    ),
+    Patch(
+        "torch.distributed.distributed_c10d:Backend.backend_capability",
+        distributed.add_capability,
+        "the same, in a group that names gloo",
+        "dispatch/test_collectives",
+        adds_to=dict,
+        optional=True,
+        used_by=_COLLECTIVES,
+    ),
+    Patch(
+        "torch.distributed.distributed_c10d:BackendConfig.__init__",
+        distributed.default_backend,
+        "the same, in a group for which no backend is named",
+        "dispatch/test_collectives",
+        takes="self backend",
+        optional=True,
+        used_by=_COLLECTIVES,
+    ),
+]
+
+_PROGRAMS = [
+    *_rows(
+        ("torch._C:_get_schema", "torch._C:_dispatch_find_schema_or_throw"),
+        schemas.found_by_name,
+        "an operator of jaten's is defined when it is named, and C++ looks it up without asking torch.ops",
+        "hooks/test_torchscript",
+        for_device=False,
+        loss="torch's own error, for an operator that has not been named in Python before",
+    ),
+    Patch(
+        "torch._subclasses.fake_tensor:FakeTensorMode.may_turn_const",
+        export.out_of_constants,
+        "`torch.tensor(2.0).to(device)` is a node of a graph, not a constant",
+        "test_tracing",
+        takes="self t",
+        used_by=("torch.export:export", "torch.fx.experimental.proxy_tensor:_MakefxTracer.trace"),
+    ),
+    Patch(
+        "torch.fx.experimental.proxy_tensor:ProxyTorchDispatchMode.__torch_dispatch__",
+        make_fx.recording,
+        "`make_fx` records operators on the device",
+        "hooks/test_make_fx",
+        takes="self func types args kwargs",
+        used_by=("torch.fx.experimental.proxy_tensor:_MakefxTracer.trace",),
+    ),
+    Patch(
+        "torch.jit._script:ScriptModule._apply",
+        torchscript.with_slots,
+        "C++ keeps a scripted module's tensors, which have moved",
+        "hooks/test_torchscript",
+        takes="self fn recurse",
+        used_by=_MOVES,
+        is_use=refusals.scripted,
+    ),
+    *_rows(
+        (
+            f"torch.jit._script:{cls}.{name}"  # to the former torch has copied the latter's methods
+            for cls in ("ScriptModule", "RecursiveScriptModule")
+            for name in ("save", "save_to_buffer")
+        ),
+        torchscript.saved_from_cpu,
+        "C++ saves storages, which on the device have no bytes there",
+        "hooks/test_torchscript",
+    ),
+    Patch(
+        "torch.jit:load",
+        torchscript.loaded_and_moved,
+        "the same, of what it loads; and operators are defined first",
+        "hooks/test_torchscript",
+        takes="f map_location _extra_files _restore_shapes",
+    ),
+    Patch(
+        "torch.nn.utils.parametrize:register_parametrization",
+        export.of_others,
+        "`run_decompositions` leaves the device's parameters whole",
+        "hooks/test_export",
+        takes="module tensor_name parametrization unsafe",
+        used_by=("torch.export:ExportedProgram.run_decompositions",),
+    ),
+    Patch(
+        "torch.export.exported_program:ExportedProgram.run_decompositions",
+        export.with_reshapes,
+        "in a program all tensors are row-major, which outside they need not be",
+        "hooks/test_export",
+        takes="self decomp_table decompose_custom_triton_ops",
+    ),
+    Patch(
+        "torch.export.dynamic_shapes:_process_equalities",
+        export.with_carriers,
+        "the size of what carries a tensor is the tensor's, which a Dim names",
+        "hooks/test_export",
+        takes="constraint get_sources shape_env names source_pairs derived_equalities phantom_symbols relaxed_sources",
+        used_by=("torch.export:export",),
+    ),
+    Patch(
+        "torch:_TorchCompileInductorWrapper.__call__",
+        default_backend.if_on_cpu,
+        "torch.compile without a backend: Inductor has no code for the device",
+        "hooks/test_default_backend",
+        takes="self model_ inputs_ config_patches",
+    ),
+]
+
+_STORAGES = Patch(
+    "torch._dynamo.variables.higher_order_ops:get_tensor_storages",
+    higher_order.storages,
+    _HIGHER_ORDER,
+    "dispatch/test_higher_order",
+    takes="tensor",
+    when="Dynamo",
+    optional=True,
+    used_by=("torch:cond",),
+)
+_FLEX = ("torch.nn.attention.flex_attention:flex_attention",)
+_OPERATORS_ON_FUNCTIONS = [
+    Patch(
+        "torch._higher_order_ops.utils:setup_compilation_env",
+        higher_order.environment_with(lambda: ledger.install([_STORAGES], "Dynamo", has_device=True)), _HIGHER_ORDER,
+        "dispatch/test_higher_order", takes="", used_by=("torch:cond",),
+    ),
+    Patch(
+        "torch.nn.attention.flex_attention:setup_compilation_env", higher_order.environment_with(lambda: None),
+        _HIGHER_ORDER, "dispatch/test_higher_order", takes="", used_by=_FLEX,
+    ),
+    *_rows(
+        (f"torch._higher_order_ops.{module}:_from_fun" for module in ("utils", "map", "invoke_subgraph")),
+        higher_order.example, _HIGHER_ORDER, "dispatch/test_higher_order", takes="t", used_by=("torch:cond",),
+    ),
+    Patch(
+        "torch._higher_order_ops.utils:_collect_fake_inputs", higher_order.operand_values, _HIGHER_ORDER,
+        "dispatch/test_higher_order", takes="inputs", used_by=("torch:cond",),
+    ),
+    Patch(
+        "torch.nn.attention.flex_attention:_validate_device", higher_order.device_check,
+        "flex_attention refuses devices that it does not know", "kernels/test_flex_attention", takes="query key value",
+        used_by=_FLEX,
+    ),
+    _STORAGES,
+]  # fmt: skip
+
+_CACHES = [
+    *(
+        Patch(
+            what, make, "AOTAutograd's graphs are kept in jaten's folder, with a key that knows its kernels",
+            "backend/test_warm_start", takes=takes, when="first compile", for_device=False,
+            loss="graphs are captured anew in each process",
+        )
+        for what, make, takes in (
+            (
+                "torch._functorch._aot_autograd.autograd_cache:AOTAutogradCache.iterate_over_candidates",
+                graph_cache.finding, "cls local remote_cache key",
+            ),
+            (
+                "torch._functorch._aot_autograd.autograd_cache:AOTAutogradCache._write_to_local_cache",
+                graph_cache.writing, "key content",
+            ),
+            ("torch._inductor.codecache:FxGraphHashDetails.__init__", graph_cache.describing, None),
+        )
+    ),
+    Patch(
+        "jax._src.compiler:backend_compile_and_load", kernel_cache.watched,
+        "single kernels get jaten's compiler options and are kept for the next process", "xla/test_kernel_cache",
+        takes="backend module executable_devices options host_callbacks", for_device=False,
+        loss="single kernels are compiled anew in each process, without jaten's compiler options",
+    ),
+]  # fmt: skip
+
+PATCHES: dict[str, Patch] = {row.what: row for row in (*_DEVICE, *_PROGRAMS, *_OPERATORS_ON_FUNCTIONS, *_CACHES)}
+
+_SLOT = "torch names any device of its PrivateUse1 slot so: torch.utils.rename_privateuse1_backend"
+_METHODS = "torch gives any device of its PrivateUse1 slot these: generate_methods_for_privateuse1_backend"
+
+REGISTERED: dict[str, str] = {
+    "torch:jax": "the module of the device: torch._register_device_module",
+    "torch.ops:jaten": "the operators: torch.library",
+    "torch.ops:jaten_nn": "operators of the device's own: torch.library",
+    **{
+        f"torch.{module}:{cls}.{name}": _SLOT
+        for module, cls in (("_C._autograd", "DeviceType"), ("_C._profiler", "ProfilerActivity"))
+        for name in ("JAX", "__repr__", "__str__", "name")
+    },
+    "torch.utils.backend_registration:_privateuse1_backend_name": _SLOT,
+    **{f"torch:Tensor.{name}": _METHODS for name in ("is_jax", "jax")},
+    **{f"torch.nn.utils.rnn:PackedSequence.{name}": _METHODS for name in ("is_jax", "jax")},
+    "torch.nn.modules.module:Module.jax": _METHODS,
+}
+"""The attributes that torch's own ways to register a device and operators change, and which way it is."""
+
+_PRIMITIVES = "a JAX primitive of jaten's own and its rules, by the tables that jax.extend and jax.interpreters give"
+
+FILLED: dict[str, str] = {
+    **{
+        f"{package}.interpreters.{table}": _PRIMITIVES
+        for package in ("jax", "jax._src")
+        for table in (
+            *("ad:primitive_jvps", "ad:primitive_transposes", "batching:fancy_primitive_batchers"),
+            "mlir:_lowerings",
+        )
+    },
+    "jax._src.tree_util:_registry": "jax.tree_util.register_pytree_node",
+    "jax._src.state.types:_registry": "the same",
+    "torch.jit._builtins:_builtin_table": "torch.ops, for each operator that is named",
+    "torch.library:_defs": "torch.library",
+    "torch.library:_impls": "torch.library",
+    "torch.ops:_dir": "torch.library",
+    "torch.serialization:_package_registry": "torch.serialization.register_package",
+    **dict.fromkeys(
+        (
+            "torch.distributed.tensor:_optim_foreach_supported_types",
+            "torch.distributed.tensor:_util_foreach_supported_types",
+        ),
+        "the lists of the optimizers and of clipping, by other names",
+    ),
+}
+"""The dictionaries and lists of torch and JAX that their own ways to register things fill, and which way it is."""
+
+_COMPARED = "Adafactor takes the greater of two numbers: of symbols that is an expression, in Python a comparison"
+
+SHADOWED: dict[str, str] = {f"torch.optim._adafactor:{name}": _COMPARED for name in ("max", "min")}
+"""The built-in functions that a module of torch's has its own of while a step is traced, and why."""

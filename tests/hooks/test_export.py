@@ -1,0 +1,60 @@
+"""`torch.export` with tensors of the device: modules that are exported, decomposed, saved and loaded."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import jaten_ops  # noqa: F401  # the device
+
+from .test_torchscript import made
+
+
+@pytest.mark.parametrize("name", ["convolutions", "attention", "recurrent"])
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported_programs(name: str, strict: bool) -> None:
+    model, x = made(name)
+    model.eval()
+    expected = model(x)
+    x, model = x.to("jax"), model.to("jax")
+    program = torch.export.export(model, (x,), strict=strict)
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    decomposed = program.run_decompositions()
+    for other in (program, torch.export.load(file), decomposed, decomposed.run_decompositions()):
+        result = other.module()(x)
+        assert result.device.type == "jax"
+        torch.testing.assert_close(result.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+NAMED = torch.export.Dim("batch", min=2, max=64)
+DIMS = {"auto": torch.export.Dim.AUTO, "dynamic": torch.export.Dim.DYNAMIC, "named": NAMED, "derived": 2 * NAMED}
+
+
+@pytest.mark.parametrize("dim", DIMS.values(), ids=DIMS)
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported_programs_of_any_batch(dim: Any, strict: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.GELU())
+    x = torch.randn(10, 4)
+    expected = model(x)
+    model.to("jax")
+    sizes = ({0: dim},) if strict else {"input": {0: dim}}
+    program = torch.export.export(model, (torch.randn(6, 4, device="jax"),), dynamic_shapes=sizes, strict=strict)
+    torch.testing.assert_close(program.module()(x.to("jax")).cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+class Reshaped(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(3, 4)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_program_of_one_batch_is_not_exported_for_any(strict: bool) -> None:
+    with pytest.raises(torch._dynamo.exc.UserError, match="specialized it to be a constant"):
+        x = torch.ones(3, 4, device="jax")
+        torch.export.export(Reshaped(), (x,), dynamic_shapes=({0: NAMED},), strict=strict)
