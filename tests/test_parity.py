@@ -95,7 +95,7 @@ def test_refuses(spoil: Callable[[Record], None], record: Record, standard: Stan
 
 
 def test_refuses_a_little_more_in_all_tensors(record: Record, standard: Standard) -> None:
-    """What each tensor alone may lose, all may not."""
+    """An error that is allowed in one tensor is refused in all of them."""
     for name in standard.errors:
         exact = standard.exact[0][name]
         record[name] = (exact + (record[name].double() - exact) * 1.8).to(record[name].dtype)

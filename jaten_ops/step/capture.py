@@ -227,7 +227,7 @@ class Capture(Watcher):
         return id(root) in self._born_storages
 
     def changed(self) -> list[Lifted]:
-        """What has been written to."""
+        """The storages that have been written to."""
         return [found for found in self.lifted.values() if found.storage.array is not found.traced]
 
     def is_moved(self, tensor: torch.Tensor) -> bool:

@@ -140,7 +140,7 @@ def violations(actual: Sequence[Record], standard: Standard) -> list[str]:
 
 
 def _mismatches(record: Record, standard: Standard) -> list[str]:
-    """What is missing, of another shape or dtype, or, not being floating point, not eager's."""
+    """Tensors that are missing, differ in shape or dtype, or, if not floating point, in value, a line each."""
     found = [f"{name}: missing" for name in standard.eager.keys() - record.keys()]
     found += [f"{name}: eager has none" for name in record.keys() - standard.eager.keys()]
     for name in standard.eager.keys() & record.keys():
@@ -164,7 +164,7 @@ def _excess(name: str, errors: Norms, standard: Standard, scale: Norms) -> list[
 
 
 def _level(errors: dict[str, Norms], standard: Standard, scales: dict[str, Norms]) -> float:
-    """How much more than eager is lost, median against median, in the geometric mean over tensors.
+    """The ratio of the error to eager's, by medians, in the geometric mean over tensors.
 
     A few numbers say too little: eager has some exactly, which is luck.
     """

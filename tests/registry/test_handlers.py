@@ -24,7 +24,7 @@ def test_torch_has_the_handlers_at_their_keys() -> None:
 
 
 def test_torch_has_nothing_above_autograd_but_handlers() -> None:
-    """What runs outside of inference mode runs in it, too, where `__torch_dispatch__` gets the operator whole."""
+    """Handlers above autograd also run in inference mode, where `__torch_dispatch__` gets the composite operator."""
     found = {o for o in torch._C._dispatch_get_registrations_for_dispatch_key(ABOVE_AUTOGRAD) if o.startswith("aten::")}
     assert found == {operator for operator, row in HANDLERS.items() if ABOVE_AUTOGRAD in row.keys}
 

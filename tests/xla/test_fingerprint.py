@@ -1,4 +1,4 @@
-"""What decides what is compiled: every source file of the package is part of the key."""
+"""Every source file of the package is part of the key."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class _Region:
         self.steps: list[_RowInstruction] = []
 
     def takes(self) -> list[Value]:
-        """What it takes from outside, each once."""
+        """The values that it takes from outside, each once."""
         found = {id(v): v for s in self.steps for v in s.values() if v.maker is None or v.maker.region is not self}
         return list(found.values())
 
@@ -66,7 +66,7 @@ class _Region:
         return [v for s in self.steps for v in s.made if v.is_used_outside]
 
     def pays(self, operands: set[int], results: set[int]) -> bool:
-        """Whether it is worth a branch: an optimizer's, that makes of a program's operands its results."""
+        """True if it is worth a branch: an optimizer's update, from a program's operands to its results."""
         arrays = [v for v in self.takes() if v.aval.shape == self.shape]
         return (
             any(s.name in _SLOW for s in self.steps)
@@ -77,7 +77,7 @@ class _Region:
 
 
 def _is_stored(value: Value) -> bool:
-    """Whether XLA has it in memory anyway."""
+    """True if XLA stores the value in memory anyway."""
     while value.maker is not None and value.maker.name in _SAME_ELEMENTS:
         value = value.maker.values()[0]
     return value.maker is None or value.maker.name in _STORED
@@ -193,7 +193,7 @@ def _aval(atom: Any) -> Any:
 
 
 def _in_rows(region: _Region, read: Callable[[Any], Any]) -> Sequence[Any]:
-    """What a region makes, computed in rows and as the program has it."""
+    """The results of a region, computed in rows, and reshaped as in the program."""
     shape, taken = region.shape, region.takes()
     taken.sort(key=lambda v: v.aval.shape == shape and np.issubdtype(v.aval.dtype, np.floating))
     rows = _rows(shape)
@@ -212,6 +212,6 @@ def _in_rows(region: _Region, read: Callable[[Any], Any]) -> Sequence[Any]:
 
 
 def _rows(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Of as many elements, the last dimensions together; the first are what XLA gives to threads."""
+    """A shape of as many elements: the last dimensions joined, and the first ones, which XLA splits among threads."""
     at = next(i for i in reversed(range(len(shape))) if i == 0 or math.prod(shape[i:]) >= _ROW)
     return math.prod(shape[:at]), math.prod(shape[at:])

@@ -84,7 +84,7 @@ def _has_images(jaxpr: Any) -> bool:
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:
-    """Those of a program and of the programs in it, but for what a convolution is made of."""
+    """The equations of a program and of the programs in it, except inside convolutions."""
     for equation in jaxpr.eqns:
         yield equation
         if _call_of(equation) is None:

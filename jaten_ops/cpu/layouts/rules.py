@@ -21,7 +21,7 @@ from .values import Order, Ordered, places, program_order, without
 
 Rule = Callable[[Any, Sequence[Ordered]], list[Ordered] | None]
 RULES: dict[str, Rule] = {}
-"""Those of programs with convolutions."""
+"""The rules for programs with convolutions."""
 
 
 SIMPLE = """
@@ -52,7 +52,7 @@ def _rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def bind(equation: Any, arrays: Sequence[Any], **changed: Any) -> Sequence[Any]:
-    """What an equation's primitive makes of other operands, with some of its parameters changed."""
+    """The results of an equation's primitive for other operands, with some of its parameters changed."""
     params = equation.primitive.get_bind_params(equation.params | changed)  # of some that hold functions it makes them
     with equation.ctx.manager:
         results = equation.primitive.bind(*arrays, **params)
@@ -321,13 +321,13 @@ def _reshape(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None
 
 
 def _beside(at: Sequence[int], order: Order, shape: Sequence[int]) -> bool:
-    """Whether places in memory follow one another, but for dimensions of one element."""
+    """True if places in memory are consecutive, except for dimensions of one element."""
     rising = all(a < b for a, b in itertools.pairwise(at))
     return rising and all(shape[order[i]] == 1 or i in at for i in range(at[0], at[-1] + 1))
 
 
 def _parts(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Which dimensions become which: the finest cut of both into stretches of as many elements; none of one element."""
+    """The smallest groups of dimensions that a reshape maps to each other, without those of one element."""
     parts, i, j = [], 0, 0
     old, new = [d for d, n in enumerate(before) if n != 1], [d for d, n in enumerate(after) if n != 1]
     while i < len(old):
@@ -387,4 +387,4 @@ def _product_of_matrices(equation: Any, operands: Sequence[Ordered]) -> list[Ord
 
 
 MATRIX_RULES: dict[str, Rule] = {"transpose": _transposed_matrix, "dot_general": _product_of_matrices}
-"""Those of other programs."""
+"""The rules for other programs."""

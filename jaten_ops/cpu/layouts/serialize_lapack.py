@@ -28,7 +28,7 @@ _CALLS = frozenset({"closed_call", "custom_jvp_call", "custom_vjp_call", "jit", 
 
 
 def has_turns(text: str) -> bool:
-    """Whether a program, by its text in StableHLO, calls LAPACK; a function of the text may be called several times."""
+    """True if a program, given as StableHLO, calls LAPACK; a function in it may be called several times."""
     return "@lapack_" in text
 
 

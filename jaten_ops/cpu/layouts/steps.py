@@ -30,7 +30,7 @@ def body_of(equation: Any) -> core.ClosedJaxpr:
 
 
 class Value:
-    """What a program takes or makes.
+    """A value in a program.
 
     Attributes:
         maker: the step that makes it, of the class that was asked for; None for an operand or a constant.
@@ -60,7 +60,7 @@ class Instruction:
         return [v for v in self.taken if isinstance(v, Value)]
 
     def apply(self, known: dict[int, Any]) -> Sequence[Any]:
-        """What it makes of values that are known by their `id`."""
+        """The results for known values, by `id`."""
         return bind(self.equation, [known[id(a)] if isinstance(a, Value) else a for a in self.taken])
 
 
@@ -99,7 +99,7 @@ def _is_simple_call(equation: Any) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _is_simple(jaxpr: Any) -> bool:
-    """Whether it computes element by element."""
+    """True if it computes element by element."""
     return all(
         e.primitive.name in ELEMENTWISE or e.primitive.name == "broadcast_in_dim" or _is_simple_call(e)
         for e in jaxpr.eqns

@@ -109,7 +109,7 @@ def _loop_at(steps: Sequence[Instruction], at: int, users: dict[int, list[Any]])
 
 
 def _scatters_rows(step: Instruction) -> bool:
-    """Whether it is a scatter of many rows, each to a place in the first dimension."""
+    """True for a scatter of many rows, each to a place in the first dimension."""
     if step.name not in _SCATTERS:
         return False
     (_, index, updates), numbers = step.taken, step.equation.params["dimension_numbers"]
@@ -126,7 +126,7 @@ def _scatters_rows(step: Instruction) -> bool:
 
 
 def _takes_rows(step: Instruction, count: int) -> list[bool] | None:
-    """Which operands a step needs some rows of, to make the same rows; None if it needs others, too."""
+    """The operands of which a step needs some rows to make the same rows; None if it also needs other rows."""
     (made,), params = step.made, step.equation.params
     shapes: list[tuple[int, ...]] = [getattr(getattr(a, "aval", a), "shape", ()) for a in step.taken]
     if made.aval.shape[:1] != (count,):
@@ -145,7 +145,7 @@ def _takes_rows(step: Instruction, count: int) -> list[bool] | None:
 
 
 def _of_rows(step: Instruction, taken: Sequence[Any], count: int) -> Any:
-    """What a step makes of so many rows."""
+    """The results of a step for `count` rows."""
     changed = {"broadcast_in_dim": "shape", "reshape": "new_sizes"}.get(step.name)
     sizes = {} if changed is None else {changed: (count, *step.equation.params[changed][1:])}
     return bind(step.equation, taken, **sizes)[0]

@@ -21,7 +21,7 @@ def program_order(ndim: int) -> Order:
 
 
 def places(dims: Sequence[int], order: Order) -> tuple[int, ...]:
-    """Where dimensions of the program lie in memory."""
+    """The places in memory of dimensions of the program."""
     return tuple(order.index(d) for d in dims)
 
 
