@@ -177,25 +177,64 @@ def make_variant(
         aten: ATen's own overload, to check whether an out= tensor may have another dtype.
     """
     written = mutated_arguments(spec)
-    names = {a.name for a in spec.arguments}
-    told = {a.name: a.default for a in base.arguments if a.name not in names}
-    assert told.keys() <= TOLD_BY_OUT, f"{spec.overload} does not tell {told.keys() - TOLD_BY_OUT} of {base.overload}"
-    positional = [a.name for a in spec.arguments if not a.kwarg_only]
-    defaults = {a.name: a.default for a in spec.arguments if a.has_default}
-    prepare = _resize if spec.base in _RESIZING else _prepare_out if spec.kind == "out" else _check_inplace
-    watched = _watched(spec, base, written)
-    check_overlap = make_check(spec, base, written)
+    told = _told(spec, base)
+    complete = _completion(spec)
+    check = _make_call_check(spec, base, written)
     check_dtypes = _make_dtype_check(aten, written, bool(told) or spec.base in _COMPUTED_AS_OUT)
     # an in-place op that writes to further arguments returns its own results, which come first
     own_results = len(base.returns) - len(written) if spec.kind == "inplace" else 0
+    store, answer = _make_store(spec, base, write), _make_answer(spec, own_results)
     base_positional = [a.name for a in base.arguments if not a.kwarg_only]
     base_keywords = [a.name for a in base.arguments if a.kwarg_only]
 
     def variant(*args: Any, **kwargs: Any) -> Any:
-        given = defaults | dict(zip(positional, args, strict=False)) | kwargs
+        given = complete(args, kwargs)
         bound = told | given
         targets: Sequence[torch.Tensor] = [t for n in written for t in _flat(bound[n])]
-        if not targets and spec.kind == "inplace" and spec.packet.startswith("_foreach_"):
+        check(bound, targets)
+        if told:  # the out= overload of a factory
+            bound |= {n: getattr(targets[0], n) for n in ("dtype", "device") if n in told}
+            check_dtypes(given, targets, targets)
+        if spec.kind == "out" and spec.base in _COMPUTED_AS_OUT and bound["dtype"] is None:
+            bound["dtype"] = targets[0].dtype
+        if spec.kind == "inplace" and _is_differentiated(bound):
+            # the gradient may need the values that the write replaces
+            bound |= {n: tree_map_only(torch.Tensor, torch.clone, bound[n]) for n in written}
+        results = call(*[bound[n] for n in base_positional], **{n: bound[n] for n in base_keywords})
+        flat = [results] if len(base.returns) == 1 else list(results)
+        values = [t for r in flat[own_results : own_results + len(written)] for t in _flat(r)]
+        if spec.kind == "out" and not told:
+            check_dtypes(given, targets, values)
+        store(targets, values)
+        return answer(flat, targets)
+
+    return variant
+
+
+def _told(spec: OpSpec, base: OpSpec) -> dict[str, Any]:
+    """The arguments of a functional overload, with their defaults, that the outputs of its out= form stand for."""
+    names = {a.name for a in spec.arguments}
+    told = {a.name: a.default for a in base.arguments if a.name not in names}
+    assert told.keys() <= TOLD_BY_OUT, f"{spec.overload} does not tell {told.keys() - TOLD_BY_OUT} of {base.overload}"
+    return told
+
+
+def _completion(spec: OpSpec) -> Callable[[Sequence[Any], dict[str, Any]], dict[str, Any]]:
+    """A function that gives all arguments of a call by name, defaults filled in."""
+    positional = [a.name for a in spec.arguments if not a.kwarg_only]
+    defaults = {a.name: a.default for a in spec.arguments if a.has_default}
+    return lambda args, kwargs: defaults | dict(zip(positional, args, strict=False)) | kwargs
+
+
+def _make_call_check(
+    spec: OpSpec, base: OpSpec, written: Sequence[str]
+) -> Callable[[dict[str, Any], Sequence[torch.Tensor]], None]:
+    """A check that raises ATen's error for a call whose targets no values may be written to."""
+    watched, check_overlap = _watched(spec, base, written), make_check(spec, base, written)
+    wants_targets = spec.kind == "inplace" and spec.packet.startswith("_foreach_")
+
+    def check(bound: dict[str, Any], targets: Sequence[torch.Tensor]) -> None:
+        if wants_targets and not targets:
             raise RuntimeError("Tensor list must have at least one tensor.")
         if watched and torch.is_grad_enabled() and _require_grad(bound[n] for n in watched):
             raise RuntimeError(
@@ -204,23 +243,23 @@ def make_variant(
             )
         if check_overlap is not None:
             check_overlap(bound)
-        if told:  # the out= overload of a factory
-            bound |= {n: getattr(targets[0], n) for n in ("dtype", "device") if n in told}
-            check_dtypes(given, targets, targets)
-        if spec.kind == "out" and spec.base in _COMPUTED_AS_OUT and bound["dtype"] is None:
-            bound["dtype"] = targets[0].dtype
-        if (
-            spec.kind == "inplace"
-            and torch.is_grad_enabled()
-            and (torch._C._are_functorch_transforms_active() or _require_grad(bound.values()))
-        ):
-            # the gradient may need the values that the write replaces
-            bound |= {n: tree_map_only(torch.Tensor, torch.clone, bound[n]) for n in written}
-        results = call(*[bound[n] for n in base_positional], **{n: bound[n] for n in base_keywords})
-        flat = [results] if len(base.returns) == 1 else list(results)
-        values = [t for r in flat[own_results : own_results + len(written)] for t in _flat(r)]
-        if spec.kind == "out" and not told:
-            check_dtypes(given, targets, values)
+
+    return check
+
+
+def _is_differentiated(bound: dict[str, Any]) -> bool:
+    if not torch.is_grad_enabled():
+        return False
+    return torch._C._are_functorch_transforms_active() or _require_grad(bound.values())
+
+
+def _make_store(
+    spec: OpSpec, base: OpSpec, write: Callable[[torch.Tensor, torch.Tensor], Any]
+) -> Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]:
+    """A function that gives each target its values, of their sizes where ATen lets it."""
+    prepare = _resize if spec.base in _RESIZING else _prepare_out if spec.kind == "out" else _check_inplace
+
+    def store(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
         if base.packet in RANGES and targets[0].numel() == values[0].numel():  # the shape may differ
             values = [values[0].view(targets[0].shape)]
         for target, result in zip(targets, values, strict=True):
@@ -228,11 +267,19 @@ def make_variant(
             if spec.base in _FILLING and has_memory(target):  # it may write an element more than once
                 result, target = distinct(result, target), distinct(target, target)
             write(target, result)
+
+    return store
+
+
+def _make_answer(spec: OpSpec, own_results: int) -> Callable[[list[Any], Sequence[torch.Tensor]], Any]:
+    """A function that gives what an overload returns: results of its own, or its targets."""
+
+    def answer(results: list[Any], targets: Sequence[torch.Tensor]) -> Any:
         if not spec.returns:
             return None
         if spec.returns[0] == "Tensor[]":
             return list(targets)
-        out = flat[:own_results] or targets[: len(spec.returns)]
+        out = results[:own_results] or targets[: len(spec.returns)]
         return out[0] if len(spec.returns) == 1 else tuple(out)
 
-    return variant
+    return answer
