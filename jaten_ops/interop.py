@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from . import torch_functions
 from .arrays import bridge
-from .arrays.watching import WATCHERS, met
+from .arrays.observers import OBSERVERS, met
 from .device import privateuse1
 from .errors import UnsupportedInputError
 from .ops import user_ops
@@ -89,7 +89,7 @@ def to_jax(tree: Any) -> Any:
     def one(tensor: torch.Tensor) -> jax.Array:
         if tensor.device.type != "jax":
             raise UnsupportedInputError("tensor", f"one on {tensor.device}", "one on jax; move it with .to('jax')")
-        if WATCHERS:
+        if OBSERVERS:
             met(None, (tensor,), None)
         return array_of(tensor)
 

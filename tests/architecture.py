@@ -33,7 +33,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "arrays": (
-        "bridge seeds strides uninitialized_values watching",
+        "bridge observers seeds strides uninitialized_values",
         "strided_elements",
         "storage_views",
         "attributes view_ops",
@@ -77,7 +77,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "ops": (
-        "as_strided default_dtypes dynamic_starts namespace overlap results vmap",
+        "default_dtypes dynamic_slices memory_layout namespace overlap result_checks vmap",
         "composite executor variants",
         "op_call",
         "define",
@@ -91,7 +91,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "tensor": (
-        "storage subclasses values",
+        "operand_values storage subclasses",
         "tensor",
         "lazy_parameters moves",
         "__init__",
@@ -101,7 +101,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "functional fused_attention higher_order other_layouts recurrent_layers",
         "aliasing queries writes",
         "collectives compositions copies factories",
-        "rules",
+        "handler_rules",
         "register",
         "__init__",
     ),
@@ -127,16 +127,16 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "step": (
-        "code numbers",
-        "capture holders",
-        "arguments optimizers results",
+        "code_names numbers",
+        "holders state_capture",
+        "arguments optimizer_state result_recipes",
         "trace",
-        "program",
+        "step_program",
         "compiled",
         "__init__",
     ),
     "torch_functions": (
-        "autograd door leaks linear modules results",
+        "leaks linear_transpose modules result_trees run_context torch_autograd",
         "functions",
         "primitive",
         "__init__",
@@ -183,6 +183,25 @@ OWN: dict[str, tuple[str, ...]] = {
     "tracing": ("torch.compiler",),
 }
 
+# The most lines of a file and of a function, and the files and functions that have more: as many, or fewer. The table
+# may only shrink.
+MOST_LINES = {"file": 450, "function": 60}
+LONGER: dict[str, int] = {
+    "tests/programs/steps.py": 790,
+    "tests/step/test_step.py": 550,
+    "tests/torch_functions/test_torch_functions.py": 460,
+}
+
+# The folders whose files have lengths, beside those that hold the package.
+OTHERS = ("benchmarks", "tests", "tools")
+
+# The names that several modules and packages of jaten_ops may have, and why.
+SHARED_STEMS: dict[str, tuple[tuple[str, ...], str]] = {
+    "attention": (("kernels", "meta", "autograd"), "an operator's kernel, its fake and its gradient"),
+    "normalization": (("kernels", "meta"), "an operator's kernel and its fake"),
+    "tensor": (("", "tensor"), "the package is named for the class, which its module has"),
+}
+
 
 @dataclass(frozen=True)
 class Module:
@@ -191,11 +210,13 @@ class Module:
     Attributes:
         name: its dotted name, as in "jaten_ops.kernels.matmul"; a package's ends in ".__init__".
         path: for messages.
+        lines: how many it has.
     """
 
     name: str
     path: str
     tree: ast.Module
+    lines: int
 
     @property
     def inner(self) -> str:
@@ -229,9 +250,19 @@ def read(root: Path) -> list[Module]:
             inside = path.relative_to(root / folder)
             if any((root / folder / parent).is_symlink() for parent in inside.parents):
                 continue
-            name = ".".join([dotted, *inside.with_suffix("").parts])
-            modules.append(Module(name, str(path.relative_to(root)), ast.parse(path.read_text(encoding="utf-8"))))
+            modules.append(_parsed(path, root, [dotted, *inside.with_suffix("").parts]))
     return modules
+
+
+def _parsed(path: Path, root: Path, name: list[str]) -> Module:
+    text = path.read_text(encoding="utf-8")
+    return Module(".".join(name), str(path.relative_to(root)), ast.parse(text), text.count("\n"))
+
+
+def read_others(root: Path) -> list[Module]:
+    """The modules beside the package: tests, tools, benchmarks."""
+    paths = [path for folder in OTHERS for path in sorted((root / folder).rglob("*.py"))]
+    return [_parsed(path, root, list(path.relative_to(root).with_suffix("").parts)) for path in paths]
 
 
 def imports(module: Module) -> Iterator[Import]:
@@ -340,12 +371,50 @@ def foreign_writes(modules: list[Module]) -> Iterator[str]:
                     yield f"{module.path}:{line}: assigns to {text}: use a row of hooks.patches"
 
 
+def _lengths(module: Module) -> Iterator[tuple[str, str, int]]:
+    """The name, the kind and the lines of a module and of each function in it."""
+    yield module.path, "file", module.lines
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{module.path}:{node.name}", "function", (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def lengths(modules: list[Module]) -> Iterator[str]:
+    """No file and no function has more lines than MOST_LINES, or than LONGER has of it."""
+    for module in modules:
+        for name, kind, lines in _lengths(module):
+            if lines > LONGER.get(name, MOST_LINES[kind]):
+                yield f"{name}: a {kind} of {lines} lines: split it (the most is {LONGER.get(name, MOST_LINES[kind])})"
+
+
+def settled_lengths(modules: list[Module]) -> Iterator[str]:
+    """The names in LONGER that are gone, or no longer than others are: they leave the table."""
+    long = {name for m in modules for name, kind, lines in _lengths(m) if lines > MOST_LINES[kind]}
+    for name in LONGER.keys() - long:
+        yield f"{name}: not too long any more: take it from LONGER"
+
+
+def shared_stems(modules: list[Module]) -> Iterator[str]:
+    """A stem is the name of one module or package, but for SHARED_STEMS."""
+    places: dict[str, dict[str, str]] = {}
+    for module in modules:
+        *folders, stem = module.inner.removesuffix(".__init__").split(".")
+        if stem != "__init__":
+            places.setdefault(stem, {})[".".join(folders)] = module.path
+    for stem, found in places.items():
+        allowed, _ = SHARED_STEMS.get(stem, ((), ""))
+        if len(found) > 1 and not found.keys() <= set(allowed):
+            yield f"{stem} is the name of several modules: {', '.join(found.values())}"
+
+
 RULES: tuple[Callable[[list[Module]], Iterator[str]], ...] = (
     layering,
     hidden_imports,
     forbidden_imports,
     reserved_names,
     foreign_writes,
+    lengths,
+    shared_stems,
 )
 
 

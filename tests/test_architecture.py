@@ -58,6 +58,20 @@ def test_rule_holds(rule: Callable, modules: list[architecture.Module]) -> None:
     assert list(rule(modules)) == []
 
 
+def test_others_are_as_short(modules: list[architecture.Module]) -> None:
+    others = architecture.read_others(ROOT)
+    assert {"tests.harness.checks", "tools.codegen.__main__", "benchmarks.eager"} <= {m.name for m in others}
+    assert list(architecture.lengths(others)) == []
+    assert list(architecture.settled_lengths([*modules, *others])) == []
+    assert len(list(architecture.settled_lengths(modules[:1]))) == len(architecture.LONGER)
+
+
+def test_shared_stems_are_shared(modules: list[architecture.Module]) -> None:
+    for stem, (folders, _) in architecture.SHARED_STEMS.items():
+        names = {".".join(filter(None, (folder, stem))) for folder in folders}
+        assert names <= {module.inner.removesuffix(".__init__") for module in modules}
+
+
 def test_all_modules_are_seen(modules: list[architecture.Module]) -> None:
     names = {module.name for module in modules}
     assert {
@@ -119,6 +133,10 @@ BAD = [
     ("foreign_writes", "meta/reuse.py", "import torch\ntorch.nn.Module.to = None", "assigns to torch.nn.Module"),
     ("foreign_writes", "registry/__init__.py", "import jax\nsetattr(jax, 'jit', None)", "assigns to jax: use"),
     ("foreign_writes", "meta/reuse.py", "from torch.nn import Module\nModule.to = None", "assigns to Module"),
+    ("lengths", "ops/define.py", "x = 1\n" * 451, "a file of 451 lines"),
+    ("lengths", "ops/define.py", "def f():\n" + "    x = 1\n" * 60, "define.py:f: a function of 61 lines"),
+    ("shared_stems", "ops/promotion.py", "", "promotion is the name of several modules"),
+    ("shared_stems", "kernels/reuse.py", "", "reuse is the name of several modules"),
 ]
 
 

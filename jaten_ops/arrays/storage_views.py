@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 
 from ..xla.x64 import Enabled
+from .observers import OBSERVERS, written
 from .strided_elements import put, reshaped, take, transposed
 from .strides import Shape, is_row_major, order_of, row_major
-from .watching import WATCHERS, written
 
 
 class Storage:
@@ -48,7 +48,7 @@ class Storage:
 
     def put(self, array: jax.Array) -> int:
         """Replaces the values; returns their version."""
-        if WATCHERS:
+        if OBSERVERS:
             written(self)
         self.array = array  # first, so that a reader of the old version reads again
         self.version = version = next(_VERSIONS)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from jaten_ops.arrays.storage_views import overlap
-from jaten_ops.tensor.values import shared_view
+from jaten_ops.tensor.operand_values import shared_view
 
 _log = logging.getLogger(__name__)
 _told: ContextVar[list[frozenset[int] | None] | None] = ContextVar("told", default=None)

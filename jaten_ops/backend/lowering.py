@@ -18,7 +18,7 @@ from jaten_ops.arrays import bridge
 from jaten_ops.errors import KernelError, KernelResultError, UnsupportedInputError
 from jaten_ops.kernel_base import checks, prng, promotion
 from jaten_ops.meta.refusals import refuse
-from jaten_ops.ops import results
+from jaten_ops.ops import result_checks
 from jaten_ops.ops.executor import KernelCall, Signature, as_meta, freeze
 
 from .layout import concretize, symbols_of
@@ -63,7 +63,7 @@ class _KernelNode:
         source = "" if self._is_own else source_line(self._node)
         try:
             with checks.collect(conditions):
-                got = results.settled(self._spec, self._call(values, key), source)
+                got = result_checks.settled(self._spec, self._call(values, key), source)
         except KernelResultError:
             raise
         except Exception as error:
@@ -72,7 +72,7 @@ class _KernelNode:
             raise KernelError(self._spec.name, shapes, source_line(self._node), error) from error
         self._forward(conditions)
         if not self._is_own:
-            results.hold_against(self._spec, got, self._node.meta["val"], source, size_of)
+            result_checks.hold_against(self._spec, got, self._node.meta["val"], source, size_of)
         return got
 
     def _ask(self, values: list[Any]) -> None:

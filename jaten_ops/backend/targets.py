@@ -15,7 +15,7 @@ from jaten_ops.arrays.strides import order_of
 from jaten_ops.arrays.view_ops import is_view
 from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.meta import aten_overload
-from jaten_ops.ops import as_strided
+from jaten_ops.ops import memory_layout
 from jaten_ops.ops.namespace import operator_of
 from jaten_ops.registry import external_ops
 from jaten_ops.schema import KEEPS_MEMORY_ORDER, READS_MEMORY
@@ -130,15 +130,15 @@ def _keep_memory_order(node: Any) -> None:
     if not all(type(n) is int for n in (*operand.shape, *value.shape)):
         raise UnsupportedInputError("a resize", f"one of sizes that change{source_line(node)}", "a reshape or a slice")
     plain = torch.fx.map_arg(size, lambda n: int(n.meta["val"])) if isinstance(size, list | tuple) else size
-    before = as_strided.by_strides(
+    before = memory_layout.by_strides(
         torch.empty_like(torch.empty_strided(operand.shape, operand.stride(), device="meta"))
     )
-    after = as_strided.by_strides(as_strided.target_of_resize(operand, plain, node.kwargs.get("memory_format")))
+    after = memory_layout.by_strides(memory_layout.target_of_resize(operand, plain, node.kwargs.get("memory_format")))
     with node.graph.inserting_before(node):
         given = node.graph.call_function(torch.ops.aten.permute.default, (node.args[0], before))
         given.meta["val"] = operand.permute(before)
     with node.graph.inserting_after(node):
-        result = node.graph.call_function(torch.ops.aten.permute.default, (node, as_strided.inverse(after)))
+        result = node.graph.call_function(torch.ops.aten.permute.default, (node, memory_layout.inverse(after)))
         result.meta = dict(node.meta)
     node.replace_all_uses_with(result, lambda user: user is not result)
     node.target = torch.ops.aten.resize.default

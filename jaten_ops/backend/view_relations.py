@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from jaten_ops.tensor.operand_values import shared_view
 from jaten_ops.tensor.tensor import Tensor
-from jaten_ops.tensor.values import shared_view
 
 Relation = tuple[int, bool, int]
 """The number of an output, and what it is a view of: whether an input or another output, and which."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from jaten_ops.tensor.operand_values import is_traced
 from jaten_ops.tensor.tensor import Tensor
-from jaten_ops.tensor.values import is_traced
 
 
 def make_tensors(gm: torch.fx.GraphModule) -> bool:

@@ -15,8 +15,8 @@ from ..errors import UnsupportedInputError
 from ..registry.handlers import BELOW_PYTHON, Handler, handler
 from ..schema import VARIANTS
 from ..tensor import storage
+from ..tensor.operand_values import is_traced
 from ..tensor.tensor import Tensor, become, view_like
-from ..tensor.values import is_traced
 from .functional import aten_op, functional
 from .operands import to_carrier, wrapped
 

@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from ..registry import missing
 from ..registry.handlers import Handler
+from ..tensor.operand_values import is_traced
 from ..tensor.tensor import from_array
-from ..tensor.values import is_traced
 from .operands import borrowed_copy, is_on_jax
 from .writes import store
 

@@ -13,8 +13,8 @@ from ..arrays import bridge
 from ..ops.composite import CHECKS
 from ..ops.namespace import operator_of
 from ..registry.handlers import ABOVE_AUTOGRAD, RECORDED, Handler, handler
+from ..tensor.operand_values import is_traced
 from ..tensor.tensor import array_of, has_values
-from ..tensor.values import is_traced
 from ..tracing import recorded
 from .functional import functional
 from .operands import to_carrier, wrapped

@@ -14,8 +14,8 @@ from ..device import privateuse1
 from ..ops.overlap import make_check
 from ..registry.handlers import BELOW_PYTHON, handler
 from ..schema import VARIANTS
+from ..tensor.operand_values import is_row_major, is_traced
 from ..tensor.tensor import array_of, from_array
-from ..tensor.values import is_row_major, is_traced
 from ..tracing import is_traced_now, out_of_sight
 from .aliasing import alias
 from .functional import functional, kernel_of, placed

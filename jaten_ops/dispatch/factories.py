@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from ..arrays import carrier, uninitialized_values
+from ..arrays.observers import OBSERVERS, met
 from ..arrays.storage_views import resized
 from ..arrays.view_ops import strides_in_format
-from ..arrays.watching import WATCHERS, met
 from ..ops.namespace import operator_of
 from ..registry.handlers import HANDLERS, Handler, handler
+from ..tensor.operand_values import is_traced
 from ..tensor.tensor import from_view
-from ..tensor.values import is_traced
 from ..tracing import out_of_sight
 from .functional import functional
 from .operands import is_on_jax
@@ -79,7 +79,7 @@ def factory(overload: str) -> Handler:
     op, own = operator_of(overload, "aten"), HANDLERS.get(f"aten::{overload}")
 
     def make(*args: Any, **kwargs: Any) -> Any:
-        if WATCHERS:
+        if OBSERVERS:
             args, kwargs = met(op, args, kwargs)  # type: ignore[assignment]  # a sequence is as good as a tuple
         return (own.run if own else functional(overload))(*args, **kwargs)
 

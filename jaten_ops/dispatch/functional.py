@@ -14,12 +14,12 @@ from ..arrays import carrier, view_ops
 from ..arrays.storage_views import View
 from ..device import privateuse1
 from ..meta import aten_overload
-from ..ops import as_strided, define
+from ..ops import define, memory_layout
 from ..ops.op_call import OpKernel
 from ..registry.handlers import Handler
 from ..schema import KEEPS_MEMORY_ORDER
+from ..tensor.operand_values import Traced, is_traced, two_devices
 from ..tensor.tensor import array_of, from_array, from_view
-from ..tensor.values import Traced, is_traced, two_devices
 from .operands import is_on_jax, moved, unwrapped, wrapped
 
 
@@ -43,7 +43,7 @@ def kernel_of(overload: str) -> Handler:
 def functional(overload: str) -> Handler:
     """A functional overload as ATen has it: on the device and in the memory format that a call names."""
     if overload in KEEPS_MEMORY_ORDER:
-        return as_strided.in_memory_order(kernel_of("resize"))
+        return memory_layout.in_memory_order(kernel_of("resize"))
     spec, call = registry.SPECS[overload], kernel_of(overload)
     names = {a.name for a in spec.arguments if a.is_of_storage}
     may_be_on_cpu = [

@@ -15,8 +15,8 @@ from ..kernels import attention as kernels
 from ..meta.attention import fused_sdp_choice
 from ..ops.user_ops import op
 from ..registry.handlers import ABOVE_AUTOGRAD, handler
+from ..tensor.operand_values import is_traced
 from ..tensor.tensor import Tensor as OnJax
-from ..tensor.values import is_traced
 from .operands import is_on_jax
 
 _aten = torch.ops.aten

@@ -19,8 +19,8 @@ from ..ops.executor import Unsuitable
 from ..ops.op_call import OpKernel
 from ..registry.handlers import Handler
 from ..schema import OpSpec
+from ..tensor.operand_values import Traced, shared_view
 from ..tensor.tensor import array_of
-from ..tensor.values import Traced, shared_view
 
 
 def shortened(spec: OpSpec, base: OpSpec, general: Handler) -> Handler:

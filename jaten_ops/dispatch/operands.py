@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from ..arrays import bridge, carrier
+from ..tensor.operand_values import is_traced
 from ..tensor.tensor import Tensor, array_of, from_array
-from ..tensor.values import is_traced
 
 
 def is_on_jax(tensor: torch.Tensor) -> bool:

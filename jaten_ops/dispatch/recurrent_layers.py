@@ -14,7 +14,7 @@ from torch import Tensor
 from ..kernels import rnn
 from ..ops.user_ops import op
 from ..registry.handlers import ABOVE_AUTOGRAD, Handler, handler
-from ..tensor.values import is_traced
+from ..tensor.operand_values import is_traced
 from .operands import is_on_jax
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}

@@ -20,11 +20,11 @@ from . import (
     copies,
     factories,
     fused_attention,  # noqa: F401  # its handler
+    handler_rules,  # noqa: F401  # the choice of all other handlers
     higher_order,
     other_layouts,
     queries,  # noqa: F401  # its handlers
     recurrent_layers,  # noqa: F401  # its handlers
-    rules,  # noqa: F401  # the choice of all other handlers
     traced_control_flow,
 )
 from .operands import is_on_jax

@@ -13,8 +13,8 @@ from ..meta import aten_overload
 from ..ops import define, variants
 from ..registry.handlers import ABOVE_AUTOGRAD, Handler, handler
 from ..schema import COMPOSITE, VARIANTS, OpSpec
+from ..tensor.operand_values import is_traced
 from ..tensor.tensor import array_of
-from ..tensor.values import is_traced
 from . import in_place
 from .functional import aten_op, functional
 from .operands import to_carrier

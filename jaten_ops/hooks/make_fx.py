@@ -12,8 +12,8 @@ import torch
 from torch.fx.experimental import proxy_tensor
 from torch.utils._pytree import tree_leaves
 
+from ..tensor.operand_values import is_traced
 from ..tensor.tensor import Tensor
-from ..tensor.values import is_traced
 from ..tracing import is_faked_now, opaque
 
 

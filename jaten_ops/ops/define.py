@@ -20,7 +20,7 @@ from ..kernel_base.vjp import make_vjp
 from ..registry import parameters
 from ..schema import COMPOSITE, KEEPS_MEMORY_ORDER, READS_MEMORY, VARIANTS, OpSpec
 from ..tracing import opaque
-from . import as_strided, variants, vmap
+from . import memory_layout, variants, vmap
 from .composite import make_composite
 from .executor import Executor, KernelCall, Signature
 from .namespace import LOCK, operator_of, when_named
@@ -184,9 +184,9 @@ def register_op(spec: OpSpec) -> None:
         _register_batching(lib, spec, run if spec.random else None)
         return
     plain = OpKernel(spec, bridge.borrow, bridge.export)
-    of_plain = as_strided.on_memory(plain) if spec.overload in READS_MEMORY else plain
+    of_plain = memory_layout.on_memory(plain) if spec.overload in READS_MEMORY else plain
     if spec.overload in KEEPS_MEMORY_ORDER:
-        of_plain = as_strided.in_memory_order(OpKernel(registry.SPECS["resize"], bridge.borrow, bridge.export))
+        of_plain = memory_layout.in_memory_order(OpKernel(registry.SPECS["resize"], bridge.borrow, bridge.export))
     on_jax = OpKernel(spec, _unwrap_operand, carrier.wrap)
     lib.impl(spec.overload, of_plain, "CPU")
     lib.impl(spec.overload, of_plain, "CUDA")
@@ -208,7 +208,7 @@ def register_op(spec: OpSpec) -> None:
 
 
 def _as_it_lies(spec: OpSpec, flip: Callable[..., Any], overload: str) -> Callable[..., Any]:
-    return as_strided.as_it_lies(op_of(spec), flip, operator_of(overload))
+    return memory_layout.as_it_lies(op_of(spec), flip, operator_of(overload))
 
 
 def _register_batching(lib: torch.library.Library, spec: OpSpec, run: Callable[..., Any] | None = None) -> None:

@@ -23,7 +23,7 @@ from ..xla import (
     x64,
 )
 from ..xla.x64 import Enabled
-from . import dynamic_starts, results
+from . import dynamic_slices, result_checks
 from .default_dtypes import as_outside
 
 # Values of these types may differ from call to call without compiling anew; all others are static.
@@ -242,9 +242,9 @@ class Executor:
                 contextlib.nullcontext() if wide is None else x64.told(wide),
             ):
                 expected = self._validate(values)
-                got = results.settled(self._spec, self._call(values, key))
+                got = result_checks.settled(self._spec, self._call(values, key))
             if expected is not None:
-                results.hold_against(self._spec, got, expected)
+                result_checks.hold_against(self._spec, got, expected)
             if conditions.values:
                 return Checked(got, conditions.stacked(), tuple(conditions.errors))
             return got
@@ -286,7 +286,7 @@ class Executor:
         scope |= {"_default_dtype": torch.get_default_dtype, "_outside": x64.outside}
         if in_place:
             return f"_in_place[{self._selected}]({', '.join(values)})", scope | {"_in_place": self._jit_in_place}
-        if self._spec.namespace == "jaten" and self._spec.overload in dynamic_starts.RUNS:
+        if self._spec.namespace == "jaten" and self._spec.overload in dynamic_slices.RUNS:
             return f"_execute([{', '.join(values)}], {self._selected})", scope | {"_execute": self._execute_anywhere}
         if self._may_be_eager:
             return f"_execute([{', '.join(values)}], {self._selected})", scope | {"_execute": self._execute}
@@ -301,7 +301,7 @@ class Executor:
         return run[key](*values)
 
     def _execute_anywhere(self, values: Sequence[Any], key: Any) -> Any:
-        found = dynamic_starts.RUNS[self._spec.overload](*values)
+        found = dynamic_slices.RUNS[self._spec.overload](*values)
         return self._jit[key](*values) if found is None else found
 
     def _checked(self, results: Checked) -> Any:

@@ -1,7 +1,7 @@
 """The table of handlers, the functions that run operators on tensors of the device `jax`.
 
 A handler takes tensors, as ATen's operator does; a kernel, of the table beside, takes arrays. Few operators have a
-handler of their own: for all others `jaten_ops.dispatch.rules` makes one when the operator is first called.
+handler of their own: for all others `jaten_ops.dispatch.handler_rules` makes one when the operator is first called.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def handler(*operators: str, keys: tuple[str, ...] = ()) -> Callable[[F], F]:
 
 
 def handler_of(operator: Any) -> Handler:
-    """The function that runs an operator from its first call on: chosen once, by `jaten_ops.dispatch.rules`."""
+    """The function that runs an operator from its first call on: chosen once, by `jaten_ops.dispatch.handler_rules`."""
     found = CHOSEN.get(id(operator)) or _choose(operator)
     CHOSEN[id(operator)] = found
     _kept.append(operator)

@@ -11,8 +11,8 @@ from torch.utils._pytree import tree_flatten
 
 from ..dispatch.operands import borrowed_copy
 from ..errors import UnsupportedInputError
+from ..tensor.operand_values import shared_view
 from ..tensor.tensor import Tensor, from_array
-from ..tensor.values import shared_view
 from .holders import Reach
 
 _LEAVES = frozenset({Tensor, torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)})

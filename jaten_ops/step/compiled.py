@@ -11,17 +11,17 @@ import jax
 import torch
 from torch.utils._pytree import tree_unflatten
 
-from ..arrays.watching import watchers
+from ..arrays.observers import observers
 from ..tracing import is_traced_now, opaque
 from ..xla import x64
 from ..xla.progress import announced
 from .arguments import Structure, described, flat, moved, shared
-from .capture import check_given
-from .code import Names
+from .code_names import Names
 from .holders import Reach, difference
 from .numbers import refusal
-from .optimizers import LateOptimizer, UnmadeState, settle
-from .program import Executables, Operands, Program
+from .optimizer_state import LateOptimizer, UnmadeState, settle
+from .state_capture import check_given
+from .step_program import Executables, Operands, Program
 from .trace import Trace, require_on_device
 
 _log = logging.getLogger("jaten_ops.step")
@@ -97,7 +97,7 @@ class Step:
 
     @opaque
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if watchers() or is_traced_now():  # a part of another program
+        if observers() or is_traced_now():  # a part of another program
             return self._step(*args, **kwargs)
         with _ONE_AT_A_TIME:
             leaves, structure = flat(args, kwargs)

@@ -20,7 +20,7 @@ import torch
 from ..arrays.storage_views import Storage, View
 from ..errors import UnsupportedInputError
 from ..tensor.tensor import Tensor
-from .code import Names, function_of, holds_state, is_library
+from .code_names import Names, function_of, holds_state, is_library
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, enum.Enum)
 _MOST_ITEMS = 64  # the largest collection whose plain items are compared one by one

@@ -20,10 +20,10 @@ from ..errors import UnsupportedInputError
 from ..ops.executor import collecting
 from ..tensor.tensor import Tensor
 from ..tracing import uncompiled
-from . import optimizers
-from .capture import Capture, Lifted, Source, operand, weakened
+from . import optimizer_state
 from .holders import Reach, difference
-from .results import Kept, Recipe, Recipes
+from .result_recipes import Kept, Recipe, Recipes
+from .state_capture import Capture, Lifted, Source, operand, weakened
 
 
 class Trace:
@@ -102,7 +102,7 @@ class Trace:
             with (
                 random.drawn_from(self._seeds()),
                 torch.autograd.set_multithreading_enabled(False),  # JAX traces in one thread
-                optimizers.traced(self._reach, capture, changed),
+                optimizer_state.traced(self._reach, capture, changed),
                 uncompiled(),
                 collecting() as unchecked,
             ):

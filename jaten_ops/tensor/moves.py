@@ -12,8 +12,8 @@ import torch
 
 from ..arrays import attributes
 from ..arrays.attributes import attributes_of, give
+from .operand_values import is_traced
 from .tensor import CLASSES, Tensor, become
-from .values import is_traced
 
 _swap_tensors = torch.utils.swap_tensors
 

@@ -19,15 +19,15 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from ..arrays import attributes, bridge, carrier
 from ..arrays.attributes import Attributes, attributes_of, give, held_by
+from ..arrays.observers import OBSERVERS, made, met
 from ..arrays.storage_views import View
 from ..arrays.strides import row_major
-from ..arrays.watching import WATCHERS, made, met
 from ..device import privateuse1
 from ..registry.handlers import CHOSEN, RECORDED, handler_of
 from ..tracing import is_recording, opaque, unrecorded
+from .operand_values import Traced, is_traced, number, two_devices
 from .storage import TracedStorage, reduced, storage_of, typed
 from .subclasses import Counterparts
-from .values import Traced, is_traced, number, two_devices
 
 _get_data, _set_data = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]  # for mypy it is a tensor
 _COMPILER = ("torch._dynamo", "torch._functorch", "torch._subclasses")  # private to torch; a test fails without them
@@ -257,7 +257,7 @@ class Tensor(torch.Tensor):
         if len(types) > 1 and not all(issubclass(t, _KNOWN) for t in types):
             return NotImplemented  # a class that runs operators itself, such as jagged nested tensors
         handler = CHOSEN.get(id(func)) or handler_of(func)
-        if WATCHERS:
+        if OBSERVERS:
             args, kwargs = met(func, args, kwargs)
         if is_recording():
             return (RECORDED.get(func) or functools.partial(unrecorded, handler))(*args, **kwargs or {})
@@ -286,7 +286,7 @@ def from_array(array: jax.Array) -> Tensor:
     held = Attributes()
     held.place = array
     give(self, held)
-    if WATCHERS:
+    if OBSERVERS:
         made(self)
     return self
 
@@ -301,7 +301,7 @@ def from_view(view: View, dtype: torch.dtype) -> Tensor:
     held = Attributes()
     held.place = view
     give(self, held)
-    if WATCHERS:
+    if OBSERVERS:
         made(self)
     return self
 

@@ -9,11 +9,11 @@ import torch
 
 from jaten_ops.arrays import seeds
 
-from .autograd import FlatFunction
 from .functions import TorchFunction
 from .modules import of_module
 from .primitive import Whole, bind
-from .results import put_together, taken_apart
+from .result_trees import put_together, taken_apart
+from .torch_autograd import FlatFunction
 
 __all__ = ["call", "of_module", "put_together", "taken_apart"]
 

@@ -20,9 +20,9 @@ from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.tensor.tensor import array_of, from_array
 from jaten_ops.xla.x64 import tracing
 
-from .autograd import FlatFunction, conjugated, gradients, is_continuous, pulled_back, pushed_forward, run
-from .door import inside
 from .leaks import none_kept
+from .run_context import inside
+from .torch_autograd import FlatFunction, conjugated, gradients, is_continuous, pulled_back, pushed_forward, run
 
 Flags = tuple[bool, ...]
 

@@ -12,14 +12,14 @@ from typing import Any
 import jax
 import torch
 
+from jaten_ops.arrays.observers import Observer, observed_by, observers
 from jaten_ops.arrays.storage_views import Storage
-from jaten_ops.arrays.watching import Watcher, watched_by, watchers
 from jaten_ops.errors import UnsupportedInputError
+from jaten_ops.tensor.operand_values import is_traced
 from jaten_ops.tensor.tensor import array_of
-from jaten_ops.tensor.values import is_traced
 
 
-class _Watch(Watcher):
+class _Watch(Observer):
     """Tensors that a thread makes and writes to while JAX traces."""
 
     def __init__(self) -> None:
@@ -54,12 +54,12 @@ def none_kept() -> Iterator[None]:
     Raises:
         UnsupportedInputError: there was such a write, or a tensor made in the context is kept after it.
     """
-    if any(isinstance(w, _Watch) for w in watchers()):  # only in the outermost trace
+    if any(isinstance(w, _Watch) for w in observers()):  # only in the outermost trace
         yield
         return
     watch = _Watch()
     try:
-        with watched_by(watch):
+        with observed_by(watch):
             yield
     finally:
         written = watch.restore()

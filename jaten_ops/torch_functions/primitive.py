@@ -20,7 +20,7 @@ from jax.interpreters import ad, batching, mlir
 from jaten_ops.xla.x64 import tracing
 
 from .functions import Batch, BatchedFunction, Function, Split, TorchFunction, evaluated, self_contained, spread, traced
-from .linear import transposed
+from .linear_transpose import transposed
 
 
 class Program(Protocol):

@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from jaten_ops import Tensor, compile_step, to_jax
 from jaten_ops.errors import UnsupportedInputError
+from jaten_ops.tensor.operand_values import is_traced
 from jaten_ops.tensor.tensor import array_of
-from jaten_ops.tensor.values import is_traced
 
 from ..programs.steps_of_models import SCENARIOS
 

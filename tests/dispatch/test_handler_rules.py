@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from jaten_ops.dispatch.rules import RULES, rule_of
+from jaten_ops.dispatch.handler_rules import RULES, rule_of
 from jaten_ops.errors import MissingKernelError
 from jaten_ops.registry.handlers import HANDLERS, handler_of
 

@@ -19,9 +19,9 @@ from ..tensor.tensor import Tensor
 from ..xla import executables, malloc
 from ..xla.progress import announced
 from ..xla.x64 import Enabled
-from .capture import Source
 from .holders import Reach
-from .results import Made, Outcome
+from .result_recipes import Made, Outcome
+from .state_capture import Source
 from .trace import Trace
 
 Executables = dict[str, jax.stages.Compiled]

@@ -1,6 +1,6 @@
 """Observers of the tensors of the device that a thread uses: the capture of a training step, a trace of JAX's.
 
-Mostly there is no observer, and a call only checks that `WATCHERS` is empty.
+Mostly there is no observer, and a call only checks that `OBSERVERS` is empty.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from threading import get_ident
 from typing import Any
 
 
-class Watcher:
+class Observer:
     """An observer of the operators, tensors and storages of one thread. Each method may be left as it is."""
 
     def met(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -28,52 +28,52 @@ class Watcher:
         """The number that an array of one element stands for; None if it is the array's own."""
 
 
-WATCHERS: dict[int, tuple[Watcher, ...]] = {}
+OBSERVERS: dict[int, tuple[Observer, ...]] = {}
 """The active observers, the outermost first, by the thread that they observe."""
 
 
 @contextlib.contextmanager
-def watched_by(watcher: Watcher) -> Iterator[None]:
+def observed_by(observer: Observer) -> Iterator[None]:
     """For the length of a block, in this thread, an observer is active, beside those that are."""
     thread = get_ident()
-    before = WATCHERS.get(thread)
-    WATCHERS[thread] = (*(before or ()), watcher)
+    before = OBSERVERS.get(thread)
+    OBSERVERS[thread] = (*(before or ()), observer)
     try:
         yield
     finally:
         if before is None:
-            del WATCHERS[thread]
+            del OBSERVERS[thread]
         else:
-            WATCHERS[thread] = before
+            OBSERVERS[thread] = before
 
 
-def watchers() -> tuple[Watcher, ...]:
+def observers() -> tuple[Observer, ...]:
     """The observers of this thread."""
-    return WATCHERS.get(get_ident(), ())
+    return OBSERVERS.get(get_ident(), ())
 
 
 def met(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> tuple[Sequence[Any], dict[str, Any]]:
     """The arguments with which an operator is to be run."""
     kwargs = kwargs or {}
-    for watcher in watchers():
-        args, kwargs = watcher.met(func, args, kwargs)
+    for observer in observers():
+        args, kwargs = observer.met(func, args, kwargs)
     return args, kwargs
 
 
 def made(tensor: Any) -> None:
-    for watcher in watchers():
-        watcher.made(tensor)
+    for observer in observers():
+        observer.made(tensor)
 
 
 def written(storage: Any) -> None:
-    for watcher in watchers():
-        watcher.written(storage)
+    for observer in observers():
+        observer.written(storage)
 
 
 def read(array: Any) -> Any:
     """The number that an array of one element stands for."""
-    for watcher in watchers():
-        found = watcher.read(array)
+    for observer in observers():
+        found = observer.read(array)
         if found is not None:
             return found
     return array.item()

@@ -18,12 +18,12 @@ from torch.utils.weak import TensorWeakRef
 
 from .. import registry
 from ..arrays import bridge
+from ..arrays.observers import Observer, observed_by
 from ..arrays.storage_views import Storage
-from ..arrays.watching import Watcher, watched_by
 from ..errors import UnsupportedInputError
 from ..schema import VARIANTS
+from ..tensor.operand_values import is_traced
 from ..tensor.tensor import Tensor, from_array
-from ..tensor.values import is_traced
 from .numbers import Conditions, Number, node_of, refusal, symbol
 
 operand = core.Primitive("jaten_operand")
@@ -67,7 +67,7 @@ class Lifted(NamedTuple):
     operand: int
 
 
-class Capture(Watcher):
+class Capture(Observer):
     """The state of a step's capture.
 
     Args:
@@ -91,7 +91,7 @@ class Capture(Watcher):
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """A context, under JAX's trace, in which this thread's tensors are observed."""
-        with core.take_current_trace() as self._trace, core.set_current_trace(self._trace), watched_by(self):
+        with core.take_current_trace() as self._trace, core.set_current_trace(self._trace), observed_by(self):
             yield
 
     def bind(self, source: Source, aval: Any) -> Any:

@@ -12,15 +12,15 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.optim.swa_utils import AveragedModel
 
+from ..arrays.observers import observers
 from ..arrays.storage_views import Storage
-from ..arrays.watching import watchers
 from ..errors import UnsupportedInputError
 from ..hooks.ledger import shadowed
 from ..tensor.tensor import Tensor
 from ..tracing import set_compiling
-from .capture import Capture
 from .holders import Float, Reach
 from .numbers import node_of
+from .state_capture import Capture
 
 _COUNTS = ("step", "mu_product")  # state that optimizers keep in single precision and use in double precision
 
@@ -167,7 +167,7 @@ class _Running:
         self._undo: list[Callable[[], None]] = []
 
     def before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self._capture not in watchers():
+        if self._capture not in observers():
             return
         if not any(optimizer is known for known in self._reach.optimizers):
             raise LateOptimizer(optimizer)
@@ -196,7 +196,7 @@ class _Running:
                 self._undo.append(functools.partial(_narrow, state, name, count, wide))
 
     def after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self._capture not in watchers():
+        if self._capture not in observers():
             return
         self._capture.reads_numbers -= 1
         set_compiling(True)

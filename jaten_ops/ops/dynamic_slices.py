@@ -1,6 +1,6 @@
 """Slices whose start is an operand, so that another start does not recompile.
 
-For direct calls; what a compiled graph does is in `backend.positions`.
+For direct calls; what a compiled graph does is in `backend.passes.traced_ints`.
 """
 
 from __future__ import annotations

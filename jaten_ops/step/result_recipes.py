@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from ..arrays.storage_views import Storage, View
 from ..arrays.strides import row_major
 from ..tensor.tensor import Tensor, from_array, from_view
-from .capture import Capture
 from .numbers import Known, node_of
+from .state_capture import Capture
 
 
 class Kept(NamedTuple):
