@@ -107,44 +107,57 @@ class _Call:
         return values
 
 
-class _Rules:
-    """The static methods of an op's `autograd.Function`.
+def make_function(spec: OpSpec, call: Callable[[Sequence[Any]], Any], derivative: Derivative) -> type:
+    """The `autograd.Function` of one op. Its `apply` takes a `_Call`, then the tensors of it."""
+    methods = *_forward_methods(spec, call, derivative), *_derivative_methods(spec, derivative)
+    # autograd calls them from C++, also between the graphs of a program, where Dynamo would compile what it sees
+    body = {method.__name__: staticmethod(opaque(method)) for method in methods}
+    return type(f"{spec.packet}_{spec.overload.partition('.')[2] or 'default'}", (torch.autograd.Function,), body)
 
-    Args:
-        spec: the op.
-        call: the op itself, on values in schema order.
-        derivative: its derivative.
-    """
 
-    def __init__(self, spec: OpSpec, call: Callable[[Sequence[Any]], Any], derivative: Derivative) -> None:
-        names = [a.name for a in spec.arguments]
-        self._spec, self._call, self._derivative = spec, call, derivative
-        self._positions = [names.index(n) for n in spec.differentiable]
-        self._returns_many = spec.returns == ("Tensor[]",) or len(spec.returns) > 1
+def _forward_methods(
+    spec: OpSpec, call: Callable[[Sequence[Any]], Any], derivative: Derivative
+) -> tuple[Callable[..., Any], ...]:
+    """The methods `forward` and `setup_context`: functions, since compiled autograd takes no bound methods."""
 
-    def forward(self, made: _Call, *tensors: Any) -> Any:
+    def is_differentiable(i: int, result: torch.Tensor) -> bool:
+        return i not in spec.nondifferentiable_outputs and (result.is_floating_point() or result.is_complex())
+
+    def forward(made: _Call, *tensors: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd(), made.in_its_modes():
-            results = self._call(made.restore(tensors))
+            results = call(made.restore(tensors))
         return tuple(results) if isinstance(results, list) else results
 
-    def setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.made, *tensors = inputs
         flat = output if isinstance(output, tuple) else (output,)
         results = {i: r for i, r in enumerate(flat) if isinstance(r, torch.Tensor)}
         ctx.numbers = {i: r for i, r in enumerate(flat) if i not in results}  # lengths, and results that are absent
         ctx.count, ctx.inputs = len(flat), len(tensors)
-        ctx.differentiable = [i for i, r in results.items() if self._is_differentiable(i, r)]
+        ctx.differentiable = [i for i, r in results.items() if is_differentiable(i, r)]
         ctx.mark_non_differentiable(*(r for i, r in results.items() if i not in ctx.differentiable))
-        kept = map(results.get, range(len(flat))) if self._derivative.needs_results else ()
-        ctx.save_for_backward(*tensors, *kept)
+        ctx.save_for_backward(*tensors, *(map(results.get, range(len(flat))) if derivative.needs_results else ()))
         ctx.save_for_forward(*tensors, *map(results.get, range(len(flat))))
 
-    def backward(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        values, results = self._restored(ctx, ctx.saved_tensors)
+    return forward, setup_context
+
+
+def _derivative_methods(spec: OpSpec, derivative: Derivative) -> tuple[Callable[..., Any], ...]:
+    """The methods `backward` and `jvp`."""
+    names = [a.name for a in spec.arguments]
+    diff_positions = [names.index(n) for n in spec.differentiable]
+    returns_many = spec.returns == ("Tensor[]",) or len(spec.returns) > 1
+
+    def restored(ctx: Any, tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        results = [ctx.numbers.get(i, r) for i, r in enumerate(tensors[ctx.inputs :])]
+        return ctx.made.restore(tensors[: ctx.inputs]), results
+
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        values, results = restored(ctx, ctx.saved_tensors)
         needs = ctx.needs_input_grad[1:]
-        slices = [ctx.made.slices[i] for i in self._positions]
+        slices = [ctx.made.slices[i] for i in diff_positions]
         mask = [any(needs[where]) for where in slices]
-        got = iter(self._derivative.pull_back([grads[i] for i in ctx.differentiable], values, results, mask))
+        got = iter(derivative.pull_back([grads[i] for i in ctx.differentiable], values, results, mask))
         out: list[Any] = [None] * (1 + ctx.inputs)
         for on, where in zip(mask, slices, strict=True):
             if on:
@@ -152,23 +165,16 @@ class _Rules:
                     out[1 + at] = next(got)
         return tuple(out)
 
-    def jvp(self, ctx: Any, _: None, *tangents: Any) -> Any:
-        if not self._spec.differentiable and ctx.differentiable and any(t is not None for t in tangents):
-            raise NotImplementedError(f"derivative for {self._spec.name} is not implemented")  # as ATen says
+    def jvp(ctx: Any, _: None, *tangents: Any) -> Any:
+        if not spec.differentiable and ctx.differentiable and any(t is not None for t in tangents):
+            raise NotImplementedError(f"derivative for {spec.name} is not implemented")  # as ATen says
         with ctx.made.in_its_modes():
-            return self._push_forward(ctx, tangents)
+            return push_forward(ctx, tangents)
 
-    def _is_differentiable(self, i: int, result: torch.Tensor) -> bool:
-        return i not in self._spec.nondifferentiable_outputs and (result.is_floating_point() or result.is_complex())
-
-    def _restored(self, ctx: Any, tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        results = [ctx.numbers.get(i, r) for i, r in enumerate(tensors[ctx.inputs :])]
-        return ctx.made.restore(tensors[: ctx.inputs]), results
-
-    def _push_forward(self, ctx: Any, tangents: Sequence[Any]) -> Any:
+    def push_forward(ctx: Any, tangents: Sequence[Any]) -> Any:
         primals = ctx.made.at_its_level(ctx.saved_tensors)
-        values, results = self._restored(ctx, primals)
-        slices = [ctx.made.slices[i] for i in self._positions]
+        values, results = restored(ctx, primals)
+        slices = [ctx.made.slices[i] for i in diff_positions]
         mask = [any(t is not None for t in tangents[where]) for where in slices]
         wanted = [
             torch.zeros_like(primals[at]) if tangents[at] is None else tangents[at]
@@ -178,19 +184,12 @@ class _Rules:
         ]
         out: list[Any] = [None] * ctx.count
         if any(mask) and ctx.differentiable:
-            pushed = self._derivative.push_forward(wanted, values, results, mask)
+            pushed = derivative.push_forward(wanted, values, results, mask)
             for i, tangent in zip(ctx.differentiable, pushed, strict=True):
                 out[i] = tangent
-        return tuple(out) if self._returns_many else out[0]
+        return tuple(out) if returns_many else out[0]
 
-
-def make_function(spec: OpSpec, call: Callable[[Sequence[Any]], Any], derivative: Derivative) -> type:
-    """The `autograd.Function` of one op. Its `apply` takes a `_Call`, then the tensors of it."""
-    rules = _Rules(spec, call, derivative)
-    # autograd calls them from C++, also between the graphs of a program, where Dynamo would compile what it sees
-    methods = (rules.forward, rules.setup_context, rules.backward, rules.jvp)
-    body = {method.__name__: staticmethod(opaque(method)) for method in methods}
-    return type(f"{spec.packet}_{spec.overload.partition('.')[2] or 'default'}", (torch.autograd.Function,), body)
+    return backward, jvp
 
 
 def leaf_like(tensor: torch.Tensor) -> torch.Tensor:
