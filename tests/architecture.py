@@ -106,8 +106,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "hooks": (
-        "accelerator default_backend distributed export generators graph_cache higher_order make_fx optimizers"
-        " parameters refusals schemas torchscript",
+        "accelerator constructors default_backend distributed export foreach_types generators graph_cache higher_order"
+        " make_fx schemas torchscript version_errors",
         "ledger",
         "patches",
         "__init__",
@@ -171,7 +171,7 @@ FORBIDDEN: dict[str, tuple[tuple[str, ...], str]] = {
 # A name that only some modules may mention: tensor has the methods of the dlpack protocol and hooks the function of
 # torch that asks for one, register and autocast tell torch what the device does below and above autograd, once.
 RESERVED: dict[str, tuple[str, ...]] = {
-    "dlpack": ("arrays.bridge", "tensor.tensor", "hooks.parameters", "hooks.patches"),
+    "dlpack": ("arrays.bridge", "tensor.tensor", "hooks.constructors", "hooks.patches"),
     "torch.library": ("ops.define", "dispatch.register", "device.autocast"),
 }
 
@@ -198,6 +198,8 @@ OTHERS = ("benchmarks", "tests", "tools")
 # The names that several modules and packages of jaten_ops may have, and why.
 SHARED_STEMS: dict[str, tuple[tuple[str, ...], str]] = {
     "attention": (("kernels", "meta", "autograd"), "an operator's kernel, its fake and its gradient"),
+    "graph_cache": (("backend", "hooks"), "a module of the backend, and the patches that it needs"),
+    "higher_order": (("dispatch", "hooks"), "handlers of operators on functions, and the patches that they need"),
     "normalization": (("kernels", "meta"), "an operator's kernel and its fake"),
     "tensor": (("", "tensor"), "the package is named for the class, which its module has"),
 }

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .refusals import IsUse, on_device, refusing
+from .version_errors import IsUse, on_device, refusing
 
 _log = logging.getLogger("jaten_ops")
 

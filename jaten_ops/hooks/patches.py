@@ -14,19 +14,19 @@ from ..device import autograd_engine
 from ..xla import kernel_cache
 from . import (
     accelerator,
+    constructors,
     default_backend,
     distributed,
     export,
+    foreach_types,
     generators,
     graph_cache,
     higher_order,
     ledger,
     make_fx,
-    optimizers,
-    parameters,
-    refusals,
     schemas,
     torchscript,
+    version_errors,
 )
 from .ledger import Patch
 
@@ -50,7 +50,7 @@ _DEVICE = [
         "no program comes onto the device that has not named it: the process keeps the accelerator that it had",
         "test_plain_programs",
         used_by=("torch.accelerator:current_accelerator",),
-        is_use=refusals.always,
+        is_use=version_errors.always,
     ),
     Patch(
         "torch._C:_get_accelerator",
@@ -58,7 +58,7 @@ _DEVICE = [
         "the same, of collectives, FSDP and meshes",
         "test_plain_programs",
         used_by=("torch.distributed:init_device_mesh",),
-        is_use=refusals.always,
+        is_use=version_errors.always,
     ),
     Patch(
         "torch._C:_accelerator_isAllocatorInitialized",
@@ -73,7 +73,7 @@ _DEVICE = [
         "C++ looks for the device's host allocator, and ends the process",
         "device/test_device",
         takes="",
-        is_use=refusals.always,
+        is_use=version_errors.always,
     ),
     *_rows(
         ("torch.accelerator:memory_stats", "torch.accelerator.memory:memory_stats"),
@@ -81,7 +81,7 @@ _DEVICE = [
         "torch.accelerator tells the device's memory",
         "device/test_device",
         takes="device_index",
-        is_use=refusals.always,
+        is_use=version_errors.always,
     ),
     Patch(
         "torch.accelerator:get_memory_info",
@@ -89,7 +89,7 @@ _DEVICE = [
         "the same",
         "device/test_device",
         takes="device_index",
-        is_use=refusals.always,
+        is_use=version_errors.always,
     ),
     Patch(
         "torch.accelerator:synchronize",
@@ -97,7 +97,7 @@ _DEVICE = [
         "torch.accelerator waits for the device",
         "device/test_device",
         takes="device",
-        is_use=refusals.always,
+        is_use=version_errors.always,
     ),
     Patch(
         "torch.autograd.variable:Variable._execution_engine",
@@ -106,7 +106,7 @@ _DEVICE = [
         " exception in one on the device",
         "device/test_autograd_engine",
         used_by=("torch.autograd:backward", "torch.autograd:grad"),
-        is_use=refusals.reaches_device,
+        is_use=version_errors.reaches_device,
     ),
     Patch(
         "torch:Generator",
@@ -116,13 +116,13 @@ _DEVICE = [
     ),
     *_rows(
         ("torch:to_dlpack", "torch.utils.dlpack:to_dlpack"),
-        parameters.to_dlpack,
+        constructors.to_dlpack,
         "C++ finds no memory of a tensor of the device",
         "tensor/test_tensor",
     ),
     Patch(
         "torch.utils:swap_tensors",
-        parameters.swap_tensors,
+        constructors.swap_tensors,
         "`module.to` moves parameters that hooks, graphs and lazy modules know",
         "device/test_moving_modules",
         takes="t1 t2",
@@ -130,30 +130,30 @@ _DEVICE = [
     ),
     Patch(
         "torch.nn.parameter:Parameter.__new__",
-        parameters.parameter,
+        constructors.parameter,
         "a parameter of a user's subclass stays one on the device",
         "tensor/test_subclasses",
         takes="cls data requires_grad",
-        is_use=refusals.for_a_subclass,
+        is_use=version_errors.for_a_subclass,
     ),
     Patch(
         "torch.nn.parameter:UninitializedParameter.__new__",
-        parameters.lazy,
+        constructors.lazy,
         "torch's own constructor makes no object on a device written in Python",
         "device/test_moving_modules",
         takes="cls requires_grad device dtype",
     ),
     Patch(
         "torch.nn.parameter:UninitializedBuffer.__new__",
-        parameters.lazy,
+        constructors.lazy,
         "the same",
         "device/test_moving_modules",
         takes="cls requires_grad device dtype persistent",
     ),
-    Patch("torch.storage:UntypedStorage.__new__", parameters.storage, "the same", "tensor/test_storage"),
+    Patch("torch.storage:UntypedStorage.__new__", constructors.storage, "the same", "tensor/test_storage"),
     *_rows(
         ("torch.optim.optimizer:_foreach_supported_types", "torch.utils._foreach_utils:_foreach_supported_types"),
-        optimizers.add_tensor,
+        foreach_types.add_tensor,
         "optimizers and clipping take lists of the device's tensors at once",
         "dispatch/test_in_place",
         adds_to=list,
@@ -220,7 +220,7 @@ _PROGRAMS = [
         "hooks/test_torchscript",
         takes="self fn recurse",
         used_by=_MOVES,
-        is_use=refusals.scripted,
+        is_use=version_errors.scripted,
     ),
     *_rows(
         (
