@@ -246,6 +246,7 @@ def make_autograd_kernel(
                 return call(values)
         if apply is None:
             # Function's own `apply` hands over to torch.func, whose dispatch has brought the call here already
+            # (mypy takes super of two classes for one of another's object)
             apply = super(torch.autograd.Function, make_function(spec, call, make_derivative())).apply  # type: ignore[misc]
         if torch._C._are_functorch_transforms_active():
             made = _Call(values, tensor_positions, _Modes())

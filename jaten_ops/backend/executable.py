@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -256,7 +257,13 @@ class Executable:
             stored = [a if x is None else x.store(a) for a, x in zip(results, layouts, strict=True)]
             return [*stored, conditions.stacked()] if conditions.errors else stored
 
-        with x64.tracing(), announced(f"a graph of {lowered.calls} operators"), self.log.compiling(symbols, arrays):
+        device = self._device(args)
+        with (
+            x64.tracing(),
+            jax.default_device(device) if device else contextlib.nullcontext(),
+            announced(f"a graph of {lowered.calls} operators"),
+            self.log.compiling(symbols, arrays),
+        ):
             shapes = [SPEC if at in self._numbers else _described(a, self._place) for at, a in enumerate(arrays)]
             if lowered.random:
                 shapes.append(_described(np.empty((), np.int64), self._place))
@@ -266,7 +273,7 @@ class Executable:
                     *(graph, shapes, [*orders.values(), *[None] * lowered.random]),
                     *([o.is_free for o in self._arrays], donated),
                 ),
-                *(errors, self.plan, repr((layouts, lowered.default_float, sorted(self._parts)))),
+                *(errors, self.plan, repr((layouts, lowered.default_float, sorted(self._parts), str(device)))),
             )
         each = zip(self._arrays, layouts, left, strict=False)  # the conditions come last
         exports = iter([o.export(layout, order, symbols, keeps=self._on_host) for o, layout, order in each])
@@ -276,6 +283,16 @@ class Executable:
         wide = lowered.random or any(not isinstance(take, Static) and bridge.is_wide(args[i]) for i, take in operands)
         program = Program(run, operands, outputs, errors, seed, wide, self._must_wait, writes)
         return generate_call(program, len(args))
+
+    def _device(self, args: list[Any]) -> Any:
+        """The device of a program of the device `jax`, also of one that reads no input; None for the first."""
+        made = {o.value.device for o in self._arrays if o.on_jax}
+        if not made:
+            return None
+        given = [args[i] for i in self._tensors if isinstance(args[i], torch.Tensor) and args[i].device.type == "jax"]
+        used = [d for tensor in given for d in carrier.unwrap(tensor).devices()]
+        named = [jax.devices()[device.index] for device in made if device.index]
+        return next((d for d in (*used, *named) if d is not jax.devices()[0]), None)
 
     def _writes(self, begin: int, exports: Iterator[Callable[[Any], Any]]) -> list[Write]:
         """What is done with the results that come after the graph's own."""

@@ -7,7 +7,8 @@ import functools
 import os
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from threading import get_ident
 from typing import Any
 
 import jax
@@ -240,8 +241,23 @@ def of_array(array: jax.Array) -> torch.device:
     if isinstance(_only, torch.device):
         return _only
     if isinstance(array, jax.core.Tracer):  # it has no device yet
-        return torch.device("jax", 0)
+        return torch.device("jax", _TRACED_ON.get(get_ident(), 0))
     return torch.device("jax", min(map(jax.devices().index, array.devices())))
+
+
+_TRACED_ON: dict[int, int] = {}  # by thread, where it is not the first
+
+
+@contextlib.contextmanager
+def traced_on(device: torch.device) -> Iterator[None]:
+    """For the length of a block, in this thread, tensors of arrays that JAX traces are on a device."""
+    thread = get_ident()
+    before = _TRACED_ON.get(thread, 0)
+    _TRACED_ON[thread] = device.index or 0
+    try:
+        yield
+    finally:
+        _TRACED_ON[thread] = before
 
 
 def put(array: jax.Array, device: _Device) -> jax.Array:

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from ..arrays import seeds as random
 from ..arrays.storage_views import Storage
 from ..cpu.layouts.rules import bind
+from ..device import privateuse1
 from ..errors import UnsupportedInputError
 from ..ops.executor import collecting
 from ..tensor.tensor import Tensor
@@ -100,6 +101,7 @@ class Trace:
         changed: list[str] = []
         with capture.watching():
             with (
+                privateuse1.traced_on(self._device()),
                 random.drawn_from(self._seeds()),
                 torch.autograd.set_multithreading_enabled(False),  # JAX traces in one thread
                 optimizer_state.traced(self._reach, capture, changed),
@@ -125,6 +127,11 @@ class Trace:
                 [jnp.asarray(s.array) for s in self.left],
                 jnp.concatenate([found.holds for found in unchecked]) if unchecked else None,
             )
+
+    def _device(self) -> torch.device:
+        """Where the step computes: on the device of the first tensor that it reaches or is given."""
+        tensors = [*self._reach.tensors, *(v for v in self._given if isinstance(v, torch.Tensor))]
+        return next((t.device for t in tensors if t.device.type == "jax"), torch.device("jax", 0))
 
     def _seeds(self) -> Iterator[Any]:
         seed = self.capture.bind(Source("seed", None), jax.core.ShapedArray((), "int64"))

@@ -204,6 +204,12 @@ class Tensor(torch.Tensor):
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.dim() == 0 and not is_traced(self) else object.__format__(self, spec)
 
+    def new_tensor(self, data: Any, **options: Any) -> torch.Tensor:  # type: ignore[override]  # its keywords are torch's
+        """As torch's, which asks for the current device, on the tensor's own."""
+        if options.get("device") is None:
+            options["device"] = self.device
+        return super().new_tensor(data, **options)
+
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers."""
         return self.cpu().tolist()

@@ -15,14 +15,14 @@ _ALL: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def jitted(fn: Callable[..., Any], **options: Any) -> Any:
-    """`jax.jit` of a function of jaten's.
+    """`jax.jit` of a function of jaten's. It runs on the device of its arguments, also of those that it does not read.
 
     Args:
         fn: the function.
         options: those of `jax.jit`.
     """
 
-    made = jax.jit(fn if fn.__name__.startswith(PREFIX) else _named(fn), **options)
+    made = jax.jit(fn if fn.__name__.startswith(PREFIX) else _named(fn), keep_unused=True, **options)
     _ALL.add(made)
     return made
 
