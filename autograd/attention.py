@@ -84,7 +84,9 @@ def _refuse(name: str, **absent: Any) -> None:
     """ATen's backward ops have no such argument, and its formulas leave it out."""
     given = [argument for argument, value in absent.items() if value is not None]
     if given:
-        raise RuntimeError(f"{name}: has no gradient with {', '.join(given)}; leave it out, or call without gradients")
+        raise RuntimeError(
+            f"{name}: has no gradient with {', '.join(given)}. Fix: leave it out, or call without gradients"
+        )
 
 
 @gradient("_flash_attention_forward")

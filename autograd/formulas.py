@@ -46,7 +46,9 @@ def as_strided(grads, args, results):
     self, size, stride, offset = args
     last = (offset or 0) + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     if self.storage_offset() or not self.is_contiguous() or last >= self.numel():
-        raise RuntimeError("as_strided: no gradient by a part of a larger tensor; copy the part with .clone()")
+        raise RuntimeError(
+            "as_strided: no gradient with respect to a part of a larger tensor. Fix: copy the part with .clone()"
+        )
     return {"self": ops.as_strided_vjp(grads, [True], self, size, stride, offset)[0]}
 
 

@@ -53,7 +53,7 @@ class Rewindable:
     def __next__(self) -> jax.Array:
         if self._key is None:
             raise RuntimeError(
-                "a random operator in a function made by as_jax: give it a key, as in f(x, key=jax.random.key(0))"
+                "a random operator in a function made by as_jax needs a key. Fix: f(x, key=jax.random.key(0))"
             )
         self.position += 1
         return _seed_at(self._key, self.position - 1)

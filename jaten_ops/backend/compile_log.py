@@ -91,8 +91,8 @@ class GraphLog:
             self.advises = False
             names = " and ".join(map(self.name_of, many))
             _LOG.warning(
-                "%s has been compiled for %d sizes of %s, which took %.1f s in all. The option buckets"
-                " of torch.compile, as options={'buckets': 'powers of two'}, rounds sizes up where no result changes.",
+                "%s has been compiled for %d sizes of %s, which took %.1f s in all. Fix: torch.compile(...,"
+                " options={'buckets': 'powers of two'}) rounds sizes up where that does not change results.",
                 self._name, MANY, names, self._seconds,
             )  # fmt: skip
 

@@ -84,8 +84,8 @@ def _refuse_second_derivatives(outputs: Sequence[torch.Tensor]) -> None:
         before = [n for n, _ in node.next_functions if n is not None]
         if node.name() == _STANDS_FOR_ONE and all(_is_made_up(n) for n in before):
             raise RuntimeError(
-                "torch.compile with aot_autograd does not currently support double backward. To have second"
-                " derivatives, compile the function that takes the first, as by torch.func.grad, or do not compile."
+                "torch.compile with aot_autograd does not currently support double backward. Fix: compile a function"
+                " that computes the first derivative itself, as by torch.func.grad, or do not compile."
             )
         new = [n for n in before if n not in seen]
         seen.update(new)

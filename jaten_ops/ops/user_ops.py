@@ -65,7 +65,7 @@ def op(
 
 def _check(spec: OpSpec, static: frozenset[str]) -> None:
     if "(" not in spec.schema:
-        external_ops.refuse(spec.name, "this is a name, not a schema", "write '(Tensor x, ...) -> Tensor' behind it")
+        external_ops.refuse(spec.name, "this is a name, not a schema", "append '(Tensor x, ...) -> Tensor'")
     external_ops.require_functional(spec)
     arguments = {a.name: a for a in spec.arguments}
     for name in spec.differentiable:

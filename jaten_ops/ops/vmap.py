@@ -69,7 +69,7 @@ def _stack(name: str, results: list[Any], size: int) -> Any:
     if all(r is None for r in results):  # not in the output mask
         return None
     if not all(isinstance(r, torch.Tensor) for r in results):
-        raise RuntimeError(f"vmap: {name} returns a number, which cannot be another for each element of the batch")
+        raise RuntimeError(f"vmap: {name} returns a number, which cannot differ between the elements of the batch")
     if any(r.shape != results[0].shape for r in results):
         shapes = sorted({tuple(r.shape) for r in results})
         raise RuntimeError(

@@ -62,7 +62,7 @@ def require_functional(spec: OpSpec) -> None:
     if any(a.alias_info.is_write for a in marked):
         refuse(spec.name, "it mutates an argument", "return the new value, and copy_ it in a torch function")
     if marked:
-        refuse(spec.name, "a result aliases an argument", "leave the alias marks out: results are new tensors")
+        refuse(spec.name, "a result aliases an argument", "leave out the alias annotations: results are new tensors")
 
 
 def require_schema(spec: OpSpec, op: torch._ops.OpOverload) -> None:

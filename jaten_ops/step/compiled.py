@@ -205,13 +205,13 @@ class Step:
             self._repeats += 1
             if self._repeats == 3:  # objects that it makes only once are made in the first calls
                 _log.warning(
-                    "%s is traced again at each call, which is slow, since %s. Python does not run in a compiled step:"
-                    " return such values from the step and keep them there.",
+                    "%s is traced again at each call, which is slow, since %s. Python does not run in a compiled step."
+                    " Fix: return such values from the step, and store them outside.",
                     name, "; ".join(program.trace.effects),
                 )  # fmt: skip
         elif self._compiles - self._repeats == _WARNED_AT:
             _log.warning(
-                "%s is compiled the %dth time: %s. Give what changes as a tensor, or pad to one shape.",
+                "%s is compiled for the %dth time: %s. Fix: pass changing values as tensors, or pad to one shape.",
                 name, self._compiles, why,
             )  # fmt: skip
 

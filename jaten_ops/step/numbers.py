@@ -51,8 +51,8 @@ def refusal(what: str) -> UnsupportedInputError:
     """The error of a step that reads a value which only the executable computes."""
     return UnsupportedInputError(
         "a step", f"one that reads the value of a tensor ({what})",
-        "one that computes without: return the tensor and read it after the step, choose with torch.where, give what"
-        " decides as an argument; or leave that part out of the step",
+        "one that does not: return the tensor and read it after the step, select with torch.where, or pass the value"
+        " as an argument; or keep that part out of the step",
     )  # fmt: skip
 
 

@@ -61,8 +61,8 @@ def _taken_apart(tensor: torch.Tensor) -> _Parts:
 
 def _refuse(gradients: Any) -> None:
     raise RuntimeError(
-        "backward: a parameter was moved to another device since this graph was made, and would not get its gradient;"
-        " move modules before the forward pass, or after the backward pass"
+        "backward: a parameter was moved to another device since this graph was made, and would not get its gradient."
+        " Fix: move modules before the forward pass, or after the backward pass"
     )
 
 

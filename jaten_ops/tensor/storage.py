@@ -100,10 +100,12 @@ class JaxStorage(torch.UntypedStorage):
         return self._changed(lambda own: own.copy_(held))
 
     def resize_(self, size: int) -> Any:
-        raise RuntimeError("resize_: memory on the device jax is not to be resized; resize the tensor")
+        raise RuntimeError("resize_: storages on the device jax cannot be resized. Fix: resize the tensor")
 
     def share_memory_(self) -> Any:
-        raise RuntimeError("share_memory_: processes share no memory on the device jax; move the tensor to the CPU")
+        raise RuntimeError(
+            "share_memory_: processes cannot share memory on the device jax. Fix: move the tensor to the CPU"
+        )
 
     def clone(self) -> JaxStorage:
         if self.arrays is None:

@@ -82,7 +82,9 @@ class Counterparts:
         if found is None:
             if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # type: ignore[attr-defined]  # all have it
                 got = f"a {cls.__name__}, which has a __torch_dispatch__"
-                raise UnsupportedInputError("tensor", got, "the tensors in it, moved and put together again")
+                raise UnsupportedInputError(
+                    "tensor", got, "its inner tensors, moved to the device, from which the subclass is built again"
+                )
             found = self._pairs[cls] = _combined(cls, self._base, self)
         return found
 

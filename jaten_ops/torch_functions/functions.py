@@ -67,7 +67,7 @@ def traced(fn: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
     except jax.errors.ConcretizationTypeError as error:
         raise UnsupportedInputError(
             "a torch function that JAX traces", f"one that reads the value of a tensor ({_first_line(error)})",
-            "one that computes without, by torch.where or torch.cond; or a call that JAX does not trace",
+            "one that does not, but uses torch.where or torch.cond; or a call that JAX does not trace",
         ) from error  # fmt: skip
     return closed
 
@@ -76,8 +76,8 @@ def self_contained(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The program unchanged; UnsupportedInputError if its constants include arrays that JAX traces outside of it."""
     if any(isinstance(c, jax.core.Tracer) for c in closed.consts):
         raise UnsupportedInputError(
-            "a torch function that JAX traces", "one that reads an array that JAX traces and that is no argument of it",
-            "one that is given the array as an argument: torch would take it for a constant",
+            "a torch function that JAX traces", "one that uses an array that JAX traces and that is not an argument",
+            "one with the array as an argument: torch would treat it as a constant",
         )  # fmt: skip
     return closed
 

@@ -73,9 +73,9 @@ def _refuse_written(storages: list[weakref.ref[Storage]]) -> None:
     gc.collect()
     if any(s() is not None for s in storages):
         raise UnsupportedInputError(
-            "a torch function that JAX traces", "one that writes to a tensor that is not an argument of it",
-            "one that returns what it writes: give it the tensor as an argument; buffers of a module come out of"
-            " as_jax(module, mutable=True)",
+            "a torch function that JAX traces", "one that writes to a tensor that is not an argument",
+            "one that takes the tensor as an argument and returns its new value; as_jax(module, mutable=True) returns"
+            " the buffers of a module",
         )  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def _refuse_kept(watch: _Watch) -> None:
                 raise UnsupportedInputError(
                     "a torch function that JAX traces",
                     f"one that keeps a tensor of shape {tuple(tensor.shape)} after the call, {name}",
-                    "one that returns it: what JAX traces has no values outside of the function",
+                    "one that returns it: tensors that JAX traces have no values outside of the function",
                 )
 
 

@@ -143,7 +143,7 @@ def without_unrolling(given: Any, platform: str) -> Any:
     try:
         return type(given).ParseFromString(given.SerializeAsString() + _MESSAGE)
     except Exception as error:  # private: a jaxlib that has changed them compiles with its defaults
-        _log.info("loops are unrolled: %s", error)
+        _log.info("LLVM still unrolls loops: %s", error)
         return given
 
 

@@ -37,7 +37,7 @@ def _prepared(name: str) -> Path | None:
     except (OSError, RuntimeError) as error:  # RuntimeError if the home folder is unknown
         problem = str(error)
     if problem:
-        _log.info("nothing is kept for the next process: %s", problem)
+        _log.info("nothing is cached for the next process: %s", problem)
         return None
     return folder
 

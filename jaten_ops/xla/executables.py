@@ -83,7 +83,7 @@ def _keep(executable: jax.stages.Compiled, key: str) -> bool:
         (device,) = loaded.xla_executable.local_devices()
         serialized, _, _ = serialize_executable.serialize(executable)
     except Exception as error:  # some executables cannot be serialized, and there is no list of them
-        _log.info("an executable is not kept: %s", error)
+        _log.info("an executable is not cached: %s", error)
         return False
     disk_store.write(key, pickle.dumps(((device.platform, device.id, cpu_client.is_own(device)), serialized)))
     return True

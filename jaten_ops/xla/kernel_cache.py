@@ -77,7 +77,9 @@ def _make_room() -> None:
     _made += 1
     if _made > _MOST:
         _made = 0
-        _log.info("%d executables of kernels are in memory: they are dropped, and found on the disk if need be", _MOST)
+        _log.info(
+            "%d executables of kernels are in memory: they are cleared, and loaded from the disk if needed", _MOST
+        )
         jitted.forget()
 
 
@@ -95,7 +97,7 @@ def _key(backend: Any, module: Any, devices: Any, options: Any) -> str | None:
             "kernel", place, compilation_cache.get_cache_key(module, np.array(list(devices)), options, backend)
         )  # fmt: skip
     except Exception as error:  # private: a JAX that has changed it compiles without the disk
-        _log.info("a kernel is not kept: %s", error)
+        _log.info("a kernel is not cached: %s", error)
         return None
 
 
@@ -115,6 +117,6 @@ def _keep(executable: Any, key: str) -> None:
     try:
         content = executable.serialize()
     except Exception as error:  # some executables cannot be serialized, and there is no list of them
-        _log.info("a kernel is not kept: %s", error)
+        _log.info("a kernel is not cached: %s", error)
     else:
         disk_store.write(key, content)

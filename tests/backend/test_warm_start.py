@@ -211,7 +211,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(
     with caplog.at_level(logging.INFO, "jaten_ops.xla.disk_store"):
         disk_store.write("a", b"some bytes")
     assert disk_store.folder() is None and list(folder.iterdir()) == []
-    assert "nothing is kept" in caplog.text
+    assert "nothing is cached" in caplog.text
 
 
 def test_a_full_disk_leaves_nothing_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
