@@ -23,27 +23,29 @@ _KEYS = {
 }
 
 
+_BEFORE = torch.accelerator.current_accelerator()
+"""The accelerator that there was before the slot was taken: mostly none."""
+
+
 def kept(_known: Any) -> Callable[[], torch.device | None]:
-    """`_accelerator_getAccelerator`: the accelerator that there was before the slot was taken, mostly none."""
-    before = torch.accelerator.current_accelerator()
-    return lambda: before
+    """`_accelerator_getAccelerator`: the accelerator that there was before."""
+    return lambda: _BEFORE
 
 
 def kept_or_cpu(_known: Any) -> Callable[..., torch.device]:
     """`_get_accelerator`: the same, and the CPU where there is none."""
-    before = torch.accelerator.current_accelerator()
 
     def found(check: bool | None = None) -> torch.device:
-        if before is None or (check and not torch.get_device_module(before).is_available()):
+        if _BEFORE is None or (check and not torch.get_device_module(_BEFORE).is_available()):
             return torch.device("cpu")
-        return before
+        return _BEFORE
 
     return found
 
 
 def _where_there_is_none(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A replacement for processes without an accelerator; those with one ask that."""
-    return lambda known: known if torch.accelerator.current_accelerator() is not None else make(known)
+    return lambda known: make(known) if _BEFORE is None else known
 
 
 def _has_allocator() -> bool:

@@ -31,10 +31,8 @@ from . import (
 from .ledger import Patch
 
 _MOVES = tuple(f"torch.nn.modules.module:Module.{name}" for name in ("to", "cpu", "jax"))
-_COLLECTIVES = tuple(
-    f"torch.distributed.distributed_c10d:{name}"
-    for name in ("all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter", "barrier")
-)
+_NO_BACKEND = "torch's error: no backend of the group serves the device; one made of 'cpu:gloo,jax:gloo' has one"
+_CHOSEN = "torch reports the device as the process's accelerator, and programs that ask for one come onto it"
 _HIGHER_ORDER = "cond, scan, map and flex_attention look at their operands' memory, which on the device is not torch's"
 
 
@@ -49,16 +47,14 @@ _DEVICE = [
         accelerator.kept,
         "no program comes onto the device that has not named it: the process keeps the accelerator that it had",
         "test_plain_programs",
-        used_by=("torch.accelerator:current_accelerator",),
-        is_use=version_errors.always,
+        loss=_CHOSEN,
     ),
     Patch(
         "torch._C:_get_accelerator",
         accelerator.kept_or_cpu,
-        "the same, of collectives, FSDP and meshes",
+        "the same, of collectives, FSDP and device meshes",
         "test_plain_programs",
-        used_by=("torch.distributed:init_device_mesh",),
-        is_use=version_errors.always,
+        loss=_CHOSEN,
     ),
     Patch(
         "torch._C:_accelerator_isAllocatorInitialized",
@@ -166,7 +162,7 @@ _DEVICE = [
         "dispatch/test_collectives",
         adds_to=dict,
         optional=True,
-        used_by=_COLLECTIVES,
+        loss=_NO_BACKEND,
     ),
     Patch(
         "torch.distributed.distributed_c10d:Backend.backend_capability",
@@ -175,7 +171,7 @@ _DEVICE = [
         "dispatch/test_collectives",
         adds_to=dict,
         optional=True,
-        used_by=_COLLECTIVES,
+        loss=_NO_BACKEND,
     ),
     Patch(
         "torch.distributed.distributed_c10d:BackendConfig.__init__",
@@ -184,7 +180,7 @@ _DEVICE = [
         "dispatch/test_collectives",
         takes="self backend",
         optional=True,
-        used_by=_COLLECTIVES,
+        loss=_NO_BACKEND,
     ),
 ]
 
