@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from .steps import SCENARIOS, Net, Scenario, Wrap, batches, make, state_of
+from .steps import SCENARIOS, Net, Scenario, Wrap, batches, make, state_of, training
 
 Forward = Callable[[str, nn.Module], Callable[[torch.Tensor], torch.Tensor]]
 
@@ -21,14 +20,7 @@ def _of(make_model: Callable[[], nn.Module], forward_of: Forward = lambda device
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         forward = forward_of(device, model)
 
-        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            optimizer.zero_grad()
-            loss = F.cross_entropy(forward(x), y)
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        run = wrap(step, model, optimizer)
+        run = wrap(training(forward, optimizer), model, optimizer)
         for x, y in batches(device, 4):
             yield run(x, y), state_of(model, optimizer)
 

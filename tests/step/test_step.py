@@ -22,72 +22,12 @@ from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.tensor.operand_values import is_traced
 from jaten_ops.tensor.tensor import array_of
 
-from ..programs.steps_of_models import SCENARIOS
-
-Optimizer = Callable[..., torch.optim.Optimizer]
-
-OPTIMIZERS: dict[str, Optimizer] = {
-    "SGD": lambda p, lr, **_: torch.optim.SGD(p, lr=lr, momentum=0.9, nesterov=True, foreach=True),
-    "Adam": lambda p, lr, **options: torch.optim.Adam(p, lr=lr, **options),
-    "AdamW": lambda p, lr, **options: torch.optim.AdamW(p, lr=lr, foreach=True, **options),
-    "Adamax": lambda p, lr, **options: torch.optim.Adamax(p, lr=lr, **options),
-    "NAdam": lambda p, lr, **options: torch.optim.NAdam(p, lr=lr, **options),
-}
-
-
-def _model(device: str) -> nn.Module:
-    torch.manual_seed(0)
-    layers = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.GELU(), nn.Flatten(), nn.Linear(4 * 4 * 4, 5)
-    return nn.Sequential(*layers).double().to(device)
-
-
-def _batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    torch.manual_seed(1)
-    return [(torch.randn(6, 3, 6, 6, dtype=torch.float64), torch.randint(0, 5, (6,))) for _ in range(count)]
-
-
-def _train(device: str, make: Optimizer, *, compiled: bool, steps: int = 6) -> tuple[list[float], nn.Module, Any]:
-    model = _model(device)
-    on_jax = device == "jax"
-    rate = torch.tensor(0.01, device="jax") if on_jax else 0.01
-    optimizer = make(model.parameters(), rate, **({"capturable": True} if on_jax else {}))
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y, label_smoothing=0.1)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        optimizer.step()
-        return loss
-
-    run = compile_step(step, model, optimizer) if compiled else step
-    losses = []
-    for x, y in _batches(steps):
-        losses.append(run(x.to(device), y.to(device)).item())
-        schedule.step()
-    return losses, model, run
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_trains_as_on_the_cpu(name: str) -> None:
-    expected, reference, _ = _train("cpu", OPTIMIZERS[name], compiled=False)
-    got, model, run = _train("jax", OPTIMIZERS[name], compiled=True)
-    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-7)
-    state = {k: v.cpu() for k, v in model.state_dict().items()}
-    torch.testing.assert_close(state, reference.state_dict(), rtol=1e-5, atol=1e-6)
-    assert run._compiles == 1  # one program, whatever the learning rate
-    assert all(p.grad is not None for p in model.parameters())
-
-
-def _linear() -> tuple[nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(0)
-    model = nn.Linear(3, 2).to("jax")
-    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+from ..programs import steps_of_models, steps_of_optimizers, steps_that_keep  # noqa: F401  # their scenarios
+from ..programs.steps import SCENARIOS, linear
 
 
 def test_gradients_accumulate_over_calls() -> None:
-    model, optimizer = _linear()
+    model, optimizer = linear()
     reference = nn.Linear(3, 2)
     reference.load_state_dict({k: v.cpu() for k, v in model.state_dict().items()})
     fn = compile_step(lambda x: model(x).square().sum().backward(), model, optimizer)
@@ -98,7 +38,7 @@ def test_gradients_accumulate_over_calls() -> None:
 
 
 def test_gradients_that_the_step_drops_are_gone() -> None:
-    model, optimizer = _linear()
+    model, optimizer = linear()
 
     def step(x: torch.Tensor) -> torch.Tensor:
         loss = model(x).square().sum()
@@ -128,7 +68,7 @@ def test_random_numbers_differ_and_come_again() -> None:
 
 
 def test_arrays_and_views_that_others_have_stay() -> None:
-    model, optimizer = _linear()
+    model, optimizer = linear()
 
     def step(x: torch.Tensor) -> None:
         optimizer.zero_grad()
@@ -146,7 +86,7 @@ def test_arrays_and_views_that_others_have_stay() -> None:
 
 
 def test_what_is_replaced_is_noticed() -> None:
-    model, _ = _linear()
+    model, _ = linear()
     fn = compile_step(lambda x: model(x), model)
     x = torch.ones(1, 3, device="jax")
     fn(x), fn(x)
@@ -171,38 +111,8 @@ def test_what_is_replaced_is_noticed() -> None:
     assert not torch.equal(after, model.weight.detach())
 
 
-def test_a_rate_that_is_a_number_is_an_operand() -> None:
-    model, _ = _linear()
-    optimizer = torch.optim.RMSprop(model.parameters(), lr=0.01, capturable=True)
-    reference = nn.Linear(3, 2)
-    reference.load_state_dict({k: v.cpu() for k, v in model.state_dict().items()})
-    on_cpu = torch.optim.RMSprop(reference.parameters(), lr=0.01)
-
-    def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        model(x).square().sum().backward()
-        optimizer.step()
-
-    fn = compile_step(lambda x: step(model, optimizer, x), model, optimizer)
-    for rate in (0.01, 0.01, 0.1, 0.01):
-        optimizer.param_groups[0]["lr"] = on_cpu.param_groups[0]["lr"] = rate
-        fn(torch.ones(2, 3, device="jax"))
-        step(reference, on_cpu, torch.ones(2, 3))
-    torch.testing.assert_close(model.weight.detach().cpu(), reference.weight.detach())
-
-
-def test_flags_and_hyperparameters_are_part_of_the_program() -> None:
-    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(50, 1)).to("jax")
-    fn = compile_step(lambda x: model(x), model)
-    x = torch.ones(1, 50, device="jax")
-    fn(x)
-    assert fn(x).item() != fn(x).item()
-    model.eval()
-    assert fn(x).item() == fn(x).item()
-
-
 def test_bad_steps_say_what_to_do() -> None:
-    model, _ = _linear()
+    model, _ = linear()
     x = torch.ones(1, 3, device="jax")
     reads = compile_step(lambda x: model(x).sum().item(), model)
     reads(x)
@@ -229,7 +139,7 @@ def test_bad_steps_say_what_to_do() -> None:
 
 
 def test_a_failing_step_leaves_the_state() -> None:
-    model, _ = _linear()
+    model, _ = linear()
     before = model.weight.detach().clone()
 
     def step(x: torch.Tensor) -> None:
@@ -306,20 +216,8 @@ def test_autocast_in_a_step() -> None:
     torch.testing.assert_close(got, expected, rtol=1.6e-2, atol=1e-3)  # two units of the last place in the forward pass
 
 
-@pytest.mark.parametrize("schedule", ["schedule: StepLR", "schedule: CyclicLR", "schedule: LambdaLR to 0"])
-def test_a_schedule_compiles_nothing(schedule: str) -> None:
-    steps: list[Any] = []
-
-    def wrap(step: Callable[..., Any], *holders: Any) -> Callable[..., Any]:
-        steps.append(compile_step(step, *holders))
-        return steps[-1]
-
-    list(SCENARIOS[schedule]("jax", wrap))
-    assert steps[0]._compiles == 1
-
-
 def _reads() -> dict[str, Callable[[torch.Tensor], Any]]:
-    model, optimizer = _linear()
+    model, optimizer = linear()
     lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=2)
 
     def closure() -> torch.Tensor:
@@ -393,7 +291,7 @@ def test_a_step_that_raises_leaves_everything() -> None:
 
 
 def test_no_tracer_is_left() -> None:
-    model, optimizer = _linear()
+    model, optimizer = linear()
 
     def step(x: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
@@ -423,7 +321,7 @@ def test_compiles_are_told(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_threads_take_turns() -> None:
-    model, optimizer = _linear()
+    model, optimizer = linear()
     count = torch.zeros((), device="jax")
 
     def step(x: torch.Tensor) -> torch.Tensor:
@@ -442,20 +340,8 @@ def test_threads_take_turns() -> None:
     assert not torch.compiler.is_compiling()
 
 
-def test_optimizers_that_no_code_names_are_found() -> None:
-    model, optimizer = _linear()
-    hidden = {"it": [optimizer]}.values()
-    fn = compile_step(lambda x: (model(x).sum().backward(), [o.step() for os in hidden for o in os]))
-    for rate in (0.1, 0.1, 0.2, 0.4):
-        optimizer.param_groups[0]["lr"], before = rate, model.bias.detach().clone()
-        model.zero_grad()
-        fn(torch.ones(1, 3))
-        torch.testing.assert_close(before - model.bias.detach(), torch.full((2,), rate, device="jax"))
-    assert fn._compiles == 1
-
-
 def test_what_is_written_is_given_away() -> None:
-    model, optimizer = _linear()
+    model, optimizer = linear()
     fn = compile_step(lambda x: (model(x).sum().backward(), optimizer.step(), optimizer.zero_grad())[0])
     x = torch.ones(1, 3, device="jax")
     fn(x)
@@ -465,7 +351,7 @@ def test_what_is_written_is_given_away() -> None:
 
 
 def test_a_compiled_part_of_a_step_within_a_compiled_function() -> None:
-    model, optimizer = _linear()
+    model, optimizer = linear()
     part = torch.compile(model, backend="jaten")
 
     def step(x: torch.Tensor) -> torch.Tensor:
@@ -482,28 +368,6 @@ def test_a_compiled_part_of_a_step_within_a_compiled_function() -> None:
     assert torch._dynamo.eval_frame._stance.stance == "default"
 
 
-def test_a_count_in_python_that_a_scaler_may_skip_is_refused() -> None:
-    class Counting(torch.optim.SGD):
-        def step(self, closure: Any = None) -> None:
-            for p in self.param_groups[0]["params"]:
-                self.state[p]["n"] = self.state[p].get("n", 0) + 1
-            super().step(closure)
-
-    model = nn.Linear(3, 2).to("jax")
-    optimizer, scaler = Counting(model.parameters(), lr=0.1), torch.amp.GradScaler("jax")
-
-    def step(x: torch.Tensor) -> None:
-        scaler.scale(model(x).sum()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-    fn = compile_step(step)
-    fn(torch.ones(1, 3))
-    with pytest.raises(UnsupportedInputError, match="keeps 'n' as a int"):
-        fn(torch.ones(1, 3))
-    assert optimizer.state[model.weight]["n"] == 1
-
-
 def test_arguments_in_any_structure_take_the_program_that_they_had() -> None:
     fn = compile_step(lambda *args, **kwargs: [a for a in tree_leaves((args, kwargs)) if a is not None])
     x = torch.ones(2, device="jax")
@@ -516,29 +380,3 @@ def test_arguments_in_any_structure_take_the_program_that_they_had() -> None:
             call()
     assert fn._compiles == len(calls)
     assert [len(call()) for call in calls] == [2, 3, 2, 2, 1, 3, 3, 2, 2]
-
-
-def test_adafactor_is_as_it_was_while_and_after_a_step_is_traced() -> None:
-    scope = vars(torch.optim._adafactor)
-    model = nn.Linear(3, 2).to("jax")
-    optimizer = torch.optim.Adafactor(model.parameters())
-    there: list[tuple[list[float], bool]] = []
-
-    def elsewhere() -> list[float]:
-        param = torch.ones(3, requires_grad=True)
-        param.grad = torch.arange(3.0)
-        torch.optim.Adafactor([param]).step()
-        return param.tolist()
-
-    def step(x: torch.Tensor) -> None:
-        model(x).sum().backward()
-        with ThreadPoolExecutor(1) as pool:
-            there.append((pool.submit(elsewhere).result(), "max" in scope))
-        optimizer.step()
-
-    fn = compile_step(step)
-    for _ in range(2):
-        fn(torch.ones(1, 3))
-    assert [was_traced for _, was_traced in there] == [False, True]
-    assert [found for found, _ in there] == [elsewhere()] * 2
-    assert not {"max", "min"} & scope.keys()
