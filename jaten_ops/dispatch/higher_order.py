@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..errors import UnsupportedInputError
 from ..tensor.tensor import Tensor
 from .operands import is_on_jax
+from .traced_control_flow import traceable
 
 _NAMES = (
     "cond", "while_loop", "while_loop_stack_output", "scan", "map_impl", "associative_scan", "invoke_subgraph",
@@ -132,6 +133,6 @@ def register() -> None:
                 table[mode] = _with_carriers(op, table[mode])
         dense = op.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
         if dense is not None and Tensor not in table:
-            op.py_impl(Tensor)(dense)
+            op.py_impl(Tensor)(traceable(op.__name__, dense))
         if op.__name__ == "print":
             _print_on_device(op, dense)

@@ -25,7 +25,6 @@ from . import (
     other_layouts,
     queries,  # noqa: F401  # its handlers
     recurrent_layers,  # noqa: F401  # its handlers
-    traced_control_flow,
 )
 from .operands import is_on_jax
 
@@ -83,4 +82,3 @@ if privateuse1.CLAIMED:
     storage.register()
     lazy_parameters.register()
     higher_order.register()
-    traced_control_flow.register()

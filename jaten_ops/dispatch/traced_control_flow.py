@@ -65,7 +65,12 @@ def _is_function(value: Any) -> bool:
     return callable(value) and not isinstance(value, torch.Tensor)
 
 
-def _with_arrays(rule: Callable[..., Any], known: Callable[..., Any]) -> Callable[..., Any]:
+def traceable(name: str, known: Callable[..., Any]) -> Callable[..., Any]:
+    """The function `known` that runs an operator on functions, and JAX's form of it where JAX traces the operands."""
+    rule = _RULES.get(name)
+    if rule is None:
+        return known
+
     @functools.wraps(known)
     def call(*args: Any, **kwargs: Any) -> Any:
         tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, Tensor)]
@@ -77,11 +82,3 @@ def _with_arrays(rule: Callable[..., Any], known: Callable[..., Any]) -> Callabl
         return tree_map_only(jax.Array, from_array, rule(key, *operands, **kwargs))
 
     return call
-
-
-def register() -> None:
-    """Tells the operators; private to torch, as all that `jaten_ops.dispatch.higher_order` tells them."""
-    for name, rule in _RULES.items():
-        table = getattr(getattr(torch.ops.higher_order, name, None), "python_key_table", {})
-        if Tensor in table:
-            table[Tensor] = _with_arrays(rule, table[Tensor])
