@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import inspect
 import keyword
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,6 +49,10 @@ SUBJECTS = {
 }
 
 
+# The folders whose design needs arguing.
+READMES = ("arrays", "dispatch", "step", "torch_functions")
+
+
 @pytest.fixture(scope="module")
 def modules() -> list[architecture.Module]:
     return architecture.read(ROOT)
@@ -64,6 +69,34 @@ def test_others_are_as_short(modules: list[architecture.Module]) -> None:
     assert list(architecture.lengths(others)) == []
     assert list(architecture.settled_lengths([*modules, *others])) == []
     assert len(list(architecture.settled_lengths(modules[:1]))) == len(architecture.LONGER)
+
+
+def _rooms() -> list[str]:
+    """The folders of the package, from the lowest room to the highest; a room in two places counts where it ends."""
+    names = [room.partition(".")[0] for room, layers in architecture.ROOMS.items() if layers]
+    places = {"meta": "meta/", "autograd": "autograd/"}
+    return [places.get(name, f"jaten_ops/{name}/") for name in names]
+
+
+def test_contributing_names_the_rooms_in_order() -> None:
+    rows = re.findall(r"^\| \[?`(\S+?/)`", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [row for row in rows if row not in ("tools/codegen/", "tests/")] == _rooms()
+
+
+def test_packages_say_their_purpose(modules: list[architecture.Module]) -> None:
+    for module in modules:
+        if module.name.endswith(".__init__"):
+            first, *_ = (ast.get_docstring(module.tree) or "").split("\n")
+            assert first.endswith("."), module.path
+
+
+@pytest.mark.parametrize("readme", ["CONTRIBUTING.md", *(f"jaten_ops/{room}/README.md" for room in READMES)])
+def test_files_that_are_named_exist(readme: str) -> None:
+    text = (ROOT / readme).read_text(encoding="utf-8")
+    paths = re.findall(r"`([\w/]+(?:\.py|/))`", text) + re.findall(r"\]\(([\w/.]+)\)", text)
+    assert paths
+    places = ROOT, ROOT / "jaten_ops", (ROOT / readme).parent
+    assert [p for p in paths if not any((place / p).exists() for place in places)] == []
 
 
 def test_shared_stems_are_shared(modules: list[architecture.Module]) -> None:

@@ -37,7 +37,7 @@ _check_copy = cast(Callable[..., None], make_check(VARIANTS["copy_"], registry.S
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are the same elements of one storage."""
+    """True if two tensors are the same elements of one storage."""
     if one is other:
         return True
     if is_traced(other) or one.dtype != other.dtype:

@@ -69,7 +69,7 @@ def _of_carriers(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_recorded(mode: Any, tensors: list[Tensor]) -> bool:
-    """Whether a graph is recorded whose values are tensors of the device; mostly they are the carriers."""
+    """True if a graph is recorded whose values are tensors of the device; mostly they are the carriers."""
     return isinstance(mode, ProxyTorchDispatchMode) and any(_has_proxy_slot(x, mode.tracer) for x in tensors)
 
 
@@ -91,7 +91,7 @@ _IN_PLACE = frozenset({
 
 
 def _with_carriers(op: Any, handler: Callable[..., Any]) -> Callable[..., Any]:
-    """What runs an operator in a mode of capture, for tensors of the device as well."""
+    """The function that runs an operator in a mode of capture, which takes tensors of the device as well."""
 
     @functools.wraps(handler)
     def call(mode: Any, *args: Any, **kwargs: Any) -> Any:
@@ -115,7 +115,7 @@ def _operators() -> Iterator[Any]:
 
 
 def _print_on_device(op: Any, dense: Callable[..., Any]) -> None:
-    """Has `print` show a program's tensors where it is run on what a graph has of them; autograd has no part in it."""
+    """Makes `print` show tensors of the device in a graph, where they are carriers; autograd takes no part in it."""
 
     def show(*args: Any, **kwargs: Any) -> None:
         dense(*tree_map(_outer, args), **tree_map(_outer, kwargs))

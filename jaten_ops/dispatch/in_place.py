@@ -83,7 +83,7 @@ class _Runs:
 
 
 def _may_give(view: View) -> bool:
-    """Whether a storage's array is on one device, and nothing but the storage has it."""
+    """True if a storage's array is on one device, and nothing but the storage has it."""
     storage = view.storage
     if type(storage) is not Storage or not may_give(storage):
         return False
@@ -91,7 +91,7 @@ def _may_give(view: View) -> bool:
 
 
 def _own(tensor: Any) -> View | None:
-    """Where a tensor's values are, if they are all of a storage; None if not, or there are none."""
+    """The view of a tensor that is all of a storage; None of any other, and without values."""
     view = attributes.view_of(tensor) if isinstance(tensor, torch.Tensor) else None
     if view is None or type(view.storage) is not Storage or not view.is_row_major():
         return None
@@ -156,7 +156,7 @@ def _arrays_to_arrays(run: _Runs, general: Handler) -> Handler:
 
 
 def _of_list(targets: Sequence[Any], others: Iterable[Any]) -> list[View] | None:
-    """Where some targets lie, if each has a storage of its own and no other operand a part of one."""
+    """The views of some targets, if each has a storage of its own and no other operand a part of one; else None."""
     views = [view for view in map(_own, targets) if view is not None]
     storages = {id(view.storage) for view in views}
     if not views or len(storages) < len(targets):

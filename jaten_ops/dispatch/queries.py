@@ -26,7 +26,7 @@ def item(tensor: torch.Tensor) -> Any:
 
 @handler("aten::_linalg_check_errors")
 def linalg_check_errors(info: torch.Tensor, api_name: str, *, is_matrix: bool) -> None:
-    """Where there are values, ATen says which matrix was singular, and where."""
+    """Raises ATen's error, which says where the singular matrix is, if there are values."""
     if has_values(info):
         torch.ops.aten._linalg_check_errors(bridge.export(array_of(info)), api_name, is_matrix=is_matrix)
     else:
@@ -35,7 +35,7 @@ def linalg_check_errors(info: torch.Tensor, api_name: str, *, is_matrix: bool) -
 
 @handler("aten::is_set_to")
 def is_set_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are the same elements of one storage, and lie there in the same way."""
+    """True if two tensors are the same elements of one storage, and lie there in the same way."""
     one, two = carrier.view_of(tensor), carrier.view_of(other)
     same = one.shape == two.shape and one.strides() == two.strides() and one.offset == two.offset
     return same and one.storage is two.storage
@@ -43,7 +43,7 @@ def is_set_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 
 @handler("aten::is_same_size")
 def is_same_size(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors, on any devices, have the same shape."""
+    """True if two tensors, on any devices, have the same shape."""
     return tensor.shape == other.shape
 
 

@@ -1,4 +1,4 @@
-"""What torch's dispatcher is told of the device `jax`, for calls that do not come by `Tensor.__torch_dispatch__`."""
+"""Registrations with torch's dispatcher, for calls that do not come by `Tensor.__torch_dispatch__`."""
 
 from __future__ import annotations
 

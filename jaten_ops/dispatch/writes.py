@@ -33,7 +33,7 @@ def variant(overload: str) -> Handler:
 
 
 def _counts(spec: OpSpec) -> bool:
-    """Whether ATen's kernel counts a write as one itself: autograd does of tensors, but not of lists of them."""
+    """True if ATen's kernel counts a write as one itself: autograd does of tensors, but not of lists of them."""
     written = variants.mutated_arguments(spec)
     lists = any(a.name in written and a.type == "Tensor[]" for a in spec.arguments)
     return lists and (spec.kind == "out" or spec.packet.startswith("_foreach_"))

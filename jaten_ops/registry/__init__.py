@@ -1,4 +1,4 @@
-"""The tables of kernels, fakes and gradients, keyed by overload.
+"""The tables of kernels, fakes and gradients, keyed by overload, and of handlers.
 
 A key is an overload of ATen ("add.Tensor", "relu" for the default one) or the op of a user or of another library with
 its namespace ("mylib::f").
