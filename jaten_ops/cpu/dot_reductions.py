@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import compute_type
 
 Dims = tuple[int, ...]
@@ -20,7 +21,7 @@ Dims = tuple[int, ...]
 def contract(a: jax.Array, b: jax.Array, dimension_numbers: Any) -> jax.Array:
     """`lax.dot_general` of arrays of one dtype, with the result still in the dtype that ATen computes in."""
     if a.dtype == jnp.bfloat16:
-        a = lax.platform_dependent(a, cpu=lax.optimization_barrier, default=lambda a: a)
+        a = by_platform(a, cpu=lax.optimization_barrier, default=lambda a: a)
     return lax.dot_general(a, b, dimension_numbers, preferred_element_type=compute_type(a.dtype))
 
 
@@ -48,7 +49,7 @@ def sum_of_products(x: jax.Array, factor: jax.Array, dims: Dims) -> jax.Array:
     def total(x: jax.Array, factor: jax.Array) -> jax.Array:
         return jnp.sum(x * factor, dims, keepdims=True)
 
-    return lax.platform_dependent(x, factor, cpu=product, default=total)
+    return by_platform(x, factor, cpu=product, default=total)
 
 
 def sum_of_last(x: jax.Array, dims: Dims) -> jax.Array:

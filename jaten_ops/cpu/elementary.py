@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..kernel_base.platform import by_platform
+
 Function = Callable[..., jax.Array]
 
 
@@ -24,7 +26,7 @@ def _for_floats(general: Function, on_cpu: Function) -> Function:
         xs = tuple(jnp.broadcast_arrays(*xs))
         if any(x.dtype != np.float32 for x in xs):
             return general(*xs)
-        return lax.platform_dependent(*xs, cpu=on_cpu, default=general)
+        return by_platform(*xs, cpu=on_cpu, default=general)
 
     return function
 
@@ -57,6 +59,11 @@ def quotient(a: jax.Array, b: jax.Array) -> jax.Array:
 def _unless(rare: jax.Array, otherwise: Function, result: jax.Array, *xs: jax.Array) -> jax.Array:
     """`result`, or if a condition holds anywhere, `otherwise(*xs)` everywhere."""
     return lax.cond(lax.reduce_or(rare, tuple(range(rare.ndim))), lambda: otherwise(*xs), lambda: result)
+
+
+def rsqrt(x: jax.Array) -> jax.Array:
+    """1 / sqrt(x), both rounded; XLA's CPU has no vector code for its own, and the numerator keeps it from that."""
+    return by_platform(x, cpu=lambda x: jnp.where(jnp.isnan(x), x, jnp.ones_like(x)) / lax.sqrt(x), default=lax.rsqrt)
 
 
 # --- trigonometry ---------------------------------------------------------------------------------------------------

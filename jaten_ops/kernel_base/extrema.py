@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .platform import by_platform
 from .promotion import is_float
 
 Reduce = Callable[[jax.Array, tuple[int, ...]], jax.Array]
@@ -23,7 +24,7 @@ def _with_nan(reduce: Reduce, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 
     if not is_float(x.dtype):
         return reduce(x, axes)
-    return lax.platform_dependent(x, cpu=noticed, default=lambda x: reduce(x, axes))
+    return by_platform(x, cpu=noticed, default=lambda x: reduce(x, axes))
 
 
 def reduce_max(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:

@@ -17,6 +17,7 @@ from jax.extend.random import define_prng_impl
 from jax.extend.random import threefry_prng_impl as _jax
 
 from .materialize import stored
+from .platform import by_platform
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
@@ -64,7 +65,7 @@ def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.
 
     if count >= _MOST_COUNTED:
         return default(key)
-    return lax.platform_dependent(key, cpu=lambda key: lax.reshape(stored(drawn, key), shape), default=default)
+    return by_platform(key, cpu=lambda key: lax.reshape(stored(drawn, key), shape), default=default)
 
 
 def _fold_in(key: jax.Array, data: jax.Array) -> jax.Array:

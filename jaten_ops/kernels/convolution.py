@@ -6,18 +6,16 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from jaten_ops.registry import kernel
 
 from ..cpu import conv_fold_full_dims, conv_nchw
 from ..cpu.conv_nchw import Windows
+from ..cpu.reductions import sum_over_positions
 from ..kernel_base.promotion import cast, compute_type, is_complex
 
 Ints = Sequence[int]
-
-_LITTLE = 2**14  # elements: to sum them in double precision takes no measurable time
 
 
 def _expand(values: Ints, n: int) -> tuple[int, ...]:
@@ -121,7 +119,7 @@ def convolution_backward(
         operands = (grad_output, _conj(input)) if transposed else (_conj(input), grad_output)
         grad_weight = conv_fold_full_dims.weight_gradient(*operands, windows, weight.shape)
     if output_mask[2]:
-        grad_bias = _sum_over_positions(grad_output)
+        grad_bias = sum_over_positions(grad_output)
     return grad_input, grad_weight, grad_bias
 
 
@@ -135,20 +133,6 @@ def convolution_backward_overrideable(grad_output, input, weight, *settings):
 
 def _conj(x: jax.Array) -> jax.Array:
     return lax.conj(x) if is_complex(x.dtype) else x
-
-
-def _sum_over_positions(grad: jax.Array) -> jax.Array:
-    """The gradient of a bias: the sum over the batch and all positions of each channel.
-
-    It has many terms. The last sum is in double precision: over the batch, or over everything if there is little.
-    """
-    wide = np.complex128 if is_complex(grad.dtype) else np.float64
-    if grad.size <= _LITTLE:
-        total = lax.reduce_sum(cast(grad, wide), (0, *range(2, grad.ndim)))
-    else:
-        by_image = lax.reduce_sum(cast(grad, compute_type(grad.dtype)), tuple(range(2, grad.ndim)))
-        total = lax.reduce_sum(cast(by_image, wide), (0,))
-    return cast(total, grad.dtype)
 
 
 # aten::conv_tbc(Tensor self, Tensor weight, Tensor bias, int pad=0) -> Tensor

@@ -17,8 +17,11 @@ from jax import lax
 from jaten_ops.registry import kernel
 
 from ..kernel_base import checks
+from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import cast, compute_type, is_inexact
+from .reduction import choose
 from .windows import (
+    Regular,
     adaptive,
     covering,
     expand,
@@ -26,6 +29,8 @@ from .windows import (
     lowest,
     output_size,
     padded,
+    reduce_windows,
+    regular,
     select_max,
     sliding,
     take,
@@ -53,7 +58,46 @@ def _positions(plane: Ints, shape: Ints, low: Ints) -> jax.Array:
 
 
 def _max_with_indices(x: jax.Array, windows: Sequence[np.ndarray]) -> tuple[jax.Array, jax.Array]:
-    """The maxima of the windows of the last axes and their flat positions, one axis after the other, last one first."""
+    """The maxima of the windows of the last axes and their flat positions."""
+    return by_platform(
+        x,
+        cpu=lambda x: _max_by_axis(x, windows),
+        default=lambda x: _max_of_windows(x, windows) or _max_by_axis(x, windows),
+    )
+
+
+def _regular(x: jax.Array, windows: Sequence[np.ndarray]) -> list[Regular] | None:
+    """The windows of the last axes as XLA takes them; None if one axis has others, as adaptive pooling mostly has."""
+    plane = x.shape[x.ndim - len(windows) :]
+    found = [regular(w, size) for w, size in zip(windows, plane, strict=True)]
+    return None if None in found else [r for r in found if r is not None]
+
+
+def _max_of_windows(x: jax.Array, windows: Sequence[np.ndarray]) -> tuple[jax.Array, jax.Array] | None:
+    """By XLA's reduction of windows, if it takes them."""
+    axes, n = _regular(x, windows), len(windows)
+    if axes is None or not x.size:
+        return None
+    batch, plane = x.shape[: x.ndim - n], x.shape[x.ndim - n :]
+    positions = jnp.broadcast_to(_positions(plane, plane, [0] * n), x.shape)
+    start = np.array(lowest(x.dtype), x.dtype), np.array(np.iinfo(positions.dtype).max, positions.dtype)
+    values, at = reduce_windows((lax.stop_gradient(x), positions), start, _later_nan_or_greater, axes)
+    flat, of_windows = (*batch, prod(plane)), (*batch, -1)
+    chosen = choose(x.reshape(flat), values.reshape(of_windows), at.reshape(of_windows), len(batch))
+    return chosen.reshape(values.shape), at.astype("int64")
+
+
+def _later_nan_or_greater(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """Of two values with their positions the one that ATen takes: the last NaN, or the first of the greatest."""
+    (x, i), (y, j) = a, b
+    wins = (y > x) | ((y == x) & (j < i))
+    if is_inexact(x.dtype):
+        wins = jnp.where(y != y, (x == x) | (j > i), wins)
+    return lax.select(wins, y, x), lax.select(wins, j, i)
+
+
+def _max_by_axis(x: jax.Array, windows: Sequence[np.ndarray]) -> tuple[jax.Array, jax.Array]:
+    """By slices that XLA's CPU fuses, one axis after the other, last one first."""
     n = len(windows)
     first, plane = x.ndim - n, x.shape[x.ndim - n :]
     valid = [is_valid(w, size) for w, size in zip(windows, plane, strict=True)]
@@ -139,8 +183,12 @@ def _adaptive_max_pool_backward(n: int, grad_output, self, indices):
 def _given_by_windows(n: int, grad_output, self, owners: Sequence[np.ndarray], indices):
     if not 0 < prod(w.shape[1] for w in owners) <= _MOST_OWNERS or not grad_output.size:
         return _scatter_add(n, self, grad_output, indices)
-    compute = compute_type(grad_output.dtype)
-    return cast(_from_windows(self, cast(grad_output, compute), indices, owners), grad_output.dtype)
+    dtype, compute = grad_output.dtype, compute_type(grad_output.dtype)
+    return by_platform(
+        *(self, grad_output, indices),
+        cpu=lambda like, values, at: cast(_from_windows(like, cast(values, compute), at, owners), dtype),
+        default=partial(_scatter_add, n),
+    )
 
 
 def _indexed_pool_backward(n: int, grad_output, self, *args):
@@ -274,6 +322,20 @@ def _mean(x: jax.Array, windows: Sequence[np.ndarray], divisor: np.ndarray | int
 
 
 def _sums(x: jax.Array, windows: Sequence[np.ndarray]) -> jax.Array:
+    """The sums of windows of the last axes."""
+    return by_platform(x, cpu=lambda x: _sums_by_axis(x, windows), default=lambda x: _sums_of_windows(x, windows))
+
+
+def _sums_of_windows(x: jax.Array, windows: Sequence[np.ndarray]) -> jax.Array:
+    """By XLA's reduction of windows, if it takes them."""
+    axes = _regular(x, windows)
+    if axes is None:
+        return _sums_by_axis(x, windows)
+    return reduce_windows(x, np.zeros((), x.dtype), lax.add, axes)
+
+
+def _sums_by_axis(x: jax.Array, windows: Sequence[np.ndarray]) -> jax.Array:
+    """By slices that XLA's CPU fuses, one axis after the other, last one first."""
     x, windows, _ = padded(x, windows)
     for i in reversed(range(len(windows))):
         x = weighted_sum(x, windows[i], None, x.ndim - len(windows) + i)
@@ -304,12 +366,19 @@ def _avg_pool(n: int, self, kernel_size, stride=(), padding=(0,), ceil_mode=Fals
 
 def _avg_pool_backward(n: int, grad_output, self, *settings):
     axes, divisor = _averaged(n, self, *settings)
-    gaps = [s - 1 if k % s else 0 for _, k, s, _ in axes]  # between windows, whose stride is 1 here
     compute = compute_type(grad_output.dtype)
-    given = _divide(cast(grad_output, compute), divisor)
-    given = lax.pad(given, np.zeros((), compute), [(0, 0, gap) for gap in (*[0] * (self.ndim - n), *gaps)])
-    owners = [covering(size, k, 1 if gap else s, p) for (size, k, s, p), gap in zip(axes, gaps, strict=True)]
-    return cast(_sums(given, owners), grad_output.dtype)
+
+    def spread(given: jax.Array, gaps: Ints) -> tuple[jax.Array, list[np.ndarray]]:
+        """With so much between windows, which come in steps of 1 then; and the windows of each position."""
+        given = lax.pad(given, np.zeros((), compute), [(0, 0, gap) for gap in (*[0] * (self.ndim - n), *gaps)])
+        return given, [covering(size, k, 1 if gap else s, p) for (size, k, s, p), gap in zip(axes, gaps, strict=True)]
+
+    total = by_platform(
+        _divide(cast(grad_output, compute), divisor),
+        cpu=lambda given: _sums_by_axis(*spread(given, [s - 1 if k % s else 0 for _, k, s, _ in axes])),
+        default=lambda given: _sums_of_windows(*spread(given, [s - 1 for _, _, s, _ in axes])),
+    )
+    return cast(total, grad_output.dtype)
 
 
 def _adaptive_counts(plane: Ints, output_size: Ints) -> np.ndarray:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import compute_type
 
 _LEAST, _MOST = 8, 64  # rows of a tile: larger ones are padding where groups are small, smaller ones read more matrices
@@ -22,13 +23,13 @@ _LEAST, _MOST = 8, 64  # rows of a tile: larger ones are padding where groups ar
 @jax.custom_vjp
 def by_group(x: jax.Array, matrices: jax.Array, ends: jax.Array) -> jax.Array:
     """The rows of `x` (M, K), each times the matrix of its group in `matrices` (G, K, N): (M, N), in compute dtype."""
-    return lax.platform_dependent(x, matrices, ends, cpu=_tiled_by_group, default=_ragged_by_group)
+    return by_platform(x, matrices, ends, cpu=_tiled_by_group, default=_ragged_by_group)
 
 
 @jax.custom_vjp
 def over_group(x: jax.Array, y: jax.Array, ends: jax.Array) -> jax.Array:
     """For each group, the product of the columns of `x` (M, K) and `y` (M, N): (G, K, N), in compute dtype."""
-    return lax.platform_dependent(x, y, ends, cpu=_tiled_over_group, default=_ragged_over_group)
+    return by_platform(x, y, ends, cpu=_tiled_over_group, default=_ragged_over_group)
 
 
 def _ragged_by_group(x: jax.Array, matrices: jax.Array, ends: jax.Array) -> jax.Array:

@@ -12,7 +12,9 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..cpu.reductions import reduce_prod
 from ..kernel_base.extrema import Reduce, reduce_max, reduce_min
+from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import cast, compute_type, is_complex, is_float, is_inexact, is_integral, to_real
 
 # Dimensions
@@ -112,22 +114,7 @@ def prod_dim(self, dim, keepdim=False, dtype=None):
 def _product(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     if x.dtype == bool:
         return lax.reduce_and(x, axes)
-    wide, n = cast(x, compute_type(x.dtype)), count(x, axes)
-    if wide.dtype == np.float32 and n >= 256 and axes == tuple(range(x.ndim - len(axes), x.ndim)):
-        product = _row_product(wide.reshape(*x.shape[: x.ndim - len(axes)], n))
-    else:
-        product = lax.reduce_prod(wide, axes)
-    return cast(product, x.dtype)
-
-
-def _row_product(x: jax.Array) -> jax.Array:
-    """The product over the last axis, in 32 interleaved parts: XLA's CPU compiler does not vectorize neighbours."""
-    lanes, n, last = 32, x.shape[-1], (x.ndim - 1,)
-    whole = n // lanes * lanes
-    head = lax.slice_in_dim(x, 0, whole, axis=-1).reshape(*x.shape[:-1], whole // lanes, lanes)
-    # the barrier keeps XLA from merging the two products
-    product = lax.reduce_prod(lax.optimization_barrier(lax.reduce_prod(head, last)), last)
-    return product if whole == n else product * lax.reduce_prod(lax.slice_in_dim(x, whole, n, axis=-1), last)
+    return cast(reduce_prod(cast(x, compute_type(x.dtype)), axes), x.dtype)
 
 
 # aten::mean(Tensor self, *, ScalarType? dtype=None) -> Tensor
@@ -243,13 +230,31 @@ def choose(x: jax.Array, values: jax.Array, indices: jax.Array, axis: int) -> ja
 
 def extremum_index(x: jax.Array, extremum: jax.Array, axis: int) -> jax.Array:
     """The first position along an axis of the extremum (1 long there), which is NaN if there is one."""
-    # two plain reductions are vectorised by XLA's CPU compiler, the reduction of pairs in lax.argmax is not
     hit = lax.eq(x, jnp.broadcast_to(extremum, x.shape))
     if is_float(x.dtype):
         hit = hit | lax.ne(x, x)
     at = positions(x.shape, axis)
     first = lax.reduce_min(jnp.where(hit, at, np.array(x.shape[axis], at.dtype)), (axis,))
     return lax.expand_dims(first, (axis,))
+
+
+def _index_of(reduce: Reduce, x: jax.Array, axis: int, values: jax.Array | None = None) -> jax.Array:
+    """The first position of the greatest or the least element along an axis, which stays as 1; a NaN counts as both.
+
+    `values` are those elements, if they are known.
+    """
+    find, index_type = lax.argmax if reduce is reduce_max else lax.argmin, positions(x.shape, axis).dtype
+
+    def compared(x: jax.Array, values: jax.Array | None) -> jax.Array:
+        found = lax.expand_dims(reduce(x, (axis,)), (axis,)) if values is None else values
+        return extremum_index(x, found, axis)
+
+    # two plain reductions are vectorised by XLA's CPU compiler, the reduction of pairs in `find` is not
+    return by_platform(
+        *(x, values),
+        cpu=compared,
+        default=lambda x, _: lax.expand_dims(find(x, axis, index_type), (axis,)),
+    )
 
 
 def _refuse_complex(x: jax.Array, reduce: Reduce) -> None:
@@ -263,7 +268,7 @@ def _max_dim(reduce):
         x, axis = with_axis(self, dim)
         fixed = lax.stop_gradient(x)
         values = lax.expand_dims(reduce(fixed, (axis,)), (axis,))
-        indices = extremum_index(fixed, values, axis)
+        indices = _index_of(reduce, fixed, axis, values)
         values = choose(x, values, indices, axis)
         return tuple(without_axis(out, axis, keepdim, self.ndim) for out in (values, cast(indices, "int64")))
 
@@ -274,10 +279,12 @@ def _argmax(reduce):
     def argmax(self, dim=None, keepdim=False):
         if self.dtype == bool:
             raise RuntimeError("argmax() and argmin() do not support bool input")
+        _refuse_complex(self, reduce)
+        x, axis = with_axis(lax.reshape(self, (self.size,)) if dim is None else self, 0 if dim is None else dim)
+        indices = cast(_index_of(reduce, lax.stop_gradient(x), axis), "int64")
         if dim is not None:
-            return _max_dim(reduce)(self, dim, keepdim)[1]
-        _, indices = _max_dim(reduce)(lax.reshape(self, (self.size,)), 0)
-        return lax.reshape(indices, (1,) * self.ndim) if keepdim else indices
+            return without_axis(indices, axis, keepdim, self.ndim)
+        return lax.reshape(indices, (1,) * self.ndim if keepdim else ())
 
     return argmax
 
@@ -391,12 +398,15 @@ def _spread(self, dim, correction, keepdim, root, with_mean):
     if is_integral(self.dtype):
         raise RuntimeError("std and var only support floating point and complex dtypes")
     axes = axes_of(self, dim)
-    # squares may overflow float32; ATen sums them in double precision
-    variance, mean = moments(cast(self, np.complex128 if is_complex(self.dtype) else np.float64), axes, correction)
-    outs = [cast(_root(variance) if root else variance, to_real(self.dtype))]
-    if with_mean:
-        outs.append(cast(mean, self.dtype))
-    outs = [out if keepdim else lax.squeeze(out, axes) for out in outs]
+
+    def measured(x: jax.Array) -> list[jax.Array]:
+        variance, mean = moments(x, axes, correction)
+        return [cast(_root(variance) if root else variance, to_real(self.dtype)), cast(mean, self.dtype)]
+
+    # ATen's CPU sums squares in double, its CUDA kernels in float (native/cpu/ReduceOpsKernel.cpp, native/cuda)
+    wide = np.complex128 if is_complex(self.dtype) else np.float64
+    measures = by_platform(self, cpu=lambda x: measured(cast(x, wide)), default=measured)
+    outs = [out if keepdim else lax.squeeze(out, axes) for out in measures[: 1 + with_mean]]
     return tuple(outs) if with_mean else outs[0]
 
 

@@ -14,6 +14,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import cast, compute_type, is_complex, is_float
 from . import complex_functions
 from .reduction import choose, positions, total, widened, with_axis
@@ -77,9 +78,7 @@ def _row_by_row(
 
 def _by_platform(on_cpu: Scan, elsewhere: Scan) -> Scan:
     """A scan that goes row by row on a CPU, where XLA's makes a pass over the data for each power of two."""
-    return lambda x, axis: lax.platform_dependent(
-        x, cpu=lambda x: on_cpu(x, axis), default=lambda x: elsewhere(x, axis)
-    )
+    return lambda x, axis: by_platform(x, cpu=lambda x: on_cpu(x, axis), default=lambda x: elsewhere(x, axis))
 
 
 def _running(combine: Callable[[jax.Array, jax.Array], jax.Array], start: float, elsewhere: Scan) -> Scan:

@@ -14,7 +14,9 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..cpu.slice_writes import write_one
 from ..kernel_base.checks import require
+from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import cast, is_complex, is_float, is_integral
 from .conversion import scalar
 from .indexing import IN_BOUNDS, Places, clamped, cut, expand_masks, in_range, is_mask, warn_of_bytes, where, wrapped
@@ -59,8 +61,15 @@ def _scatter(
 
     With `drops`, updates whose index is out of range are dropped; otherwise there are none.
     """
+    several = functools.partial(_write_several, how, numbers=numbers)
     if index.size == index.shape[-1] and not numbers.operand_batching_dims and not drops:
-        return _write_one(how, x, index, updates, numbers)
+        return by_platform(
+            *(x, index, updates), cpu=functools.partial(_write_one, how, numbers=numbers), default=several
+        )
+    return several(x, index, updates)
+
+
+def _write_several(how: str, x: jax.Array, index: jax.Array, updates: jax.Array, numbers: Any) -> jax.Array:
     if x.dtype == bool:
         x, updates = x.astype(np.uint8), updates.astype(np.uint8)
         return _SCATTERS[_OF_BOOL[how]](x, index, updates, numbers, mode=IN_BOUNDS).astype(bool)
@@ -68,23 +77,9 @@ def _scatter(
 
 
 def _write_one(how: str, x: jax.Array, index: jax.Array, updates: jax.Array, numbers: Any) -> jax.Array:
-    """The same for one index, such as a token's place in a cache: a slice, which XLA writes in place, or once.
-
-    It stands in a branch, taken unless the index is an error: XLA's fusion on the CPU repeats a bare one, and with it
-    copies of all of the operand, for each operator that reads the result.
-    """
-    sizes = [1 if d in numbers.inserted_window_dims else n for d, n in enumerate(x.shape)]
-    starts = [np.zeros((), index.dtype)] * x.ndim
-    taken = np.True_
-    for d, start in zip(numbers.scatter_dims_to_operand_dims, lax.reshape(index, (index.size,)), strict=True):
-        starts[d] = start
-        taken &= (start >= 0) & (start <= x.shape[d] - sizes[d])
-    updates = lax.reshape(updates, sizes)
-    if how != "set":
-        how = _OF_BOOL[how] if x.dtype == bool else how
-        updates = _COMBINED[how](lax.dynamic_slice(x, starts, sizes), updates)
-    write = functools.partial(lax.dynamic_update_slice, start_indices=starts, allow_negative_indices=False)
-    return lax.cond(taken, write, lambda x, _: x, x, updates)
+    """The same for one index, as a token's place in a cache, on a CPU."""
+    how = _OF_BOOL[how] if x.dtype == bool else how
+    return write_one(_COMBINED.get(how), x, index, updates, numbers)
 
 
 def _same_dtype(self: jax.Array, source: jax.Array, what: str) -> None:

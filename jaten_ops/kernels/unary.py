@@ -74,12 +74,7 @@ def _sinc(x: jax.Array) -> jax.Array:
     return jnp.where(zero, jnp.ones_like(x), sin(angle) / angle)
 
 
-def _reciprocal_root(x: jax.Array) -> jax.Array:
-    """1 / sqrt(x), both rounded; the numerator keeps XLA from its own rsqrt, which a CPU does not vectorize."""
-    return jnp.where(jnp.isnan(x), x, jnp.ones_like(x)) / lax.sqrt(x)
-
-
-reciprocal_root = _of_numbers(with_partials(_reciprocal_root, lambda r, x: -0.5 * r * r * r), complex_functions.rsqrt)
+reciprocal_root = _of_numbers(with_partials(elementary.rsqrt, lambda r, x: -0.5 * r * r * r), complex_functions.rsqrt)
 
 
 def _reciprocal(x: jax.Array) -> jax.Array:

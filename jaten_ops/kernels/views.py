@@ -18,6 +18,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import cast, is_complex, to_real
 
 _MOST_SLICES = 32  # up to this many windows are slices, more are a gather
@@ -313,14 +314,21 @@ def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
     src = _fitting(src, (*self.shape[:dim], length, *self.shape[dim + 1 :]), self.dtype)
     if length == 0:
         return self
-    if length == 1 or (step == 1 and 2 * length < size):
+
+    def updated(self: jax.Array, src: jax.Array) -> jax.Array:
         return lax.dynamic_update_slice_in_dim(self, src, np.int32(start), dim)
-    # most of the tensor is new: a select is one loop, where an update would copy first. And in a scan XLA 0.10 makes a
-    # wrong update if `src` depends on a slice that overlaps this one: it reads what it has just written.
-    at = np.zeros(size, bool)
-    at[start:end:step] = True
-    at = lax.broadcast_in_dim(at, self.shape, (dim,))
-    return lax.select(at, _pad_slice(src, size, dim, start, step), self)
+
+    def selected(self: jax.Array, src: jax.Array) -> jax.Array:
+        at = np.zeros(size, bool)
+        at[start:end:step] = True
+        at = lax.broadcast_in_dim(at, self.shape, (dim,))
+        return lax.select(at, _pad_slice(src, size, dim, start, step), self)
+
+    if length == 1 or (step == 1 and 2 * length < size):
+        return updated(self, src)
+    # most of the tensor is new: on a CPU a select is one loop, where an update would copy first. And in a scan XLA's CPU
+    # (0.10) makes a wrong update if `src` depends on a slice that overlaps this one: it reads what it has just written.
+    return by_platform(self, src, cpu=selected, default=updated) if step == 1 else selected(self, src)
 
 
 # aten::slice_inverse(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor

@@ -7,6 +7,7 @@ axis stand for padding.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +57,37 @@ def covering(size: int, kernel: int, stride: int, padding: int) -> np.ndarray:
 
 def is_valid(windows: np.ndarray, size: int) -> np.ndarray:
     return (windows >= 0) & (windows < size)
+
+
+class Regular(NamedTuple):
+    """Windows as `lax.reduce_window` takes them, along one axis."""
+
+    taps: int
+    stride: int
+    dilation: int
+    padding: tuple[int, int]
+
+
+def regular(windows: np.ndarray, size: int) -> Regular | None:
+    """Windows on an axis of a size, if they are evenly spaced, of one length, and reach over both ends."""
+    if not windows.size:
+        return None
+    (outputs, taps), first = windows.shape, int(windows[0, 0])
+    stride = int(windows[1, 0]) - first if outputs > 1 else 1
+    dilation = int(windows[0, 1]) - first if taps > 1 else 1
+    even = first + np.arange(outputs)[:, None] * stride + np.arange(taps) * dilation
+    if min(stride, dilation) < 1 or first > 0 or not np.array_equal(windows, even):
+        return None
+    high = max(0, int(windows[-1, -1]) + 1 - size)
+    fitting = (size - first + high - dilation * (taps - 1) - 1) // stride + 1
+    return Regular(taps, stride, dilation, (-first, high)) if fitting == outputs else None
+
+
+def reduce_windows(operands: Any, start: Any, combine: Any, axes: Sequence[Regular]) -> Any:
+    """`lax.reduce_window` over the last axes of one or several arrays."""
+    before = [Regular(1, 1, 1, (0, 0))] * (jax.tree.leaves(operands)[0].ndim - len(axes))
+    taps, stride, dilation, padding = zip(*before, *axes, strict=True)
+    return lax.reduce_window(operands, start, combine, taps, stride, padding, None, dilation)
 
 
 def _is_even(positions: np.ndarray) -> bool:

@@ -14,7 +14,7 @@ from jaten_ops.cpu import conv_nchw, conv_nhwc
 
 from .break_chains import shortened
 from .rules import MATRIX_RULES, RULES, Rule, bind, work_of
-from .steps import bodies_of, body_of
+from .steps import bodies_of, body_of, branch_of
 from .tile_gather_scatter import in_stretches
 from .values import Order, Ordered, places, program_order
 
@@ -121,6 +121,8 @@ def _apply(equation: Any, operands: list[Ordered], rules: dict[str, Rule]) -> li
     if call is not None:
         result = _correlated(call, [v.aval for v in equation.invars], operands)
         return _as_it_is(equation, operands) if result is None else [result]
+    if rules is RULES and (branch := branch_of(equation)) is not None:
+        return _run(branch, operands[1:], rules)
     if name in _CALLS or (name in _JITTED and rules is RULES):
         return _run(body_of(equation), operands, rules)
     rule = rules.get(name)

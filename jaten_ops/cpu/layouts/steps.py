@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 from jax.extend import core
 
+from jaten_ops.kernel_base.platform import cpu_branch
+
 from .rules import ELEMENTWISE as _NAMES
-from .rules import bind
+from .rules import RULES, bind
 
 ELEMENTWISE = frozenset(_NAMES.split())
 _CALLS = frozenset({"custom_jvp_call", "jit", "pjit"})
@@ -27,6 +29,23 @@ def body_of(equation: Any) -> core.ClosedJaxpr:
     """The program that an equation calls."""
     (body,) = [equation.params[name] for name in _BODIES if name in equation.params]
     return body if hasattr(body, "consts") else core.ClosedJaxpr(body, ())
+
+
+def branch_of(equation: Any) -> core.ClosedJaxpr | None:
+    """What `by_platform` has for a CPU, if that is made of primitives that have rules."""
+    branch = cpu_branch(equation)
+    return branch if branch is not None and _has_rules(branch.jaxpr) else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_rules(jaxpr: Any) -> bool:
+    return all(
+        e.primitive.name in RULES
+        or (e.primitive.name in _CALLS and _has_rules(body_of(e).jaxpr))
+        or branch_of(e) is not None
+        or e.primitive.name == "platform_index"
+        for e in jaxpr.eqns
+    )
 
 
 class Value:
@@ -82,7 +101,9 @@ def list_steps(
 
     for equation in jaxpr.eqns:
         taken = [read(a) for a in equation.invars]
-        if _is_simple_call(equation):
+        if (branch := branch_of(equation)) is not None:
+            made = list_steps(branch.jaxpr, [*branch.consts, *taken[1:]], steps, kind)
+        elif _is_simple_call(equation):
             body = body_of(equation)
             made = list_steps(body.jaxpr, [*body.consts, *taken], steps, kind)
         else:
@@ -102,8 +123,17 @@ def _is_simple(jaxpr: Any) -> bool:
     """True if it computes element by element."""
     return all(
         e.primitive.name in ELEMENTWISE or e.primitive.name == "broadcast_in_dim" or _is_simple_call(e)
-        for e in jaxpr.eqns
+        for e in _computing(jaxpr)
     )
+
+
+def _computing(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a program, and of what `by_platform` has for a CPU in it."""
+    for equation in jaxpr.eqns:
+        if (branch := branch_of(equation)) is not None:
+            yield from _computing(branch.jaxpr)
+        elif equation.primitive.name != "platform_index":
+            yield equation
 
 
 def users_of(steps: Sequence[Instruction], results: Sequence[Any]) -> dict[int, list[Any]]:

@@ -1,0 +1,34 @@
+"""One computation in two forms: as XLA's CPU compiler is best asked for it, and as every other platform is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from jax import lax
+from jax.extend import core
+
+T = TypeVar("T")
+
+
+def by_platform(*operands: Any, cpu: Callable[..., T], default: Callable[..., T]) -> T:
+    """`cpu(*operands)` in a program for a CPU, `default(*operands)` in one for any other platform.
+
+    A program is traced with both, and lowered with one: the other leaves nothing in it. Both are differentiated and
+    mapped with the program. Outside `jax.jit` only the one for the devices at hand runs.
+
+    Args:
+        operands: arrays, or trees of them.
+        cpu, default: functions of them, with results of the same shapes and dtypes.
+    """
+    return lax.platform_dependent(*operands, cpu=cpu, default=default)
+
+
+def cpu_branch(equation: Any) -> core.ClosedJaxpr | None:
+    """What `by_platform` has for a CPU, if a traced equation is one; it takes all operands but the first."""
+    # TestCpuBranch fails if JAX names its parameter otherwise
+    platforms = equation.params.get("branches_platforms") if equation.primitive.name == "cond" else None
+    if platforms is None:
+        return None
+    branches = zip(platforms, equation.params["branches"], strict=True)
+    return next(branch for names, branch in branches if names is None or "cpu" in names)
