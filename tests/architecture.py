@@ -41,12 +41,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "kernel_base": (
-        "checks materialize promotion",
+        "checks materialize platform promotion",
         "derivatives extrema prng vjp",
         "__init__",
     ),
     "cpu": (
-        "conv_nchw dot_reductions elementary layouts.values",
+        "conv_nchw dot_reductions elementary layouts.values reductions slice_writes",
         "conv_depthwise conv_fold_full_dims conv_space_to_depth layouts.rules",
         "conv_grouped conv_winograd layouts.steps",
         "conv_volumes layouts.break_chains layouts.optimizer_rows layouts.serialize_lapack layouts.tile_gather_scatter",
