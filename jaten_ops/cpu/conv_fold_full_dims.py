@@ -1,4 +1,4 @@
-"""Convolutions as `conv_nchw` has them, but for spatial dimensions that the kernel spans: they become channels.
+"""Convolutions without the spatial dimensions that the kernel spans: they become channels.
 
 There is one window in such a dimension, so that its elements are terms of one sum, as channels are. XLA's convolution
 would slide a kernel of hundreds of elements, and for the weight's gradient one as large over every element of it.
@@ -7,13 +7,13 @@ would slide a kernel of hundreds of elements, and for the weight's gradient one 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 from jax import lax
 
-from . import conv_nchw
-from .conv_nchw import Shape, Windows
+from ..kernel_base.convolution import Call, Shape, Windows
 
 
 class _Folding(NamedTuple):
@@ -69,30 +69,19 @@ def _folding(windows: Windows, sizes: Shape) -> _Folding | None:
     )
 
 
-def forward(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
-    """As `conv_nchw.forward`."""
-    folding = _folding(windows, x.shape[2:])
+def folded(
+    compute: Callable[[Call, jax.Array, jax.Array], jax.Array], call: Call, a: jax.Array, b: jax.Array
+) -> jax.Array:
+    """What `compute` makes of a call without dimensions that the kernel spans, and of its operands."""
+    part, windows, _ = call
+    image, result = call.image(a), call.result(a, b)
+    folding = _folding(windows, image[2:])
     if folding is None:
-        return conv_nchw.forward(x, weight, windows)
-    found = conv_nchw.forward(folding.fold(x), folding.fold(weight), folding.windows)
-    return lax.reshape(found, (x.shape[0], weight.shape[0], *windows.positions(x.shape[2:])))
-
-
-def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    """As `conv_nchw.input_gradient`."""
-    folding = _folding(windows, shape[2:])
-    if folding is None:
-        return conv_nchw.input_gradient(grad, weight, windows, shape)
-    grad = folding.fold_output(conv_nchw.resized(grad, windows.positions(shape[2:])))
-    found = conv_nchw.input_gradient(grad, folding.fold(weight), folding.windows, folding.folded(shape))
-    return folding.unfold(found, shape)
-
-
-def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    """As `conv_nchw.weight_gradient`."""
-    folding = _folding(windows, x.shape[2:])
-    if folding is None:
-        return conv_nchw.weight_gradient(x, grad, windows, shape)
-    grad = folding.fold_output(conv_nchw.resized(grad, windows.positions(x.shape[2:])))
-    found = conv_nchw.weight_gradient(folding.fold(x), grad, folding.windows, folding.folded(shape))
-    return folding.unfold(found, shape)
+        return compute(call, a, b)
+    if part == "forward":
+        found = compute(Call(part, folding.windows, ()), folding.fold(a), folding.fold(b))
+        return lax.reshape(found, result)
+    operands = (folding.fold_output(a), folding.fold(b)) if part == "input_gradient" else (
+        folding.fold(a), folding.fold_output(b)
+    )  # fmt: skip
+    return folding.unfold(compute(Call(part, folding.windows, folding.folded(result)), *operands), result)

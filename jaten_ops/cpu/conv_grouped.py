@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..kernel_base.convolution import LAST, Shape, Windows
 from ..kernel_base.materialize import stored
-from .conv_depthwise import padded, under
-from .conv_nchw import Shape, Windows
+from .conv_taps import padded, products
 
 # Measured on one core: 3x3 kernels, 4 to 64 channels of a group, images of 7 to 56 rows.
 _MOST_TERMS = 100  # of a sum: each is an instruction of the loop
@@ -43,12 +43,6 @@ def are_sums(part: str, kernel: Shape, channels: int, outputs: int) -> bool:
         "weight_gradient": (channels, outputs),
     }[part]
     return vector % (_LANES // 2) == 0 and terms * math.prod(kernel) <= _MOST_TERMS
-
-
-def numbers(ndim: int) -> lax.ConvDimensionNumbers:
-    """Which dimensions of an image and of a kernel are which, for XLA."""
-    image, kernel = (0, ndim - 1, *range(1, ndim - 1)), (ndim - 1, ndim - 2, *range(ndim - 2))
-    return lax.ConvDimensionNumbers(image, kernel, image)
 
 
 def are_large(channels: int, outputs: int) -> bool:
@@ -101,14 +95,13 @@ def _part_first(x: jax.Array, dim: int) -> jax.Array:
     return lax.transpose(x, (dim, *(d for d in range(x.ndim) if d != dim)))
 
 
-def _in_chains(terms: Iterable[jax.Array]) -> jax.Array:
-    every = list(terms)
+def _in_chains(every: Sequence[jax.Array]) -> jax.Array:
     length = -(-len(every) // _CHAINS)
     chains = [functools.reduce(operator.add, every[i : i + length]) for i in range(0, len(every), length)]
     return functools.reduce(operator.add, chains)
 
 
-def _sum_of_taps(
+def _sum_over_kernel(
     image: jax.Array, kernel: jax.Array, starts: dict[Shape, Shape], stride: Shape, positions: Shape
 ) -> jax.Array:
     """Of what `_Cut` makes of an image and of a kernel: the elements of a kernel that count start there."""
@@ -116,25 +109,24 @@ def _sum_of_taps(
     parts, groups, vectors = kernel.shape[0], kernel.shape[-3], kernel.shape[-2:]
     shape = (parts, image.shape[0], *positions, groups, *vectors)
 
-    def term(index: Shape, start: Shape, channel: int) -> jax.Array:
+    def pair(index: Shape, start: Shape, channel: int) -> tuple[jax.Array, jax.Array]:
         stop = [b + s * (size - 1) + 1 for b, s, size in zip(start, stride, positions, strict=True)]
         low, high = (0, *start, 0, 0, channel), (image.shape[0], *stop, parts, groups, channel + 1)
         taken = lax.slice(image, low, high, (1, *stride, 1, 1, 1))
-        repeated = lax.broadcast_in_dim(lax.squeeze(taken, (n + 3,)), shape, (*range(1, n + 2), 0, n + 2))
-        factor = lax.broadcast_in_dim(kernel[(slice(None), *index, channel)], shape, (0, n + 2, n + 3, n + 4))
-        return repeated * factor
+        return lax.squeeze(taken, (n + 3,)), kernel[(slice(None), *index, channel)]
 
-    return _in_chains(term(i, start, c) for i, start in starts.items() for c in range(image.shape[-1]))
+    pairs = (pair(i, start, c) for i, start in starts.items() for c in range(image.shape[-1]))
+    return _in_chains(products(pairs, shape, (*range(1, n + 2), 0, n + 2), (0, n + 2, n + 3, n + 4)))
 
 
 def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The output, of this shape, as SUMS."""
     groups = windows.groups
     cut = _Cut.of(groups, weight.shape[-2], weight.shape[-1] // groups, _OF_A_PART)
-    image = cut.image(padded(x, weight, windows.padding, windows.padding, (0,) * len(windows.kernel)))
+    image = cut.image(padded(x, weight, LAST, windows.padding, windows.padding))
     kernel = stored(cut.kernel, weight)
     starts = {i: _times(i, windows.dilation) for i in np.ndindex(*windows.kernel)}
-    sums = functools.partial(_sum_of_taps, starts=starts, stride=windows.stride, positions=shape[1:-1])
+    sums = functools.partial(_sum_over_kernel, starts=starts, stride=windows.stride, positions=shape[1:-1])
     return cut.joined(stored(sums, image, kernel))
 
 
@@ -154,11 +146,11 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
     low = tuple(max(0, -min(a)) for a in at)
     ends = zip(positions, at, grad.shape[1:-1], strict=True)
     high = tuple(max(0, size - 1 + max(a) - (there - 1)) for size, a, there in ends)
-    image = cut.image(padded(grad, weight, low, high, (0,) * n))
+    image = cut.image(padded(grad, weight, LAST, low, high))
     found = []
     for phase in phases:
         starts = {i: tuple(map(operator.add, start, low)) for i, start in phase.items()}
-        sums = functools.partial(_sum_of_taps, starts=starts, stride=(1,) * n, positions=positions)
+        sums = functools.partial(_sum_over_kernel, starts=starts, stride=(1,) * n, positions=positions)
         none = jnp.zeros((grad.shape[0], *positions, shape[-1]), grad.dtype)
         found.append(cut.joined(stored(sums, image, kernel)) if starts else none)
     return found[0] if len(found) == 1 else _interleaved(found, stride, shape)
@@ -194,7 +186,7 @@ def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shap
         x, grad = lax.expand_dims(x, (1,)), lax.expand_dims(grad, (1,))
     piece = _largest_factor(row, _OF_A_STRETCH)
     rows = _largest_factor(grad.shape[1], _OF_A_STRETCH // row) if row <= _OF_A_STRETCH else 1
-    image = padded(x, grad, windows.padding, windows.padding, (0,) * 2)
+    image = padded(x, grad, LAST, windows.padding, windows.padding)
     columns = stored(lambda x, _: _columns(_part_first(cut.image(x), 3), windows, row, piece), image, grad)
     pieces = stored(lambda g: _pieces(g, cut, rows, piece), grad)
     by_row = []
@@ -230,15 +222,15 @@ def _sum_of_positions(columns: jax.Array, pieces: jax.Array, first: int, step: i
     kernel, channels = columns.shape[5], columns.shape[-1]
     shape = (parts, images, stretches, across, kernel, channels, groups, *vectors)
 
-    def term(row: int, at: int) -> jax.Array:
+    def pair(row: int, at: int) -> tuple[jax.Array, jax.Array]:
         start, stride = first + step * row, step * rows
         low = (0, 0, start, 0, at, 0, 0, 0)
         high = (parts, images, start + stride * (stretches - 1) + 1, across, at + 1, kernel, groups, channels)
-        taken = lax.squeeze(lax.slice(columns, low, high, (1, 1, stride, 1, 1, 1, 1, 1)), (4,))
-        repeated = lax.broadcast_in_dim(taken, shape, (0, 1, 2, 3, 4, 6, 5))
-        return repeated * lax.broadcast_in_dim(pieces[:, :, :, row, :, at], shape, (0, 1, 2, 3, 6, 7, 8))
+        taken = lax.slice(columns, low, high, (1, 1, stride, 1, 1, 1, 1, 1))
+        return lax.squeeze(taken, (4,)), pieces[:, :, :, row, :, at]
 
-    return _in_chains(term(row, at) for row in range(rows) for at in range(piece))
+    pairs = (pair(row, at) for row in range(rows) for at in range(piece))
+    return _in_chains(products(pairs, shape, (0, 1, 2, 3, 4, 6, 5), (0, 1, 2, 3, 6, 7, 8)))
 
 
 # --- a convolution for each group -------------------------------------------------------------------------------------
@@ -274,7 +266,7 @@ def _convolved(
     dilation: Shape,
 ) -> jax.Array:
     return lax.conv_general_dilated(
-        x, weight, stride, sides, lhs_dilation=between, rhs_dilation=dilation, dimension_numbers=numbers(x.ndim)
+        x, weight, stride, sides, lhs_dilation=between, rhs_dilation=dilation, dimension_numbers=LAST.numbers(x.ndim)
     )
 
 
@@ -288,13 +280,13 @@ def _swapped(weight: jax.Array, groups: int) -> jax.Array:
 
 def weight_one_by_one(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The weight's gradient: for each element of a kernel the product of what lies under it and the gradient."""
-    image = padded(x, grad, windows.padding, windows.padding, (0,) * len(windows.kernel))
+    image = padded(x, grad, LAST, windows.padding, windows.padding)
     positions = grad.shape[1:-1]
     count = math.prod(grad.shape[:-1])
 
     def one(x: jax.Array, grad: jax.Array) -> jax.Array:
         rows = lax.reshape(grad, (count, grad.shape[-1]))
-        taken = [under(x, index, windows, positions) for index in np.ndindex(*windows.kernel)]
+        taken = [LAST.under(x, windows, index, positions) for index in np.ndindex(*windows.kernel)]
         matrices = [lax.reshape(t, (count, t.shape[-1])) for t in taken]
         found = [lax.dot_general(m, rows, (((0,), (0,)), ((), ()))) for m in matrices]
         return lax.reshape(jnp.stack(found), (*shape[:-1], rows.shape[-1]))

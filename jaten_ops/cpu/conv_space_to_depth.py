@@ -9,6 +9,7 @@ before or behind them then, more of both. An image is (N, ..., C) here, a kernel
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -16,7 +17,10 @@ import jax
 import numpy as np
 from jax import lax
 
-from .conv_nchw import Shape, Windows
+from ..kernel_base.convolution import Shape, Windows
+from ..kernel_base.materialize import stored
+from . import conv_direct
+from .dot_reductions import all_finite
 
 
 def side_by_side(windows: Windows, channels: int, outputs: int) -> int:
@@ -32,6 +36,15 @@ def side_by_side(windows: Windows, channels: int, outputs: int) -> int:
         return 4 if channels <= _A_STRETCH or windows.kernel[-1] > 3 else 2
     uneven = channels % _A_STRETCH != 0 and channels < 3 * _A_STRETCH
     return 2 if outputs <= 2 * _A_STRETCH or uneven else 1
+
+
+def pays(part: str, windows: Windows, channels: int, outputs: int) -> bool:
+    """Whether a part of a convolution is best computed on blocks."""
+    if part == "forward":
+        strided = max(windows.stride) > 1 and channels <= FEW_CHANNELS
+        return strided or side_by_side(windows, channels, outputs) > 1
+    within = all(p <= r for p, r in zip(windows.padding, windows.reach(), strict=True)) and max(windows.stride) == 1
+    return part == "input_gradient" and within and side_by_side(windows, outputs, channels) > 1
 
 
 FEW_CHANNELS = 4
@@ -115,3 +128,43 @@ class Blocks:
         """The output, at all positions in blocks, of what the windows on blocks give."""
         *first, last, outputs = found.shape
         return lax.reshape(found, (*first, last * self.across, outputs // self.across))
+
+
+def _on_blocks(image: jax.Array, weight: jax.Array, blocks: Blocks) -> jax.Array:
+    return blocks.output(conv_direct.forward(image, blocks.kernel(weight), blocks.windows_on_blocks, ()))
+
+
+def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The output, of this shape.
+
+    On blocks where no element is infinite or NaN: the zeros between the windows on blocks would spread it.
+    """
+    blocks = Blocks(windows, shape[1:-1], side_by_side(windows, x.shape[-1], shape[-1]))
+    image = stored(lambda x, _: blocks.image(x), x, weight)
+    if blocks.without_zeros:
+        return _on_blocks(image, weight, blocks)
+
+    def on_blocks(image: jax.Array, x: jax.Array, weight: jax.Array) -> jax.Array:
+        return _on_blocks(image, weight, blocks)
+
+    def on_elements(image: jax.Array, x: jax.Array, weight: jax.Array) -> jax.Array:
+        more = [(0, m - n, 0) for n, m in zip(blocks.positions, blocks.positions_in_blocks, strict=True)]
+        return lax.pad(
+            conv_direct.forward(x, weight, windows, shape), np.zeros((), x.dtype), [(0, 0, 0), *more, (0, 0, 0)]
+        )
+
+    found = lax.cond(all_finite(image), on_blocks, on_elements, image, x, weight)
+    return lax.slice(found, (0,) * found.ndim, shape)
+
+
+def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The transpose by the input, of this shape; without strides."""
+    return forward(grad, *conv_direct.turned(weight, windows), shape)
+
+
+def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The transpose by the weight, of this shape."""
+    blocks = Blocks(windows, grad.shape[1:-1])
+    image = stored(lambda x, _: blocks.image(x), x, grad)
+    by_weight = functools.partial(_on_blocks, image, blocks=blocks)
+    return jax.linear_transpose(by_weight, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]

@@ -26,8 +26,8 @@ from jax import lax
 
 from jaten_ops.xla import cpu_features
 
-from .conv_depthwise import under
-from .conv_nchw import Shape, Windows
+from ..kernel_base.convolution import LAST, Shape, Windows
+from .conv_direct import turned
 from .dot_reductions import all_finite
 
 Plain = Callable[[jax.Array, jax.Array, Windows, Shape], jax.Array]
@@ -86,7 +86,7 @@ class _Tiles:
     def of_input(self, x: jax.Array) -> jax.Array:
         """The tiles of an input, transformed: (places, tiles, C)."""
         each = zip(self._padding, self.count, self._sizes, strict=True)
-        x = padded(x, [(p, _OUTPUTS * n + 2 - size - p) for p, n, size in each])
+        x = LAST.pad(x, self._padding, [_OUTPUTS * n + 2 - size - p for p, n, size in each])
         n = len(self.count)
         whole = (*(_INPUTS,) * n, self._images, *self.count, x.shape[-1])
         total: jax.Array | None = None
@@ -101,7 +101,8 @@ class _Tiles:
 
     def of_gradient(self, grad: jax.Array) -> jax.Array:
         """The output's gradient as the transpose of the output's transformation has it: (places, tiles, O)."""
-        x = padded(grad, [(0, _OUTPUTS * n - size) for n, size in zip(self.count, self._positions, strict=True)])
+        behind = [_OUTPUTS * n - size for n, size in zip(self.count, self._positions, strict=True)]
+        x = LAST.pad(grad, [0] * len(behind), behind)
         for i, count in enumerate(self.count):
             axis = 1 + 2 * i
             split = lax.reshape(x, (*x.shape[:axis], count, _OUTPUTS, *x.shape[axis + 1 :]))
@@ -137,12 +138,6 @@ class _Tiles:
         sizes = [_OUTPUTS * count for count in self.count]
         whole = lax.reshape(lax.transpose(x, order), (self._images, *sizes, outputs))
         return lax.slice(whole, (0,) * whole.ndim, (self._images, *self._positions, outputs))
-
-
-def padded(x: jax.Array, sides: Sequence[tuple[int, int]]) -> jax.Array:
-    """With so many zeros at both ends of each spatial dimension."""
-    widths = [(0, 0, 0), *((low, high, 0) for low, high in sides), (0, 0, 0)]
-    return lax.pad(x, np.zeros((), x.dtype), widths)
 
 
 def _taken(x: jax.Array, elements: Sequence[Sequence[int]], count: Shape) -> jax.Array:
@@ -199,9 +194,14 @@ def _is_tame(x: jax.Array, largest: jax.Array | None = None) -> jax.Array:
 
 
 def _largest_under(largest: jax.Array, windows: Windows, positions: Shape) -> jax.Array:
-    image = padded(largest, [(p, p) for p in windows.padding])
-    each = [under(image, place, windows, positions) for place in np.ndindex(*windows.kernel)]
+    image = LAST.pad(largest, windows.padding, windows.padding)
+    each = [LAST.under(image, windows, place, positions) for place in np.ndindex(*windows.kernel)]
     return functools.reduce(lax.max, each)
+
+
+def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, plain: Plain) -> jax.Array:
+    """The transpose by the input, of this shape; `plain` computes an output."""
+    return forward(grad, *turned(weight, windows), shape, plain)
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, plain: Plain) -> jax.Array:

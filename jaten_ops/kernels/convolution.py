@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -10,9 +11,11 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from ..cpu import conv_fold_full_dims, conv_nchw
-from ..cpu.conv_nchw import Windows
+from ..cpu import convolution as cpu
 from ..cpu.reductions import sum_over_positions
+from ..kernel_base import convolution as xla
+from ..kernel_base.convolution import Call, Shape, Windows, resized
+from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import cast, compute_type, is_complex
 
 Ints = Sequence[int]
@@ -26,6 +29,35 @@ def _expand(values: Ints, n: int) -> tuple[int, ...]:
 def _windows(weight: jax.Array, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Windows:
     n = weight.ndim - 2
     return Windows(weight.shape[2:], _expand(stride, n), _expand(padding, n), _expand(dilation, n), groups)
+
+
+def _computed(call: Call, a: jax.Array, b: jax.Array) -> jax.Array:
+    """A convolution or one of its gradients, in the form that the platform's compiler takes best."""
+    if is_complex(a.dtype):
+        # lax makes three real products of a complex one, whose differences lose digits; the four do not
+        (rr, ri), (ir, ii) = (
+            [_computed(call, x, y) for y in (lax.real(b), lax.imag(b))] for x in (lax.real(a), lax.imag(a))
+        )
+        return lax.complex(rr - ii, ri + ir)
+    return by_platform(*(a, b), cpu=functools.partial(cpu.compute, call), default=functools.partial(xla.compute, call))
+
+
+def _forward(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
+    """The cross-correlation of x (N, C, ...) with weight (O, C / groups, ...): (N, O, ...)."""
+    return _computed(Call("forward", windows, ()), x, weight)
+
+
+def _input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The transpose of `_forward` by x, which has this shape: of (N, O, ...), the output's gradient.
+
+    A transposed convolution may ask for so large a result that more windows fit; those contribute nothing.
+    """
+    return _computed(Call("input_gradient", windows, shape), resized(grad, windows.positions(shape[2:])), weight)
+
+
+def _weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The transpose of `_forward` by the weight, which has this shape."""
+    return _computed(Call("weight_gradient", windows, shape), x, resized(grad, windows.positions(x.shape[2:])))
 
 
 def _transposed_shape(x: jax.Array, weight: jax.Array, windows: Windows, output_padding: Ints) -> tuple[int, ...]:
@@ -70,9 +102,9 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
     compute = dtype if bias is None else compute_type(dtype)
     x, w = cast(input, compute), cast(weight, compute)
     if transposed:
-        out = conv_fold_full_dims.input_gradient(x, w, windows, _transposed_shape(x, w, windows, output_padding))
+        out = _input_gradient(x, w, windows, _transposed_shape(x, w, windows, output_padding))
     else:
-        out = conv_fold_full_dims.forward(x, w, windows)
+        out = _forward(x, w, windows)
     if bias is not None:
         out = out + cast(bias, compute).reshape(-1, *[1] * (input.ndim - 2))
     return cast(out, dtype)
@@ -111,13 +143,13 @@ def convolution_backward(
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
         if transposed:
-            every = conv_fold_full_dims.forward(grad_output, _conj(weight), windows)
-            grad_input = conv_nchw.resized(every, input.shape[2:])
+            every = _forward(grad_output, _conj(weight), windows)
+            grad_input = resized(every, input.shape[2:])
         else:
-            grad_input = conv_fold_full_dims.input_gradient(grad_output, _conj(weight), windows, input.shape)
+            grad_input = _input_gradient(grad_output, _conj(weight), windows, input.shape)
     if output_mask[1]:
         operands = (grad_output, _conj(input)) if transposed else (_conj(input), grad_output)
-        grad_weight = conv_fold_full_dims.weight_gradient(*operands, windows, weight.shape)
+        grad_weight = _weight_gradient(*operands, windows, weight.shape)
     if output_mask[2]:
         grad_bias = sum_over_positions(grad_output)
     return grad_input, grad_weight, grad_bias
@@ -140,7 +172,7 @@ def _conj(x: jax.Array) -> jax.Array:
 def conv_tbc(self, weight, bias, pad=0):
     compute = compute_type(self.dtype)
     x, w = lax.transpose(cast(self, compute), (1, 2, 0)), lax.transpose(cast(weight, compute), (2, 1, 0))
-    out = conv_fold_full_dims.forward(x, w, _windows(w, (1,), (pad,), (1,), 1))
+    out = _forward(x, w, _windows(w, (1,), (pad,), (1,), 1))
     return cast(lax.transpose(out, (2, 0, 1)) + cast(bias, compute), self.dtype)
 
 

@@ -19,6 +19,7 @@ from jax.extend import core
 
 from jaten_ops.kernel_base.materialize import stored
 
+from ..convolution import convolution_p
 from .rules import bind
 from .steps import ELEMENTWISE, Instruction, Value, list_steps, users_of
 
@@ -27,7 +28,9 @@ _LEAST_ELEMENTS = 2**16  # of an array, for which a branch pays
 _LEAST_ROW = 32  # elements of a last dimension that makes vectors
 _ROW = 256  # elements of the rows that are made, at least
 _SAME_ELEMENTS = frozenset({"copy", "reshape", "squeeze", "transpose"})
-_STORED = frozenset({"cond", "conv_general_dilated", "dot_general", "jit", "pjit", "scan", "scatter-add", "while"})
+_STORED = frozenset(
+    {"cond", "conv_general_dilated", convolution_p.name, "dot_general", "jit", "pjit", "scan", "scatter-add", "while"}
+)
 
 
 class _RowInstruction(Instruction):

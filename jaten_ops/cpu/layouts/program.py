@@ -10,7 +10,10 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from jaten_ops.cpu import conv_nchw, conv_nhwc
+from jaten_ops.cpu import conv_choice
+from jaten_ops.cpu.convolution import convolution_p
+from jaten_ops.kernel_base.convolution import Call
+from jaten_ops.kernel_base.platform import cpu_branch
 
 from .break_chains import shortened
 from .rules import MATRIX_RULES, RULES, Rule, bind, work_of
@@ -80,21 +83,21 @@ def _has_images(jaxpr: Any) -> bool:
     equations = list(_equations(jaxpr))
     calls = [(c, [v.aval for v in e.invars]) for e in equations if (c := _call_of(e)) is not None]
     moves = any(e.primitive.name == "transpose" and len(e.params["permutation"]) > 2 for e in equations)
-    return any(conv_nhwc.leads(c, *avals) for c, avals in calls if moves or not conv_nhwc.is_depthwise(c, *avals))
+    return any(conv_choice.leads(c, *avals) for c, avals in calls if moves or not conv_choice.is_depthwise(c, *avals))
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:
-    """The equations of a program and of the programs in it, except inside convolutions."""
+    """The equations of a program and of the programs in it: of those that depend on the platform, a CPU's."""
     for equation in jaxpr.eqns:
         yield equation
-        if _call_of(equation) is None:
-            for body in bodies_of(equation):
-                yield from _equations(body)
+        branch = cpu_branch(equation)
+        for body in bodies_of(equation) if branch is None else [branch.jaxpr]:
+            yield from _equations(body)
 
 
-def _call_of(equation: Any) -> conv_nchw.Call | None:
+def _call_of(equation: Any) -> Call | None:
     """The convolution, or the part of its gradient, that an equation stands for."""
-    return conv_nchw.CALLS.get(equation.params["name"]) if equation.primitive.name in _JITTED else None
+    return equation.params["call"] if equation.primitive is convolution_p else None
 
 
 def _run(program: core.ClosedJaxpr, values: Sequence[Ordered], rules: dict[str, Rule]) -> list[Ordered]:
@@ -117,10 +120,6 @@ def _run(program: core.ClosedJaxpr, values: Sequence[Ordered], rules: dict[str, 
 
 def _apply(equation: Any, operands: list[Ordered], rules: dict[str, Rule]) -> list[Ordered]:
     name = equation.primitive.name
-    call = _call_of(equation) if rules is RULES else None
-    if call is not None:
-        result = _correlated(call, [v.aval for v in equation.invars], operands)
-        return _as_it_is(equation, operands) if result is None else [result]
     if rules is RULES and (branch := branch_of(equation)) is not None:
         return _run(branch, operands[1:], rules)
     if name in _CALLS or (name in _JITTED and rules is RULES):
@@ -133,18 +132,6 @@ def _apply(equation: Any, operands: list[Ordered], rules: dict[str, Rule]) -> li
         for result in found:
             result.work = work_of(name, operands)
     return found
-
-
-def _correlated(call: conv_nchw.Call, avals: Sequence[Any], operands: list[Ordered]) -> Ordered | None:
-    """A convolution, or a part of its gradient, with channels last, if that is a way to compute it."""
-    run = conv_nhwc.lowering(call, *avals, follows=any(x.order for x in operands))
-    if run is None:
-        return None
-    *taken, order = conv_nhwc.orders(call, operands[0].ndim)
-    result = run(*[x.array(o) for x, o in zip(operands, taken, strict=True)])
-    found = Ordered([result.shape[i] for i in places(program_order(len(order)), order)], {order: result})
-    # an optimizer computes with it and the weight, which is in the program's order
-    return Ordered.of(found.array()) if call.part == "weight_gradient" else found
 
 
 def _as_it_is(equation: Any, operands: list[Ordered]) -> list[Ordered]:

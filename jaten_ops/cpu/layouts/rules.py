@@ -17,6 +17,8 @@ import jax
 import numpy as np
 from jax import lax
 
+from .. import conv_choice
+from ..convolution import convolution_p
 from .values import Order, Ordered, places, program_order, without
 
 Rule = Callable[[Any, Sequence[Ordered]], list[Ordered] | None]
@@ -344,6 +346,20 @@ def _parts(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int],
 
 
 # Products
+
+
+@_rule(convolution_p.name)
+def _convolution(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+    """With channels last, if that is a way to compute it."""
+    call, avals = equation.params["call"], [v.aval for v in equation.invars]
+    run = conv_choice.lowering(call, *avals, follows=any(x.order for x in operands))
+    if run is None:
+        return None
+    *taken, order = conv_choice.orders(call, operands[0].ndim)
+    result = run(*[x.array(o) for x, o in zip(operands, taken, strict=True)])
+    (found,) = _results(equation, [result], order)
+    # an optimizer computes with it and the weight, which is in the program's order
+    return [Ordered.of(found.array()) if call.part == "weight_gradient" else found]
 
 
 @_rule("dot_general")

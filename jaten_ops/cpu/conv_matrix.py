@@ -1,0 +1,42 @@
+"""Convolutions by kernels of one element: products of matrices, of images with channels last, on a CPU."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import numpy as np
+from jax import lax
+
+from ..kernel_base.convolution import Shape, Windows
+
+
+def _taken(x: jax.Array, windows: Windows) -> jax.Array:
+    """Every stride-th element, as a matrix of channels."""
+    x = lax.slice(x, (0,) * x.ndim, x.shape, (1, *windows.stride, 1))
+    return lax.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
+
+
+def _matrix(weight: jax.Array) -> jax.Array:
+    return lax.reshape(weight, weight.shape[-2:])
+
+
+def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The output, of this shape."""
+    return lax.reshape(lax.dot(_taken(x, windows), _matrix(weight)), shape)
+
+
+def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The transpose by the input, of this shape."""
+    rows = lax.reshape(grad, (math.prod(grad.shape[:-1]), grad.shape[-1]))
+    product = lax.dot_general(rows, _matrix(weight), (((1,), (1,)), ((), ())))
+    image = lax.reshape(product, (*grad.shape[:-1], shape[-1]))
+    rest = zip(shape[1:-1], image.shape[1:-1], windows.stride, strict=True)
+    widths = [(0, size - s * (n - 1) - 1, s - 1) for size, n, s in rest]
+    return lax.pad(image, np.zeros((), image.dtype), [(0, 0, 0), *widths, (0, 0, 0)])
+
+
+def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The transpose by the weight, of this shape."""
+    rows = lax.reshape(grad, (math.prod(grad.shape[:-1]), grad.shape[-1]))
+    return lax.reshape(lax.dot_general(_taken(x, windows), rows, (((0,), (0,)), ((), ()))), shape)

@@ -1,0 +1,130 @@
+"""Convolutions as sums of products with the elements of a kernel: where groups are of one channel, or of few.
+
+XLA's CPU has no good way for groups: a loop over every product, 10 to 100 times as long.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Iterable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..kernel_base.convolution import Layout, Shape, Windows
+from ..kernel_base.materialize import stored
+
+MOST_TAPS = 128  # each is an instruction of the loop
+
+Pair = tuple[jax.Array, jax.Array]
+
+
+def products(pairs: Iterable[Pair], shape: Shape, of_image: Sequence[int], of_kernel: Sequence[int]) -> list[jax.Array]:
+    """Of what lies under an element of a kernel and that element, pair by pair, repeated to a shape.
+
+    Args:
+        pairs: both, for each element.
+        shape: the products'.
+        of_image, of_kernel: which of its dimensions theirs are.
+    """
+    return [
+        lax.broadcast_in_dim(under, shape, of_image) * lax.broadcast_in_dim(element, shape, of_kernel)
+        for under, element in pairs
+    ]
+
+
+def padded(x: jax.Array, beside: jax.Array, layout: Layout, *widths: Sequence[int]) -> jax.Array:
+    """Padded, and stored before it is used; `beside` is some other operand, which is not empty.
+
+    XLA would compute what x is made of together with the zeros, and ask at each element which it is: an exponential
+    there takes five times as long.
+    """
+    return stored(lambda x, _: layout.pad(x, *widths), x, beside) if any(map(any, widths)) else x
+
+
+def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: Layout) -> jax.Array:
+    """The output, of this shape."""
+    image = padded(x, weight, layout, windows.padding, windows.padding)
+    return stored(lambda x, w: _sum_of_taps(x, w, windows, shape, layout), image, weight)
+
+
+def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: Layout) -> jax.Array:
+    """The transpose, as such a sum too: of the gradient with zeros between its elements and the kernel from its end."""
+    turned = lax.rev(weight, layout.numbers(weight.ndim).rhs_spec[2:])
+    if not layout.last:
+        groups, (outputs, channels) = windows.groups, weight.shape[:2]
+        split = lax.reshape(turned, (groups, outputs // groups, channels, *windows.kernel))
+        swapped = lax.transpose(split, (0, 2, 1, *range(3, split.ndim)))
+        turned = lax.reshape(swapped, (groups * channels, outputs // groups, *windows.kernel))
+    image = padded(grad, turned, layout, *windows.around_gradient(layout.sizes(grad.shape), layout.sizes(shape)))
+    ones = windows._replace(stride=(1,) * len(windows.kernel))
+    return stored(lambda x, w: _sum_of_taps(x, w, ones, shape, layout), image, turned)
+
+
+def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: Layout) -> jax.Array:
+    """The sum over all positions of each element's products, all elements in one pass over the input."""
+    image = padded(x, grad, layout, windows.padding, windows.padding)
+    return (_row_by_row if layout.last else _all_at_once)(image, grad, windows, shape, layout)
+
+
+def _sum_of_taps(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: Layout) -> jax.Array:
+    """Of a padded input; with channels last each has a kernel of its own."""
+    positions = layout.sizes(shape)
+    if layout.last:
+        pairs = (
+            (layout.under(x, windows, index, positions), weight[(*index, 0)]) for index in np.ndindex(*windows.kernel)
+        )
+        return functools.reduce(operator.add, products(pairs, shape, range(len(shape)), (len(shape) - 1,)))
+    groups, (outputs, channels) = windows.groups, weight.shape[:2]
+    split = (shape[0], groups, outputs // groups, *positions)
+    flat = lax.reshape(weight, (groups, outputs // groups, channels * math.prod(windows.kernel)))
+    taps = enumerate(itertools.product(range(channels), np.ndindex(*windows.kernel)))
+    pairs = (
+        (layout.under(x, windows, index, positions, channel, channels), lax.index_in_dim(flat, n, 2, keepdims=False))
+        for n, (channel, index) in taps
+    )
+    total = functools.reduce(operator.add, products(pairs, split, (0, 1, *range(3, len(split))), (1, 2)))
+    return lax.reshape(total, shape)
+
+
+def _all_at_once(image: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: Layout) -> jax.Array:
+    """The weight's gradient as one reduction of several arrays."""
+    groups, (outputs, channels), positions = windows.groups, shape[:2], grad.shape[2:]
+    grad = lax.reshape(grad, (grad.shape[0], groups, outputs // groups, *positions))
+    taps = itertools.product(range(channels), np.ndindex(*windows.kernel))
+    pairs = ((layout.under(image, windows, index, positions, channel, channels), grad) for channel, index in taps)
+    terms = products(pairs, grad.shape, (0, 1, *range(3, grad.ndim)), range(grad.ndim))
+    zeros = [np.zeros((), grad.dtype)] * len(terms)
+    sums = lax.reduce(terms, zeros, lambda a, b: tuple(map(lax.add, a, b)), tuple(range(3, grad.ndim)))
+    by_image = lax.concatenate([lax.expand_dims(s, (3,)) for s in sums], 3)
+    return lax.reshape(lax.reduce_sum(by_image, (0,)), shape)
+
+
+def _row_by_row(image: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: Layout) -> jax.Array:
+    """The weight's gradient, the products of a row in each of its columns: those are added at the end."""
+    outer = grad.shape[1:-2]  # the rows of an image
+    row, channels = grad.shape[-2:]
+    rows = lax.reshape(grad, (grad.shape[0] * math.prod(outer), row, channels))
+    reach = [*(r + 1 for r in windows.reach()[:-1]), image.shape[-2]]
+    taps = list(np.ndindex(*windows.kernel))
+
+    def add(i: jax.Array, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        start = [jnp.zeros((), i.dtype)] * 2
+        rest = i
+        for size, stride in zip(reversed(outer), reversed(windows.stride[:-1]), strict=True):
+            start.insert(0, lax.rem(rest, i.dtype.type(size)) * i.dtype.type(stride))
+            rest = lax.div(rest, i.dtype.type(size))
+        start.insert(0, rest)
+        block = lax.dynamic_slice(image, start, (1, *reach, channels))
+        by_row = lax.dynamic_index_in_dim(rows, i, keepdims=False)
+        under = [layout.under(block, windows, tap, (1,) * len(outer) + (row,)) for tap in taps]
+        return tuple(map(lax.add, sums, [lax.reshape(u, by_row.shape) * by_row for u in under]))
+
+    zeros = tuple(jnp.zeros((row, channels), grad.dtype) for _ in taps)
+    sums = lax.fori_loop(0, rows.shape[0], add, zeros)
+    return lax.reshape(lax.concatenate([lax.reduce_sum(s, (0,))[None] for s in sums], 0), shape)

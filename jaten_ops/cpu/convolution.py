@@ -1,0 +1,80 @@
+"""Convolutions in programs for a CPU: a primitive, which `cpu.layouts` finds again in a traced program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from ..kernel_base import convolution
+from ..kernel_base.convolution import Call, Shape
+from . import conv_choice, conv_fold_full_dims
+
+convolution_p = Primitive("cpu_convolution")
+"""Of two operands with channels first, as `Call` names them, which is its one parameter."""
+
+
+def compute(call: Call, a: jax.Array, b: jax.Array) -> jax.Array:
+    """What is asked for, of operands with channels first and of one real dtype."""
+    return conv_fold_full_dims.folded(_bind, call, a, b)
+
+
+def _bind(call: Call, a: jax.Array, b: jax.Array) -> jax.Array:
+    found: jax.Array = convolution_p.bind(a, b, call=call)
+    return found
+
+
+_jitted = jax.jit(conv_choice.compute, static_argnums=0)
+
+
+@convolution_p.def_impl
+def _impl(a: jax.Array, b: jax.Array, *, call: Call) -> jax.Array:
+    return _jitted(call, a, b)
+
+
+@convolution_p.def_abstract_eval
+def _abstract_eval(a: Any, b: Any, *, call: Call) -> Any:
+    # JAX's own rules say how the result is sharded, and over which axes of a mesh it varies
+    return jax.make_jaxpr(lambda a, b: convolution.compute(call, a, b))(a, b).out_avals[0]
+
+
+def _lowered(a: jax.Array, b: jax.Array, *, call: Call) -> jax.Array:
+    return conv_choice.compute(call, a, b)
+
+
+mlir.register_lowering(convolution_p, mlir.lower_fun(_lowered, multiple_results=False))
+
+
+def _shape(operand: Any) -> Shape:
+    return tuple(operand.aval.shape)
+
+
+def _transpose_first(cotangent: jax.Array, a: Any, b: jax.Array, *, call: Call) -> jax.Array:
+    """Each part is linear in both operands, and its transposes are the other parts."""
+    part, windows, _ = call
+    if part == "input_gradient":
+        return _bind(Call("forward", windows, ()), cotangent, b)
+    of = cotangent if part == "forward" else b
+    other = b if part == "forward" else cotangent
+    return _bind(Call("input_gradient", windows, _shape(a)), of, other)
+
+
+def _transpose_second(cotangent: jax.Array, a: jax.Array, b: Any, *, call: Call) -> jax.Array:
+    part, windows, _ = call
+    if part == "weight_gradient":
+        return _bind(Call("forward", windows, ()), a, cotangent)
+    pair = (a, cotangent) if part == "forward" else (cotangent, a)
+    return _bind(Call("weight_gradient", windows, _shape(b)), *pair)
+
+
+ad.defbilinear(convolution_p, _transpose_first, _transpose_second)
+
+
+def _batch(operands: Sequence[Any], dims: Sequence[int | None], *, call: Call) -> tuple[jax.Array, int]:
+    return jax.vmap(lambda a, b: conv_choice.compute(call, a, b), tuple(dims))(*operands), 0
+
+
+batching.primitive_batchers[convolution_p] = _batch
