@@ -42,21 +42,21 @@ def _computed(call: Call, a: jax.Array, b: jax.Array) -> jax.Array:
     return by_platform(*(a, b), cpu=functools.partial(cpu.compute, call), default=functools.partial(xla.compute, call))
 
 
-def _forward(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
+def forward(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
     """The cross-correlation of x (N, C, ...) with weight (O, C / groups, ...): (N, O, ...)."""
     return _computed(Call("forward", windows, ()), x, weight)
 
 
-def _input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    """The transpose of `_forward` by x, which has this shape: of (N, O, ...), the output's gradient.
+def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The transpose of `forward` by x, which has this shape: of (N, O, ...), the output's gradient.
 
     A transposed convolution may ask for so large a result that more windows fit; those contribute nothing.
     """
     return _computed(Call("input_gradient", windows, shape), resized(grad, windows.positions(shape[2:])), weight)
 
 
-def _weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    """The transpose of `_forward` by the weight, which has this shape."""
+def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The transpose of `forward` by the weight, which has this shape."""
     return _computed(Call("weight_gradient", windows, shape), x, resized(grad, windows.positions(x.shape[2:])))
 
 
@@ -102,9 +102,9 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
     compute = dtype if bias is None else compute_type(dtype)
     x, w = cast(input, compute), cast(weight, compute)
     if transposed:
-        out = _input_gradient(x, w, windows, _transposed_shape(x, w, windows, output_padding))
+        out = input_gradient(x, w, windows, _transposed_shape(x, w, windows, output_padding))
     else:
-        out = _forward(x, w, windows)
+        out = forward(x, w, windows)
     if bias is not None:
         out = out + cast(bias, compute).reshape(-1, *[1] * (input.ndim - 2))
     return cast(out, dtype)
@@ -143,13 +143,13 @@ def convolution_backward(
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
         if transposed:
-            every = _forward(grad_output, _conj(weight), windows)
+            every = forward(grad_output, _conj(weight), windows)
             grad_input = resized(every, input.shape[2:])
         else:
-            grad_input = _input_gradient(grad_output, _conj(weight), windows, input.shape)
+            grad_input = input_gradient(grad_output, _conj(weight), windows, input.shape)
     if output_mask[1]:
         operands = (grad_output, _conj(input)) if transposed else (_conj(input), grad_output)
-        grad_weight = _weight_gradient(*operands, windows, weight.shape)
+        grad_weight = weight_gradient(*operands, windows, weight.shape)
     if output_mask[2]:
         grad_bias = sum_over_positions(grad_output)
     return grad_input, grad_weight, grad_bias
@@ -172,7 +172,7 @@ def _conj(x: jax.Array) -> jax.Array:
 def conv_tbc(self, weight, bias, pad=0):
     compute = compute_type(self.dtype)
     x, w = lax.transpose(cast(self, compute), (1, 2, 0)), lax.transpose(cast(weight, compute), (2, 1, 0))
-    out = _forward(x, w, _windows(w, (1,), (pad,), (1,), 1))
+    out = forward(x, w, _windows(w, (1,), (pad,), (1,), 1))
     return cast(lax.transpose(out, (2, 0, 1)) + cast(bias, compute), self.dtype)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from jaten_ops.cpu import conv_grouped, conv_nhwc, conv_volumes
-from jaten_ops.cpu.conv_nchw import Call, Windows
+from jaten_ops.cpu import conv_choice, conv_grouped, conv_volumes
+from jaten_ops.kernel_base.convolution import Call, Windows
 
 from ..harness.convolutions import PARTS, convolved, parts_of
 
@@ -93,7 +92,7 @@ WAYS: dict[str, dict[str, Callable[..., jax.Array]]] = {
             strict=True,
         )
     ),
-    "volumes": {part: functools.partial(getattr(conv_volumes, part), conv_nhwc.of_images) for part in PARTS},
+    "volumes": {part: conv_choice.VOLUMES.of(part) for part in PARTS},
 }
 
 
@@ -107,7 +106,7 @@ def _operands(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
 def _computed(name: str, part: str, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> np.ndarray:
     """A part as it is computed with channels last, in the program's order."""
     windows = CASES[name].windows
-    *taken, left = conv_nhwc.orders(Call(part, windows, ()), a.dim())
+    *taken, left = conv_choice.orders(Call(part, windows, ()), a.dim())
     shape = tuple(result.shape[d] for d in left)
     with jax.enable_x64(True):
         operands = [jnp.asarray(t.detach().numpy()).transpose(order) for t, order in zip((a, b), taken, strict=True)]
@@ -171,7 +170,7 @@ def test_the_choice(case: Case, part: str, chosen: str) -> None:
     result = {"forward": (), "input_gradient": given[0], "weight_gradient": given[1]}[part]
     operands = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
     call = Call(part, case.windows, result)
-    found = [conv_nhwc.lowering(call, *operands, follows=follows) is not None for follows in (True, False)]
+    found = [conv_choice.lowering(call, *operands, follows=follows) is not None for follows in (True, False)]
     assert found == {FOLLOWS: [True, False], LEADS: [True, True], NEITHER: [False, False]}[chosen]
 
 

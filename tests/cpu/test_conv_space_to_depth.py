@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from jaten_ops.cpu import conv_nhwc
-from jaten_ops.cpu.conv_nchw import Call, Windows
+from jaten_ops.cpu import conv_choice
 from jaten_ops.cpu.conv_space_to_depth import Blocks, side_by_side
+from jaten_ops.kernel_base.convolution import Call, Windows
 
 from ..harness.convolutions import PARTS, parts_of
 
@@ -41,9 +41,9 @@ def _computed(part: str, windows: Windows, a: torch.Tensor, b: torch.Tensor, res
     call = Call(part, windows, () if part == "forward" else tuple(result.shape))
     with jax.enable_x64(True):
         x, y = (jnp.asarray(t.detach().numpy()) for t in (a, b))
-        run = conv_nhwc.lowering(call, x, y, follows=True)
+        run = conv_choice.lowering(call, x, y, follows=True)
         assert run is not None
-        *taken, left = conv_nhwc.orders(call, a.dim())
+        *taken, left = conv_choice.orders(call, a.dim())
         found = jax.jit(run)(*(v.transpose(order) for v, order in zip((x, y), taken, strict=True)))
         return np.asarray(found.transpose(np.argsort(left)))
 

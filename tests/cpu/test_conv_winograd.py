@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from jaten_ops.cpu import conv_nhwc, conv_winograd
-from jaten_ops.cpu.conv_nchw import Call, Windows
+from jaten_ops.cpu import conv_choice, conv_winograd
+from jaten_ops.kernel_base.convolution import Call, Windows
 from jaten_ops.xla import cpu_features
 
 from ..harness.convolutions import PARTS, parts_of
@@ -43,7 +43,7 @@ def _operands(case: str, dtype: torch.dtype = torch.float64) -> tuple[torch.Tens
 def _computed(part: str, windows: Windows, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> np.ndarray:
     """A part with channels last, in the program's order; the plain convolution would give NaN."""
     call = Call(part, windows, () if part == "forward" else tuple(result.shape))
-    first, second, left = conv_nhwc.orders(call, a.dim())
+    first, second, left = conv_choice.orders(call, a.dim())
     shape = tuple(result.shape[d] for d in left)
 
     def run(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -53,8 +53,7 @@ def _computed(part: str, windows: Windows, a: torch.Tensor, b: torch.Tensor, res
         if part == "weight_gradient":
             return conv_winograd.weight_gradient(x, y, windows, shape, plain)
         if part == "input_gradient":
-            y, turned = conv_nhwc.turned(y, windows)
-            return conv_winograd.forward(x, y, turned, shape, plain)
+            return conv_winograd.input_gradient(x, y, windows, shape, plain)
         return conv_winograd.forward(x, y, windows, shape, plain)
 
     with jax.enable_x64(True):

@@ -37,8 +37,8 @@ def ordered(
 
     Args:
         fn: a JAX function.
-        platform: what it runs on, by default JAX's first choice. Only a CPU's convolutions ask for an order, and only
-            there rows are gathered and scattered in stretches, and long chains stored; elsewhere XLA chooses.
+        platform: what it runs on, by default JAX's first choice. Only a CPU's program becomes another one: its
+            convolutions ask for an order, rows are gathered and scattered in stretches, long chains stored.
         taken: for each array that it takes the order in which its dimensions come; None for the program's.
         free: asked after `fn` was traced, for each result whether it may be left in any order.
         left: is filled with the order of each result, None for the program's.
@@ -55,7 +55,7 @@ def ordered(
         if on_cpu:
             program = shortened(in_stretches(program))
         values = [Ordered(x.shape, {order: a}) for x, order, a in zip(inputs, orders, leaves, strict=True)]
-        rules = RULES if on_cpu and _has_images(program.jaxpr) else MATRIX_RULES
+        rules = _rules_for(program.jaxpr) if on_cpu else {}
         results = _run(program, values, rules)
         may = free() if free is not None else [False] * len(results)
         found = [r.order if is_free else None for r, is_free in zip(results, may, strict=True)]
@@ -72,6 +72,10 @@ def _as_program(array: Any, order: Order) -> jax.ShapeDtypeStruct:
     """An operand as the program has it."""
     shape = tuple(array.shape[i] for i in places(program_order(len(order)), order))
     return jax.ShapeDtypeStruct(shape, array.dtype, weak_type=getattr(array, "weak_type", False))
+
+
+def _rules_for(jaxpr: Any) -> dict[str, Rule]:
+    return RULES if _has_images(jaxpr) else MATRIX_RULES
 
 
 def _has_images(jaxpr: Any) -> bool:
@@ -128,7 +132,7 @@ def _apply(equation: Any, operands: list[Ordered], rules: dict[str, Rule]) -> li
     found = None if rule is None else rule(equation, operands)
     if found is None:
         found = _as_it_is(equation, operands)
-    if rules is RULES:  # only what a CPU's convolutions lead: on a GPU a branch would wait for the host
+    if rules is RULES:
         for result in found:
             result.work = work_of(name, operands)
     return found

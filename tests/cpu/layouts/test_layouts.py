@@ -17,10 +17,10 @@ from torch import nn
 
 import jaten_ops  # noqa: F401  # the backend
 from jaten_ops.arrays.strides import order_of, strides_in
-from jaten_ops.cpu import conv_nchw
-from jaten_ops.cpu.conv_nchw import Windows
 from jaten_ops.cpu.layouts import ordered
 from jaten_ops.cpu.layouts.rules import ELEMENTWISE, RULES
+from jaten_ops.kernel_base.convolution import Windows
+from jaten_ops.kernels.convolution import forward, input_gradient, weight_gradient
 from jaten_ops.xla import compiler_options
 from jaten_ops.xla.x64 import Enabled
 
@@ -140,31 +140,31 @@ BODIES: dict[str, Callable[[Any], Any]] = {
     ),
     "barrier": lambda x: lax.optimization_barrier((x, _VECTOR))[0] * 2,
     "convolutions": lambda x: (
-        conv_nchw.forward(x, np.ones((3, 8, 1, 1), "float32"), _POINTS),
-        conv_nchw.forward(x, np.ones((8, 1, 3, 3), "float32"), _SAME._replace(groups=8)),
-        conv_nchw.forward(x[:, :3], _KERNEL[:, :3], _SAME._replace(stride=(2, 1))),
-        conv_nchw.forward(x, np.ones((4, 8, 3, 3), "float32"), _SAME._replace(dilation=(2, 2))),
-        conv_nchw.input_gradient(x, _KERNEL, _SAME._replace(stride=(2, 2)), (2, 4, 11, 12)),
-        conv_nchw.input_gradient(x, np.ones((8, 4, 1, 1), "float32"), _POINTS, (2, 4, 12, 11)),
-        conv_nchw.weight_gradient(x, x, _SAME, (8, 8, 3, 3)),
-        conv_nchw.weight_gradient(x, x[:, :, ::2, ::2], _POINTS, (8, 8, 1, 1)),
-        conv_nchw.weight_gradient(x, x[:, :, ::2, ::2], _SAME._replace(stride=(2, 2)), (8, 8, 3, 3)),
+        forward(x, np.ones((3, 8, 1, 1), "float32"), _POINTS),
+        forward(x, np.ones((8, 1, 3, 3), "float32"), _SAME._replace(groups=8)),
+        forward(x[:, :3], _KERNEL[:, :3], _SAME._replace(stride=(2, 1))),
+        forward(x, np.ones((4, 8, 3, 3), "float32"), _SAME._replace(dilation=(2, 2))),
+        input_gradient(x, _KERNEL, _SAME._replace(stride=(2, 2)), (2, 4, 11, 12)),
+        input_gradient(x, np.ones((8, 4, 1, 1), "float32"), _POINTS, (2, 4, 12, 11)),
+        weight_gradient(x, x, _SAME, (8, 8, 3, 3)),
+        weight_gradient(x, x[:, :, ::2, ::2], _POINTS, (8, 8, 1, 1)),
+        weight_gradient(x, x[:, :, ::2, ::2], _SAME._replace(stride=(2, 2)), (8, 8, 3, 3)),
     ),
     "a kernel for each channel": lambda x: [
         part
         for windows in (_SAME, _SAME._replace(stride=(2, 1)), _SAME._replace(dilation=(1, 2), padding=(0, 2)))
-        for y in [conv_nchw.forward(x, _KERNELS, windows._replace(groups=8))]
+        for y in [forward(x, _KERNELS, windows._replace(groups=8))]
         for part in (
             y,
-            conv_nchw.input_gradient(y, _KERNELS, windows._replace(groups=8), x.shape),
-            conv_nchw.weight_gradient(x, y, windows._replace(groups=8), _KERNELS.shape),
+            input_gradient(y, _KERNELS, windows._replace(groups=8), x.shape),
+            weight_gradient(x, y, windows._replace(groups=8), _KERNELS.shape),
         )
     ],
 }  # fmt: skip
 
 
 def _after_convolution(body: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    return lambda x, w: body(conv_nchw.forward(x, w, _SAME))
+    return lambda x, w: body(forward(x, w, _SAME))
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -192,9 +192,9 @@ def test_parts_of_a_strided_convolution(size: tuple[int, int], channels: int) ->
     kernel = _RNG.integers(-1, 2, (8, channels, 3, 3)).astype("float32")
 
     def parts(x: Any) -> Any:
-        first = conv_nchw.forward(x, kernel, windows)
-        second = conv_nchw.forward(first, _KERNEL[:, :1].repeat(8, 1), _SAME)  # which leads
-        return first, second, conv_nchw.weight_gradient(x, first, windows, kernel.shape)
+        first = forward(x, kernel, windows)
+        second = forward(first, _KERNEL[:, :1].repeat(8, 1), _SAME)  # which leads
+        return first, second, weight_gradient(x, first, windows, kernel.shape)
 
     _same(jax.jit(ordered(parts))(image), jax.jit(parts)(image))
 
@@ -210,9 +210,9 @@ def test_each_rule_is_asked_for() -> None:
 
 def test_between_convolutions_nothing_is_transposed() -> None:
     def block(x: Any, w1: Any, w2: Any) -> jax.Array:
-        x = conv_nchw.forward(x, w1, _SAME)
+        x = forward(x, w1, _SAME)
         x = jax.nn.relu(_grouped(x) * _VECTOR[:, None, None]) + x
-        return conv_nchw.forward(x, w2, _SAME).mean((2, 3))
+        return forward(x, w2, _SAME).mean((2, 3))
 
     x, w1, w2 = (jax.ShapeDtypeStruct(s, "float32") for s in ((2, 4, 6, 6), (8, 4, 3, 3), (8, 8, 3, 3)))
     with Enabled():

@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from jaten_ops.cpu import conv_nchw
-from jaten_ops.cpu.conv_nchw import DIRECT, PATCHES, TAPS, Lowering, Windows
+from jaten_ops.cpu import conv_choice
+from jaten_ops.cpu.conv_choice import DIRECT, PATCHES, TAPS, Lowering
+from jaten_ops.kernel_base.convolution import Windows
 from jaten_ops.xla.x64 import Enabled
 
 PLAIN = Windows((3, 3), (1, 1), (1, 1), (1, 1), 1)
@@ -29,7 +30,7 @@ CASES = {
     "volumes, groups": (Windows((2, 2, 2), (1, 1, 1), (0, 1, 0), (1, 1, 1), 2), (1, 4, 4, 4, 4), 6),
     "elements at the end under no window": (Windows((2, 2), (3, 3), (0, 0), (1, 1), 1), (1, 2, 7, 7), 3),
 }
-LOWERINGS = {"taps": TAPS, "patches": PATCHES, "padded first": conv_nchw.EIGEN, "depth": conv_nchw.DEPTH}
+LOWERINGS = {"taps": TAPS, "patches": PATCHES, "padded first": conv_choice.EIGEN, "depth": conv_choice.DEPTH}
 ALL = [(case, lowering) for case in CASES for lowering in LOWERINGS if lowering != "depth" or len(CASES[case][1]) == 5]
 
 
@@ -41,7 +42,7 @@ def test_all_compute_the_same(case: str, lowering: str) -> None:
     grad = draw((shape[0], outputs, *windows.positions(shape[2:])))
 
     def parts(of: Lowering) -> list[jax.Array]:
-        calls = (of.forward, (x, w, windows)), (of.input_gradient, (grad, w, windows, shape))
+        calls = (of.forward, (x, w, windows, grad.shape)), (of.input_gradient, (grad, w, windows, shape))
         every = (*calls, (of.weight_gradient, (x, grad, windows, w.shape)))
         return [np.asarray(jax.jit(lambda part=part, given=given: part(*given))()) for part, given in every]
 
@@ -67,7 +68,7 @@ def test_all_compute_the_same(case: str, lowering: str) -> None:
     ],
 )
 def test_the_choice_for_a_cpu(windows: Windows, shape: tuple[int, ...], outputs: int, chosen: str) -> None:
-    names = {"eigen": conv_nchw.EIGEN, "taps": TAPS, "patches": PATCHES, "depth": conv_nchw.DEPTH}
-    names["taps, patches forward"] = conv_nchw.STRIDED
-    names["patches forward"] = conv_nchw.EIGEN._replace(forward=PATCHES.forward)
-    assert conv_nchw.choose(windows, shape, outputs, conv_nchw.fits(windows, shape[2:])) == names[chosen]
+    names = {"eigen": conv_choice.EIGEN, "taps": TAPS, "patches": PATCHES, "depth": conv_choice.DEPTH}
+    names["taps, patches forward"] = conv_choice.STRIDED
+    names["patches forward"] = conv_choice.PATCHED
+    assert conv_choice.choose(windows, shape, outputs, conv_choice.fits(windows, shape[2:])) == names[chosen]
