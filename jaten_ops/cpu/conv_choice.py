@@ -1,4 +1,4 @@
-"""Which lowering XLA's CPU compiler is given for a convolution, or for one of its gradients.
+"""The choice of the lowering that XLA's CPU compiler is given for a convolution, or for one of its gradients.
 
 It hands a convolution to Eigen, or, where that cannot take it, to a loop over every product: groups, and windows larger
 than what they slide over, cost 10 to 100 times too much. `choose` is asked for a single convolution, with channels
@@ -75,7 +75,7 @@ PATCHED = EIGEN._replace(forward=PATCHES.forward)
 
 
 def compute(call: Call, a: jax.Array, b: jax.Array) -> jax.Array:
-    """What is asked for, with channels first; in float32 if the dtype is half."""
+    """The result of a call, with channels first; computed in float32 if the dtype is half."""
     if not is_float(a.dtype):
         return convolution.compute(call, a, b)
     image, outputs = call.image(a), b.shape[1] if call.part == "weight_gradient" else b.shape[0]
@@ -113,12 +113,12 @@ def choose(windows: Windows, shape: Shape, outputs: int, window_fits: bool) -> L
 
 
 def is_small(windows: Windows, shape: Shape, outputs: int) -> bool:
-    """Whether images are so small that to bring the weight in order costs more than the convolution."""
+    """True if images are so small that to bring the weight in order costs more than the convolution."""
     return shape[0] * math.prod(windows.positions(shape[2:])) <= outputs // 4
 
 
 def fits(windows: Windows, sizes: Shape) -> bool:
-    """Whether a kernel is no larger than what it slides over, without padding: Eigen takes no other."""
+    """True if a kernel is no larger than what it slides over, without padding: Eigen takes no other."""
     return all(reach < size for reach, size in zip(windows.reach(), sizes, strict=True))
 
 
@@ -154,12 +154,12 @@ def orders(call: Call, ndim: int) -> tuple[Shape, Shape, Shape]:
 
 
 def lowering(call: Call, a: Any, b: Any, *, follows: bool) -> Callable[[jax.Array, jax.Array], jax.Array] | None:
-    """How to compute it from operands in those orders; None if it is better computed with channels first.
+    """A function of operands in those orders that computes a call; None if that is better done with channels first.
 
     Args:
         call: what is to be computed.
         a, b: the operands' shapes and dtypes as the program has them.
-        follows: whether an operand is in such an order already.
+        follows: true if an operand is in such an order already.
     """
     found = _choose_last(call, a, b, follows)
     if found is None or not is_float(a.dtype):
@@ -171,20 +171,20 @@ def lowering(call: Call, a: Any, b: Any, *, follows: bool) -> Callable[[jax.Arra
 
 
 def leads(call: Call, a: Any, b: Any) -> bool:
-    """Whether a call is a reason to bring its operands into those orders."""
+    """True if a call is a reason to bring its operands into those orders."""
     channels, _ = _channels(call, a, b)
     # one with a kernel for each channel mostly lies between products, which are computed in any order
     return channels >= _LEADING_CHANNELS and lowering(call, a, b, follows=is_depthwise(call, a, b)) is not None
 
 
 def is_depthwise(call: Call, a: Any, b: Any) -> bool:
-    """Whether there is one kernel for each channel."""
+    """True if there is one kernel for each channel."""
     channels, outputs = _channels(call, a, b)
     return 1 < call.windows.groups == channels == outputs
 
 
 def _channels(call: Call, a: Any, b: Any) -> tuple[int, int]:
-    """How many the convolution takes and gives."""
+    """The numbers of channels that the convolution takes and gives."""
     return call.image(a)[1], b.shape[1] if call.part == "weight_gradient" else b.shape[0]
 
 

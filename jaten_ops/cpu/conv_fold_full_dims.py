@@ -17,7 +17,7 @@ from ..kernel_base.convolution import Call, Shape, Windows
 
 
 class _Folding(NamedTuple):
-    """Which dimensions become channels.
+    """The dimensions that become channels, and the others.
 
     Attributes:
         windows: those that are left.
@@ -72,7 +72,7 @@ def _folding(windows: Windows, sizes: Shape) -> _Folding | None:
 def folded(
     compute: Callable[[Call, jax.Array, jax.Array], jax.Array], call: Call, a: jax.Array, b: jax.Array
 ) -> jax.Array:
-    """What `compute` makes of a call without dimensions that the kernel spans, and of its operands."""
+    """The result of a call, by `compute` of one without dimensions that the kernel spans."""
     part, windows, _ = call
     image, result = call.image(a), call.result(a, b)
     folding = _folding(windows, image[2:])

@@ -36,7 +36,7 @@ _FEW_GROUPS = 8  # a convolution each in the program; of more there is one, in a
 
 
 def are_sums(part: str, kernel: Shape, channels: int, outputs: int) -> bool:
-    """Whether groups of so many channels and outputs are best computed as SUMS."""
+    """True if groups of so many channels and outputs are best computed as SUMS."""
     terms, vector = {
         "forward": (channels, outputs),
         "input_gradient": (outputs, channels),
@@ -46,7 +46,7 @@ def are_sums(part: str, kernel: Shape, channels: int, outputs: int) -> bool:
 
 
 def are_large(channels: int, outputs: int) -> bool:
-    """Whether groups of so many channels and outputs are worth a convolution each."""
+    """True if groups of so many channels and outputs are worth a convolution each."""
     return channels * outputs >= _LEAST_BY_ITSELF
 
 
@@ -54,7 +54,7 @@ def are_large(channels: int, outputs: int) -> bool:
 
 
 class _Cut(NamedTuple):
-    """How outputs, and the channels they are made of, are taken apart.
+    """A partition of outputs, and of the channels that they are made of.
 
     Attributes:
         parts: one after the other, so that what they are multiplied with stays in the cache.
@@ -104,7 +104,7 @@ def _in_chains(every: Sequence[jax.Array]) -> jax.Array:
 def _sum_over_kernel(
     image: jax.Array, kernel: jax.Array, starts: dict[Shape, Shape], stride: Shape, positions: Shape
 ) -> jax.Array:
-    """Of what `_Cut` makes of an image and of a kernel: the elements of a kernel that count start there."""
+    """The sum over a kernel, of an image and a kernel as `_Cut` has them; `starts` has the elements that count."""
     n = len(positions)
     parts, groups, vectors = kernel.shape[0], kernel.shape[-3], kernel.shape[-2:]
     shape = (parts, image.shape[0], *positions, groups, *vectors)
@@ -157,7 +157,7 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
 
 
 def _met(windows: Windows, phase: Shape) -> dict[Shape, Shape]:
-    """Which elements of a kernel lie on every stride-th element from this one on, and in which window's the first."""
+    """The elements of a kernel that lie on every stride-th element from `phase` on, and the first window of each."""
     met = {}
     for index in np.ndindex(*windows.kernel):
         offsets = zip(phase, windows.padding, windows.dilation, index, windows.stride, strict=True)
@@ -178,7 +178,7 @@ def _interleaved(phases: Sequence[jax.Array], stride: Shape, shape: Shape) -> ja
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    """As SUMS over the positions of some rows, or of a piece of one; and the sums of those."""
+    """The transpose by the weight, as SUMS over the positions of some rows, or of a piece of one, which are added."""
     groups, row = windows.groups, grad.shape[-2]
     cut = _Cut.of(groups, shape[-2], shape[-1] // groups, _AT_ONCE)
     if len(windows.kernel) == 1:  # an image of one row

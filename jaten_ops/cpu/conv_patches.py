@@ -47,7 +47,7 @@ def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shap
 
 
 def _under_windows(x: jax.Array, windows: Windows, axis: int) -> jax.Array:
-    """What lies under the windows on x (A, B, ...), with an axis more, for the elements of a kernel."""
+    """The elements of x (A, B, ...) under the windows, with an axis more, for the elements of a kernel."""
     positions = windows.positions(x.shape[2:])
     if apart(windows):
         x = lax.slice(x, (0,) * x.ndim, (*x.shape[:2], *map(operator.mul, positions, windows.kernel)))
@@ -61,5 +61,5 @@ def _under_windows(x: jax.Array, windows: Windows, axis: int) -> jax.Array:
 
 
 def apart(windows: Windows) -> bool:
-    """Whether the windows lie side by side, without a gap: to take what is under each moves no element twice."""
+    """True if the windows lie side by side, without a gap: to take the elements under each moves none twice."""
     return windows.stride == windows.kernel and not any(windows.padding) and max(windows.dilation) == 1

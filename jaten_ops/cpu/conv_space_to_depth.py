@@ -24,7 +24,7 @@ from .dot_reductions import all_finite
 
 
 def side_by_side(windows: Windows, channels: int, outputs: int) -> int:
-    """How many windows, side by side, are best computed as one; 1 if none are.
+    """The number of windows, side by side, that are best computed as one; 1 if none are.
 
     Measured on one core: 3x3 and 5x5 kernels, 1 to 32 channels, 6 to 64 outputs.
     """
@@ -39,7 +39,7 @@ def side_by_side(windows: Windows, channels: int, outputs: int) -> int:
 
 
 def pays(part: str, windows: Windows, channels: int, outputs: int) -> bool:
-    """Whether a part of a convolution is best computed on blocks."""
+    """True if a part of a convolution is best computed on blocks."""
     if part == "forward":
         strided = max(windows.stride) > 1 and channels <= FEW_CHANNELS
         return strided or side_by_side(windows, channels, outputs) > 1
@@ -53,7 +53,7 @@ _A_STRETCH = 8
 
 @dataclass(frozen=True)
 class Blocks:
-    """How the windows of a kernel, without dilation, fall into blocks.
+    """A partition of an image, and of the windows of a kernel without dilation, into blocks.
 
     Attributes:
         windows: those on the elements.
@@ -82,12 +82,12 @@ class Blocks:
 
     @property
     def positions_in_blocks(self) -> Shape:
-        """How many windows there are in whole blocks, in each dimension."""
+        """The number of windows in whole blocks, in each dimension."""
         return tuple(-(-n // a) * a for n, a in zip(self.positions, self._across, strict=True))
 
     @property
     def without_zeros(self) -> bool:
-        """Whether the windows on blocks are those on the elements, so that no zero meets an infinity."""
+        """True if the windows on blocks are those on the elements, so that no zero meets an infinity."""
         whole = tuple(n * b for n, b in zip(self.kernel_size, self.size, strict=True))
         return self.across == 1 and whole == self.windows.kernel
 
@@ -97,7 +97,7 @@ class Blocks:
         return Windows(self.kernel_size, (1,) * n, (0,) * n, (1,) * n, 1)
 
     def image(self, x: jax.Array) -> jax.Array:
-        """Of an image, with zeros around it, or elements away, such that it falls into whole blocks."""
+        """The blocks of an image, with zeros around it, or elements away, such that they are whole."""
         each = zip(self.positions_in_blocks, self._across, self.kernel_size, self.size, strict=True)
         whole = [(n // a + k - 1) * b for n, a, k, b in each]
         sides = [(p, w - p - n, 0) for p, w, n in zip(self.windows.padding, whole, x.shape[1:-1], strict=True)]
@@ -105,7 +105,7 @@ class Blocks:
         return jax.vmap(self._split)(padded)
 
     def kernel(self, weight: jax.Array) -> jax.Array:
-        """Of a kernel: its outputs are those of each window in turn."""
+        """The kernel on blocks: its outputs are those of each window in turn."""
         *first, last = (n * b for n, b in zip(self.kernel_size, self.size, strict=True))
         before = [(0, w - k, 0) for w, k in zip(first, self.windows.kernel[:-1], strict=True)]
         shifted = []

@@ -25,12 +25,12 @@ Pair = tuple[jax.Array, jax.Array]
 
 
 def products(pairs: Iterable[Pair], shape: Shape, of_image: Sequence[int], of_kernel: Sequence[int]) -> list[jax.Array]:
-    """Of what lies under an element of a kernel and that element, pair by pair, repeated to a shape.
+    """The products of elements of an image with elements of a kernel, pair by pair, repeated to a shape.
 
     Args:
-        pairs: both, for each element.
-        shape: the products'.
-        of_image, of_kernel: which of its dimensions theirs are.
+        pairs: what lies under an element of the kernel, and that element.
+        shape: of each product.
+        of_image, of_kernel: the dimensions of `shape` that those of the two are.
     """
     return [
         lax.broadcast_in_dim(under, shape, of_image) * lax.broadcast_in_dim(element, shape, of_kernel)
@@ -73,7 +73,7 @@ def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shap
 
 
 def _sum_of_taps(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: Layout) -> jax.Array:
-    """Of a padded input; with channels last each has a kernel of its own."""
+    """The output of a padded input; with channels last each channel has a kernel of its own."""
     positions = layout.sizes(shape)
     if layout.last:
         pairs = (

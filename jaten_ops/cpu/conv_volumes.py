@@ -26,7 +26,7 @@ OfImages = Callable[[str, jax.Array, jax.Array, Windows, Shape], jax.Array]
 
 
 def are_sums(part: str, kernel: Shape, channels: int, outputs: int) -> bool:
-    """Whether they are best computed as groups of few channels are."""
+    """True if volumes are best computed as groups of few channels are."""
     summed = {"forward": channels, "input_gradient": outputs}.get(part)
     return summed is not None and summed <= FEW_CHANNELS and conv_grouped.are_sums(part, kernel, channels, outputs)
 
@@ -65,10 +65,15 @@ class _Depth:
         return jnp.stack(kernels, self._of_kernel)
 
     def padded(self, x: jax.Array, beside: jax.Array | None, low: int, high: int) -> jax.Array:
-        """With zeros in depth, and stored if there is an operand `beside`, which is not empty."""
+        """With zeros in depth, stored if there is an operand `beside`, which is not empty.
+
+        With channels first the images are transposed, which stores them anyway.
+        """
         rest = (0,) * (x.ndim - 3)
         sides = (low, *rest), (high, *rest)
-        return self.layout.pad(x, *sides) if beside is None else padded(x, beside, self.layout, *sides)
+        if beside is None or not self.layout.last:
+            return self.layout.pad(x, *sides)
+        return padded(x, beside, self.layout, *sides)
 
     def slices(self, x: jax.Array, positions: int) -> list[jax.Array]:
         """For each element of the kernel in depth the images under it, of a volume that is padded in depth."""

@@ -42,14 +42,14 @@ _BLOCK = 2**20  # elements of what a block's tiles are made into: they stay in a
 
 
 def takes(windows: Windows) -> bool:
-    """Whether windows are such as are computed here; those of their input's gradient are, too."""
+    """True if windows can be computed here; those of their input's gradient can, too."""
     ones = (1, 1)
     plain = windows.groups == 1 and windows.stride == windows.dilation == ones
     return plain and windows.kernel == (3, 3) and max(windows.padding) <= 2
 
 
 def pays(images: int, positions: Shape, channels: int, outputs: int, *, of_weight: bool) -> bool:
-    """Whether there are fewer products by so many that it is faster, transformations included.
+    """True if it saves so many products that it is faster, transformations included.
 
     Fitted to measurements on one core: 16 to 512 channels and outputs, images of 4x4 to 112x112, 1 to 32 of them. Where
     products are fast they hardly save more than the transformations take, and these take long to compile.
@@ -65,7 +65,7 @@ def pays(images: int, positions: Shape, channels: int, outputs: int, *, of_weigh
 
 
 class _Tiles:
-    """How an output falls into tiles, and a batch into blocks of images.
+    """A partition of an output into tiles, and of a batch into blocks of images.
 
     Args:
         image: the input's shape.
@@ -141,7 +141,7 @@ class _Tiles:
 
 
 def _taken(x: jax.Array, elements: Sequence[Sequence[int]], count: Shape) -> jax.Array:
-    """Of all tiles the elements at these places in each dimension: (place, ..., N, tile, ..., C)."""
+    """The elements of all tiles at these places in each dimension: (place, ..., N, tile, ..., C)."""
     n = len(count)
     each = [np.add.outer(places, _OUTPUTS * np.arange(tiles)) for places, tiles in zip(elements, count, strict=True)]
     open_ = [index.reshape(_spread(index.shape, d, n)) for d, index in enumerate(each)]
@@ -187,7 +187,7 @@ def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, pla
 
 
 def _is_tame(x: jax.Array, largest: jax.Array | None = None) -> jax.Array:
-    """Whether x, with these largest elements if they are known, has none that would not cancel."""
+    """True if all elements of x would cancel; `largest` are the largest of each position, if they are known."""
     largest = lax.abs(x) if largest is None else largest
     # a maximum alone will not do: XLA's CPU drops NaNs from some
     return all_finite(x) & (lax.reduce_max(largest, tuple(range(largest.ndim))) < np.array(_HUGE, x.dtype))

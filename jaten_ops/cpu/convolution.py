@@ -14,11 +14,11 @@ from ..kernel_base.convolution import Call, Shape
 from . import conv_choice, conv_fold_full_dims
 
 convolution_p = Primitive("cpu_convolution")
-"""Of two operands with channels first, as `Call` names them, which is its one parameter."""
+"""Takes two operands with channels first; its one parameter is a `Call`."""
 
 
 def compute(call: Call, a: jax.Array, b: jax.Array) -> jax.Array:
-    """What is asked for, of operands with channels first and of one real dtype."""
+    """The result of a call, of operands with channels first and of one real dtype."""
     return conv_fold_full_dims.folded(_bind, call, a, b)
 
 

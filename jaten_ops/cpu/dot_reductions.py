@@ -61,7 +61,7 @@ def sum_of_last(x: jax.Array, dims: Dims) -> jax.Array:
 
 
 def all_finite(x: jax.Array) -> jax.Array:
-    """Whether there is neither an infinity nor a NaN in a floating-point array of two or more dimensions."""
+    """True if there is neither an infinity nor a NaN in a floating-point array of two or more dimensions."""
     row = x.shape[-1] * x.shape[-2]
     zeros = lax.optimization_barrier(jnp.zeros((row,), x.dtype))  # no constant, by which XLA could drop x
     return jnp.isfinite(jnp.sum(lax.dot(lax.reshape(x, (x.size // row, row)), zeros)))

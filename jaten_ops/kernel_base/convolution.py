@@ -13,7 +13,7 @@ Shape = tuple[int, ...]
 
 
 class Windows(NamedTuple):
-    """How the windows of a kernel lie on an input, in each of its spatial dimensions."""
+    """The windows of a kernel on an input: a value for each spatial dimension."""
 
     kernel: Shape
     stride: Shape
@@ -22,15 +22,15 @@ class Windows(NamedTuple):
     groups: int
 
     def flat(self) -> Windows:
-        """Those on the images that a volume is made of."""
+        """The same without the first dimension: on the images that a volume is made of."""
         return Windows(*(setting[1:] for setting in self[:4]), self.groups)
 
     def reach(self) -> Shape:
-        """How far it is from the first element under a window to its last."""
+        """The distance from the first element under a window to its last."""
         return tuple(d * (k - 1) for d, k in zip(self.dilation, self.kernel, strict=True))
 
     def positions(self, sizes: Sequence[int]) -> Shape:
-        """How many windows fit: the sizes of the output for the sizes of an input."""
+        """The number of windows: the sizes of the output for the sizes of an input."""
         settings = zip(sizes, self.reach(), self.stride, self.padding, strict=True)
         return tuple((size + 2 * p - reach - 1) // s + 1 for size, reach, s, p in settings)
 
@@ -43,7 +43,7 @@ class Windows(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What is to be computed of two operands.
+    """A convolution or one of its gradients.
 
     Attributes:
         part: "forward", of the input (N, C, ...) and the weight (O, C / groups, ...): the output (N, O, ...);
@@ -67,17 +67,17 @@ class Call(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where the channels of images and kernels are.
+    """The order of the dimensions of images and kernels.
 
     Attributes:
-        last: whether an image is (N, ..., C) and a kernel (..., C / groups, O), not (N, C, ...) and
-            (O, C / groups, ...).
+        last: true if an image is (N, ..., C) and a kernel (..., C / groups, O), false if they are (N, C, ...)
+            and (O, C / groups, ...).
     """
 
     last: bool
 
     def numbers(self, ndim: int) -> lax.ConvDimensionNumbers:
-        """Which dimensions of an image and of a kernel are which, for XLA."""
+        """The dimensions of an image and of a kernel, for XLA."""
         order = tuple(range(ndim))
         if not self.last:
             return lax.ConvDimensionNumbers(order, order, order)
@@ -85,7 +85,7 @@ class Layout(NamedTuple):
         return lax.ConvDimensionNumbers(image, kernel, image)
 
     def sizes(self, shape: Sequence[int]) -> Shape:
-        """Those of an image's shape that are not the batch and the channels."""
+        """The spatial sizes of an image of a shape."""
         return tuple(shape[1:-1] if self.last else shape[2:])
 
     def pad(
@@ -100,9 +100,9 @@ class Layout(NamedTuple):
         self, x: jax.Array, windows: Windows, index: Sequence[int], positions: Sequence[int], first: int = 0,
         step: int = 1,
     ) -> jax.Array:  # fmt: skip
-        """What lies under one element of the kernel at all positions of a padded input.
+        """The elements of a padded input under one element of the kernel, at all positions.
 
-        With `first` and `step` only every so many of its channels.
+        Only every `step`-th channel, from `first` on.
         """
         start = [d * i for d, i in zip(windows.dilation, index, strict=True)]
         stop = [b + s * (n - 1) + 1 for b, s, n in zip(start, windows.stride, positions, strict=True)]
@@ -165,7 +165,7 @@ PARTS: dict[str, Part] = {"forward": forward, "input_gradient": input_gradient, 
 
 
 def compute(call: Call, a: jax.Array, b: jax.Array) -> jax.Array:
-    """What is asked for, by XLA's convolution of images with channels first."""
+    """The result of a call, by XLA's convolution of images with channels first."""
     return PARTS[call.part](a, b, call.windows, call.result(a, b), FIRST)
 
 

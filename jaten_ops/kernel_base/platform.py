@@ -25,7 +25,7 @@ def by_platform(*operands: Any, cpu: Callable[..., T], default: Callable[..., T]
 
 
 def cpu_branch(equation: Any) -> core.ClosedJaxpr | None:
-    """What `by_platform` has for a CPU, if a traced equation is one; it takes all operands but the first."""
+    """The CPU's program of a traced `by_platform`, a function of all its operands but the first; else None."""
     # TestCpuBranch fails if JAX names its parameter otherwise
     platforms = equation.params.get("branches_platforms") if equation.primitive.name == "cond" else None
     if platforms is None:

@@ -61,7 +61,7 @@ def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shap
 
 
 def _transposed_shape(x: jax.Array, weight: jax.Array, windows: Windows, output_padding: Ints) -> tuple[int, ...]:
-    """Of the result of a transposed convolution by a weight (C, O / groups, ...)."""
+    """The shape of the result of a transposed convolution by a weight (C, O / groups, ...)."""
     extras = _expand(output_padding, len(windows.kernel))
     for extra, stride, dilation in zip(extras, windows.stride, windows.dilation, strict=True):
         if extra < 0:

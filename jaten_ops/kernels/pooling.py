@@ -88,7 +88,7 @@ def _max_of_windows(x: jax.Array, windows: Sequence[np.ndarray]) -> tuple[jax.Ar
 
 
 def _later_nan_or_greater(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Of two values with their positions the one that ATen takes: the last NaN, or the first of the greatest."""
+    """The one of two values, with its position, that ATen takes: the last NaN, or the first of the greatest."""
     (x, i), (y, j) = a, b
     wins = (y > x) | ((y == x) & (j < i))
     if is_inexact(x.dtype):
@@ -369,7 +369,7 @@ def _avg_pool_backward(n: int, grad_output, self, *settings):
     compute = compute_type(grad_output.dtype)
 
     def spread(given: jax.Array, gaps: Ints) -> tuple[jax.Array, list[np.ndarray]]:
-        """With so much between windows, which come in steps of 1 then; and the windows of each position."""
+        """Gradients with gaps between windows, whose stride is 1 then; and the windows that cover each position."""
         given = lax.pad(given, np.zeros((), compute), [(0, 0, gap) for gap in (*[0] * (self.ndim - n), *gaps)])
         return given, [covering(size, k, 1 if gap else s, p) for (size, k, s, p), gap in zip(axes, gaps, strict=True)]
 

@@ -77,7 +77,7 @@ def _write_several(how: str, x: jax.Array, index: jax.Array, updates: jax.Array,
 
 
 def _write_one(how: str, x: jax.Array, index: jax.Array, updates: jax.Array, numbers: Any) -> jax.Array:
-    """The same for one index, as a token's place in a cache, on a CPU."""
+    """The update at one index, such as a token's place in a cache, on a CPU."""
     how = _OF_BOOL[how] if x.dtype == bool else how
     return write_one(_COMBINED.get(how), x, index, updates, numbers)
 

@@ -326,7 +326,7 @@ def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
 
     if length == 1 or (step == 1 and 2 * length < size):
         return updated(self, src)
-    # most of the tensor is new: on a CPU a select is one loop, where an update would copy first. And in a scan XLA's CPU
+    # most of the tensor is new: on a CPU a select is one loop, where an update would copy first. And in a scan its XLA
     # (0.10) makes a wrong update if `src` depends on a slice that overlaps this one: it reads what it has just written.
     return by_platform(self, src, cpu=selected, default=updated) if step == 1 else selected(self, src)
 

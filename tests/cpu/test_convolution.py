@@ -91,7 +91,7 @@ def test_a_batch_is_no_call() -> None:
 
 
 def test_over_the_devices_of_a_mesh() -> None:
-    """What varies over an axis of a mesh is known to."""
+    """A result varies over the axes of a mesh that its operands do."""
     mesh = jax.make_mesh((1,), ("n",), axis_types=(jax.sharding.AxisType.Auto,))
     call, a, b = CALLS["forward"]
     spec = jax.P("n")

@@ -234,7 +234,7 @@ def _operations(block: Any) -> Iterator[Any]:
 
 
 def _summary(name: str, on: str) -> str:
-    """How many there are of each operation, with those of float64 by themselves."""
+    """The operations of a program with their numbers, those of float64 apart."""
     run, arrays = _program(ROWS[name])
     program = jax.jit(run).trace(*arrays).lower(lowering_platforms=(on,)).compiler_ir("stablehlo")
     counted: collections.Counter[str] = collections.Counter()
@@ -285,8 +285,8 @@ avg_pool_backward: add broadcast_in_dim*3 divide pad reduce_window
 adaptive_avg_pool: add broadcast_in_dim*3 divide reduce_window
 convolution: add broadcast_in_dim*2 convolution reshape
 convolution in groups: convolution
-convolution by all of an image: convolution reshape*3
-convolution_backward: add convolution*2 reduce reshape*2 reverse transpose""",
+convolution by all of an image: convolution
+convolution_backward: add convolution*2 reduce reverse""",
         )
 
 

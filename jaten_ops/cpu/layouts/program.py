@@ -79,7 +79,7 @@ def _rules_for(jaxpr: Any) -> dict[str, Rule]:
 
 
 def _has_images(jaxpr: Any) -> bool:
-    """Whether a convolution is in it that asks for channels last.
+    """True if a convolution is in it that asks for channels last.
 
     One with a kernel for each channel asks only where images come out of order anyway, as those that are made of
     tokens: between other convolutions, its gradients take longer with channels last.

@@ -1,4 +1,4 @@
-"""How each primitive of JAX is applied to values in other orders than the program's.
+"""Rules that say how each primitive of JAX is applied to values in other orders than the program's.
 
 A rule takes an equation and its operands, and returns the results; None if the operands must be as the program has
 them. A primitive without a rule is such a one: gathers, scatters, loops, branches, and what chooses an element of a

@@ -32,7 +32,7 @@ def body_of(equation: Any) -> core.ClosedJaxpr:
 
 
 def branch_of(equation: Any) -> core.ClosedJaxpr | None:
-    """What `by_platform` has for a CPU, if that is made of primitives that have rules."""
+    """The CPU's program in a traced `by_platform`, if it is made of primitives that have rules."""
     branch = cpu_branch(equation)
     return branch if branch is not None and _has_rules(branch.jaxpr) else None
 
@@ -128,7 +128,7 @@ def _is_simple(jaxpr: Any) -> bool:
 
 
 def _computing(jaxpr: Any) -> Iterator[Any]:
-    """The equations of a program, and of what `by_platform` has for a CPU in it."""
+    """The equations of a program, with those of a CPU where it depends on the platform."""
     for equation in jaxpr.eqns:
         if (branch := branch_of(equation)) is not None:
             yield from _computing(branch.jaxpr)
