@@ -41,7 +41,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "kernel_base": (
-        "checks convolution materialize platform promotion",
+        "checks conv_parts materialize platform promotion",
         "derivatives extrema prng vjp",
         "__init__",
     ),
@@ -51,7 +51,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "conv_grouped conv_space_to_depth conv_winograd",
         "conv_volumes",
         "conv_choice",
-        "convolution",
+        "conv_primitive",
         "layouts.rules",
         "layouts.steps",
         "layouts.break_chains layouts.optimizer_rows layouts.serialize_lapack layouts.tile_gather_scatter",

@@ -155,7 +155,7 @@ BAD = [
     ("hidden_imports", "ops/define.py", "import importlib\nimportlib.import_module('x')", "import by a call"),
     ("forbidden_imports", "kernels/matmul.py", "from torch import nn", "kernels are JAX only"),
     ("forbidden_imports", "kernel_base/promotion.py", "import torch", "kernels are JAX only"),
-    ("forbidden_imports", "cpu/conv_nchw.py", "import torch", "kernels are JAX only"),
+    ("forbidden_imports", "cpu/conv_choice.py", "import torch", "kernels are JAX only"),
     ("forbidden_imports", "meta/reuse.py", "import jax.numpy as jnp", "fakes are torch only"),
     ("forbidden_imports", "autograd/function.py", "from jax import lax", "gradients are written in torch"),
     ("forbidden_imports", "errors.py", "import torch", "errors import nothing"),

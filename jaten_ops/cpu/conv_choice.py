@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ..kernel_base import convolution
-from ..kernel_base.convolution import FIRST, LAST, Call, Layout, Shape, Windows
+from ..kernel_base import conv_parts
+from ..kernel_base.conv_parts import FIRST, LAST, Call, Layout, Shape, Windows
 from ..kernel_base.promotion import cast, compute_type, is_float, widened
 from . import (
     conv_direct,
@@ -66,7 +66,7 @@ def by_images(compute: Callable[..., jax.Array], layout: Layout) -> Lowering:
 _LITTLE, _RATHER_LITTLE = 32, 80  # terms of a sum
 FEW_TERMS = 40  # of one element's sum, to be written out
 
-DIRECT = _lowering(convolution, FIRST)
+DIRECT = _lowering(conv_parts, FIRST)
 EIGEN = DIRECT._replace(weight_gradient=functools.partial(conv_direct.padded_first, layout=FIRST))
 TAPS = _lowering(conv_taps, FIRST)
 PATCHES = _lowering(conv_patches)
@@ -77,7 +77,7 @@ PATCHED = EIGEN._replace(forward=PATCHES.forward)
 def compute(call: Call, a: jax.Array, b: jax.Array) -> jax.Array:
     """The result of a call, with channels first; computed in float32 if the dtype is half."""
     if not is_float(a.dtype):
-        return convolution.compute(call, a, b)
+        return conv_parts.compute(call, a, b)
     image, outputs = call.image(a), b.shape[1] if call.part == "weight_gradient" else b.shape[0]
     slid = None if call.part == "weight_gradient" else a.shape[2:]
     chosen = choose(call.windows, image, outputs, slid is None or fits(call.windows, slid)).of(call.part)

@@ -5,25 +5,25 @@ from __future__ import annotations
 import jax
 from jax import lax
 
-from ..kernel_base import convolution
-from ..kernel_base.convolution import LAST, Layout, Shape, Windows
+from ..kernel_base import conv_parts
+from ..kernel_base.conv_parts import LAST, Layout, Shape, Windows
 
 
 def padded_first(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: Layout) -> jax.Array:
     """The weight's gradient slides the output's over the input: padded apart, that is never the larger one."""
     padded = lax.optimization_barrier(layout.pad(x, windows.padding, windows.padding))
     windows = windows._replace(padding=(0,) * len(windows.padding))
-    return convolution.weight_gradient(padded, grad, windows, shape, layout)
+    return conv_parts.weight_gradient(padded, grad, windows, shape, layout)
 
 
 def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The output, of this shape, with channels last; those below, too."""
-    return convolution.forward(x, weight, windows, shape, LAST)
+    return conv_parts.forward(x, weight, windows, shape, LAST)
 
 
 def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The transpose by the input, of this shape."""
-    return convolution.input_gradient(grad, weight, windows, shape, LAST)
+    return conv_parts.input_gradient(grad, weight, windows, shape, LAST)
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 from jax import lax
 
-from ..kernel_base.convolution import Call, Shape, Windows
+from ..kernel_base.conv_parts import Call, Shape, Windows
 
 
 class _Folding(NamedTuple):

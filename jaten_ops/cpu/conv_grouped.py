@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..kernel_base.convolution import LAST, Shape, Windows
+from ..kernel_base.conv_parts import LAST, Shape, Windows
 from ..kernel_base.materialize import stored
 from .conv_taps import padded, products
 

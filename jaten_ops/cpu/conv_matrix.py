@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from ..kernel_base.convolution import Shape, Windows
+from ..kernel_base.conv_parts import Shape, Windows
 
 
 def _taken(x: jax.Array, windows: Windows) -> jax.Array:

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from ..kernel_base.convolution import Shape, Windows
+from ..kernel_base.conv_parts import Shape, Windows
 from ..kernel_base.materialize import stored
 from . import conv_direct
 from .dot_reductions import all_finite

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..kernel_base.convolution import Layout, Shape, Windows
+from ..kernel_base.conv_parts import Layout, Shape, Windows
 from ..kernel_base.materialize import stored
 
 MOST_TAPS = 128  # each is an instruction of the loop

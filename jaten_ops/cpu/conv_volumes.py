@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..kernel_base.convolution import Layout, Shape, Windows
+from ..kernel_base.conv_parts import Layout, Shape, Windows
 from . import conv_grouped
 from .conv_space_to_depth import FEW_CHANNELS
 from .conv_taps import padded

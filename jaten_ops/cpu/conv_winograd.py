@@ -26,7 +26,7 @@ from jax import lax
 
 from jaten_ops.xla import cpu_features
 
-from ..kernel_base.convolution import LAST, Shape, Windows
+from ..kernel_base.conv_parts import LAST, Shape, Windows
 from .conv_direct import turned
 from .dot_reductions import all_finite
 

@@ -11,10 +11,10 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from ..cpu import convolution as cpu
+from ..cpu import conv_primitive as cpu
 from ..cpu.reductions import sum_over_positions
-from ..kernel_base import convolution as xla
-from ..kernel_base.convolution import Call, Shape, Windows, resized
+from ..kernel_base import conv_parts as xla
+from ..kernel_base.conv_parts import Call, Shape, Windows, resized
 from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import cast, compute_type, is_complex
 

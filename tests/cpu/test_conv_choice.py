@@ -6,7 +6,7 @@ import pytest
 
 from jaten_ops.cpu import conv_choice
 from jaten_ops.cpu.conv_choice import DIRECT, PATCHES, TAPS, Lowering
-from jaten_ops.kernel_base.convolution import Windows
+from jaten_ops.kernel_base.conv_parts import Windows
 from jaten_ops.xla.x64 import Enabled
 
 PLAIN = Windows((3, 3), (1, 1), (1, 1), (1, 1), 1)

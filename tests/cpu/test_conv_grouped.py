@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from jaten_ops.cpu import conv_choice, conv_grouped, conv_volumes
-from jaten_ops.kernel_base.convolution import Call, Windows
+from jaten_ops.kernel_base.conv_parts import Call, Windows
 
 from ..harness.convolutions import PARTS, convolved, parts_of
 

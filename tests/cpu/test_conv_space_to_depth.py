@@ -10,7 +10,7 @@ import torch
 
 from jaten_ops.cpu import conv_choice
 from jaten_ops.cpu.conv_space_to_depth import Blocks, side_by_side
-from jaten_ops.kernel_base.convolution import Call, Windows
+from jaten_ops.kernel_base.conv_parts import Call, Windows
 
 from ..harness.convolutions import PARTS, parts_of
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from jaten_ops.cpu import conv_choice, conv_winograd
-from jaten_ops.kernel_base.convolution import Call, Windows
+from jaten_ops.kernel_base.conv_parts import Call, Windows
 from jaten_ops.xla import cpu_features
 
 from ..harness.convolutions import PARTS, parts_of

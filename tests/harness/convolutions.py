@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jaten_ops.cpu.convolution import convolution_p
-from jaten_ops.kernel_base.convolution import Call, Windows
+from jaten_ops.cpu.conv_primitive import convolution_p
+from jaten_ops.kernel_base.conv_parts import Call, Windows
 from jaten_ops.kernel_base.platform import cpu_branch
 
 PARTS = ("forward", "input_gradient", "weight_gradient")
@@ -19,7 +19,7 @@ def convolved(image: Tensor, weight: Tensor, windows: Windows) -> Tensor:
 
 
 def parts_of(image: Tensor, weight: Tensor, windows: Windows) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
-    """For each part its two operands, as `kernel_base.convolution` has them, and its result; the gradient is random."""
+    """For each part its two operands, as `kernel_base.conv_parts` has them, and its result; the gradient is random."""
     image, weight = image.requires_grad_(), weight.requires_grad_()
     out = convolved(image, weight, windows)
     grad = torch.randn(out.shape, dtype=out.dtype)

@@ -19,7 +19,7 @@ from jax.extend import core
 
 from jaten_ops.kernel_base.materialize import stored
 
-from ..convolution import convolution_p
+from ..conv_primitive import convolution_p
 from .rules import bind
 from .steps import ELEMENTWISE, Instruction, Value, list_steps, users_of
 

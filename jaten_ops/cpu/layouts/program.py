@@ -11,8 +11,8 @@ import numpy as np
 from jax.extend import core
 
 from jaten_ops.cpu import conv_choice
-from jaten_ops.cpu.convolution import convolution_p
-from jaten_ops.kernel_base.convolution import Call
+from jaten_ops.cpu.conv_primitive import convolution_p
+from jaten_ops.kernel_base.conv_parts import Call
 from jaten_ops.kernel_base.platform import cpu_branch
 
 from .break_chains import shortened

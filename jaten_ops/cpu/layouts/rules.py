@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from .. import conv_choice
-from ..convolution import convolution_p
+from ..conv_primitive import convolution_p
 from .values import Order, Ordered, places, program_order, without
 
 Rule = Callable[[Any, Sequence[Ordered]], list[Ordered] | None]

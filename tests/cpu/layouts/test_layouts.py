@@ -19,7 +19,7 @@ import jaten_ops  # noqa: F401  # the backend
 from jaten_ops.arrays.strides import order_of, strides_in
 from jaten_ops.cpu.layouts import ordered
 from jaten_ops.cpu.layouts.rules import ELEMENTWISE, RULES
-from jaten_ops.kernel_base.convolution import Windows
+from jaten_ops.kernel_base.conv_parts import Windows
 from jaten_ops.kernels.convolution import forward, input_gradient, weight_gradient
 from jaten_ops.xla import compiler_options
 from jaten_ops.xla.x64 import Enabled

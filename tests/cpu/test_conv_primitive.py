@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaten_ops.cpu import convolution
-from jaten_ops.kernel_base import convolution as xla
-from jaten_ops.kernel_base.convolution import Call, Windows
+from jaten_ops.cpu import conv_primitive
+from jaten_ops.kernel_base import conv_parts as xla
+from jaten_ops.kernel_base.conv_parts import Call, Windows
 
 from ..harness.convolutions import calls_of
 
@@ -60,7 +60,7 @@ WAYS: dict[str, Callable[[_Function], _Function]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_values(name: str, way: str) -> None:
     call, a, b = CALLS[name]
-    run, expected = (WAYS[way](functools.partial(of.compute, call)) for of in (convolution, xla))
+    run, expected = (WAYS[way](functools.partial(of.compute, call)) for of in (conv_primitive, xla))
     for got, want in zip(*(jax.tree.leaves(jax.jit(f)(a, b)) for f in (run, expected)), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4 * float(jnp.abs(want).max()))
     if way == "eager":
@@ -77,7 +77,7 @@ def test_values(name: str, way: str) -> None:
 )
 def test_derivatives_are_parts(name: str, found: list[str]) -> None:
     call, a, b = CALLS[name]
-    program = jax.make_jaxpr(jax.jit(WAYS["gradients"](functools.partial(convolution.compute, call))))(a, b)
+    program = jax.make_jaxpr(jax.jit(WAYS["gradients"](functools.partial(conv_primitive.compute, call))))(a, b)
     calls = calls_of(program.jaxpr)
     assert sorted(c.part for c in calls) == found
     assert {c.windows for c in calls} == {_WINDOWS}
@@ -86,7 +86,7 @@ def test_derivatives_are_parts(name: str, found: list[str]) -> None:
 def test_a_batch_is_no_call() -> None:
     """Its operands have a dimension more than a call's."""
     call, a, b = CALLS["forward"]
-    program = jax.make_jaxpr(WAYS["a batch of the first"](functools.partial(convolution.compute, call)))(a, b)
+    program = jax.make_jaxpr(WAYS["a batch of the first"](functools.partial(conv_primitive.compute, call)))(a, b)
     assert calls_of(program.jaxpr) == []
 
 
@@ -96,7 +96,7 @@ def test_over_the_devices_of_a_mesh() -> None:
     call, a, b = CALLS["forward"]
     spec = jax.P("n")
     run = jax.shard_map(
-        functools.partial(convolution.compute, call), mesh=mesh, in_specs=(spec, jax.P()), out_specs=spec
+        functools.partial(conv_primitive.compute, call), mesh=mesh, in_specs=(spec, jax.P()), out_specs=spec
     )
     np.testing.assert_allclose(jax.jit(run)(a, b), xla.compute(call, a, b), rtol=1e-4, atol=1e-4)
     of_weight = jax.grad(lambda b: (run(a, b) ** 2).sum())(b)

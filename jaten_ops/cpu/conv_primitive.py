@@ -9,8 +9,8 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from ..kernel_base import convolution
-from ..kernel_base.convolution import Call, Shape
+from ..kernel_base import conv_parts
+from ..kernel_base.conv_parts import Call, Shape
 from . import conv_choice, conv_fold_full_dims
 
 convolution_p = Primitive("cpu_convolution")
@@ -38,7 +38,7 @@ def _impl(a: jax.Array, b: jax.Array, *, call: Call) -> jax.Array:
 @convolution_p.def_abstract_eval
 def _abstract_eval(a: Any, b: Any, *, call: Call) -> Any:
     # JAX's own rules say how the result is sharded, and over which axes of a mesh it varies
-    return jax.make_jaxpr(lambda a, b: convolution.compute(call, a, b))(a, b).out_avals[0]
+    return jax.make_jaxpr(lambda a, b: conv_parts.compute(call, a, b))(a, b).out_avals[0]
 
 
 def _lowered(a: jax.Array, b: jax.Array, *, call: Call) -> jax.Array:
