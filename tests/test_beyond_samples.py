@@ -70,7 +70,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "fill.Tensor": (X, torch.tensor(3)),
     "floor_divide.Scalar": (INTS, -4),
     "fmod.Scalar": (X, -0.75),
-    "glu_backward_jvp": (X, X[:, :2], Y, Y[:, 2:], -X, 1),
+    "glu_backward_jvp": (torch.ops.aten.glu_backward(X[:, :2], Y, 1), X[:, :2], Y, Y[:, 2:], -X, 1),
     "glu_jvp": (torch.nn.functional.glu(X), X, Y, 1),
     "hamming_window": WINDOW,
     "hamming_window.periodic": (9, False),
