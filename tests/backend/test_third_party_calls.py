@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
-import socket
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
 from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
@@ -27,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from jaten_ops.backend import third_party_calls
 
 from ..harness.paths import compile_whole
+from ..harness.processes import WORLD, found_by_processes
 
 NAMESPACE = "jaten_test_unknown"
 OPS = getattr(torch.ops, NAMESPACE)
@@ -188,8 +184,6 @@ def test_torch_has_what_runs_a_call_that_writes() -> None:
 
 # Collectives
 
-WORLD = 2
-
 
 def _in_place(x: Tensor) -> Tensor:
     y = x * 2
@@ -284,31 +278,19 @@ def _on_cpu(values: list[Any]) -> list[Any]:
     return [None if v is None else v.cpu() for v in values]
 
 
-def _process(rank: int, port: int, folder: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=WORLD)
-    found: dict[str, Any] = {}
-    for name, run in _cases().items():
-        torch._dynamo.reset()
-        try:
-            pair = (run(lambda fn: fn), run(lambda fn: torch.compile(fn, backend="jaten")))
-            found[name] = tuple(map(_on_cpu, pair))
-        except Exception:
-            found[name] = traceback.format_exc()
-    dist.destroy_process_group()
-    torch.save(found, Path(folder) / str(rank))
+def _beside_eager(run: Callable[[Any], list[Any]]) -> tuple[list[Any], list[Any]]:
+    torch._dynamo.reset()
+    return _on_cpu(run(lambda fn: fn)), _on_cpu(run(lambda fn: torch.compile(fn, backend="jaten")))
+
+
+def _of_rank(rank: int) -> dict[str, Callable[[], Any]]:
+    return {name: functools.partial(_beside_eager, run) for name, run in _cases().items()}
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def found() -> list[dict[str, Any]]:
     """The findings of each of two processes."""
-    folder = tmp_path_factory.mktemp("collectives")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(_process, args=(port, str(folder)), nprocs=WORLD)
-    return [torch.load(folder / str(rank)) for rank in range(WORLD)]
+    return found_by_processes(_of_rank, "gloo")
 
 
 @pytest.mark.parametrize("name", _cases())

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import jaten_ops  # noqa: F401  # the device jax
 
-WORLD = 2
+from ..harness.processes import WORLD, found_by_processes
 
 
 def _own(device: str, rank: int, size: int = 4) -> torch.Tensor:
@@ -124,30 +119,19 @@ def _on_cpu(value: Any) -> Any:
     return value.detach().cpu() if isinstance(value, torch.Tensor) else value
 
 
-def _process(rank: int, port: int, folder: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def _of_rank(rank: int) -> dict[str, Callable[[], Any]]:
     assert dist.get_default_backend_for_device("jax") == "gloo"
-    dist.init_process_group(rank=rank, world_size=WORLD)  # by no name of a backend, whatever tensors there will be
-    found: dict[str, Any] = {}
-    for name, case in CASES.items():
-        for device in ("cpu", "jax"):
-            try:
-                found[f"{name} {device}"] = _on_cpu(case(device, rank))
-            except Exception:
-                found[f"{name} {device}"] = traceback.format_exc()
-    dist.destroy_process_group()
-    torch.save(found, Path(folder) / str(rank))
+    return {
+        f"{name} {device}": lambda case=case, device=device: _on_cpu(case(device, rank))
+        for name, case in CASES.items()
+        for device in ("cpu", "jax")
+    }
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The findings of each process."""
-    folder = tmp_path_factory.mktemp("collectives")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(_process, args=(port, str(folder)), nprocs=WORLD)
-    return [torch.load(folder / str(rank)) for rank in range(WORLD)]
+def found() -> list[dict[str, Any]]:
+    """The findings of each process. The group names no backend, whatever tensors there will be."""
+    return found_by_processes(_of_rank, None)
 
 
 @pytest.mark.parametrize("name", CASES)
