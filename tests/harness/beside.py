@@ -1,4 +1,4 @@
-"""Calls made with ATen and with jaten beside it, where PyTorch's samples reach no such call."""
+"""Comparisons of calls that PyTorch's samples do not reach: each is made with ATen and with jaten."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Call = Callable[[Any], Any]
 
 
 class Beside(TorchDispatchMode):
-    """Counts the ATen calls that are made with jaten too, and keeps a line on each that differs."""
+    """Counts the ATen calls that are also made with jaten, and keeps a line for each that differs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ def _outcome(call: Call, ops: Any) -> Any:
 
 
 def assert_same_outcome(overload: str, call: Call) -> None:
-    """Raises AssertionError unless the call, of a namespace of operators, has ATen's results, or its class of error."""
+    """Raises AssertionError unless a call, which takes a namespace of operators, has ATen's results or error class."""
     expected, got = _outcome(call, torch.ops.aten), _outcome(call, torch.ops.jaten)
     if isinstance(expected, Exception) or isinstance(got, Exception):
         assert type(got) is type(expected), f"got {got!r}, expected {expected!r}"
@@ -42,7 +42,7 @@ def assert_same_outcome(overload: str, call: Call) -> None:
 
 
 def assert_same_gradients(call: Callable[..., Any], *inputs: torch.Tensor) -> None:
-    """The same for the gradients of the first result by the inputs: the call takes a namespace and the inputs."""
+    """The same for gradients of the first result by the inputs; the call takes a namespace and the inputs."""
     found = []
     for ops in (torch.ops.aten, torch.ops.jaten):
         leaves = [x.detach().clone().requires_grad_() for x in inputs]

@@ -1,7 +1,7 @@
-"""The checks of ops against ATen, on PyTorch's own samples: what `tests/test_ops.py` and `tests/sweep.py` run.
+"""Checks of ops against ATen on PyTorch's own samples, which `tests/test_ops.py` and `tests/sweep.py` run.
 
-A check takes the name of an OpInfo (or an overload), a dtype, and how many samples to take. It returns what it found;
-it raises only where PyTorch's own samples or ATen fail.
+A check takes the name of an OpInfo (or an overload), a dtype, and the number of samples. It returns its findings; it
+raises only if PyTorch's own samples or ATen fail.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .comparison import assert_fake, assert_near, in_float64
 from .recorded import Call, op_named, recorded_calls
 from .replay import DEPENDS_ON_VALUES, OP_INFOS, Replay, describe, describe_call, differentiable, replay_opinfo, samples
 
-# The vectors of a decomposition are free in sign or phase, and so are their gradients; test_decomposition takes
-# functions of them that are not.
+# The vectors of a decomposition are determined up to sign or phase, and so are their gradients; test_decomposition
+# tests functions of them that are unique.
 FREE = frozenset({"_linalg_svd", "_linalg_eigh", "linalg_eig", "geqrf"})
 
-# what ATen says of a derivative that it has not; the last of the tangent of lift_fresh
+# ATen's messages for missing derivatives; the last one is for the tangent of lift_fresh
 _NO_DERIVATIVE = (
     *("not implemented", "not supported", "not differentiable", "does not support", "not yet supported"),
     "is_inplace_op INTERNAL ASSERT FAILED",
-    "are out of bounds for storage",  # reads memory around its operand, which a recorded call has not
+    "are out of bounds for storage",  # reads memory around its operand, which a recorded call does not have
 )
 
 
@@ -45,13 +45,13 @@ class Found:
     missing: list[str] = field(default_factory=list)
 
     def need(self, reason: str) -> Found:
-        """This, as skipped if nothing was compared: for the reason noted, else for this one."""
+        """These findings, marked as skipped if nothing was compared, for the noted reason or else for this one."""
         self.skipped = "" if self.compared else self.skipped or reason
         return self
 
 
 def values(name: str, dtype: torch.dtype, most: int) -> Found:
-    """Each ATen call that the samples reach, forward and backward, beside jaten's: results and fakes."""
+    """Results and fakes of each ATen call that the samples reach, forward and backward, compared with jaten's."""
     mode = Replay(check_fakes=True)
     replay_opinfo(name, dtype, mode, most)
     found = Found(missing=sorted(o for o in mode.missing if o in registry.SPECS))
@@ -62,7 +62,7 @@ def values(name: str, dtype: torch.dtype, most: int) -> Found:
 
 
 def _with_leaves(call: Call, make: Callable[[torch.Tensor], torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
-    """A call's arguments, with `make` of each tensor that it can be differentiated by."""
+    """A call's arguments, with `make` applied to each differentiable tensor."""
     spec = registry.SPECS[call.overload]
 
     def leaf(t: torch.Tensor) -> torch.Tensor:
@@ -85,7 +85,7 @@ Derivatives = list[torch.Tensor | None]
 
 
 def _with_gradients(call: Call, op: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The leaves of a call, and those of its results that depend on them."""
+    """The leaves of a call, and the results that depend on them."""
     leaves: list[torch.Tensor] = []
 
     def make(t: torch.Tensor) -> torch.Tensor:
@@ -98,7 +98,7 @@ def _with_gradients(call: Call, op: Any) -> tuple[list[torch.Tensor], list[torch
 
 
 def first_order(call: Call, op: Any) -> Derivatives:
-    """The gradients of an op's differentiable arguments, for random ones of its results."""
+    """Gradients of an op's differentiable arguments, for random gradients of its results."""
     leaves, results = _with_gradients(call, op)
     if not results or not leaves:
         return []
@@ -106,14 +106,14 @@ def first_order(call: Call, op: Any) -> Derivatives:
 
 
 def second_order(call: Call, op: Any) -> Derivatives:
-    """The gradients of an op's gradients, for random ones: by its arguments, and by the gradients of its results."""
+    """Second-order gradients, by an op's arguments and by the gradients of its results, for random gradients."""
     leaves, results = _with_gradients(call, op)
     if not results or not leaves:
         return []
     cotangents = [t.requires_grad_() for t in _random_like(results, 1)]
     first = torch.autograd.grad(results, leaves, cotangents, allow_unused=True, create_graph=True)
     by = [*leaves, *cotangents]
-    # one gradient after another, so that one which depends on nothing in ATen need not be missing in jaten
+    # one gradient at a time: a gradient that ATen does not have may exist in jaten
     seconds: Derivatives = []
     for i, gradient in enumerate(first):
         if gradient is None or not gradient.requires_grad:
@@ -125,7 +125,7 @@ def second_order(call: Call, op: Any) -> Derivatives:
 
 
 def forward_mode(call: Call, op: Any) -> Derivatives:
-    """The tangents of an op's results, for random ones of its differentiable arguments."""
+    """Tangents of an op's results, for random tangents of its differentiable arguments."""
     seeds = iter(range(1, 1000))
     with forward_ad.dual_level():
         args, kwargs = _with_leaves(call, lambda t: forward_ad.make_dual(t, _random_like([t], next(seeds))[0]))
@@ -134,7 +134,7 @@ def forward_mode(call: Call, op: Any) -> Derivatives:
 
 
 def assert_same_derivatives(got: Derivatives, expected: Derivatives) -> None:
-    """An absent derivative is zero."""
+    """Derivatives with zeros in place of absent ones."""
     assert len(got) == len(expected), f"got {len(got)} derivatives, expected {len(expected)}"
     pairs = [(g, e) for g, e in zip(got, expected, strict=True) if g is not None or e is not None]
     for g, e in pairs:
@@ -182,7 +182,7 @@ def jvp(name: str, dtype: torch.dtype, most: int) -> Found:
 
 
 def _within_domain(call: Call) -> Call:
-    """A call, without the signs of its arguments if outside the op's domain: to opcheck, NaN is unequal to NaN."""
+    """A call, with absolute values if its arguments are outside the op's domain: in opcheck NaN is unequal to NaN."""
     results = tree_flatten(call.aten(*call.args, **call.kwargs))[0]
     if all(r.isfinite().all() for r in results if isinstance(r, torch.Tensor)):
         return call
@@ -191,18 +191,18 @@ def _within_domain(call: Call) -> Call:
 
 
 def _gapped(t: torch.Tensor) -> torch.Tensor:
-    """The same values with a gap behind each."""
+    """The same values with a gap after each."""
     return torch.stack([t, torch.zeros_like(t)], -1)[..., 0]
 
 
 def _permuted(t: torch.Tensor) -> torch.Tensor:
-    """The same values, dense, with the dimensions in memory in falling order."""
+    """The same values, dense, with the dimensions in reverse order in memory."""
     backwards = tuple(reversed(range(t.dim())))
     return t.permute(backwards).contiguous().permute(backwards)
 
 
 def _lazy(t: torch.Tensor) -> torch.Tensor:
-    """The same values, conjugated or negated lazily."""
+    """The same values, lazily conjugated or negated."""
     if t.is_complex():
         return t.conj().resolve_conj().conj()
     return torch._neg_view(-t) if t.is_floating_point() else t
@@ -215,12 +215,12 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "offset": lambda t: torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape),
     "on jax": lambda t: t.to("jax"),
 }
-# What these return depends on how their operand lies in memory.
+# The results of these depend on the layout of their operand.
 _OF_MEMORY = frozenset({"as_strided", "as_strided_copy", "as_strided_scatter", "set.source_Tensor", "view.dtype"})
 
 
 def layouts(overload: str, name: str, dtype: torch.dtype, most: int) -> Found:
-    """A call with its operands in other layouts, and on the device jax: the same results, and the fake's strides."""
+    """Calls with operands in other layouts, and on the device jax: equal results, and strides as in the fake."""
     for call in recorded_calls(name, dtype, most):
         if call.overload != overload or overload in _OF_MEMORY:
             continue
@@ -231,7 +231,7 @@ def layouts(overload: str, name: str, dtype: torch.dtype, most: int) -> Found:
             args, kwargs = tree_map_only(torch.Tensor, lambda t, c=change: c(t.clone()), (call.args, call.kwargs))
             try:
                 if layout != "on jax":
-                    call.aten(*args, **kwargs)  # some take no other layout, as view does
+                    call.aten(*args, **kwargs)  # some, such as view, do not support other layouts
             except RuntimeError:
                 continue
             torch.manual_seed(0)
@@ -248,7 +248,7 @@ def layouts(overload: str, name: str, dtype: torch.dtype, most: int) -> Found:
 
 
 def _opcheck_tests(overload: str) -> Sequence[str]:
-    """Without the ones that want a fake, for an overload whose result is a number that only the values tell."""
+    """opcheck's tests, without those of fakes if the result is a number that depends on values."""
     numbers = "data_dependent_output" in registry.SPECS[overload].tags
     return ("test_schema", "test_autograd_registration") if numbers else DEFAULT_TEST_UTILS
 
@@ -267,7 +267,7 @@ def opcheck(overload: str, name: str, dtype: torch.dtype, most: int, *, backward
             try:
                 torch.library.opcheck(op_named(overload), *changed, test_utils=_opcheck_tests(overload))
             except Exception as error:
-                cause = error.__cause__  # what the checked call raised; the error itself says only which test it was
+                cause = error.__cause__  # the exception of the checked call; the error itself only names the test
                 found.failures.append(describe(cause if isinstance(cause, Exception) else error, str(call)))
         return found
     return Found(skipped=f"{name} does not reach it")
@@ -276,7 +276,7 @@ def opcheck(overload: str, name: str, dtype: torch.dtype, most: int, *, backward
 def _opchecked_call(
     call: Call, layout: Callable[[torch.Tensor], torch.Tensor]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """A call's arguments in a layout, those that it is differentiated by as leaves; None if ATen does not take it."""
+    """A call's arguments in a layout, the differentiable ones as leaves; None if ATen does not support it."""
     args, kwargs = _with_leaves(call, lambda t: layout(t).requires_grad_())
     if layout is not torch.Tensor.contiguous:
         try:
@@ -290,7 +290,7 @@ WITH_BACKWARD = (torch.float64, torch.complex128)
 
 
 def compiled(name: str, dtype: torch.dtype, most: int) -> Found:
-    """Each sample as one graph under `torch.compile`, against the same call made as usual; in float64, backward too."""
+    """Each sample as one graph under `torch.compile`, compared with the eager call; in float64 also backward."""
     op, backward = OP_INFOS[name], dtype in WITH_BACKWARD
     unspecified = name.startswith(("empty", "new_empty")) or draws(name, dtype)
     found = Found()
@@ -299,7 +299,7 @@ def compiled(name: str, dtype: torch.dtype, most: int) -> Found:
         def call(*args: Any, **kwargs: Any) -> Any:
             return op.op(*args, **kwargs)
 
-        # of vectors that are free in sign or phase, what is not free
+        # the unique parts of vectors that are determined up to sign or phase
         settled = sample.output_process_fn_grad
         arguments = (sample.input, *sample.args)
         leaves = tree_leaves((arguments, sample.kwargs))
@@ -329,7 +329,7 @@ def _settled_in_float64(call: Callable[..., Any], sample: Any) -> Any:
 
 
 def gradients_of(result: Any, of: Sequence[Any]) -> Derivatives:
-    """The gradients of those that need one, for random ones of a result; none if ATen has no such derivative."""
+    """Gradients of the leaves, for random gradients of a result; none if ATen has no such derivative."""
     leaves = [t for t in of if isinstance(t, torch.Tensor) and t.requires_grad]
     results = [r for r in tree_leaves(result) if isinstance(r, torch.Tensor) and r.requires_grad]
     if not leaves or not results:

@@ -34,7 +34,7 @@ TOLERANCES: dict[str | tuple[str, torch.dtype], tuple[float, float, str]] = {
 
 
 def in_float64(func: Any, args: Any, kwargs: Any) -> Any:
-    """The results of an ATen call made in double precision: what both implementations approximate."""
+    """The results of an ATen call in double precision, which both implementations approximate."""
     wider = {torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64}
     wider[torch.complex64] = torch.complex128
     args, kwargs = tree_map_only(torch.Tensor, lambda t: t.detach().to(wider.get(t.dtype, t.dtype)), (args, kwargs))
@@ -61,7 +61,7 @@ def _as_accurate(got: torch.Tensor, expected: torch.Tensor, exact: torch.Tensor)
 def assert_same(overload: str, got: Any, expected: Any, args: Any = (), exact: Callable[[], Any] | None = None) -> None:
     """Raises AssertionError unless jaten's results are ATen's.
 
-    `exact` gives the results in double precision; it is asked if they differ by more than the dtype's tolerance.
+    `exact` computes the results in double precision; it is called if they differ by more than the dtype's tolerance.
     """
     if isinstance(expected, list | tuple):
         assert isinstance(got, list | tuple), f"got {type(got)}, expected {type(expected)}"
@@ -81,7 +81,7 @@ def assert_same(overload: str, got: Any, expected: Any, args: Any = (), exact: C
     rtol, atol, _ = TOLERANCES.get((overload, got.dtype)) or TOLERANCES.get(overload, (None, None, ""))
     if expected._is_zerotensor():  # has no memory to compare
         expected = torch.zeros(expected.shape, dtype=expected.dtype)
-    expected = expected.detach().resolve_conj()  # a 0-d tensor's lazy conjugation gets lost in assert_close
+    expected = expected.detach().resolve_conj()  # assert_close ignores a 0-d tensor's lazy conjugation
     try:
         assert_close(got, expected, rtol=rtol, atol=atol, equal_nan=True)
     except AssertionError:

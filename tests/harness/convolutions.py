@@ -19,7 +19,7 @@ def convolved(image: Tensor, weight: Tensor, windows: Windows) -> Tensor:
 
 
 def parts_of(image: Tensor, weight: Tensor, windows: Windows) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
-    """For each part its two operands, as `kernel_base.conv_parts` has them, and its result; the gradient is random."""
+    """For each part its two operands, as in `kernel_base.conv_parts`, and its result; the gradient is random."""
     image, weight = image.requires_grad_(), weight.requires_grad_()
     out = convolved(image, weight, windows)
     grad = torch.randn(out.shape, dtype=out.dtype)
@@ -29,7 +29,7 @@ def parts_of(image: Tensor, weight: Tensor, windows: Windows) -> dict[str, tuple
 
 
 def calls_of(jaxpr: Any) -> list[Call]:
-    """The convolutions in a traced program and in the programs in it, as they are found again for a CPU."""
+    """The convolutions in a traced program, and in the programs inside it, that a CPU's rewrites recognize."""
     found = []
     for equation in jaxpr.eqns:
         if equation.primitive is convolution_p:

@@ -11,7 +11,7 @@ import torch
 
 @dataclass(frozen=True)
 class Row:
-    """A difference from ATen, and the cases that show it: "check pattern-of-names", with dtypes if not in all."""
+    """A difference from ATen, and the cases with it: "check pattern-of-names", with dtypes if not in all."""
 
     reason: str
     cases: tuple[str, ...]
@@ -81,7 +81,7 @@ ROWS: list[Row] = [
 
 
 def expected_failure(check: str, name: str, dtype: torch.dtype) -> Row | None:
-    """The row that a check, of an OpInfo or overload in a dtype, falls under."""
+    """The row for a check of an OpInfo or overload in a dtype."""
     return next((row for row in ROWS if row.covers(check, name, dtype)), None)
 
 

@@ -1,4 +1,4 @@
-"""Run as a script: jaten is imported in the middle of a program, which goes on to use the device.
+"""Run as a script: jaten is imported in the middle of a program, which then uses the device.
 
 `python tests/harness/late_import.py` names the places; with one of them it imports jaten there.
 """
@@ -55,7 +55,7 @@ def after_compiling() -> None:
 
 
 def in_threads() -> None:
-    """In a pool whose threads have run backward before, all of them at once."""
+    """Backward passes in a pool whose threads have run backward before, in all of them at once."""
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: _on_cpu(), range(4)))
         barrier = threading.Barrier(4)

@@ -1,4 +1,4 @@
-"""Runs of hours: a line of JSON a record, written as it comes, from which a run that was broken off is taken up."""
+"""Long runs: records are written as lines of JSON, from which an interrupted run can be resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LINE_EVERY = 30.0  # seconds between lines of progress where there is no termin
 
 
 def read_lines(path: Path, make: Callable[..., Any]) -> dict[Any, Any]:
-    """The records of a file of lines; of an item that it has twice, the last. A line broken off is left out."""
+    """The records in a file, the last one for each item. An incomplete line is ignored."""
     records = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -28,7 +28,7 @@ def read_lines(path: Path, make: Callable[..., Any]) -> dict[Any, Any]:
 
 
 def follow(pool: Pool, records: dict[Any, Any], lines: Path, progress: Progress) -> None:
-    """Runs a pool to its end, or until it is interrupted; adds to the records, and writes all of them to a file."""
+    """Runs a pool until it ends or is interrupted; adds to the records, and writes all of them to a file."""
     with lines.open("w", encoding="utf-8") as stream:
         stream.writelines(_line(record) for record in records.values())
         try:
@@ -49,7 +49,7 @@ def _line(record: Any) -> str:
 
 
 class Progress:
-    """Items done, failed, their rate and the time that remains: one line on a terminal, else a line now and then."""
+    """A line of progress: items done and failed, their rate, and the remaining time."""
 
     def __init__(self, total: int, stream: TextIO) -> None:
         self.total, self._stream = total, stream

@@ -1,4 +1,4 @@
-"""PyTorch's samples on the device `jax`, as a user would call them, beside the same calls on the CPU.
+"""PyTorch's samples on the device `jax`, as a user would call them, compared with the same calls on the CPU.
 
 Function, method, operator, in-place and out= forms, with autograd above `__torch_dispatch__`.
 """
@@ -19,7 +19,7 @@ from .checks import WITH_BACKWARD, Found, assert_same_derivatives, gradients_of
 from .comparison import UNSPECIFIED, assert_near, in_float64
 from .replay import OP_INFOS, describe, describe_call, differentiable, samples
 
-# What these return is not specified, or is about memory.
+# The results of these are not specified, or are about memory.
 _UNSPECIFIED = ("empty", "new_empty", "resize_")
 
 
@@ -52,7 +52,7 @@ def _forms(name: str, dtype: torch.dtype) -> Iterator[tuple[str, Callable[..., A
 
 
 def _on_clone(call: Callable[..., Any]) -> Callable[..., Any]:
-    """An in-place form that leaves the sample's tensor, which may be a leaf, as it is; returns what was written."""
+    """An in-place form on a copy of the sample's tensor, which may be a leaf; returns the copy."""
 
     def run(first: Any, *args: Any, **kwargs: Any) -> Any:
         target = tree_map_only(torch.Tensor, torch.clone, first)
@@ -133,7 +133,7 @@ def _assert_same(
 
 
 def device(name: str, dtype: torch.dtype, most: int) -> Found:
-    """Each form of an op on the device `jax`: results, errors, and in double precision gradients."""
+    """Results and errors of each form of an op on the device `jax`, and gradients in double precision."""
     op, found = OP_INFOS[name], Found()
     backward = dtype in WITH_BACKWARD and differentiable(name, dtype)
     specified = _specified(name, dtype)
@@ -169,7 +169,7 @@ def device(name: str, dtype: torch.dtype, most: int) -> Found:
 
 
 def _assert_written_out(call: Callable[..., Any], sample: Any, settled: Callable[[Any], Any], values: bool) -> None:
-    """Both are given tensors of the results' sizes, or raise the same."""
+    """Both get tensors of the results' sizes, or both raise the same exception."""
     with torch.no_grad():
         results, _ = _outcome(call, sample, "cpu")
         if isinstance(results, Exception):

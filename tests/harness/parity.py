@@ -1,4 +1,4 @@
-"""The judge of whole models: a run's error, measured from eager PyTorch in float64, against eager's own error.
+"""Parity of whole models: a run's error, measured from eager PyTorch in float64, compared with eager's own error.
 
 A fixed tolerance is either blind or false: one network amplifies rounding a hundredfold, the next not at all. So the
 yardstick is what eager PyTorch loses on the same model in the same dtype: tensor by tensor, a run may lose at most

@@ -1,4 +1,4 @@
-"""The three ways by which jaten runs a function on tensors, and what is compared of each."""
+"""The three ways in which jaten runs a function on tensors, and the comparison of their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes for long runs of checks: a crash or a timeout fails one item, and the next one starts afresh."""
+"""Worker processes for long runs of checks: a crash or a timeout fails one item, and the next gets a new worker."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _START = 300.0  # seconds that a worker may take to import everything
 
 
 def _environment(cache: Path | None) -> dict[str, str]:
-    """One thread of torch and one of XLA a worker, and, between the workers and from run to run, one compilation cache.
+    """Environment of the workers: one thread each for torch and XLA, and a shared, persistent compilation cache.
 
-    Most of an item's time is XLA's; what was compiled once is read back in a tenth of the time.
+    Most of an item's time is XLA's; loading from the cache takes a tenth of the time.
     """
     env = dict(os.environ, OMP_NUM_THREADS="1", NPROC="1")
     env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()
@@ -54,7 +54,7 @@ class _Worker:
         self._answer(_START)
 
     def ask(self, request: Any, timeout: float) -> Any:
-        """The answer to a request; raises _Lost if the worker dies of it, or takes longer than a timeout in seconds."""
+        """The answer to a request; raises _Lost if the worker dies, or takes longer than the timeout in seconds."""
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
         except BrokenPipeError:
@@ -177,7 +177,7 @@ class Pool:
         worker.end()
 
     def _run(self, item: Any, worker: _Worker) -> _Worker | None:
-        """Runs an item; returns its worker if that can go on."""
+        """Runs an item; returns its worker if that can continue."""
         start = time.monotonic()
         try:
             answer = worker.ask({"item": asdict(item), "options": self._options}, self._timeout)

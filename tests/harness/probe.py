@@ -20,7 +20,7 @@ from torch.utils import backend_registration
 
 
 def _dispatch() -> dict[str, dict[str, str]]:
-    """For each operator what every dispatch key runs, but for those of the slot that the device jax takes."""
+    """For each operator the kernel of every dispatch key, except the keys of the device jax."""
     table = {}
     for name in torch._C._dispatch_get_all_op_names():
         lines = (line.partition(": ") for line in torch._C._dispatch_dump_table(name).splitlines())

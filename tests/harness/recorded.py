@@ -1,4 +1,4 @@
-"""The ATen calls that the samples of an OpInfo reach, kept so that they can be made again."""
+"""Recorded ATen calls of the samples of an OpInfo, which can be repeated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REACHING = (torch.float32, torch.complex64, torch.int64, torch.bool)
 
 @dataclass
 class Call:
-    """One call of a functional overload that jaten has a kernel for, with arguments of its own."""
+    """One call of a functional overload with a jaten kernel, with copies of its arguments."""
 
     overload: str
     aten: Any
@@ -64,7 +64,7 @@ class _Record(TorchDispatchMode):
 def recorded_calls(
     name: str, dtype: torch.dtype, most: int, *, backward: bool = False, ignored: Container[str] = ()
 ) -> Iterator[Call]:
-    """The distinct calls of the first samples of an OpInfo, those of the backward among them if asked for.
+    """The distinct calls of the first samples of an OpInfo, optionally with those of the backward pass.
 
     Calls of the overloads in `ignored`, which may change while this goes on, are left out.
     """
@@ -85,7 +85,7 @@ REACHED_FIRST = Path(__file__).with_name("reached_first.txt")
 def reached_overloads() -> dict[str, str]:
     """For each overload that the first float32 sample of an OpInfo reaches, the first such OpInfo.
 
-    Read from a file that `python -m tests.harness.reach` writes: to find out takes the better part of a minute.
+    Read from a file that `python -m tests.harness.reach` writes, since computing it takes almost a minute.
     """
     lines = REACHED_FIRST.read_text(encoding="utf-8").splitlines()
     return dict(line.split("\t") for line in lines if not line.startswith("#"))

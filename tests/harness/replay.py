@@ -1,4 +1,4 @@
-"""Replays what PyTorch's own samples reach: every ATen call of an OpInfo, forward and backward, against jaten's op.
+"""Replays PyTorch's own samples: every ATen call of an OpInfo, forward and backward, is compared with jaten's op.
 
 `python -m tests.harness.replay [--opinfo add nn.functional.relu] [--overload 'add.*'] [--dtypes float32 int64]` prints
 what differs; the tests use the same functions.
@@ -56,9 +56,9 @@ DEPENDS_ON_VALUES = {"dynamic_output_shape", "data_dependent_output"}
 
 
 def callable_overload(overload: str, args: Any) -> str | None:
-    """The overload by which jaten is called with these arguments.
+    """The jaten overload for these arguments.
 
-    ATen's operators take a number for a tensor, as in `x * 2`; others have a Scalar overload for it, or no way.
+    ATen's operators accept a number in place of a tensor, as in `x * 2`; for others there may be a Scalar overload.
     """
     slots = (a for a in registry.SPECS[overload].arguments if not a.kwarg_only)
     numbers = [isinstance(v, int | float | complex) for a, v in zip(slots, args, strict=False) if a.type == "Tensor"]
@@ -73,7 +73,7 @@ def _is_lazy(args: Any) -> bool:
 
 
 class Replay(TorchDispatchMode):
-    """Runs each ATen call as usual, and the jaten op of the same name beside it, and compares the results."""
+    """Runs each ATen call and the jaten op of the same name, and compares the results."""
 
     def __init__(self, wanted: Callable[[str], bool] = lambda overload: True, *, check_fakes: bool = False) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Replay(TorchDispatchMode):
         self._state = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
 
     def _outside(self, func: Any, *args: Any, **kwargs: Any) -> Any:
-        """A call as if no dispatch mode were there: below one, ATen's own compositions miss lazy conjugation."""
+        """A call without dispatch modes: below a mode, ATen's own compositions ignore lazy conjugation."""
         with torch._C._ForceDispatchKeyGuard(*self._state), torch.no_grad():
             return func(*args, **kwargs)
 
@@ -138,7 +138,7 @@ def describe_call(overload: str, args: Any, kwargs: Any) -> str:
 
 
 def describe(error: Exception, call: str) -> str:
-    """A failure in one paragraph: the call, the error, where it was raised."""
+    """A failure in one paragraph: the call, the error, and the place where it was raised."""
     lines = traceback.format_exception_only(error)
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{call}: {''.join(lines).strip()[:900]} [{place.filename.rsplit('/', 1)[-1]}:{place.lineno}]"
@@ -159,7 +159,7 @@ def differentiable(name: str, dtype: torch.dtype) -> bool:
 
 
 def replay_sample(name: str, sample: Any, backward: bool, mode: TorchDispatchMode) -> None:
-    """Runs one sample of an OpInfo, and its backward if asked to and there is one, under a dispatch mode."""
+    """Runs one sample of an OpInfo, and its backward pass if wanted and possible, under a dispatch mode."""
     with mode:
         results = OP_INFOS[name](sample.input, *sample.args, **sample.kwargs)
     if not backward:
@@ -176,7 +176,7 @@ def replay_sample(name: str, sample: Any, backward: bool, mode: TorchDispatchMod
 
 
 def replay_opinfo(name: str, dtype: torch.dtype, mode: TorchDispatchMode, most: int = 1000) -> None:
-    """Runs the samples of an OpInfo, and their backward where it has one, under a dispatch mode."""
+    """Runs the samples of an OpInfo, with their backward passes if there are any, under a dispatch mode."""
     backward = differentiable(name, dtype)
     for sample in samples(name, dtype, backward, most):
         replay_sample(name, sample, backward, mode)

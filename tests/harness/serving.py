@@ -17,7 +17,7 @@ import jax
 import torch
 import torch._dynamo
 
-_MEMORY = 2 << 30  # bytes above which what was compiled is forgotten, and if that frees nothing the worker replaced
+_MEMORY = 2 << 30  # bytes above which caches are cleared, and, if that frees nothing, the worker is replaced
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -33,7 +33,7 @@ def _forget() -> None:
 
 def serve(run: Callable[[Any, Any], Any]) -> int:
     """Answers requests: `run` takes an item and the request's options, and returns a record with `seconds`."""
-    # what torch or XLA print must not come between the answers
+    # output of torch or XLA must not mix with the answers
     with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as answers:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers

@@ -1,7 +1,7 @@
 """Run as a script in a fresh interpreter: prints which attributes of torch and JAX jaten changes, as JSON.
 
-All modules of the two that are loaded are looked at, and all classes in them: after an import of jaten_ops, of its
-backend, and a use of all of it. What torch's own laziness changes is done once without jaten before.
+It compares all loaded modules of the two, and all classes in them, after an import of jaten_ops, of its backend, and a
+use of all of it. Lazy changes that torch makes itself are triggered before, without jaten.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Snapshot:
                 self._look_at(cls, f"{cls}.", value)
 
     def changes(self, before: Snapshot, *, code: bool) -> list[str]:
-        """The attributes that are others than before, of what was there: all, or those that are code."""
+        """The attributes that have changed, all of them or only code."""
         found = []
         for key in before.values.keys() | self.values.keys():
             old, new = before.values.get(key, _ABSENT), self.values.get(key, _ABSENT)
@@ -62,14 +62,14 @@ class Snapshot:
         return sorted(found)
 
     def fills(self, before: Snapshot) -> list[str]:
-        """The dictionaries, lists and sets that are the same, and have other entries."""
+        """The dictionaries, lists and sets whose entries have changed."""
         found = self.contents
         old = before.contents.items()
         return sorted(k for k, (v, held) in old if k in found and found[k][0] is v and found[k][1] != held)
 
 
 _ABSENT = object()
-_DYNAMO_KEEPS = "torch._dynamo.external_utils:__compiled_fn_"  # every function that any backend has compiled
+_DYNAMO_KEEPS = "torch._dynamo.external_utils:__compiled_fn_"  # contains every function that any backend has compiled
 
 
 def _content(value: Any) -> Any:

@@ -16,12 +16,12 @@ from . import checks, exceptions, on_device
 from .recorded import REACHING, all_reached_overloads
 from .replay import OP_INFOS, supported
 
-# names that begin so are left out, for a reason
+# prefixes of names that are left out, with the reason
 LEFT_OUT = {
     "jiterator": "compiles CUDA code, and runs on CUDA only",
     "sparse.": "takes sparse tensors, which have no counterpart in JAX",
 }
-_SHOWN = 5  # failures of an item that the report keeps
+_SHOWN = 5  # the most failures of an item that the report keeps
 _LONGEST = 500  # characters of one of them
 
 
