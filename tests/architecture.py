@@ -89,7 +89,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "device": (
-        "autograd_engine streams",
+        "autograd_engine placement streams",
+        "torch_jax",
         "privateuse1",
         "autocast",
         "__init__",

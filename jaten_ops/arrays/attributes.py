@@ -71,7 +71,7 @@ def place_of(tensor: torch.Tensor) -> jax.Array | View | None:
     return getattr(attributes_of(tensor), "place", None)
 
 
-def view_of(tensor: torch.Tensor) -> View | None:
+def view_or_none(tensor: torch.Tensor) -> View | None:
     """The view of a tensor's values, always the same one; None for a tensor of another device, and for a traced one."""
     held = attributes_of(tensor)
     place = getattr(held, "place", None)

@@ -46,7 +46,7 @@ def view_of(tensor: torch.Tensor) -> View:
     Raises:
         UnsupportedInputError: the tensor has none: jaten did not put it on the device.
     """
-    view = attributes.view_of(tensor)
+    view = attributes.view_or_none(tensor)
     if view is None:
         raise UnsupportedInputError(
             "tensor", f"a {type(tensor).__name__} on {tensor.device}", "a tensor on the device 'jax' made by jaten"

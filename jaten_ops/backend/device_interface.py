@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
 
-from jaten_ops.device.privateuse1 import CLAIMED, JaxModule, index_of
+from jaten_ops.device.placement import index_of
+from jaten_ops.device.privateuse1 import CLAIMED
+from jaten_ops.device.torch_jax import JaxModule
 
 
 class JaxInterface(DeviceInterface):

@@ -10,11 +10,11 @@ import torch
 from .. import registry
 from ..arrays import bridge, carrier
 from ..arrays.view_ops import strides_kept
-from ..device import privateuse1
+from ..device import placement
 from ..ops.overlap import make_check
 from ..registry.handlers import BELOW_PYTHON, handler
 from ..schema import VARIANTS
-from ..tensor.operand_values import is_row_major, is_traced
+from ..tensor.operand_values import has_row_major_values, is_traced
 from ..tensor.tensor import array_of, from_array
 from ..tracing import is_traced_now, out_of_sight
 from .aliasing import alias
@@ -59,7 +59,7 @@ def copy_(target: torch.Tensor, source: torch.Tensor | complex, non_blocking: bo
     if source.device != target.device:
         if source.is_meta:
             raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # module.to waits for these words
-        source = from_array(privateuse1.put(borrowed_copy(source), target.device))
+        source = from_array(placement.put(borrowed_copy(source), target.device))
     if _is_same(target, source):  # before ATen asks whether elements share memory
         return target
     _check_copy({"self": target, "src": source})
@@ -79,7 +79,7 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
 @handler("aten::_to_copy")
 def to_copy(tensor: torch.Tensor, *, dtype: torch.dtype | None = None, **kwargs: Any) -> torch.Tensor:
     """A copy of another dtype, on another device, or in another memory format."""
-    if not kwargs and dtype is not None and is_row_major(tensor):
+    if not kwargs and dtype is not None and has_row_major_values(tensor):
         return kernel_of("_to_copy")(tensor, dtype=dtype)
     if dtype is not None:
         kwargs["dtype"] = dtype

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from .. import registry
 from ..arrays import carrier, view_ops
 from ..arrays.storage_views import View
-from ..device import privateuse1
+from ..device import placement
 from ..meta import aten_overload
 from ..ops import define, memory_layout
 from ..ops.op_call import OpKernel
@@ -20,7 +20,7 @@ from ..registry.handlers import Handler
 from ..schema import KEEPS_MEMORY_ORDER
 from ..tensor.operand_values import Traced, is_traced, two_devices
 from ..tensor.tensor import array_of, from_array, from_view
-from .operands import is_on_jax, moved, unwrapped, wrapped
+from .operands import is_on_jax, onto_device, unwrapped, wrapped
 
 
 @functools.cache
@@ -51,7 +51,7 @@ def functional(overload: str) -> Handler:
     ]
 
     def call_with_cpu(*args: Any, **kwargs: Any) -> Any:
-        return call(*(moved(a) if i in may_be_on_cpu else a for i, a in enumerate(args)), **kwargs)
+        return call(*(onto_device(a) if i in may_be_on_cpu else a for i, a in enumerate(args)), **kwargs)
 
     def call_placed(*args: Any, **kwargs: Any) -> Any:
         return placed(call(*args, **kwargs), kwargs.get("device"))
@@ -86,7 +86,7 @@ def placed(result: torch.Tensor, wanted: Any) -> torch.Tensor:
         return result.to(where)
     if where.index is None or where == result.device:
         return result
-    view, array = carrier.view_of(result), privateuse1.put(array_of(result), where)
+    view, array = carrier.view_of(result), placement.put(array_of(result), where)
     return from_array(array) if view.is_row_major() else from_view(View.laid_out(array, view.strides()), result.dtype)
 
 

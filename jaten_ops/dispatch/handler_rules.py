@@ -64,9 +64,9 @@ composition: ATen's own, of operators for which the rules are asked again.
 """
 
 
-def rule_of(func: Any) -> Rule:
+def rule_for(func: Any) -> Rule:
     """The first rule that takes an operator."""
     return next(rule for rule in RULES if rule.applies_to(func))
 
 
-choose_by(lambda func: rule_of(func).make(func))
+choose_by(lambda func: rule_for(func).make(func))

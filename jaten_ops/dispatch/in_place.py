@@ -92,7 +92,7 @@ def _may_give(view: View) -> bool:
 
 def _own(tensor: Any) -> View | None:
     """The view of a tensor that is all of a storage; None of any other, and without values."""
-    view = attributes.view_of(tensor) if isinstance(tensor, torch.Tensor) else None
+    view = attributes.view_or_none(tensor) if isinstance(tensor, torch.Tensor) else None
     if view is None or type(view.storage) is not Storage or not view.is_row_major():
         return None
     return view if view.storage.array.shape == view.shape else None
@@ -163,7 +163,7 @@ def _of_list(targets: Sequence[Any], others: Iterable[Any]) -> list[View] | None
         return None
     for other in others:
         for tensor in other if isinstance(other, list | tuple) else (other,):
-            lies = attributes.view_of(tensor) if isinstance(tensor, torch.Tensor) else None
+            lies = attributes.view_or_none(tensor) if isinstance(tensor, torch.Tensor) else None
             if lies is not None and id(lies.storage.root) in storages:
                 return None
     return views

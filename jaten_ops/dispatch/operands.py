@@ -49,10 +49,10 @@ def borrowed_copy(tensor: torch.Tensor) -> Any:
     return bridge.borrow(tensor.clone(memory_format=torch.contiguous_format))
 
 
-def moved(value: Any) -> Any:
+def onto_device(value: Any) -> Any:
     """A tensor, or those of a list, moved onto the device from the CPU."""
     if isinstance(value, list | tuple):
-        return [moved(v) for v in value]
+        return [onto_device(v) for v in value]
     if isinstance(value, torch.Tensor) and value.device.type == "cpu":
         return value.to("jax") if is_traced(value) else from_array(borrowed_copy(value))
     return value

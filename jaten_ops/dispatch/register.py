@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from .. import meta, registry
 from ..arrays import bridge, carrier
-from ..device import privateuse1, streams
+from ..device import privateuse1, streams, torch_jax
 from ..registry.handlers import BELOW_PYTHON, CHOSEN, HANDLERS, handler_of
 from ..tensor import lazy_parameters, storage
 from ..tensor.tensor import Tensor
@@ -56,7 +56,7 @@ def _after_fork() -> None:
     x64.enter = refuse
     setattr(x64.Enabled, "__enter__", refuse)  # noqa: B010  # mypy allows no method to be assigned
     bridge._capsule_to_buffer = refuse
-    privateuse1.in_bad_fork = True
+    torch_jax.in_bad_fork = True
 
 
 for _overload in meta.scalars.OVERLOADS:
@@ -78,7 +78,7 @@ if privateuse1.CLAIMED:
     for _overload in other_layouts.MEASURES:
         _ATEN.impl(_overload, opaque(other_layouts.measure(_overload)), "NestedTensorPrivateUse1")
     _ATEN.impl("_pin_memory", opaque(copies.pin_on_cpu), "CPU")
-    privateuse1.JaxModule.Tensor = Tensor  # where the class says that it is
+    torch_jax.JaxModule.Tensor = Tensor  # where the class says that it is
     storage.register()
     lazy_parameters.register()
     higher_order.register()

@@ -47,7 +47,7 @@ def _store_counted(target: torch.Tensor, result: torch.Tensor) -> None:
 
 def store(target: torch.Tensor, result: torch.Tensor) -> None:
     """Gives a tensor new values of its shape, which all tensors that share its storage see."""
-    view = attributes.view_of(target)
+    view = attributes.view_or_none(target)
     if view is None and is_traced(target):  # AOTAutograd turns the write into a new value of the graph
         to_carrier(target).copy_(to_carrier(result))
         return

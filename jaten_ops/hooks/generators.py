@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..device import privateuse1
+from ..device import placement
 
 _Generator = torch._C.Generator
 
@@ -42,5 +42,5 @@ def _of_cpu(where: torch.device | str | int | None) -> torch.device:
     found = torch.device("cpu" if where is None else where)
     if found.type != "jax":
         return found
-    privateuse1.index_of(found)
+    placement.index_of(found)
     return torch.device("cpu")

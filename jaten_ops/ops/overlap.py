@@ -99,7 +99,7 @@ def has_arrays(value: Any) -> bool:
 
 def _place(tensor: torch.Tensor) -> tuple[int, int]:
     """A tensor's place in memory: an identifier of its storage, and its first byte."""
-    view = attributes.view_of(tensor)
+    view = attributes.view_or_none(tensor)
     if view is not None:
         return id(view.storage.root), view.offset * tensor.itemsize
     return tensor.untyped_storage()._cdata, tensor.data_ptr()
@@ -107,7 +107,7 @@ def _place(tensor: torch.Tensor) -> tuple[int, int]:
 
 def _overlaps_itself(tensor: torch.Tensor) -> int:
     """Self-overlap: 0 for no, 1 for yes, 2 for strides with gaps, which ATen does not examine."""
-    view = attributes.view_of(tensor)
+    view = attributes.view_or_none(tensor)
     if view is None:
         return torch._debug_has_internal_overlap(tensor)
     if view.is_row_major():

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from ..arrays import seeds as random
 from ..arrays.storage_views import Storage
 from ..cpu.layouts.rules import bind
-from ..device import privateuse1
+from ..device import placement
 from ..errors import UnsupportedInputError
 from ..ops.executor import collecting
 from ..tensor.tensor import Tensor
@@ -101,7 +101,7 @@ class Trace:
         changed: list[str] = []
         with capture.watching():
             with (
-                privateuse1.traced_on(self._device()),
+                placement.traced_on(self._device()),
                 random.drawn_from(self._seeds()),
                 torch.autograd.set_multithreading_enabled(False),  # JAX traces in one thread
                 optimizer_state.traced(self._reach, capture, changed),

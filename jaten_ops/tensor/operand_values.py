@@ -26,7 +26,7 @@ def is_traced(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor | FunctionalTensor) or tensor.device.type == "jax"
 
 
-def is_row_major(tensor: torch.Tensor) -> bool:
+def has_row_major_values(tensor: torch.Tensor) -> bool:
     """True if a tensor has values and is contiguous."""
     place = attributes.place_of(tensor)
     return place is not None and (type(place) is not View or place.is_row_major())

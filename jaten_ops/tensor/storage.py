@@ -21,7 +21,7 @@ from ..arrays import bridge
 from ..arrays.storage_views import Storage, View
 from ..arrays.strides import row_major
 from ..arrays.view_ops import with_bits_cast
-from ..device.privateuse1 import index_of, of_array, put
+from ..device.placement import index_of, of_array, put
 
 _DEVICE = "jax"
 _numbers = itertools.count(1)

@@ -22,7 +22,7 @@ from ..arrays.attributes import Attributes, attributes_of, give, held_by
 from ..arrays.observers import OBSERVERS, made, met
 from ..arrays.storage_views import View
 from ..arrays.strides import row_major
-from ..device import privateuse1
+from ..device import placement, privateuse1
 from ..registry.handlers import CHOSEN, RECORDED, handler_of
 from ..tracing import is_recording, opaque, unrecorded
 from .operand_values import Traced, is_traced, number, two_devices
@@ -82,7 +82,7 @@ class Tensor(torch.Tensor):
     @property
     def view_of_arrays(self) -> View:
         """The view of its values; a tensor met while tracing has none, and raises AttributeError."""
-        view = attributes.view_of(self)
+        view = attributes.view_or_none(self)
         if view is None:
             raise AttributeError("view_of_arrays: a tensor without values")
         return view
@@ -287,7 +287,7 @@ def from_array(array: jax.Array) -> Tensor:
     """A new tensor of an array."""
     # contiguous strides, offset 0 and layout by position: keywords would take torch a quarter more time
     self = _make_wrapper(
-        Tensor, array.shape, None, None, None, _DTYPES[array.dtype], _STRIDED, privateuse1.of_array(array)
+        Tensor, array.shape, None, None, None, _DTYPES[array.dtype], _STRIDED, placement.of_array(array)
     )
     held = Attributes()
     held.place = array
@@ -302,7 +302,7 @@ def from_view(view: View, dtype: torch.dtype) -> Tensor:
     array = view.storage.array
     self = _make_wrapper(
         Tensor, view.shape, strides=view.strides(), storage_offset=view.offset, dtype=dtype,
-        device=privateuse1.of_array(array), storage_size=array.nbytes,
+        device=placement.of_array(array), storage_size=array.nbytes,
     )  # fmt: skip
     held = Attributes()
     held.place = view

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from jaten_ops.dispatch.handler_rules import RULES, rule_of
+from jaten_ops.dispatch.handler_rules import RULES, rule_for
 from jaten_ops.errors import MissingKernelError
 from jaten_ops.registry.handlers import HANDLERS, handler_of
 
@@ -28,7 +28,7 @@ TAKEN: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize(("name", "func"), [(n, f) for n, funcs in TAKEN.items() for f in funcs], ids=str)
 def test_rule(name: str, func: Any) -> None:
-    assert rule_of(func).name == name
+    assert rule_for(func).name == name
 
 
 def test_every_rule_is_here() -> None:

@@ -1,0 +1,59 @@
+"""The JAX device of a tensor on the device `jax`: `jax:0` is the first of `jax.devices()`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from threading import get_ident
+
+import jax
+import torch
+
+Device = torch.device | str | int | None
+"""A device as users name it."""
+
+
+def index_of(device: Device) -> int:
+    """The index of a JAX device given as an index, string or torch.device; raises RuntimeError if it does not exist."""
+    found = device if isinstance(device, int) else torch.device("jax" if device is None else device).index or 0
+    if not 0 <= found < len(jax.devices()):
+        raise RuntimeError(f"jax:{found}: no such device; JAX has {len(jax.devices())} ({jax.default_backend()})")
+    return found
+
+
+_only: torch.device | bool | None = None  # JAX's only device; False if it has several, None before they are known
+
+
+def of_array(array: jax.Array) -> torch.device:
+    """The torch device of an array, by the index among JAX's devices; for a sharded array that of the first shard."""
+    global _only
+    if _only is None:
+        _only = torch.device("jax", 0) if len(jax.devices()) == 1 else False
+    if isinstance(_only, torch.device):
+        return _only
+    if isinstance(array, jax.core.Tracer):  # it has no device yet
+        return torch.device("jax", _TRACED_ON.get(get_ident(), 0))
+    return torch.device("jax", min(map(jax.devices().index, array.devices())))
+
+
+_TRACED_ON: dict[int, int] = {}  # by thread, where it is not the first
+
+
+@contextlib.contextmanager
+def traced_on(device: torch.device) -> Iterator[None]:
+    """For the length of a block, in this thread, tensors of arrays that JAX traces are on a device."""
+    thread = get_ident()
+    before = _TRACED_ON.get(thread, 0)
+    _TRACED_ON[thread] = device.index or 0
+    try:
+        yield
+    finally:
+        _TRACED_ON[thread] = before
+
+
+def put(array: jax.Array, device: Device) -> jax.Array:
+    """An array, moved to the device that a caller names; unmoved if the index is left open."""
+    if device is None or torch.device(device).index is None or isinstance(array, jax.core.Tracer):
+        return array
+    wanted = jax.devices()[index_of(device)]
+    return array if array.devices() == {wanted} else jax.device_put(array, wanted)
