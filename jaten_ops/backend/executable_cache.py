@@ -1,4 +1,4 @@
-"""The executables of graphs, found again by their plans: neither JAX nor XLA has anything to do then."""
+"""The disk cache of graphs' executables, by the serialized graph: on a hit neither JAX nor XLA does any work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BY_FRAMES = "the messages name lines of the program"
 
 
 class CompileRequest(NamedTuple):
-    """What is compiled.
+    """A compile: the function, its operands, and constraints on their layout and memory.
 
     Attributes:
         graph: the JAX function. It has one result more if some values are errors.
@@ -75,7 +75,7 @@ def _devices(operands: Sequence[Any]) -> set[Any]:
 
 
 def _key(traced: CompileRequest, plan: Plan | None, beside: str) -> str | None:
-    """What decides the executable; None if that cannot be told."""
+    """The key of the executable; None if it cannot be determined."""
     if plan is None or disk_store.folder() is None:
         return None
     devices = _devices(traced.operands)
@@ -103,7 +103,7 @@ def _recalled(key: str, plan: Plan, taken: int) -> tuple[Any, list[Order | None]
         return None
     try:
         name, left, errors = pickle.loads(content)
-    except Exception:  # as an exception class may that has moved
+    except Exception:  # for example an exception class that has moved
         return None
     run = executables.load(name, jax.tree.structure(((0,) * taken, {})), jax.tree.structure([0] * len(left)))
     return None if run is None else (run, left, errors)

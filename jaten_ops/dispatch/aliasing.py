@@ -1,4 +1,4 @@
-"""Operators on the device `jax` that say where a tensor lies: views, `detach`, `set_`, `resize_`."""
+"""Operators on the device `jax` that determine a tensor's place in memory: views, `detach`, `set_`, `resize_`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .operands import to_carrier, wrapped
 
 
 def view_op(func: Any) -> Handler:
-    """The handler of a view op: a tensor, or several, in the operand's storage."""
+    """The handler of a view op, which returns one or more tensors in the operand's storage."""
 
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if is_traced(tensor):  # AOTAutograd keeps account of the aliases; the graph is renamed when it is complete
+        if is_traced(tensor):  # AOTAutograd tracks aliases by ATen's op; the graph is retargeted when it is complete
             if func is torch.ops.aten.as_strided.default and tensor.stride() != to_carrier(tensor).stride():
                 raise UnsupportedInputError("the operand of as_strided", "not contiguous", "x.contiguous() before")
             return wrapped(func(to_carrier(tensor), *args, **kwargs))
@@ -36,7 +36,7 @@ def view_op(func: Any) -> Handler:
 
 
 def in_place_view(func: Any) -> Handler:
-    """The handler of `t_` and its like: the tensor itself gets other sizes and strides, by the view op of the name."""
+    """The handler of `t_` and similar: the tensor gets the sizes and strides of the view op of that name."""
     view = aten_op(VARIANTS[func.name().removeprefix("aten::")].base)
 
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -54,8 +54,8 @@ def in_place_view(func: Any) -> Handler:
 
 @handler("aten::alias", "aten::detach")
 def alias(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements of the same storage."""
-    if is_traced(tensor):  # ATen's op, of which functionalization knows that what is written to one is in the other
+    """A tensor with the same elements of the same storage."""
+    if is_traced(tensor):  # ATen's op: functionalization knows that its result shares memory
         inner = torch.ops.aten.alias(to_carrier(tensor))
         return Tensor.of_inner(inner, tensor.stride()) if isinstance(tensor, Tensor) else Tensor(inner)
     return view_like(tensor, _same(carrier.view_of(tensor)), tensor.dtype)
@@ -63,7 +63,7 @@ def alias(tensor: torch.Tensor) -> torch.Tensor:
 
 @handler("aten::detach_")
 def detach_(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor: autograd, above, has taken it out of its graph."""
+    """The tensor itself: autograd has already detached it."""
     return tensor
 
 
@@ -75,7 +75,7 @@ def _same(view: View) -> View:
 def resize_(
     tensor: torch.Tensor, size: Sequence[int], *, like: torch.Tensor | None = None, memory_format: Any = None
 ) -> torch.Tensor:
-    """Other sizes; the storage grows if it must."""
+    """Changes the sizes; the storage grows if needed."""
     if is_traced(tensor):
         to_carrier(tensor).resize_(size, memory_format=memory_format)
         return tensor
@@ -88,15 +88,15 @@ def resize_(
 
 @handler("aten::resize_as_")
 def resize_as_(tensor: torch.Tensor, like: torch.Tensor, *, memory_format: Any = None) -> torch.Tensor:
-    """The sizes of another tensor."""
+    """Resizes to the sizes of another tensor."""
     return resize_(tensor, like.shape, like=like, memory_format=memory_format)
 
 
 @handler("aten::set_.source_Tensor")
 def set_to_tensor_(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """To where another tensor lies."""
+    """Sets a tensor to the memory of another tensor."""
     if is_traced(tensor):
-        # torch captures no such change of a subclass's tensor; at this error Dynamo breaks the graph
+        # torch cannot capture such a change of a subclass's tensor; at this error Dynamo breaks the graph
         raise UnsupportedFakeTensorException("set_, or x.data = y, on the device jax: write x.copy_(y) in its place")
     become(tensor, _same(carrier.view_of(source)), source.dtype)
     return tensor
@@ -106,7 +106,7 @@ def set_to_tensor_(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
 def set_to_part_(
     tensor: torch.Tensor, source: Any, offset: int, size: Sequence[int], stride: Sequence[int] = ()
 ) -> torch.Tensor:
-    """To a part of the memory of another tensor, or of a storage."""
+    """Sets a tensor to a part of the memory of another tensor, or of a storage."""
     shape = tuple(size)
     strides = tuple(stride) or row_major(shape)
     if isinstance(source, torch.Tensor):
@@ -119,13 +119,13 @@ def set_to_part_(
 
 @handler("aten::set_.source_Storage", keys=(BELOW_PYTHON,))  # torch.tensor(storage) calls it below
 def set_to_storage_(tensor: torch.Tensor, source: Any) -> torch.Tensor:
-    """To all elements of a storage."""
+    """Sets a tensor to all elements of a storage."""
     become(tensor, storage.whole(source, tensor.dtype), tensor.dtype)
     return tensor
 
 
 @handler("aten::set_")
 def set_to_nothing_(tensor: torch.Tensor) -> torch.Tensor:
-    """To no memory."""
+    """Sets a tensor to an empty storage."""
     become(tensor, carrier.view_of(functional("empty.memory_format")([0], dtype=tensor.dtype)), tensor.dtype)
     return tensor

@@ -1,4 +1,4 @@
-"""`torch.distributed` on tensors of the device `jax`: the CPU's collectives, to which their values go and come back.
+"""`torch.distributed` on tensors of the device `jax`, by the CPU's collectives: values are copied there and back.
 
 So `DistributedDataParallel` trains modules on the device, with the backend "gloo". What a collective gives is there
 when it returns, with `async_op=True` as well; `send` and `recv` are over when they have been waited for.
@@ -38,7 +38,7 @@ def collective(func: Any) -> Handler:
             raise missing(func.name())
         there = [_on_cpu(a) for a in args]
         result = func(*there, **kwargs)
-        if name in _SENDS:  # which keeps what it sends until that is done
+        if name in _SENDS:  # it keeps the sent values until the work is done
             return result
         received = [pair for i in given for pair in zip(_tensors(args[i]), _tensors(there[i]), strict=True)]
         if name in _RECEIVES:
@@ -53,7 +53,7 @@ def collective(func: Any) -> Handler:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of an argument: itself, those of a list, or of lists in a list."""
+    """The tensors of an argument: itself, or those in a list or in nested lists."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
@@ -68,21 +68,21 @@ def _on_cpu(value: Any) -> Any:
 
 
 def _bring(received: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Gives tensors of the device what has come for them on the CPU."""
+    """Copies received values from the CPU to tensors of the device."""
     for target, source in received:
         if is_on_jax(target):
             store(target, from_array(borrowed_copy(source)))
 
 
 def _later(work: Any, received: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
-    """Something to wait for, by which what is received has been brought; not now, since it may not have been sent."""
+    """A work object whose `wait` copies the received values; not now, since they may not have been sent."""
     future: torch.futures.Future[None] = torch.futures.Future()
 
     def wait() -> None:
         try:
             dist.Work.unbox(work).wait()
             _bring(received)
-        except Exception as error:  # whoever waits is to be told
+        except Exception as error:  # the error is raised for who waits
             future.set_exception(error)  # type: ignore[arg-type]  # torch annotates it by what the future gives
         else:
             future.set_result(None)

@@ -1,4 +1,4 @@
-"""Operators that ATen composes of others: its composition on the device `jax`, and what is put before it."""
+"""Operators that ATen composes from others: its composition on the device `jax`, and checks before it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
 def composition(func: Any) -> Handler:
-    """ATen's own composition of other operators; raises MissingKernelError where it has none."""
+    """ATen's own composition of other operators; raises MissingKernelError if there is none."""
     for key in (_IMPLICIT, _EXPLICIT):
         if func.has_kernel_for_dispatch_key(key):
             return functools.partial(func._op_dk, key)
@@ -33,7 +33,7 @@ def composition(func: Any) -> Handler:
 
 
 def third_party(func: Any) -> Handler:
-    """An operator of another library that has no kernel here: as that has it, and in a graph a node."""
+    """An operator of another library without a kernel here: the library's implementation, or a node in a graph."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
@@ -46,12 +46,12 @@ def third_party(func: Any) -> Handler:
 
 
 def _checked(overload: str) -> Handler:
-    """ATen's composition of an operator, after the check of its arguments' values, where they have any."""
+    """ATen's composition of an operator, after a check of its arguments' values, if they have any."""
     check, op = CHECKS[overload], operator_of(overload, "aten")
 
     def call(tensor: torch.Tensor, *args: Any) -> Any:
         if has_values(tensor):
-            check(bridge.export(array_of(tensor)), *args)  # on the CPU: JAX may trace all that is computed
+            check(bridge.export(array_of(tensor)), *args)  # on the CPU: on the device JAX may trace it
         return op._op_dk(_IMPLICIT, tensor, *args)
 
     return call
@@ -67,7 +67,7 @@ def convolution(*args: Any) -> torch.Tensor:
     return torch.ops.aten.convolution.default(*args[: -len(_OF_CUDNN)])
 
 
-# benchmark, deterministic, enabled and allow_tf32, which `aten::_convolution` takes and which are nothing here
+# benchmark, deterministic, enabled and allow_tf32, which `aten::_convolution` takes and which have no effect here
 _OF_CUDNN = (False, False, True, True)
 
 
@@ -78,25 +78,25 @@ def _record_convolution(*args: Any) -> torch.Tensor:
 RECORDED[torch.ops.aten.convolution.default] = _record_convolution
 
 
-# Operators some of whose tensors are on the CPU, whatever the device.
+# Operators with some tensors on the CPU, whatever the device.
 
 
 @handler("aten::ctc_loss.Tensor", keys=(ABOVE_AUTOGRAD,))
 def ctc_loss(log_probs: torch.Tensor, *args: Any) -> torch.Tensor:
-    """ATen's composition, which with tensors of a subclass does not move the lengths from the CPU."""
+    """ATen's composition, which does not move the lengths from the CPU for tensors of a subclass."""
     on_device = [a.to(log_probs.device) if isinstance(a, torch.Tensor) else a for a in args]
     return torch.ops.aten.ctc_loss.Tensor._op_dk(_IMPLICIT, log_probs, *on_device)
 
 
 @handler("aten::_pack_padded_sequence")
 def pack_padded_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, ...]:
-    """The sizes of the batches are on the CPU, whatever the device."""
+    """Packed sequences, whose batch sizes are on the CPU, whatever the device."""
     data, sizes = functional("_pack_padded_sequence")(input, lengths, batch_first)
     return data, sizes if is_traced(sizes) else sizes.cpu()
 
 
 def _with_scalars(overload: str) -> Handler:
-    """An operator on lists with a number for each element in a tensor, which is on the CPU, whatever the device."""
+    """An operator on lists with a tensor of numbers, one for each element, that is on the CPU, whatever the device."""
 
     def call(self: Any, tensor1: Any, tensor2: Any, scalars: torch.Tensor) -> Any:
         run = variant(overload) if overload.endswith("_.Tensor") else functional(overload)

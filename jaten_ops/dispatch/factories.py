@@ -1,4 +1,4 @@
-"""Factories on the device `jax`: `empty` and its like, and what torch calls for operators that take no tensors."""
+"""Factories on the device `jax`: `empty` and similar, and torch's entry for operators without tensor arguments."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def _empty_strided(size: Sequence[int], stride: Sequence[int], **options: Any) -
     if not is_on_jax(empty):  # the call named another device
         return torch.ops.aten.empty_strided(size, stride, **options)
     with out_of_sight():
-        torch.empty_strided(size, stride, device="meta")  # which raises for sizes and strides that are none
+        torch.empty_strided(size, stride, device="meta")  # it raises for invalid sizes and strides
     return from_view(resized(carrier.view_of(empty), tuple(size), tuple(stride)), empty.dtype)
 
 
 def _new_empty_strided(like: torch.Tensor, size: Sequence[int], stride: Sequence[int], **options: Any) -> torch.Tensor:
-    if is_traced(like):  # by the operand: autograd asks for it where no mode makes what comes of nothing a fake one
+    if is_traced(like):  # from the operand: autograd calls it where no mode would make a new tensor a fake one
         return functional("new_empty_strided")(like, size, stride, **options)
     return _empty_strided(size, stride, **({"dtype": like.dtype, "device": like.device} | options))
 
@@ -58,12 +58,12 @@ _MADE: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def _unwritten(overload: str) -> Callable[..., torch.Tensor]:
-    """An operator whose result nothing is written to, filled where torch is to. In programs the backend does that."""
+    """An operator with uninitialized results, filled if torch is set to. In compiled programs the backend does that."""
 
     def call(*args: Any, **kwargs: Any) -> torch.Tensor:
         result = (_MADE.get(overload) or functional(overload))(*args, **kwargs)
         if uninitialized_values.is_filled() and not is_traced(result):
-            # not by the dispatcher, out of whose sight torch.tensor makes its result
+            # not by the dispatcher, from which torch.tensor hides its result
             variant("fill_.Scalar")(result, uninitialized_values.value_of(result.dtype))
         return result
 
@@ -75,12 +75,12 @@ for _overload in uninitialized_values.OVERLOADS:
 
 
 def factory(overload: str) -> Handler:
-    """The function that torch's dispatcher calls for an operator without tensor arguments: no class dispatches it."""
+    """The function that torch's dispatcher calls for an operator without tensor arguments."""
     op, own = operator_of(overload, "aten"), HANDLERS.get(f"aten::{overload}")
 
     def make(*args: Any, **kwargs: Any) -> Any:
         if OBSERVERS:
-            args, kwargs = met(op, args, kwargs)  # type: ignore[assignment]  # a sequence is as good as a tuple
+            args, kwargs = met(op, args, kwargs)  # type: ignore[assignment]  # any sequence will do
         return (own.run if own else functional(overload))(*args, **kwargs)
 
     return make

@@ -1,6 +1,6 @@
-"""`scaled_dot_product_attention` on the device `jax`: one operator where ATen has one for the CPU.
+"""`scaled_dot_product_attention` on the device `jax`: one operator, as ATen has for the CPU.
 
-Of a device that C++ does not know ATen makes fifteen of it, which hold the weights of all pairs, several times over.
+For a device unknown to C++ ATen uses fifteen operators, which store the weights of all pairs, several times.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operators whose operands are functions, as `torch.cond`, on tensors of the device `jax`.
+"""Operators that take functions, such as `torch.cond`, on tensors of the device `jax`.
 
 torch has for each of them what runs it in each mode by which a program is captured, and these take no tensors of a
 subclass: they are given the carriers, and functions of carriers. Outside of capture it is torch's own composition.
@@ -32,7 +32,7 @@ _NAMES = (
 )  # fmt: skip
 _MODES = (FakeTensorMode, FunctionalTensorMode, ProxyTorchDispatchMode)
 
-# Private, so that a version may lack them: without the first the lines of the user's program are lost
+# Private, so a version may lack them: without the first the lines of the user's program are lost
 _keeping_lines = getattr(torch._higher_order_ops.utils, "_maybe_run_with_interpreter", lambda fn: fn)
 _has_proxy_slot = getattr(
     proxy_tensor, "has_proxy_slot", lambda tensor, tracer: tensor in getattr(tracer, "tensor_tracker", ())
@@ -40,7 +40,7 @@ _has_proxy_slot = getattr(
 
 
 def _inner(value: Any) -> Any:
-    """The carrier of a tensor of the device; a function of tensors as one of carriers."""
+    """The carrier of a tensor of the device, or a function of tensors as a function of carriers."""
     if isinstance(value, Tensor):
         return value._carrier
     is_function = callable(value) and not isinstance(value, torch.Tensor | torch._ops.OpOverload)
@@ -53,7 +53,7 @@ def _outer(value: Any) -> Any:
 
 
 def _result(value: Any) -> Any:
-    """The carrier of a function's result, row-major as all are: branches must agree, and fakes may say otherwise."""
+    """The carrier of a function's result, contiguous as all carriers: branches must agree, and fakes may differ."""
     inner = _inner(value)
     return inner.contiguous() if isinstance(value, Tensor) and not inner.is_contiguous() else inner
 
@@ -74,7 +74,7 @@ def _is_recorded(mode: Any, tensors: list[Tensor]) -> bool:
 
 
 def _refuse_writes(op: Any, fn: Any) -> None:
-    """Raises UnsupportedInputError where a function writes to an operand: torch has no rule for that in a subclass."""
+    """Raises UnsupportedInputError if a function writes to an operand, for which torch has no rule in a subclass."""
     nodes = fn.graph.nodes if isinstance(fn, torch.fx.GraphModule) else ()
     for node in nodes:
         name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
@@ -115,7 +115,7 @@ def _operators() -> Iterator[Any]:
 
 
 def _print_on_device(op: Any, dense: Callable[..., Any]) -> None:
-    """Makes `print` show tensors of the device in a graph, where they are carriers; autograd takes no part in it."""
+    """Makes `print` show tensors of the device in a graph, where they are carriers, without autograd."""
 
     def show(*args: Any, **kwargs: Any) -> None:
         dense(*tree_map(_outer, args), **tree_map(_outer, kwargs))
@@ -125,7 +125,7 @@ def _print_on_device(op: Any, dense: Callable[..., Any]) -> None:
 
 
 def register() -> None:
-    """Tells torch's operators of the tensors of the device."""
+    """Registers the handlers of torch's operators for tensors of the device."""
     for op in _operators():
         table = op.python_key_table
         for mode in _MODES:

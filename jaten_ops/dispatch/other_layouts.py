@@ -1,4 +1,4 @@
-"""Sparse, nested and quantized tensors, which torch makes on the device `jax` without asking: they are refused."""
+"""Refusal of sparse, nested and quantized tensors, which torch can create on the device `jax`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEYS = ("SparsePrivateUse1", "SparseCsrPrivateUse1", "NestedTensorPrivateUse1", 
 """The dispatch keys of tensors that are not one dense array."""
 
 MEASURES = ("_nested_tensor_size", "_nested_tensor_storage_offsets", "_nested_tensor_strides")
-"""Queries of a nested tensor that must not fail: autograd makes them of each tensor that it makes."""
+"""Queries of a nested tensor that must not fail: autograd makes them for each tensor that it creates."""
 
 
 def refuse(func: Any, *args: Any, **kwargs: Any) -> NoReturn:
@@ -31,13 +31,13 @@ def refuse(func: Any, *args: Any, **kwargs: Any) -> NoReturn:
 
 
 def measure(overload: str) -> Handler:
-    """One of MEASURES, as the CPU has it."""
+    """One of MEASURES, by the CPU's implementation."""
     op = operator_of(overload, "aten")
     return lambda tensor: op._op_dk(torch._C.DispatchKey.NestedTensorCPU, tensor)
 
 
 def _no_nested(operator: str) -> Handler:
-    """An operator of which ATen's own composition, or view, would be a nested tensor."""
+    """An operator whose composition, or view, in ATen would be a nested tensor."""
 
     def missing(*_args: Any, **_kwargs: Any) -> Any:
         raise registry.missing(operator)

@@ -1,4 +1,4 @@
-"""Operators on the device `jax` that answer with numbers and truth values of Python, and no tensors."""
+"""Operators on the device `jax` that return Python numbers and bools instead of tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .operands import to_carrier
 
 @handler("aten::_local_scalar_dense", keys=(BELOW_PYTHON,))  # torch.tensor([x, y]) reads its numbers below
 def item(tensor: torch.Tensor) -> Any:
-    """The number that a tensor of one element holds."""
+    """The number in a tensor of one element."""
     if is_traced(tensor):
         return torch.ops.aten._local_scalar_dense(to_carrier(tensor))
     array = array_of(tensor)
@@ -47,7 +47,7 @@ def is_same_size(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     return tensor.shape == other.shape
 
 
-# What C++ code asks that takes no symbols: they become numbers, as for torch's own fake tensors.
+# Queries of C++ code that does not take symbols: they become numbers, as for torch's own fake tensors.
 
 
 @handler("aten::size")
@@ -67,12 +67,12 @@ def storage_offset(tensor: torch.Tensor) -> int:
 
 @handler("aten::_nested_tensor_from_mask_left_aligned")
 def may_be_nested(tensor: torch.Tensor, mask: torch.Tensor) -> bool:
-    """False: torch may not make a nested tensor, which is not one array: nn.TransformerEncoder takes the mask then."""
+    """False, so that torch makes no nested tensor, which is not one array; nn.TransformerEncoder then uses the mask."""
     return False
 
 
 @handler("aten::_has_compatible_shallow_copy_type", keys=(ABOVE_AUTOGRAD,))
 def may_take_data(tensor: torch.Tensor, new: torch.Tensor) -> bool:
-    """The question that modules ask before they move a parameter by `.data = `."""
+    """The check of modules before they move a parameter by `.data = `."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
     return may_leave(tensor, new) or torch.ops.aten._has_compatible_shallow_copy_type.default._op_dk(key, tensor, new)

@@ -1,6 +1,6 @@
 """`nn.LSTM`, `nn.GRU` and `nn.RNN` on the device `jax`: an operator for each layer and direction.
 
-ATen composes them of an operator for each step of time, and of several for a step.
+ATen composes them from several operators for each time step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _suits(
 ) -> bool:
     """True if the operator takes an input (T, B, I) and the rest; ATen's composition takes, or refuses, the others.
 
-    Not so under autocast, which casts the parts; while a program is captured; and with a projection.
+    It does not do so under autocast, which casts the parts, while a program is captured, or with a projection.
     """
     each, tensors = 4 if has_biases else 2, (input, *states, *params)
     if torch.is_autocast_enabled("jax") or any(not is_on_jax(x) or is_traced(x) for x in tensors):
@@ -49,7 +49,7 @@ def _suits(
 def _layers(
     cell: str, input: Tensor, states: Sequence[Tensor], params: Sequence[Tensor], dropout: float, directions: int
 ) -> tuple[Tensor, ...]:
-    """All layers of an input (T, B, I): the last one's hidden states, and the last states of each."""
+    """All layers for an input (T, B, I): the hidden states of the last one, and the final states of each."""
     count = states[0].shape[0]
     each = len(params) // count
     last: list[tuple[Tensor, Tensor]] = []

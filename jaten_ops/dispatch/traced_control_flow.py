@@ -1,4 +1,4 @@
-"""`torch.cond`, loops and scans where JAX traces the tensors of the device: JAX's own forms of them.
+"""`torch.cond`, loops and scans while JAX traces the tensors of the device: JAX's control flow.
 
 torch captures the functions that these operators are given, and their derivatives, as graphs, wherever it runs them. It
 is the operators on tensors that would then read a predicate, or take the steps of a loop one by one.
@@ -31,7 +31,7 @@ _RULES: dict[str, Callable[..., Any]] = {
 
 
 class _Graph:
-    """A function of tensors as one of arrays."""
+    """A function of tensors as a function of arrays."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn = fn
@@ -54,7 +54,7 @@ class _Graph:
 
 
 _RANDOM = frozenset({torch.nn.functional.dropout, torch.rand_like, torch.randn_like, torch.bernoulli, torch.dropout})
-"""Functions, as Dynamo's graphs have them, that draw random numbers."""
+"""Functions that draw random numbers, as they are in Dynamo's graphs."""
 
 
 def _arrays_of(values: Any) -> Any:
@@ -66,7 +66,7 @@ def _is_function(value: Any) -> bool:
 
 
 def traceable(name: str, known: Callable[..., Any]) -> Callable[..., Any]:
-    """The function `known` that runs an operator on functions, and JAX's form of it where JAX traces the operands."""
+    """`known`, which runs an operator on functions, with JAX's control flow if JAX traces the operands."""
     rule = _RULES.get(name)
     if rule is None:
         return known

@@ -10,7 +10,7 @@ __all__ = ["install", "install_cache", "install_in_dynamo"]
 
 
 def install() -> None:
-    """Installs the patches, and takes the slot of the device `jax`, if it is free: all that an import does to torch.
+    """Installs the patches, and takes the slot of the device `jax`, if it is free: all effects of an import on torch.
 
     The slot comes last: a thread that runs meanwhile has either no device, or the whole of it.
     """

@@ -1,4 +1,4 @@
-"""`torch.accelerator`: the process keeps the accelerator that it had, and memory can be asked for.
+"""`torch.accelerator`: the process keeps the accelerator that it had, and memory functions also serve the device.
 
 torch's C++ reports the device in the PrivateUse1 slot as the accelerator, and `torch.accelerator`, collectives, FSDP,
 device meshes, DataLoader, `fork_rng`, and all programs that choose a device themselves would use it.
@@ -24,11 +24,11 @@ _KEYS = {
 
 
 _BEFORE = torch.accelerator.current_accelerator()
-"""The accelerator that there was before the slot was taken: mostly none."""
+"""The accelerator from before the slot was taken: mostly none."""
 
 
 def kept(_known: Any) -> Callable[[], torch.device | None]:
-    """`_accelerator_getAccelerator`: the accelerator that there was before."""
+    """`_accelerator_getAccelerator`: the accelerator from before."""
     return lambda: _BEFORE
 
 
@@ -44,17 +44,17 @@ def kept_or_cpu(_known: Any) -> Callable[..., torch.device]:
 
 
 def _where_there_is_none(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A replacement for processes without an accelerator; those with one ask that."""
+    """A replacement for processes without an accelerator; others call their accelerator's function."""
     return lambda known: make(known) if _BEFORE is None else known
 
 
 def _has_allocator() -> bool:
-    """False: there is none of C++'s, whose caches and counts could be emptied."""
+    """False: there is no C++ allocator whose caches and counts could be cleared."""
     return False
 
 
 def _empty_host_cache() -> None:
-    """Does nothing: torch's own function asks C++, which ends the process."""
+    """Does nothing: torch's own function calls C++, which would end the process."""
 
 
 def _memory_stats(device_index: Any = None, /) -> OrderedDict[str, Any]:

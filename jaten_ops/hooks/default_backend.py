@@ -1,6 +1,6 @@
 """`torch.compile` without a backend: programs with tensors of the device `jax` go to jaten, all others to Inductor.
 
-Inductor has no code for the device. Where torch calls it in another way than is known here, such programs want
+Inductor has no code for the device. If torch calls it in another way than is expected here, such programs need
 `backend="jaten"`.
 """
 
@@ -19,7 +19,7 @@ def _is_on_jax(values: Iterable[Any]) -> bool:
 
 
 def if_on_cpu(inductor: Any) -> Any:
-    """The call of Inductor's wrapper, after a look at the program's devices."""
+    """The call of Inductor's wrapper, unless the program has tensors of the device."""
 
     @functools.wraps(inductor)
     def compile_fx(self: Any, gm: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:

@@ -22,7 +22,7 @@ def default_backend(init: Callable[[Any, Any], None]) -> Callable[[Any, Any], No
 
 
 def add_capability(backends: dict[str, list[str]]) -> None:
-    """Adds the device to those that gloo serves."""
+    """Adds the device to those of gloo."""
     backends[dist.Backend.GLOO] = [*backends[dist.Backend.GLOO], "jax"]
 
 

@@ -40,13 +40,13 @@ def with_carriers(process: Callable[..., None]) -> Callable[..., None]:
 
 
 def with_reshapes(decompose: Any) -> Any:
-    """`ExportedProgram.run_decompositions`, whose programs take inputs that are not row-major."""
+    """`ExportedProgram.run_decompositions`, whose programs also take inputs that are not contiguous."""
 
     @functools.wraps(decompose)
     def call(program: ExportedProgram, *args: Any, **kwargs: Any) -> ExportedProgram:
         result = decompose(program, *args, **kwargs)
         changed = False
-        for node in result.graph.nodes:  # in programs all tensors are row-major, which outside they need not be
+        for node in result.graph.nodes:  # in exported programs all tensors are contiguous; outside they need not be
             if node.target is torch.ops.aten.view.default and node.meta["val"].device.type == "jax":
                 node.target, changed = torch.ops.aten.reshape.default, True
         if changed:

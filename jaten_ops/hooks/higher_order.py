@@ -1,4 +1,4 @@
-"""Operators on functions, as `torch.cond`: what they ask of their operands, for tensors of the device `jax`.
+"""Operators on functions, such as `torch.cond`: their checks of operands, for tensors of the device `jax`.
 
 They look at their operands' memory, which on the device is not torch's.
 """
@@ -17,21 +17,21 @@ from ..tracing import captured
 
 
 def _wrapped(make: Callable[[Any], Callable[..., Any]]) -> Callable[[Any], Callable[..., Any]]:
-    """A replacement that has the name of what it replaces."""
+    """A replacement with the name of the original."""
     return lambda known: functools.wraps(known)(make(known))
 
 
 @_wrapped
 def storages(known: Any) -> Callable[..., Any]:
-    """`get_tensor_storages`, for which a tensor of the device lies where its carrier does."""
+    """`get_tensor_storages`, for which a tensor of the device has its carrier's storage."""
     return lambda tensor: known(tensor._carrier if isinstance(tensor, Tensor) else tensor)
 
 
 def environment_with(when_loaded: Callable[[], None]) -> Callable[[Any], Callable[..., Any]]:
-    """`setup_compilation_env`, in which Dynamo looks at a function before it is run, outside of compiled programs, too.
+    """`setup_compilation_env`, in which Dynamo checks a function before it runs, even outside of compiled programs.
 
     Args:
-        when_loaded: is called in it, as it is where Dynamo is imported.
+        when_loaded: called in it, since Dynamo is imported there.
     """
 
     def make(known: Any) -> Callable[..., Any]:
@@ -48,7 +48,7 @@ def environment_with(when_loaded: Callable[[], None]) -> Callable[[Any], Callabl
 
 @_wrapped
 def device_check(known: Any) -> Callable[..., Any]:
-    """`_validate_device`: `flex_attention` runs on the device as on the best of those that it knows."""
+    """`_validate_device`, which accepts the device for `flex_attention`."""
 
     def validate_device(query: Any, key: Any, value: Any) -> None:
         if query.device.type != "jax":
@@ -59,7 +59,7 @@ def device_check(known: Any) -> Callable[..., Any]:
 
 @_wrapped
 def example(known: Any) -> Callable[..., Any]:
-    """`_from_fun`, which makes an example of an operand: of a tensor of the device, one that is like it."""
+    """`_from_fun`, which makes an example of an operand: for a tensor of the device, one like it."""
 
     def make(t: Any) -> Any:
         if not isinstance(t, Tensor):
@@ -80,9 +80,9 @@ def _in_transforms(tensor: torch.Tensor) -> torch.Tensor:
 
 @_wrapped
 def operand_values(known: Any) -> Callable[..., Any]:
-    """`_collect_fake_inputs`, which finds the recorded values of operands: of a tensor of the device its carrier.
+    """`_collect_fake_inputs`, which finds the recorded values of operands: for a tensor of the device its carrier.
 
-    Versions of torch that know of subclasses here take that; those before refuse all that is no fake tensor itself.
+    Versions of torch that support subclasses here accept that; earlier ones accept only fake tensors.
     """
 
     def value_of(operand: Any) -> list[Any]:

@@ -59,13 +59,13 @@ class Patch:
 
 
 OFF: dict[str, str] = {}
-"""The rows that the installed torch or JAX does not allow, and why."""
+"""The rows that cannot be installed with this torch or JAX, with the reasons."""
 
 _replaced: dict[str, Any] = {}
 
 
 def install(rows: Iterable[Patch], *when: str, has_device: bool) -> None:
-    """Installs the rows of some moments, but those that are installed, or that need a device which is not jaten's."""
+    """Installs the rows of some moments, except those installed already, or without the device that they need."""
     for row in rows:
         is_due = row.when in when and (has_device or not row.for_device)
         if is_due and row.what not in OFF and not (row.optional and _module_of(row.what) not in sys.modules):
@@ -90,7 +90,7 @@ def replace(row: Patch) -> bool:
 
 
 def _put(owner: Any, name: str, known: Any, make: Callable[[Any], Any]) -> None:
-    """Replaces an attribute, as the static or class method that it is."""
+    """Replaces an attribute; a static or class method stays one."""
     kind = type(known) if isinstance(known, staticmethod | classmethod) else None
     new = make(known if kind is None else known.__func__)
     if kind is None and name == "__new__":
@@ -99,7 +99,7 @@ def _put(owner: Any, name: str, known: Any, make: Callable[[Any], Any]) -> None:
 
 
 def _switch_off(row: Patch, reason: str) -> None:
-    """Says in the log that a row is off, and has uses of its feature raise."""
+    """Logs that a row is off, and makes uses of its feature raise."""
     OFF[row.what] = reason
     _log.warning("%s %s: this is off: %s", row.what, reason, row.loss or row.why)
     for used in () if row.loss else (row.what, *row.used_by):
@@ -112,9 +112,9 @@ def _switch_off(row: Patch, reason: str) -> None:
 
 @contextlib.contextmanager
 def shadowed(what: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """For the length of a block a module has its own of a built-in function, in all threads.
+    """A context in which a module has its own version of a built-in function, in all threads.
 
-    One block at a time; where the module has the name already, that stays.
+    One context at a time; if the module has the name already, it stays.
 
     Args:
         what: a key of `patches.SHADOWED`.
@@ -142,7 +142,7 @@ def _module_of(what: str) -> str:
 
 
 def _owner(what: str) -> tuple[Any, str]:
-    """The module or class that has the attribute, and its name there; None for one that is not there."""
+    """The module or class of an attribute, and the attribute's name; None if it does not exist."""
     module, _, path = what.partition(":")
     owner = sys.modules.get(module)
     *classes, name = path.split(".")
@@ -156,7 +156,7 @@ def _attribute(owner: Any, name: str) -> Any:
 
 
 def _parameters(function: Any) -> str:
-    """The names of a function's parameters, all of which have names; `inspect.signature` takes ten times as long."""
+    """The names of a function's parameters; `inspect.signature` takes ten times as long."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return "?" if code is None else " ".join(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 

@@ -1,4 +1,4 @@
-"""`torch.fx.experimental.proxy_tensor.make_fx`, and what is made of it, as `torch.func.linearize`, on the device.
+"""`torch.fx.experimental.proxy_tensor.make_fx`, and functions built on it, such as `torch.func.linearize`.
 
 It records operators on tensors of torch's own classes; those on a subclass's it leaves to the subclass, to be recorded
 as what these are made of. The device's, with values, are made of no operators, and are recorded as torch's own are.
@@ -20,7 +20,7 @@ from ..tracing import is_faked_now, opaque
 def recording(dispatch: Any) -> Any:
     """`ProxyTorchDispatchMode.__torch_dispatch__`, which records operators on the device.
 
-    Nothing public adds a class to those whose operators it records.
+    There is no public way to add a class to those whose operators it records.
     """
 
     @opaque
@@ -35,7 +35,7 @@ def recording(dispatch: Any) -> Any:
 
 
 def _make_known(tracer: Any, tensors: list[Any]) -> None:
-    """Records tensors that a program has from outside as constants, as tensors of torch's own classes are."""
+    """Records a program's tensors from outside as constants, like tensors of torch's own classes."""
     for tensor in tensors:
         if not proxy_tensor.has_proxy_slot(tensor, tracer):
             proxy = tracer.proxy(tracer.create_arg(tensor))

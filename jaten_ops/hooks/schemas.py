@@ -1,4 +1,4 @@
-"""Look-ups of schemas in C++ that find operators of jaten which nobody has named in Python yet."""
+"""Look-ups of schemas in C++ that also find operators of jaten that Python has not used yet."""
 
 from __future__ import annotations
 

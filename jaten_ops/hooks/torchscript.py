@@ -20,7 +20,7 @@ from ..tensor.tensor import Tensor
 
 
 def with_slots(apply: Any) -> Any:
-    """`ScriptModule._apply`, which writes what has moved to the module's slots in C++."""
+    """`ScriptModule._apply`, which writes moved tensors to the module's slots in C++."""
 
     def call(module: RecursiveScriptModule, fn: Any, recurse: bool = True) -> RecursiveScriptModule:
         return _apply_to_slots(apply, module, fn, recurse)
@@ -29,11 +29,11 @@ def with_slots(apply: Any) -> Any:
 
 
 def _apply_to_slots(apply: Any, module: RecursiveScriptModule, fn: Any, recurse: bool) -> RecursiveScriptModule:
-    """`_apply` as modules have it; but parameters that have got another tensor of C++ are put in their slots anew."""
+    """`_apply` of modules, which also stores parameters that have got another C++ tensor in their slots again."""
     slots = dict(module._parameters.items())
     classes = {id(parameter): type(parameter) for parameter in slots.values()}
     for name, (kind, _) in module._concrete_type.get_attributes().items():
-        if str(kind) == "List[Tensor]":  # as of the weights in modules of recurrent layers
+        if str(kind) == "List[Tensor]":  # such as weights of recurrent layers
             listed = module._c.getattr(name)
             if classes.keys() >= {id(parameter) for parameter in listed}:
                 slots[name] = listed
@@ -45,7 +45,7 @@ def _apply_to_slots(apply: Any, module: RecursiveScriptModule, fn: Any, recurse:
 
 
 def _on_cpu(module: RecursiveScriptModule) -> RecursiveScriptModule:
-    """A copy, whose parameters are leaves, which torch's own deep copies are not."""
+    """A deep copy whose parameters are leaves, unlike in torch's own."""
     with torch.no_grad():
         moved = copy.deepcopy(module).cpu()
     for old, new in zip(module.parameters(), moved.parameters(), strict=True):
@@ -54,7 +54,7 @@ def _on_cpu(module: RecursiveScriptModule) -> RecursiveScriptModule:
 
 
 def saved_from_cpu(save: Any) -> Any:
-    """A method that saves a module: one on the device as it is on the CPU."""
+    """A method that saves a module; one on the device is saved as on the CPU."""
 
     @functools.wraps(save)
     def call(module: RecursiveScriptModule, *args: Any, **kwargs: Any) -> Any:
@@ -77,7 +77,7 @@ _UNKNOWN = re.compile(r"Unknown builtin op: jaten::(\w+)")
 
 
 def loaded_and_moved(load: Any) -> Any:
-    """`torch.jit.load`, with `map_location="jax"`, too."""
+    """`torch.jit.load`, also with `map_location="jax"`."""
 
     @functools.wraps(load)
     def call(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -90,7 +90,7 @@ def loaded_and_moved(load: Any) -> Any:
 
 
 def _with_operators(load: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-    """Loads a program; jaten's operators in it are defined one by one, as it misses them."""
+    """Loads a program; missing jaten operators in it are defined one by one."""
     begin = f.tell() if hasattr(f, "tell") else None
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Errors on use of a feature that is off, because torch or JAX has moved what it needs."""
+"""Errors on use of a feature that is off, because torch or JAX has moved an attribute that it needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from ..errors import UnsupportedVersionError
 
 IsUse = Callable[[tuple[Any, ...], dict[str, Any]], bool]
-"""Says of a call, from its positional and keyword arguments, whether it uses a feature."""
+"""A predicate on the arguments of a call: True if it uses a feature."""
 
 
 def refusing(function: Callable[..., Any], name: str, moved: str, reason: str, is_use: IsUse) -> Callable[..., Any]:
@@ -39,27 +39,27 @@ def refusing(function: Callable[..., Any], name: str, moved: str, reason: str, i
 
 
 def always(_args: Any, _kwargs: Any) -> bool:
-    """Every call is a use."""
+    """True: every call is a use."""
     return True
 
 
 def on_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """A call that names the device `jax`, or is given something on it: a tensor, a storage, a module or a program."""
+    """True for a call that names the device `jax` or has an argument on it: a tensor, storage, module or program."""
     return any(map(_is_there, tree_leaves((args, kwargs))))
 
 
 def for_a_subclass(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """A call of `__new__` for a subclass of torch's parameters, with something on the device."""
+    """True for a call of `__new__` for a subclass of torch's parameters, with an argument on the device."""
     return args[0] is not torch.nn.Parameter and on_device(args, kwargs)
 
 
 def scripted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """A method of a scripted module, which is on the device or moves there."""
+    """True for a method of a scripted module that is on the device or moves there."""
     return isinstance(args[0], torch.jit.ScriptModule) and on_device(args, kwargs)
 
 
 def reaches_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """A call with tensors that are on the device, or were computed from parameters that are."""
+    """True for a call with tensors that are on the device, or were computed from parameters on it."""
     tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
     waiting: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
     seen = set(waiting)

@@ -58,7 +58,7 @@ def _either(states: Sequence[State]) -> State:
 def _settled(
     step: EquationPair, body: tuple[Any, Any], constants: Sequence[State], start: Sequence[State], rest: Sequence[State]
 ) -> list[State]:
-    """The results of the body of a loop, once those that it carries have the same rows before and after."""
+    """The results of the body of a loop, once the carried values have the same rows before and after it."""
     carried = list(start)
     for _ in range(4):
         results = step.walk(*body, [*constants, *carried, *rest])
@@ -99,7 +99,7 @@ def _scan(step: EquationPair) -> Sequence[State]:
 
 
 def _parts_of_scan(step: EquationPair) -> Sequence[Sequence[State]]:
-    """What is the same for each step, what is carried, and what the steps go over."""
+    """The operands of a scan: its constants, its carried values, and the sequences that it iterates over."""
     if "ft_in" in step.params:  # JAX 0.11
         return [list(part) for part in step.params["ft_in"].update(step.operands).unpack()]
     first = step.params["num_consts"]

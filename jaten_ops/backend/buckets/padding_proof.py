@@ -1,4 +1,4 @@
-"""Whether a program may be run with more rows than it has: a proof over its jaxpr.
+"""A proof over a program's jaxpr that it may be run with more rows than it has.
 
 The rows are those of one dimension, as the batch, and the added ones are copies of the first. The program is traced
 with the real number of rows and with the larger one, and the two traces are walked together. The proof holds that each
@@ -21,7 +21,7 @@ _COUNTS = "computes with the number of rows"
 
 
 class NotProved(Exception):
-    """Why the proof fails; `scopes` are the names of the steps of the program at which it does, as JAX has them."""
+    """The proof fails, with a reason; `scopes` are JAX's names of the steps of the program at which it does."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -29,7 +29,7 @@ class NotProved(Exception):
 
 
 class Fact(enum.Enum):
-    """What is known of a value beyond where its rows are."""
+    """A fact about a value besides the place of its rows."""
 
     OWN = "each element is the number of its row"
     TRUE = "all true"
@@ -41,7 +41,7 @@ class Fact(enum.Enum):
 
 @dataclass(frozen=True)
 class Columns:
-    """Of indices side by side in the last dimension: which are OWN, and whether others depend on the row's number."""
+    """Facts about indices along the last dimension: which are OWN, and whether others depend on the row's number."""
 
     own: tuple[bool, ...]
     indexed: bool
@@ -52,7 +52,7 @@ _DIFFER = (Fact.COUNT, Fact.MINUS_COUNT, Fact.OTHER)
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the rows of a value are.
+    """The place of the rows in a value.
 
     Attributes:
         axis: the dimension, which has outer * rows * inner elements, as if it were three.
@@ -67,16 +67,16 @@ class Rows:
     fact: Fact | Columns | None = None
 
     def differs(self) -> bool:
-        """Whether the two traces have different values here, which nothing may depend on."""
+        """True if the two traces have different values here, on which nothing may depend."""
         return self.fact in _DIFFER
 
 
 State = Rows | None
-"""None: the value has no rows, and is the same however many there are."""
+"""None for a value without rows, which does not depend on their number."""
 
 
 def join(states: Sequence[State]) -> State:
-    """The rows of what is computed element by element of values with these rows."""
+    """The rows of an elementwise result of values with these rows."""
     joined: State = None
     for state in map(plain, states):
         if joined is None or state is None:
@@ -92,7 +92,7 @@ def join(states: Sequence[State]) -> State:
 
 
 def plain(state: State) -> State:
-    """The rows without what is known beyond.
+    """The rows without the fact.
 
     Raises:
         NotProved: the values differ.
@@ -130,28 +130,28 @@ class EquationPair:
         return self.large.outvars[0].aval.shape
 
     def is_whole(self, axis: int, size: Callable[[Any], int]) -> bool:
-        """Whether a size that the equation has takes all of a dimension of the first operand, in both traces."""
+        """True if a size of the equation covers a whole dimension of the first operand, in both traces."""
         return all(size(e) == e.invars[0].aval.shape[axis] for e in (self.small, self.large))
 
 
 Rule = Callable[[EquationPair], Sequence[State]]
 RULES: dict[str, Rule] = {}
-"""By primitive: the rows of the results, where operands or results have any. It raises `NotProved`."""
+"""Rules by primitive: from the rows of operands to those of results. They raise `NotProved`."""
 
 KNOWING: set[str] = set()
-"""The primitives whose rules are told facts."""
+"""The primitives whose rules use facts."""
 
 WALKING: set[Rule] = set()
-"""The rules of primitives that run programs, which are asked in any case."""
+"""The rules of primitives that run programs, which are always called."""
 
-# What may be another in the two traces: shapes, which are compared by themselves, and programs, which are walked.
+# Parameters that may differ between the two traces: shapes, which are compared separately, and programs.
 _SHAPES = frozenset({"shape", "new_sizes", "limit_indices", "slice_sizes", "sharding", "out_sharding"})
 _PROGRAMS = frozenset({"jaxpr", "call_jaxpr", "cond_jaxpr", "body_jaxpr", "branches", "update_jaxpr"})
 _HOW = frozenset({"jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd", "out_trees", "policy", "ctx_mesh", "name"})
 
 
 def rule(*primitives: str) -> Callable[[Rule], Rule]:
-    """Registers the rule of some primitives."""
+    """Registers a rule for primitives."""
 
     def register(fn: Rule) -> Rule:
         RULES.update(dict.fromkeys(primitives, fn))
@@ -213,12 +213,12 @@ class Walk:
     def _asked(self, how: Rule, step: EquationPair) -> Sequence[State]:
         try:
             return how(step)
-        except (KeyError, IndexError, ValueError, TypeError) as error:  # a form of the operation that it does not know
+        except (KeyError, IndexError, ValueError, TypeError) as error:  # an unknown form of the operation
             name = step.large.primitive.name
             raise NotProved(f"is not known to keep rows apart (XLA's {name}: {error!r})") from error
 
     def _hold(self, state: State, axis: int | None, small: Any, large: Any) -> None:
-        """Holds what a rule says against the sizes."""
+        """Checks the result of a rule against the sizes."""
         if state is not None and state.axis < 0 and state.differs() and axis is None:  # a number
             return
         if (state.axis if state is not None else None) != axis:
@@ -256,7 +256,7 @@ class Walk:
         return axes[0] if axes else None
 
     def _constant(self, small: Any, large: Any) -> State:
-        """An array that a kernel made when it was traced: the smaller is the beginning of the larger."""
+        """An array that a kernel created during tracing: the smaller one is the beginning of the larger one."""
         small, large = np.asarray(small), np.asarray(large)
         axes = [i for i, (a, b) in enumerate(zip(small.shape, large.shape, strict=False)) if a != b]
         begun = large[tuple(slice(n) for n in small.shape)] if small.ndim == large.ndim else large

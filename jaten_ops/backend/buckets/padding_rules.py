@@ -1,4 +1,4 @@
-"""Where the rows of an XLA operation's results are, given those of its operands: the rules of `padding_proof`."""
+"""The rules of `padding_proof`: the place of the rows in an operation's results, from that in its operands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _only(step: EquationPair, *operands: int) -> None:
 
 
 def _first(step: EquationPair) -> Rows:
-    """The rows of the first operand, which alone has any."""
+    """The rows of the first operand; no other may have any."""
     _only(step, 0)
     state = step.operands[0]
     if state is None:
@@ -35,7 +35,7 @@ def _first(step: EquationPair) -> Rows:
 
 
 def _without(state: Rows, removed: Sequence[int]) -> Rows:
-    """The rows when other dimensions are gone."""
+    """The rows after other dimensions are removed."""
     return replace(state, axis=state.axis - sum(d < state.axis for d in removed))
 
 
@@ -56,7 +56,7 @@ KNOWING.update({"reshape", "transpose", "expand_dims", "slice", "reduce_and", "c
 
 
 def _known(step: EquationPair) -> Sequence[State] | None:
-    """What an operation makes of facts: of row numbers, which as indices are held against the number of rows."""
+    """Facts about an operation's results, from those about row numbers, which are compared with the number of rows."""
     name, states = step.large.primitive.name, (*step.operands, None)
     facts = [s.fact if s is not None else None for s in states]
     literals = [np.asarray(v.val).item() if isinstance(v, core.Literal) else None for v in step.large.invars]
@@ -74,7 +74,7 @@ def _known(step: EquationPair) -> Sequence[State] | None:
 
 
 def _compared(step: EquationPair, name: str, facts: Sequence[Any], literal: Any) -> Sequence[State] | None:
-    """Row numbers held against zero and against how many rows there are."""
+    """Row numbers compared with zero and with the number of rows."""
     state, zero = step.operands[0], type(literal) is not bool and literal == 0 and facts[1] is None
     assert state is not None
     if facts[1] is (Fact.MINUS_COUNT if name == "ge" else Fact.COUNT) or (zero and name == "ge"):
@@ -151,7 +151,7 @@ def _reduce(step: EquationPair) -> Sequence[State]:
 
 @rule("reduce_max", "reduce_min", "reduce_and", "reduce_or")
 def _reduce_idempotent(step: EquationPair) -> Sequence[State]:
-    """Copies of the first row change no largest element, and not whether a condition holds for all."""
+    """Copies of the first row do not change a maximum, or whether a condition holds for all rows."""
     state, axes = _first(step), step.params["axes"]
     if state.axis not in axes:
         return [plain(_without(state, axes))]
@@ -246,7 +246,7 @@ def _slice(step: EquationPair) -> Sequence[State]:
     axis = step.varying[0] if state is None else state.axis
     if axis is None or params["start_indices"][axis] != 0 or (params["strides"] or (1,) * (axis + 1))[axis] != 1:
         raise NotProved("takes single rows out")
-    if state is None:  # the beginning of a table, as of positions
+    if state is None:  # the beginning of a table, for example of positions
         return [Rows(axis, 1, step.out_shape[axis] // step.walk.padded, indexed=True)]
     if not step.is_whole(axis, lambda e: e.params["limit_indices"][axis]):
         raise NotProved("takes single rows out")
@@ -329,7 +329,7 @@ def _window_dims(step: EquationPair, removed: Sequence[int]) -> list[int]:
 
 
 def _columns(index: State) -> Columns | None:
-    """What is known of the indices of a gather."""
+    """Facts about the indices of a gather."""
     if index is not None and index.fact is Fact.OWN:
         return Columns((True,), indexed=False)
     return index.fact if index is not None and isinstance(index.fact, Columns) else None
