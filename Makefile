@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test sweep combinations page lint types codegen check coverage bench profile clean help
+.PHONY: demo test sweep combinations page lint types codegen check coverage patches bench profile clean help
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -41,11 +41,15 @@ types: $(INSTALLED) ## mypy
 codegen: $(INSTALLED) ## refresh the generated rows, and the schema lines of kernels, from the installed torch
 	$(BIN)/python -m tools.codegen refresh
 
-check: $(INSTALLED) ## the generated rows and the schema lines of kernels match the installed torch
+check: $(INSTALLED) ## the generated rows, schema lines of kernels and docs/patches.md are up to date
 	$(BIN)/python -m tools.codegen check
+	$(BIN)/python -m tools.patches --check
 
 coverage: $(INSTALLED) ## print and write the coverage table
 	$(BIN)/python -m tools.codegen coverage
+
+patches: $(INSTALLED) ## write docs/patches.md, what the import changes of torch and JAX
+	$(BIN)/python -m tools.patches
 
 bench: $(INSTALLED) ## jaten against eager, Inductor, hand-written JAX and, with TORCHAX_PYTHON=PATH, torchax: an hour, half of it with OPTIONS=--quick
 	-$(BIN)/python -m benchmarks $(OPTIONS)

@@ -112,7 +112,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "hooks": (
         "accelerator constructors default_backend distributed export foreach_types generators graph_cache higher_order"
-        " make_fx schemas torchscript version_errors",
+        " make_fx private_names schemas torchscript version_errors",
         "ledger",
         "patches",
         "__init__",

@@ -32,8 +32,15 @@ from .ledger import Patch
 
 _MOVES = tuple(f"torch.nn.modules.module:Module.{name}" for name in ("to", "cpu", "jax"))
 _NO_BACKEND = "torch's error: no backend of the group serves the device; one made of 'cpu:gloo,jax:gloo' has one"
-_CHOSEN = "torch reports the device as the process's accelerator, and programs that ask for one come onto it"
-_HIGHER_ORDER = "cond, scan, map and flex_attention look at their operands' memory, which on the device is not torch's"
+_ACCELERATOR = (
+    "torch would report the device in the PrivateUse1 slot as the process's accelerator, and programs that ask for one"
+    " would move to it"
+)
+_CHOSEN = "programs that ask torch for an accelerator move to the device"
+_CONSTRUCTOR = "torch's constructor cannot create such an object on a device written in Python"
+_HIGHER_ORDER = (
+    "cond, scan, map and flex_attention would look at their operands' memory, which on the device is not torch's"
+)
 
 
 def _rows(whats: Iterable[str], make: Any, why: str, test: str, **options: Any) -> list[Patch]:
@@ -45,28 +52,28 @@ _DEVICE = [
     Patch(
         "torch._C:_accelerator_getAccelerator",
         accelerator.kept,
-        "no program comes onto the device that has not named it: the process keeps the accelerator that it had",
+        _ACCELERATOR,
         "test_plain_programs",
         loss=_CHOSEN,
     ),
     Patch(
         "torch._C:_get_accelerator",
         accelerator.kept_or_cpu,
-        "the same, of collectives, FSDP and device meshes",
+        _ACCELERATOR,
         "test_plain_programs",
         loss=_CHOSEN,
     ),
     Patch(
         "torch._C:_accelerator_isAllocatorInitialized",
         accelerator.has_allocator,
-        "torch.accelerator.empty_cache and its like ask C++ for an allocator, which a device written in Python has not",
+        "torch.accelerator.empty_cache and the resets of statistics would ask C++ for an allocator of the device",
         "device/test_device",
         loss="torch.accelerator.empty_cache and its like raise torch's internal error",
     ),
     Patch(
         "torch.accelerator:empty_host_cache",
         accelerator.empty_host_cache,
-        "C++ looks for the device's host allocator, and ends the process",
+        "C++ would look for the device's host allocator and end the process",
         "device/test_device",
         takes="",
         is_use=version_errors.always,
@@ -74,7 +81,7 @@ _DEVICE = [
     *_rows(
         ("torch.accelerator:memory_stats", "torch.accelerator.memory:memory_stats"),
         accelerator.memory_stats,
-        "torch.accelerator tells the device's memory",
+        "C++ has no memory statistics for a device written in Python",
         "device/test_device",
         takes="device_index",
         is_use=version_errors.always,
@@ -82,7 +89,7 @@ _DEVICE = [
     Patch(
         "torch.accelerator:get_memory_info",
         accelerator.get_memory_info,
-        "the same",
+        "C++ has no memory statistics for a device written in Python",
         "device/test_device",
         takes="device_index",
         is_use=version_errors.always,
@@ -90,7 +97,7 @@ _DEVICE = [
     Patch(
         "torch.accelerator:synchronize",
         accelerator.synchronize,
-        "torch.accelerator waits for the device",
+        "C++ cannot wait for a device written in Python",
         "device/test_device",
         takes="device",
         is_use=version_errors.always,
@@ -98,8 +105,8 @@ _DEVICE = [
     Patch(
         "torch.autograd.variable:Variable._execution_engine",
         lambda _: autograd_engine.Engine(),
-        "the engine has no thread for a device that came after its first backward pass, and ends the process for an"
-        " exception in one on the device",
+        "torch's engine has no thread for a device added after the first backward pass, and ends the process on an"
+        " exception in a pass on the device",
         "device/test_autograd_engine",
         used_by=("torch.autograd:backward", "torch.autograd:grad"),
         is_use=version_errors.reaches_device,
@@ -107,19 +114,19 @@ _DEVICE = [
     Patch(
         "torch:Generator",
         lambda _: generators.Generator,
-        "C++ makes no generator for a device written in Python",
+        "C++ cannot create a generator for a device written in Python",
         "hooks/test_generators",
     ),
     *_rows(
         ("torch:to_dlpack", "torch.utils.dlpack:to_dlpack"),
         constructors.to_dlpack,
-        "C++ finds no memory of a tensor of the device",
+        "C++ would find no memory in a tensor of the device",
         "tensor/test_tensor",
     ),
     Patch(
         "torch.utils:swap_tensors",
         constructors.swap_tensors,
-        "`module.to` moves parameters that hooks, graphs and lazy modules know",
+        "`module.to` also moves parameters that are in graphs, have hooks or are uninitialized, which torch's refuses",
         "device/test_moving_modules",
         takes="t1 t2",
         used_by=_MOVES,
@@ -127,7 +134,7 @@ _DEVICE = [
     Patch(
         "torch.nn.parameter:Parameter.__new__",
         constructors.parameter,
-        "a parameter of a user's subclass stays one on the device",
+        "a user's subclass of Parameter also makes objects of its own class on the device",
         "tensor/test_subclasses",
         takes="cls data requires_grad",
         is_use=version_errors.for_a_subclass,
@@ -135,30 +142,30 @@ _DEVICE = [
     Patch(
         "torch.nn.parameter:UninitializedParameter.__new__",
         constructors.lazy,
-        "torch's own constructor makes no object on a device written in Python",
+        _CONSTRUCTOR,
         "device/test_moving_modules",
         takes="cls requires_grad device dtype",
     ),
     Patch(
         "torch.nn.parameter:UninitializedBuffer.__new__",
         constructors.lazy,
-        "the same",
+        _CONSTRUCTOR,
         "device/test_moving_modules",
         takes="cls requires_grad device dtype persistent",
     ),
-    Patch("torch.storage:UntypedStorage.__new__", constructors.storage, "the same", "tensor/test_storage"),
+    Patch("torch.storage:UntypedStorage.__new__", constructors.storage, _CONSTRUCTOR, "tensor/test_storage"),
     *_rows(
         ("torch.optim.optimizer:_foreach_supported_types", "torch.utils._foreach_utils:_foreach_supported_types"),
         foreach_types.add_tensor,
-        "optimizers and clipping take lists of the device's tensors at once",
+        "optimizers and gradient clipping process lists of the device's tensors at once",
         "dispatch/test_in_place",
         adds_to=list,
-        loss="optimizers and clipping take the tensors one by one",
+        loss="optimizers and clipping process the tensors one by one",
     ),
     Patch(
         "torch.distributed.distributed_c10d:Backend.default_device_backend_map",
         distributed.add_default,
-        "gloo serves the device's tensors",
+        "gloo serves tensors of the device",
         "dispatch/test_collectives",
         adds_to=dict,
         optional=True,
@@ -167,7 +174,7 @@ _DEVICE = [
     Patch(
         "torch.distributed.distributed_c10d:Backend.backend_capability",
         distributed.add_capability,
-        "the same, in a group that names gloo",
+        "gloo serves tensors of the device in groups that name it",
         "dispatch/test_collectives",
         adds_to=dict,
         optional=True,
@@ -176,7 +183,7 @@ _DEVICE = [
     Patch(
         "torch.distributed.distributed_c10d:BackendConfig.__init__",
         distributed.default_backend,
-        "the same, in a group for which no backend is named",
+        "gloo serves tensors of the device in groups without a named backend",
         "dispatch/test_collectives",
         takes="self backend",
         optional=True,
@@ -188,15 +195,15 @@ _PROGRAMS = [
     *_rows(
         ("torch._C:_get_schema", "torch._C:_dispatch_find_schema_or_throw"),
         schemas.found_by_name,
-        "an operator of jaten's is defined when it is named, and C++ looks it up without asking torch.ops",
+        "operators of jaten are defined when they are first named, and look-ups in C++ do not ask torch.ops",
         "hooks/test_torchscript",
         for_device=False,
-        loss="torch's own error, for an operator that has not been named in Python before",
+        loss="torch's error for an operator that has not been named in Python before",
     ),
     Patch(
         "torch._subclasses.fake_tensor:FakeTensorMode.may_turn_const",
         export.out_of_constants,
-        "`torch.tensor(2.0).to(device)` is a node of a graph, not a constant",
+        "`torch.tensor(2.0).to(device)` must be a node of a graph, not a constant",
         "test_tracing",
         takes="self t",
         used_by=("torch.export:export", "torch.fx.experimental.proxy_tensor:_MakefxTracer.trace"),
@@ -204,7 +211,7 @@ _PROGRAMS = [
     Patch(
         "torch.fx.experimental.proxy_tensor:ProxyTorchDispatchMode.__torch_dispatch__",
         make_fx.recording,
-        "`make_fx` records operators on the device",
+        "`make_fx` would leave operators on the device out of its graph",
         "hooks/test_make_fx",
         takes="self func types args kwargs",
         used_by=("torch.fx.experimental.proxy_tensor:_MakefxTracer.trace",),
@@ -212,7 +219,7 @@ _PROGRAMS = [
     Patch(
         "torch.jit._script:ScriptModule._apply",
         torchscript.with_slots,
-        "C++ keeps a scripted module's tensors, which have moved",
+        "C++ keeps a scripted module's tensors, and must get those that have moved",
         "hooks/test_torchscript",
         takes="self fn recurse",
         used_by=_MOVES,
@@ -225,20 +232,20 @@ _PROGRAMS = [
             for name in ("save", "save_to_buffer")
         ),
         torchscript.saved_from_cpu,
-        "C++ saves storages, which on the device have no bytes there",
+        "C++ would save storages that have no bytes on the device",
         "hooks/test_torchscript",
     ),
     Patch(
         "torch.jit:load",
         torchscript.loaded_and_moved,
-        "the same, of what it loads; and operators are defined first",
+        "C++ cannot load tensors onto the device, nor programs with operators that nobody has named",
         "hooks/test_torchscript",
         takes="f map_location _extra_files _restore_shapes",
     ),
     Patch(
         "torch.nn.utils.parametrize:register_parametrization",
         export.of_others,
-        "`run_decompositions` leaves the device's parameters whole",
+        "`run_decompositions` must not take the device's parameters apart",
         "hooks/test_export",
         takes="module tensor_name parametrization unsafe",
         used_by=("torch.export:ExportedProgram.run_decompositions",),
@@ -246,14 +253,14 @@ _PROGRAMS = [
     Patch(
         "torch.export.exported_program:ExportedProgram.run_decompositions",
         export.with_reshapes,
-        "in a program all tensors are row-major, which outside they need not be",
+        "exported programs take all tensors for row-major, which inputs need not be",
         "hooks/test_export",
         takes="self decomp_table decompose_custom_triton_ops",
     ),
     Patch(
         "torch.export.dynamic_shapes:_process_equalities",
         export.with_carriers,
-        "the size of what carries a tensor is the tensor's, which a Dim names",
+        "`torch.export` would require a `Dim` for each size of a tensor's carrier",
         "hooks/test_export",
         takes="constraint get_sources shape_env names source_pairs derived_equalities phantom_symbols relaxed_sources",
         used_by=("torch.export:export",),
@@ -261,7 +268,7 @@ _PROGRAMS = [
     Patch(
         "torch:_TorchCompileInductorWrapper.__call__",
         default_backend.if_on_cpu,
-        "torch.compile without a backend: Inductor has no code for the device",
+        "torch.compile without a backend would call Inductor, which has no code for the device",
         "hooks/test_default_backend",
         takes="self model_ inputs_ config_patches",
     ),
@@ -298,7 +305,7 @@ _OPERATORS_ON_FUNCTIONS = [
     ),
     Patch(
         "torch.nn.attention.flex_attention:_validate_device", higher_order.device_check,
-        "flex_attention refuses devices that it does not know", "kernels/test_flex_attention", takes="query key value",
+        "flex_attention would refuse the device", "kernels/test_flex_attention", takes="query key value",
         used_by=_FLEX,
     ),
     _STORAGES,
@@ -307,7 +314,7 @@ _OPERATORS_ON_FUNCTIONS = [
 _CACHES = [
     *(
         Patch(
-            what, make, "AOTAutograd's graphs are kept in jaten's folder, with a key that knows its kernels",
+            what, make, "AOTAutograd's graphs are kept in jaten's folder, under keys that include its kernels",
             "backend/test_warm_start", takes=takes, when="first compile", for_device=False,
             loss="graphs are captured anew in each process",
         )
@@ -325,7 +332,8 @@ _CACHES = [
     ),
     Patch(
         "jax._src.compiler:backend_compile_and_load", kernel_cache.watched,
-        "single kernels get jaten's compiler options and are kept for the next process", "xla/test_kernel_cache",
+        "JAX would compile single kernels anew in each process, without jaten's compiler options",
+        "xla/test_kernel_cache",
         takes="backend module executable_devices options host_callbacks", for_device=False,
         loss="single kernels are compiled anew in each process, without jaten's compiler options",
     ),
@@ -363,8 +371,9 @@ FILLED: dict[str, str] = {
             "mlir:_lowerings",
         )
     },
+    "jax._src.interpreters.ad:fancy_transposes": _PRIMITIVES,
     "jax._src.tree_util:_registry": "jax.tree_util.register_pytree_node",
-    "jax._src.state.types:_registry": "the same",
+    "jax._src.state.types:_registry": "jax.tree_util.register_pytree_node",
     "torch.jit._builtins:_builtin_table": "torch.ops, for each operator that is named",
     "torch.library:_defs": "torch.library",
     "torch.library:_impls": "torch.library",
