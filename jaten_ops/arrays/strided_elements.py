@@ -1,7 +1,7 @@
-"""Programs that take strided elements out of an array, and put others in.
+"""Programs that read strided elements of an array, and replace them.
 
-Where the strides nest (each a multiple of the next, and no smaller than what the next ones span) the elements are
-mostly a part of a box: of the array in a shape whose sides are as the strides. Where that box would not end with the
+If the strides nest (each is a multiple of the next, and at least the span of the next ones), the elements are mostly a
+part of a box: of the array in a shape that matches the strides. Where that box would not end with the
 array, they are taken by slices and reshapes of the flat array, which XLA fuses; where the strides do not nest, by
 indices.
 """
@@ -19,11 +19,11 @@ import numpy as np
 from ..xla.jitted import jitted
 from .strides import Shape
 
-Axis = tuple[int, int, int]  # size, stride, which dimension
+Axis = tuple[int, int, int]  # size, stride, dimension
 
 
 def take(array: jax.Array, offset: int, shape: Shape, stride: Shape) -> jax.Array:
-    """The elements of an array that lie at an offset with strides, in a shape."""
+    """The elements of an array at an offset, with a shape and strides."""
     box = _box(array.size, offset, _moving(shape, stride)[1])
     if box is None:
         return _gathered(array, np.int64(offset), shape, stride)
@@ -31,7 +31,7 @@ def take(array: jax.Array, offset: int, shape: Shape, stride: Shape) -> jax.Arra
 
 
 def put(array: jax.Array, values: jax.Array, offset: int, stride: Shape) -> jax.Array:
-    """An array in which values stand where such elements are."""
+    """An array with such elements replaced by values."""
     box = _box(array.size, offset, _axes(values.shape, stride))
     if box is None:
         return _scattered(array, values, np.int64(offset), stride)
@@ -41,7 +41,7 @@ def put(array: jax.Array, values: jax.Array, offset: int, stride: Shape) -> jax.
 
 
 def _axes(shape: Shape, stride: Shape) -> list[Axis] | None:
-    """The dimensions that step through memory, the widest stride first; None if their strides do not nest."""
+    """The dimensions that step through memory, by decreasing stride; None if their strides do not nest."""
     axes = sorted(
         ((n, s, i) for i, (n, s) in enumerate(zip(shape, stride, strict=True)) if n != 1), key=lambda a: -a[1]
     )
@@ -77,7 +77,7 @@ def transposed(array: jax.Array, order: Shape) -> jax.Array:
 def _box(size: int, offset: int, axes: list[Axis] | None) -> tuple[Shape, np.ndarray] | None:
     """The box of `size` elements that contains strided elements: its shape, and the start of the part.
 
-    None where strides do not nest, no box has that size, or what belongs to a row runs over the end of the box's.
+    None if strides do not nest, no box has that size, or a row's elements would extend beyond the box's row.
     """
     if not axes or size % axes[0][1] or any(n == 0 for n, _, _ in axes):
         return None

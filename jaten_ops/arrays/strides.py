@@ -1,4 +1,4 @@
-"""Strides in elements, as torch has them: which are contiguous, which dense, and in which order dimensions lie."""
+"""Strides in elements, as in torch: tests for contiguous and dense ones, and the order of dimensions in memory."""
 
 from __future__ import annotations
 

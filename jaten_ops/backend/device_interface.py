@@ -13,7 +13,7 @@ from jaten_ops.device.torch_jax import JaxModule
 
 
 class JaxInterface(DeviceInterface):
-    """What `torch.jax` answers. Of what only Inductor asks, to make kernels, torch's base class says that it is not."""
+    """Dynamo's interface to `torch.jax`. Queries of Inductor's kernel generation are left to torch's base class."""
 
     device = JaxModule.device  # type: ignore[assignment]  # torch's are classes within it, and no base of others
     Event = JaxModule.Event  # type: ignore[assignment]  # as above

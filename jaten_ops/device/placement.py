@@ -10,7 +10,7 @@ import jax
 import torch
 
 Device = torch.device | str | int | None
-"""A device as users name it."""
+"""A device in one of the forms that users write."""
 
 
 def index_of(device: Device) -> int:
@@ -36,12 +36,12 @@ def of_array(array: jax.Array) -> torch.device:
     return torch.device("jax", min(map(jax.devices().index, array.devices())))
 
 
-_TRACED_ON: dict[int, int] = {}  # by thread, where it is not the first
+_TRACED_ON: dict[int, int] = {}  # by thread, if it is not the first
 
 
 @contextlib.contextmanager
 def traced_on(device: torch.device) -> Iterator[None]:
-    """For the length of a block, in this thread, tensors of arrays that JAX traces are on a device."""
+    """A context, of this thread, in which tensors of traced arrays are on a device."""
     thread = get_ident()
     before = _TRACED_ON.get(thread, 0)
     _TRACED_ON[thread] = device.index or 0

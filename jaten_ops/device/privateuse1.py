@@ -1,4 +1,4 @@
-"""Torch's PrivateUse1 slot, which the device `jax` takes if it is free."""
+"""torch's PrivateUse1 slot, which the device `jax` takes if it is free."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLAIMED = torch._C._get_privateuse1_backend_name() == _UNCLAIMED
 
 
 def take() -> None:
-    """Takes the slot, the last thing that an import does: from then on programs in all threads have the device."""
+    """Takes the slot, as the last step of an import: from then on programs in all threads have the device."""
     # private; the test of this module fails when it goes or changes
     backend_registration._setup_privateuseone_for_python_backend(
         "jax", backend_module=MODULE, device_guard=autograd_engine.Guard()

@@ -25,7 +25,7 @@ from .writes import store
 
 @handler("aten::clone")
 def clone(tensor: torch.Tensor, *, memory_format: Any = None) -> torch.Tensor:
-    """The same array, which never changes, in a storage of its own."""
+    """The same array, which is immutable, in a storage of its own."""
     if is_traced(tensor) or not carrier.view_of(tensor).is_row_major() or memory_format not in _KEPT:
         return functional("clone")(tensor, memory_format=memory_format)
     return from_array(array_of(tensor))
@@ -48,8 +48,8 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 @handler("aten::copy_")
 def copy_(target: torch.Tensor, source: torch.Tensor | complex, non_blocking: bool = False) -> torch.Tensor:
-    """The values of a tensor on any device; they come at once, whatever `non_blocking` says."""
-    if not isinstance(source, torch.Tensor):  # a number, as ATen takes one here
+    """Copies the values of a tensor on any device, at once even with `non_blocking`."""
+    if not isinstance(source, torch.Tensor):  # a number, which ATen accepts here
         return target.fill_(source)
     if not is_on_jax(target):  # out of the device: torch's memory is written
         return target.copy_(bridge.export(array_of(source)))
@@ -58,12 +58,12 @@ def copy_(target: torch.Tensor, source: torch.Tensor | complex, non_blocking: bo
         return target
     if source.device != target.device:
         if source.is_meta:
-            raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # module.to waits for these words
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # module.to recognizes this message
         source = from_array(placement.put(borrowed_copy(source), target.device))
     if _is_same(target, source):  # before ATen asks whether elements share memory
         return target
     _check_copy({"self": target, "src": source})
-    if source.shape == target.shape and not is_traced(source):  # arrays never change: both may have the same
+    if source.shape == target.shape and not is_traced(source):  # arrays are immutable: both may share one
         store(target, source)
     else:
         store(target, functional("copy")(target, source))
@@ -72,13 +72,13 @@ def copy_(target: torch.Tensor, source: torch.Tensor | complex, non_blocking: bo
 
 @handler("aten::_copy_from", keys=(BELOW_PYTHON,))  # torch.tensor(data, device="jax") calls it below
 def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """`copy_`, as C++ asks for it."""
+    """`copy_`, for calls from C++."""
     return copy_(target, source)
 
 
 @handler("aten::_to_copy")
 def to_copy(tensor: torch.Tensor, *, dtype: torch.dtype | None = None, **kwargs: Any) -> torch.Tensor:
-    """A copy of another dtype, on another device, or in another memory format."""
+    """A copy with another dtype, on another device, or in another memory format."""
     if not kwargs and dtype is not None and has_row_major_values(tensor):
         return kernel_of("_to_copy")(tensor, dtype=dtype)
     if dtype is not None:
@@ -89,12 +89,12 @@ def to_copy(tensor: torch.Tensor, *, dtype: torch.dtype | None = None, **kwargs:
     kept = {k: v for k, v in kwargs.items() if k not in ("non_blocking", "layout", "pin_memory")}
     if is_traced(tensor):
         return torch.ops.aten._to_copy(to_carrier(tensor), **kept)
-    # which copies: what torch may write to is never a jax.Array's own memory
+    # it copies: torch must not write to a jax.Array's own memory
     return torch.ops.aten._to_copy(_in_its_strides(tensor), **(kept | {"device": wanted}))
 
 
 def _in_its_strides(tensor: torch.Tensor) -> torch.Tensor:
-    """The values as a tensor on the CPU that lies as `clone` of the tensor does."""
+    """The values as a tensor on the CPU with the layout of `clone`."""
     exported, view = bridge.export(array_of(tensor)), carrier.view_of(tensor)
     if view.is_row_major():
         return exported
@@ -118,12 +118,12 @@ def lift_fresh(tensor: torch.Tensor) -> torch.Tensor:
 
 @handler("aten::_pin_memory")
 def refuse_to_pin(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
-    """Raises RuntimeError, as torch does for tensors of other devices than the CPU."""
+    """Raises RuntimeError, as torch does for tensors that are not on the CPU."""
     raise RuntimeError(f"cannot pin a tensor on {tensor.device}: only dense CPU tensors can be pinned")
 
 
 def pin_on_cpu(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
-    """A copy: JAX has no use for pinned memory. For CUDA, which torch asks if a program names it, ATen's own."""
+    """A copy, since JAX does not use pinned memory; for CUDA, if a program names it, ATen's own."""
     if (device is not None and torch.device(device).type != "jax") or torch.cuda.is_available():
         key = torch._C.DispatchKey.CompositeExplicitAutograd
         return torch.ops.aten._pin_memory.default._op_dk(key, tensor, device or "cuda")

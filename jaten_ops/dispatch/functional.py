@@ -25,7 +25,7 @@ from .operands import is_on_jax, onto_device, unwrapped, wrapped
 
 @functools.cache
 def kernel_of(overload: str) -> Handler:
-    """A functional overload on tensors of one device, row-major: its kernel, or a node of the traced graph."""
+    """A functional overload on contiguous tensors of one device: its kernel, or a node of the traced graph."""
     spec = registry.SPECS[overload]
 
     def rescue(error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -41,7 +41,7 @@ def kernel_of(overload: str) -> Handler:
 
 @functools.cache
 def functional(overload: str) -> Handler:
-    """A functional overload as ATen has it: on the device and in the memory format that a call names."""
+    """A functional overload, with its result on the device and in the memory format that a call names."""
     if overload in KEEPS_MEMORY_ORDER:
         return memory_layout.in_memory_order(kernel_of("resize"))
     spec, call = registry.SPECS[overload], kernel_of(overload)
@@ -62,14 +62,14 @@ def functional(overload: str) -> Handler:
 
     if may_be_on_cpu:
         return call_with_cpu
-    if spec.returns != ("Tensor",):  # a gradient's operator has the arguments of its own, which place no gradient
+    if spec.returns != ("Tensor",):  # the arguments of a gradient's operator do not place the gradient
         return call
     if "memory_format" in names and spec.takes_tensor:
         return call_laid_out
     return call_placed if "device" in names else call
 
 
-# Where CUDA takes tensors on the CPU too, besides indices.
+# Arguments that may be on the CPU for CUDA, too, besides indices.
 _ON_CPU = {
     "_ctc_loss.Tensor": ("targets", "input_lengths", "target_lengths"),
     "_ctc_loss_backward.Tensor": ("targets", "input_lengths", "target_lengths"),
@@ -78,7 +78,7 @@ _ON_CPU = {
 
 
 def placed(result: torch.Tensor, wanted: Any) -> torch.Tensor:
-    """A result on the device that a call names, if it names one."""
+    """A result moved to the device that a call names, if it names one."""
     if wanted is None or is_traced(result):
         return result
     where = torch.device(wanted)
@@ -91,7 +91,7 @@ def placed(result: torch.Tensor, wanted: Any) -> torch.Tensor:
 
 
 def _laid_out(result: torch.Tensor, like: torch.Tensor, memory_format: torch.memory_format | None) -> torch.Tensor:
-    """A result in the memory format that is asked for, or, if that is to be preserved, in the operand's."""
+    """A result in the requested memory format, or in the operand's if that is to be preserved."""
     if not is_on_jax(result):
         return result
     if memory_format in (None, torch.preserve_format):
@@ -107,7 +107,7 @@ def _laid_out(result: torch.Tensor, like: torch.Tensor, memory_format: torch.mem
 
 
 def _traced(overload: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The call of an operator whose operands have no values: recorded as `torch.ops.jaten`'s on the carriers."""
+    """The call of an operator on operands without values: it is recorded as a jaten op on the carriers."""
     spec = registry.SPECS[overload]
     defaults = {a.name: a.default for a in spec.arguments if a.has_default}
     keywords = {k: unwrapped(v) for k, v in kwargs.items() if k not in defaults or v is not defaults[k]}
@@ -118,13 +118,13 @@ def _traced(overload: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     slots = [i for i, a in enumerate(spec.arguments) if a.type == "Tensor" and not a.kwarg_only]
     op = define.op_of(spec)
     if spec.namespace == "jaten" and any(not isinstance(inner[i], torch.Tensor) for i in slots if i < len(inner)):
-        # ATen's op takes a number for a tensor; the graph is renamed to jaten's ops when it is complete
+        # ATen's op accepts a number in place of a tensor; the graph is retargeted to jaten's ops when it is complete
         op = aten_op(overload)
     return wrapped(op(*inner, **keywords))
 
 
 def aten_op(overload: str) -> torch._ops.OpOverload:
-    """ATen's operator of an overload that it has."""
+    """ATen's operator of an overload."""
     op = aten_overload(overload)
     assert op is not None
     return op

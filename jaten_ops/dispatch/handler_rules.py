@@ -18,7 +18,7 @@ from .writes import variant
 
 
 class Rule(NamedTuple):
-    """A kind of operators, and a function that makes the handler of one."""
+    """A condition on operators, and a function that makes the handler of one."""
 
     name: str
     applies_to: Callable[[Any], bool]
@@ -65,7 +65,7 @@ composition: ATen's own, of operators for which the rules are asked again.
 
 
 def rule_for(func: Any) -> Rule:
-    """The first rule that takes an operator."""
+    """The first rule that applies to an operator."""
     return next(rule for rule in RULES if rule.applies_to(func))
 
 

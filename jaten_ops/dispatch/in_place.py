@@ -1,4 +1,4 @@
-"""In-place overloads on the device `jax`, short where nothing but the targets sees what is written.
+"""In-place overloads on the device `jax`, with a fast path if only the targets see the written values.
 
 The kernel's arrays become the targets' own, with no tensor made for each of them.
 """
@@ -24,12 +24,12 @@ from ..tensor.tensor import array_of
 
 
 def shortened(spec: OpSpec, base: OpSpec, general: Handler) -> Handler:
-    """An in-place overload, short where it may be.
+    """An in-place overload, with a fast path.
 
     Args:
         spec: the overload.
         base: the functional overload.
-        general: what serves in any case, and raises what ATen does.
+        general: the slow path, which serves all calls, and raises ATen's errors.
     """
     same = [a.name for a in spec.arguments] == [a.name for a in base.arguments]
     if spec.kind != "inplace" or not same or base.random:
@@ -44,7 +44,7 @@ def shortened(spec: OpSpec, base: OpSpec, general: Handler) -> Handler:
 
 
 def count_writes(targets: Sequence[torch.Tensor]) -> None:
-    """Tells autograd that tensors are written to; raises RuntimeError where torch allows no such write."""
+    """Reports writes to autograd; raises RuntimeError if torch does not allow the write."""
     _require_writable(targets)
     increment_version(targets)
 
@@ -57,22 +57,22 @@ def _require_writable(targets: Sequence[torch.Tensor]) -> None:
         )
 
 
-# How many elements targets have at least that are written over: smaller ones gain little, and share executables with
-# the functional overload.
+# The least number of elements of targets that are overwritten: smaller ones gain little, and share executables with the
+# functional overload.
 _LARGE = 2**14
-# How many combinations of shapes are traced in vain before an operator is taken for one that checks values, or casts.
+# The number of failed traces after which an operator is assumed to check values, or to cast.
 _TRIES = 8
 
 
 class _Runs:
-    """A functional overload's kernel, whose arrays become those of an in-place overload's targets."""
+    """A functional overload's kernel, whose arrays become those of the in-place overload's targets."""
 
     def __init__(self, base: OpSpec) -> None:
         kernel = OpKernel(base, array_of, lambda array: array)
         self._new, self._over, self._left = kernel.prepared(), kernel.prepared(in_place=True), _TRIES
 
     def __call__(self, targets: Sequence[View], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The new arrays: the targets' own, written over, if they are large and nothing else has them."""
+        """The new arrays: the targets' own, overwritten, if they are large and nothing else holds them."""
         size = prod(targets[0].shape) if len(targets) == 1 else sum([prod(view.shape) for view in targets])
         if size >= _LARGE and self._left and all(map(_may_give, targets)):
             try:
@@ -83,7 +83,7 @@ class _Runs:
 
 
 def _may_give(view: View) -> bool:
-    """True if a storage's array is on one device, and nothing but the storage has it."""
+    """True if a storage's array is on one device, and only the storage holds it."""
     storage = view.storage
     if type(storage) is not Storage or not may_give(storage):
         return False
@@ -91,7 +91,7 @@ def _may_give(view: View) -> bool:
 
 
 def _own(tensor: Any) -> View | None:
-    """The view of a tensor that is all of a storage; None of any other, and without values."""
+    """The view of a tensor that is all of a storage; None for other tensors."""
     view = attributes.view_or_none(tensor) if isinstance(tensor, torch.Tensor) else None
     if view is None or type(view.storage) is not Storage or not view.is_row_major():
         return None
@@ -104,11 +104,11 @@ def _fits(view: View, new: Any) -> bool:
 
 
 def _array_to_array(run: _Runs, general: Handler) -> Handler:
-    """For one target.
+    """The fast path for one target.
 
     Args:
         run: the functional overload's kernel, which returns an array.
-        general: what serves where this does not.
+        general: the slow path.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -123,7 +123,7 @@ def _array_to_array(run: _Runs, general: Handler) -> Handler:
                 return general(*args, **kwargs)
         try:
             new = run((view,), args, kwargs)
-        except (Traced, ValueError):  # a tracer's operand, or one of another device
+        except (Traced, ValueError):  # a traced operand, or one of another device
             return general(*args, **kwargs)
         if not _fits(view, new):
             return general(*args, **kwargs)
@@ -134,13 +134,13 @@ def _array_to_array(run: _Runs, general: Handler) -> Handler:
 
 
 def _arrays_to_arrays(run: _Runs, general: Handler) -> Handler:
-    """For a list of targets; as `_array_to_array`, with a kernel that returns a list."""
+    """The fast path for a list of targets: `_array_to_array` with a kernel that returns a list."""
 
     def call(*args: Any, **kwargs: Any) -> None:
         views = _of_list(args[0], args[1:]) if args else None
         if views is None:
             return general(*args, **kwargs)
-        _require_writable(args[0])  # before what they have may be written over
+        _require_writable(args[0])  # before their arrays may be overwritten
         try:
             arrays = run(views, args, kwargs)
         except (Traced, ValueError):
@@ -156,7 +156,7 @@ def _arrays_to_arrays(run: _Runs, general: Handler) -> Handler:
 
 
 def _of_list(targets: Sequence[Any], others: Iterable[Any]) -> list[View] | None:
-    """The views of some targets, if each has a storage of its own and no other operand a part of one; else None."""
+    """The views of targets, if each has a storage of its own that no other operand shares; else None."""
     views = [view for view in map(_own, targets) if view is not None]
     storages = {id(view.storage) for view in views}
     if not views or len(storages) < len(targets):

@@ -1,4 +1,4 @@
-"""Operands of ATen's operators on the device `jax`: which are on it, their carriers, and their arrays."""
+"""Operands of ATen's operators on the device `jax`: their carriers and their arrays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_on_jax(tensor: torch.Tensor) -> bool:
 
 
 def to_carrier(tensor: torch.Tensor) -> torch.Tensor:
-    """The carrier of an operand: a wrapper's own, a carrier as it is, a 0-d CPU tensor as a new one."""
+    """The carrier of an operand: a wrapper's own, a carrier itself, or a new one for a 0-d CPU tensor."""
     if isinstance(tensor, Tensor):
         return tensor._carrier
     if is_on_jax(tensor) or is_traced(tensor):
@@ -25,7 +25,7 @@ def to_carrier(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def unwrapped(value: Any) -> Any:
-    """An argument with carriers in the place of tensors."""
+    """An argument with carriers in place of tensors."""
     if isinstance(value, torch.Tensor):
         return to_carrier(value)
     if isinstance(value, list | tuple) and any(isinstance(v, torch.Tensor) for v in value):
@@ -34,7 +34,7 @@ def unwrapped(value: Any) -> Any:
 
 
 def wrapped(value: Any) -> Any:
-    """A result with a `Tensor` in the place of each carrier."""
+    """A result with a `Tensor` in place of each carrier."""
     if isinstance(value, torch.Tensor):
         return Tensor(value) if is_on_jax(value) else value
     if isinstance(value, list | tuple):
@@ -50,7 +50,7 @@ def borrowed_copy(tensor: torch.Tensor) -> Any:
 
 
 def onto_device(value: Any) -> Any:
-    """A tensor, or those of a list, moved onto the device from the CPU."""
+    """A tensor, or a list of tensors, moved from the CPU to the device."""
     if isinstance(value, list | tuple):
         return [onto_device(v) for v in value]
     if isinstance(value, torch.Tensor) and value.device.type == "cpu":

@@ -1,4 +1,4 @@
-"""Registrations with torch's dispatcher, for calls that do not come by `Tensor.__torch_dispatch__`."""
+"""Registrations with torch's dispatcher, for calls that bypass `Tensor.__torch_dispatch__`."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
     if not is_traced_now():
         for value in tree_leaves((args, kwargs)):
             if type(value) in (torch.Tensor, torch.nn.Parameter) and is_on_jax(value):
-                carrier.view_of(value)  # raises for one that C++ has made
+                carrier.view_of(value)  # raises for a tensor that C++ has made
     return (CHOSEN.get(id(func)) or handler_of(func))(*args, **kwargs)
 
 
 def _after_fork() -> None:
-    """In a forked process, from which JAX's threads are gone: a computation would wait for them forever."""
+    """Refuses computations in a forked process, without JAX's threads, for which they would wait forever."""
     if not streams.has_started():
         return  # it can start JAX itself
 
@@ -52,7 +52,7 @@ def _after_fork() -> None:
             " use the 'spawn' start method (DataLoader: multiprocessing_context='spawn'), or CPU tensors alone."
         )
 
-    # nothing is asked in other processes: what all computations pass is replaced in this one
+    # other processes pay nothing: the functions that all computations call are replaced in this one
     x64.enter = refuse
     setattr(x64.Enabled, "__enter__", refuse)  # noqa: B010  # mypy allows no method to be assigned
     bridge._capsule_to_buffer = refuse
@@ -78,7 +78,7 @@ if privateuse1.CLAIMED:
     for _overload in other_layouts.MEASURES:
         _ATEN.impl(_overload, opaque(other_layouts.measure(_overload)), "NestedTensorPrivateUse1")
     _ATEN.impl("_pin_memory", opaque(copies.pin_on_cpu), "CPU")
-    torch_jax.JaxModule.Tensor = Tensor  # where the class says that it is
+    torch_jax.JaxModule.Tensor = Tensor  # on the device of the class
     storage.register()
     lazy_parameters.register()
     higher_order.register()

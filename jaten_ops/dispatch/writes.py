@@ -33,7 +33,7 @@ def variant(overload: str) -> Handler:
 
 
 def _counts(spec: OpSpec) -> bool:
-    """True if ATen's kernel counts a write as one itself: autograd does of tensors, but not of lists of them."""
+    """True if ATen's kernel itself increments the version: autograd does so for tensors, but not for lists of them."""
     written = variants.mutated_arguments(spec)
     lists = any(a.name in written and a.type == "Tensor[]" for a in spec.arguments)
     return lists and (spec.kind == "out" or spec.packet.startswith("_foreach_"))
@@ -46,7 +46,7 @@ def _store_counted(target: torch.Tensor, result: torch.Tensor) -> None:
 
 
 def store(target: torch.Tensor, result: torch.Tensor) -> None:
-    """Gives a tensor new values of its shape, which all tensors that share its storage see."""
+    """Writes new values to a tensor, which all tensors that share its storage see."""
     view = attributes.view_or_none(target)
     if view is None and is_traced(target):  # AOTAutograd turns the write into a new value of the graph
         to_carrier(target).copy_(to_carrier(result))
@@ -58,7 +58,7 @@ def store(target: torch.Tensor, result: torch.Tensor) -> None:
 
 @handler("aten::native_batch_norm")
 def native_batch_norm(*args: Any, **kwargs: Any) -> Any:
-    """ATen's op writes to the running statistics, though its schema does not say so."""
+    """The operator, which also writes to the running statistics, as in ATen against its schema."""
     values = define.Signature(registry.SPECS["native_batch_norm"]).bind(args, kwargs)
     input, weight, bias, running_mean, running_var, training, momentum, eps = values
     if not training or running_mean is None:

@@ -17,15 +17,15 @@ Handler = Callable[..., Any]
 BELOW_PYTHON = "PrivateUse1"
 """The dispatch key of the device, for operators that torch calls with `__torch_dispatch__` switched off."""
 ABOVE_AUTOGRAD = "AutogradPrivateUse1"
-"""The dispatch key above autograd, for operators that ATen composes of others: its composition never begins."""
+"""The dispatch key above autograd, for operators that ATen composes from others: its composition does not run."""
 
 
 class Registered(NamedTuple):
-    """A handler as it was registered.
+    """A registered handler.
 
     Attributes:
         run: the handler.
-        keys: dispatch keys of torch's at which it stands, too, for calls that do not reach `Tensor.__torch_dispatch__`.
+        keys: dispatch keys at which it is registered, too, for calls that bypass `Tensor.__torch_dispatch__`.
     """
 
     run: Handler
@@ -36,12 +36,12 @@ HANDLERS: dict[str, Registered] = {}
 """The operators that have a handler of their own, by qualified name: "aten::copy_", "aten::set_.source_Tensor"."""
 
 CHOSEN: dict[int, Handler] = {}
-"""The handlers of all operators that have been called, by `id`: the hash of an operator is a function in Python."""
+"""The handlers of all operators that have been called, by `id`: the hash of an operator is a Python function."""
 
 RECORDED: dict[Any, Handler] = {}
 """Handlers of operators that `torch.jit.trace` does not record: they run ATen's compositions, which it does."""
 
-_kept: list[Any] = []  # the operators of CHOSEN: no other object may get the `id` of one
+_kept: list[Any] = []  # the operators of CHOSEN, kept alive so that no other object gets the `id` of one
 
 
 def handler(*operators: str, keys: tuple[str, ...] = ()) -> Callable[[F], F]:

@@ -129,7 +129,7 @@ class Trace:
             )
 
     def _device(self) -> torch.device:
-        """Where the step computes: on the device of the first tensor that it reaches or is given."""
+        """The device on which the step computes: that of the first tensor that it reaches or is given."""
         tensors = [*self._reach.tensors, *(v for v in self._given if isinstance(v, torch.Tensor))]
         return next((t.device for t in tensors if t.device.type == "jax"), torch.device("jax", 0))
 

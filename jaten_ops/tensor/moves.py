@@ -1,7 +1,7 @@
-"""How a tensor moves onto the device or from it in place, as `module.to` has it.
+"""Moving a tensor onto or off the device in place, as in `module.to`.
 
-The object stays, with its hooks and attributes, and gets another tensor of C++. torch's `.data = ` keeps that one, but
-it cannot become a subclass's.
+The object stays, with its hooks and attributes, and gets another C++ tensor. torch's `.data = ` would keep the C++
+tensor, which cannot become a subclass's.
 """
 
 from __future__ import annotations

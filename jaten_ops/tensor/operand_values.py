@@ -1,4 +1,4 @@
-"""Operands of operators on the device: which have values, how they lie, and numbers as arrays."""
+"""Operands of operators on the device: their values, their layout, and numbers as arrays."""
 
 from __future__ import annotations
 

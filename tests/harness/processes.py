@@ -21,7 +21,7 @@ WORLD = 2
 
 
 def found_by_processes(cases_of: Outcome, backend: str | None) -> list[dict[str, Any]]:
-    """What each process, by its rank, has as the result of each case; of one that raises the traceback, a text.
+    """For each process, by rank, the result of each case; the traceback, as a text, of a case that raises.
 
     Args:
         cases_of: a function of a module, which processes import.

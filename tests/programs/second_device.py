@@ -57,7 +57,7 @@ def _step() -> list[torch.Tensor]:
 
 
 def _wrong(name: str, got: Any, expected: Any) -> list[str]:
-    """What a program makes that is not what it makes on the CPU, or is elsewhere than on the second device."""
+    """The results of a program that differ from those on the CPU, or are not on the second device."""
     wrong = []
     parts = got if isinstance(got, tuple | list) else [got]
     wanted = expected if isinstance(expected, tuple | list) else [expected]
