@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections import namedtuple
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -209,74 +207,6 @@ def test_masks_are_the_same_in_derivatives(recomputes: bool) -> None:
     assert len({tuple(row) for row in np.asarray(batch)}) == 3
 
 
-# Modules
-
-
-class _Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.head = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, index: torch.Tensor) -> torch.Tensor:
-        return self.head(self.embedding(index).tanh())
-
-
-def test_tied_weights_are_one() -> None:
-    torch.manual_seed(0)
-    module, index = _Tied(), np.array([1, 4])
-    module(torch.from_numpy(index)).square().sum().backward()
-    assert module.embedding.weight.grad is not None
-    expected = module.embedding.weight.grad.numpy().copy()
-    module.to("jax")
-    parameters = jaten_ops.to_jax(dict(module.state_dict()))
-    f = jaten_ops.as_jax(module)
-    gradients = jax.jit(jax.grad(lambda p: jnp.square(f(p, index)).sum()))(parameters)
-    assert gradients.keys() == {"embedding.weight", "head.weight"}
-    for gradient in gradients.values():  # so that any optimizer leaves them equal
-        np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_frozen_parameters_have_no_gradient() -> None:
-    module = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2)).to("jax")
-    module[0].requires_grad_(False)
-    f = jaten_ops.as_jax(module)
-    gradients = jax.grad(lambda p: f(p, jnp.ones((2, 3))).sum())(jaten_ops.to_jax(dict(module.state_dict())))
-    assert not gradients["0.weight"].any() and gradients["2.weight"].any()
-
-
-@pytest.mark.parametrize("given", ["all", "parameters"])
-def test_updated_buffers_come_out(given: str) -> None:
-    plain = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    module = copy.deepcopy(plain).to("jax")
-    x = np.random.default_rng(1).normal(size=(5, 3)).astype("float32")
-    expected = plain(torch.from_numpy(x))
-    before = {n: b.cpu() for n, b in module.named_buffers()}
-    state = dict(module.state_dict() if given == "all" else module.named_parameters())
-    result, buffers = jax.jit(jaten_ops.as_jax(module, mutable=True))(jaten_ops.to_jax(state), x)
-    np.testing.assert_allclose(result, expected.detach(), rtol=1e-5, atol=1e-6)
-    assert buffers.keys() == dict(plain.named_buffers()).keys()
-    for name, buffer in plain.named_buffers():
-        np.testing.assert_allclose(buffers[name], buffer, rtol=1e-5)
-        assert torch.equal(dict(module.named_buffers())[name].cpu(), before[name])  # no tracer, and no update
-
-
-def test_threads_share_a_module() -> None:
-    module = nn.Sequential(nn.Linear(3, 3), nn.Tanh()).to("jax")
-    parameters = jaten_ops.to_jax(dict(module.state_dict()))
-
-    def gradient(i: int) -> Any:
-        f = jaten_ops.as_jax(module)
-        scaled = jax.tree.map(lambda p: p * i, parameters)
-        return jax.jit(jax.grad(lambda p: f(p, jnp.ones((2, 3))).sum()))(scaled)
-
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(gradient, range(8)))
-    for i, got in enumerate(found):
-        jax.tree.map(np.testing.assert_array_equal, got, gradient(i))
-    assert not torch.compiler.is_compiling()
-
-
 # What comes in and goes out
 
 
@@ -310,51 +240,6 @@ def test_arrays_of_numpy_are_arrays() -> None:
 
 
 # What is left behind: nothing
-
-
-class _Keeps(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("count", torch.zeros(()))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.cache = x * 2
-        return self.cache
-
-
-def test_tensors_that_are_kept_are_refused_by_name() -> None:
-    module = _Keeps().to("jax")
-    state = jaten_ops.to_jax(dict(module.state_dict()))
-    with pytest.raises(UnsupportedInputError, match=r"shape \(2,\) after the call, as 'cache' of a _Keeps"):
-        jax.jit(jaten_ops.as_jax(module))(state, jnp.ones(2))
-    kept: list[Any] = []
-
-    def keeps(x: torch.Tensor) -> torch.Tensor:
-        kept.append(x.sin())
-        return x.sum()
-
-    jax.grad(jaten_ops.as_jax(keeps))(jnp.ones(2))  # which runs it with values
-    np.testing.assert_allclose(kept[0].cpu().detach(), np.sin(np.ones(2)), rtol=1e-6)
-    with pytest.raises(UnsupportedInputError, match="in a list"):
-        jax.jit(jaten_ops.as_jax(keeps))(jnp.ones(2))
-
-
-def test_writes_to_what_is_no_argument_are_refused_and_undone() -> None:
-    module, total = nn.BatchNorm1d(4).to("jax"), torch.zeros(3, device="jax")
-    for write in (module, lambda x: total.add_(x[0, :3]), lambda x: total[:1].copy_(x[0, :1])):
-        with pytest.raises(UnsupportedInputError, match="writes to a tensor that is not an argument"):
-            jax.jit(jaten_ops.as_jax(lambda x, write=write: write(x)))(jnp.ones((2, 4)))
-    assert not total.any() and not module.running_mean.any()
-    x = jnp.ones(3)
-    jaten_ops.as_jax(lambda x: x.add_(1))(x)
-    assert (x == 1).all()
-
-    def constant(x: torch.Tensor) -> torch.Tensor:
-        made = torch.tensor([1.0, 2.0], device=x.device)
-        made[0] = x.sum()
-        return made
-
-    np.testing.assert_array_equal(jax.jit(jaten_ops.as_jax(constant))(x), [3, 2])
 
 
 def _state() -> Any:

@@ -1,0 +1,60 @@
+"""Tensors of a JAX trace that a torch function keeps, or writes elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import jaten_ops
+from jaten_ops.errors import UnsupportedInputError
+
+
+class _Keeps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.cache = x * 2
+        return self.cache
+
+
+def test_tensors_that_are_kept_are_refused_by_name() -> None:
+    module = _Keeps().to("jax")
+    state = jaten_ops.to_jax(dict(module.state_dict()))
+    with pytest.raises(UnsupportedInputError, match=r"shape \(2,\) after the call, as 'cache' of a _Keeps"):
+        jax.jit(jaten_ops.as_jax(module))(state, jnp.ones(2))
+    kept: list[Any] = []
+
+    def keeps(x: torch.Tensor) -> torch.Tensor:
+        kept.append(x.sin())
+        return x.sum()
+
+    jax.grad(jaten_ops.as_jax(keeps))(jnp.ones(2))  # which runs it with values
+    np.testing.assert_allclose(kept[0].cpu().detach(), np.sin(np.ones(2)), rtol=1e-6)
+    with pytest.raises(UnsupportedInputError, match="in a list"):
+        jax.jit(jaten_ops.as_jax(keeps))(jnp.ones(2))
+
+
+def test_writes_to_what_is_no_argument_are_refused_and_undone() -> None:
+    module, total = nn.BatchNorm1d(4).to("jax"), torch.zeros(3, device="jax")
+    for write in (module, lambda x: total.add_(x[0, :3]), lambda x: total[:1].copy_(x[0, :1])):
+        with pytest.raises(UnsupportedInputError, match="writes to a tensor that is not an argument"):
+            jax.jit(jaten_ops.as_jax(lambda x, write=write: write(x)))(jnp.ones((2, 4)))
+    assert not total.any() and not module.running_mean.any()
+    x = jnp.ones(3)
+    jaten_ops.as_jax(lambda x: x.add_(1))(x)
+    assert (x == 1).all()
+
+    def constant(x: torch.Tensor) -> torch.Tensor:
+        made = torch.tensor([1.0, 2.0], device=x.device)
+        made[0] = x.sum()
+        return made
+
+    np.testing.assert_array_equal(jax.jit(jaten_ops.as_jax(constant))(x), [3, 2])
