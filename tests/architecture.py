@@ -118,16 +118,22 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "backend": (
-        "aliased_inputs buckets.__init__ buckets.padding_proof device_interface generated_call layout"
-        " passes.__init__ third_party_calls view_relations wrapped_results",
-        "buckets.padding_programs buckets.padding_rules output_aliases passes.keep_whole"
-        " passes.recompute_norms targets",
-        "compile_log output_views passes.concat_gradients passes.expanded_index_scatters passes.input_writes"
-        " passes.partial_writes passes.traced_ints subgraphs",
-        "lowering serialized_graph",
-        "executable_cache",
+        "buckets.__init__ buckets.padding_proof device_interface generated_call layout nodes passes.__init__",
+        "buckets.padding_programs buckets.padding_rules compile_log graph_text keep_whole subgraphs view_calls",
+        "graph_info",
+        "aliased_inputs passes.concat_gradients passes.conjugate_numbers passes.expanded_index_scatters"
+        " passes.filled_memory passes.input_tokens passes.input_writes passes.loop_numbers passes.new_values"
+        " passes.output_offsets passes.own_memory passes.partial_writes passes.random_results passes.recompute_norms"
+        " passes.replaced_memory passes.static_inputs passes.third_party_calls passes.traced_ints"
+        " passes.view_relations passes.wrapped_results passes.written_inputs",
+        "passes.data_dependent_splits passes.ordered_effects passes.output_views passes.rename_operators"
+        " passes.supported_operators",
+        "lowering pipeline serialized_graph",
+        "executable_cache graph_description",
+        "graph_compilation",
         "executable",
-        "buckets.bucketed_graph data_dependent_splits graph_cache",
+        "buckets.bucketed_graph split_graph",
+        "graph_cache",
         "capture",
         "__init__",
     ),

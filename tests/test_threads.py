@@ -16,7 +16,7 @@ from torch import nn
 
 import jaten_ops
 from jaten_ops.arrays.storage_views import View
-from jaten_ops.backend.passes import keep_whole
+from jaten_ops.backend import keep_whole
 
 THREADS = 6
 

@@ -6,10 +6,8 @@ takes each to lie by itself: the graph would read from the others what they held
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -17,40 +15,27 @@ import torch
 from jaten_ops.arrays.storage_views import overlap
 from jaten_ops.tensor.operand_values import shared_view
 
+from .graph_info import GraphInfo
+
 _log = logging.getLogger(__name__)
-_told: ContextVar[list[frozenset[int] | None] | None] = ContextVar("told", default=None)
 
 
-def tell(written: frozenset[int] | None) -> None:
-    """Which of its inputs that are tensors the graph writes to that is being captured; None if that is not known."""
-    told = _told.get()
-    if told is not None:
-        told.append(written)
-
-
-def guarded(capture: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
-    """A capture of graphs whose results, if they may write to inputs of the device, look at each call's first."""
-
-    @functools.wraps(capture)
-    def captured(gm: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-        return _guard(gm, inputs, lambda: capture(gm, inputs, **options))
-
-    return captured
-
-
-def _guard(
-    gm: torch.fx.GraphModule, inputs: Sequence[Any], capture: Callable[[], Callable[..., Any]]
+def guarded(
+    captured: Callable[..., Any], gm: torch.fx.GraphModule, inputs: Sequence[Any], graphs: Sequence[GraphInfo]
 ) -> Callable[..., Any]:
+    """A captured program that, if it may write to inputs of the device, looks at those of each call first.
+
+    Args:
+        captured: the program.
+        gm: Dynamo's graph of it.
+        inputs: what it was captured for.
+        graphs: what is known of its graphs, but for backward ones.
+    """
     tensors = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
     on_device = [i for i in tensors if inputs[i].device.type == "jax"]
-    told: list[frozenset[int] | None] = []
-    token = _told.set(told)
-    try:
-        captured = capture()
-    finally:
-        _told.reset(token)
     written = on_device
     lifted = [*gm.parameters(), *gm.buffers()]  # they would come before the inputs
+    told = [info.written for info in graphs]
     if len(told) == 1 and told[0] is not None and not lifted:
         written = [i for n, i in enumerate(tensors) if n in told[0] and i in on_device]
     if len(on_device) < 2 or not written:

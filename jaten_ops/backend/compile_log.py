@@ -16,7 +16,7 @@ import torch
 from torch._dynamo.utils import counters
 from torch._guards import CompileContext
 
-from .targets import source_line
+from .nodes import source_line
 
 MANY = 8
 """After compiles for how many sizes of one dimension a graph warns."""
@@ -29,19 +29,20 @@ class GraphLog:
 
     Args:
         gm: the graph.
+        kind: which of a function's graphs it is.
 
     Attributes:
-        kind: which of a function's graphs it is.
         advises: whether it warns of compiles for many sizes.
     """
 
-    def __init__(self, gm: torch.fx.GraphModule) -> None:
+    def __init__(self, gm: torch.fx.GraphModule, kind: str = "graph") -> None:
         values = [v for n in gm.graph.nodes for v in [n.meta.get("val")] if n.op == "placeholder"]
         sizes = [s for v in values for s in (v.shape if isinstance(v, torch.Tensor) else [v])]
         nodes = [s.node for s in sizes if isinstance(s, torch.SymInt)]
         self._sources = {n.expr: n.shape_env.var_to_sources.get(n.expr, ()) for n in nodes}
         self._calls = [n for n in gm.graph.nodes if n.op == "call_function"]
-        self.kind, self.advises = "graph", True
+        self.advises = True
+        self._kind = kind
         self._id = CompileContext.current_compile_id()
         self._sizes: dict[Any, list[int]] = {}
         self._count, self._seconds = 0, 0.0
@@ -49,7 +50,7 @@ class GraphLog:
     @property
     def _name(self) -> str:
         """The graph's, with Dynamo's number of the program, as other logs of torch have it."""
-        return self.kind if self._id is None else f"{self.kind} {self._id}"
+        return self._kind if self._id is None else f"{self._kind} {self._id}"
 
     def name_of(self, symbol: Any) -> str:
         """A symbol as the user knows it, as "L['x'].size()[0]"."""

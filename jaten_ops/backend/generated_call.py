@@ -43,7 +43,7 @@ class Static:
 
 
 @dataclass(frozen=True)
-class Write:
+class WriteBack:
     """An input of which a program writes a part.
 
     Attributes:
@@ -63,7 +63,7 @@ _Made = Callable[[Any], Any] | int | tuple[Any]
 
 
 @dataclass
-class Program:
+class CallPlan:
     """An executable and how it is called.
 
     Attributes:
@@ -85,10 +85,10 @@ class Program:
     seed: Callable[[], Any] | None
     wide: bool
     waits: bool
-    writes: Sequence[Write] = ()
+    writes: Sequence[WriteBack] = ()
 
 
-def generate_call(program: Program, count: int) -> Callable[[list[Any]], list[Any]]:
+def generate_call(program: CallPlan, count: int) -> Callable[[list[Any]], list[Any]]:
     """A function of a list of `count` inputs, which it empties, as AOTAutograd's boxed calls do."""
     scope: dict[str, Any] = {"run": program.run, "seed": program.seed, "wait": jax.block_until_ready}
     scope |= {"check": raise_first_broken, "errors": program.errors, "enter": x64.enter, "leave": x64.leave}
@@ -116,7 +116,7 @@ def generate_call(program: Program, count: int) -> Callable[[list[Any]], list[An
     return scope["call"]
 
 
-def _write(write: Write, scope: dict[str, Any]) -> str:
+def _write(write: WriteBack, scope: dict[str, Any]) -> str:
     """A write as source."""
     scope[f"write_{write.input}"] = write.write
     values = []

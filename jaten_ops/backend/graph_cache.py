@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
@@ -20,14 +20,14 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from jaten_ops import hooks
 from jaten_ops.arrays import uninitialized_values
-from jaten_ops.hooks.graph_cache import in_folder
+from jaten_ops.hooks.graph_cache import in_folder, tell
 from jaten_ops.tensor.tensor import Tensor
 from jaten_ops.xla import disk_store, fingerprint
 
-from . import aliased_inputs
-from .executable import Executable
-from .output_views import Views, with_views
+from .graph_info import GraphInfo
 from .serialized_graph import Plan, graph_of
+from .split_graph import runnable
+from .view_calls import with_views
 
 with contextlib.suppress(ImportError):  # in a torch that has moved it `is_known` says so
     from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
@@ -36,43 +36,23 @@ _VERSIONS = ((2, 11), (2, 15))
 _SETTINGS = ("bundled_autograd_cache", "enable_remote_autograd_cache", "force_non_lazy_backward_lowering")
 
 
-class Made(NamedTuple):
-    """A graph that can be run.
+class Kept(OutputCode):
+    """A compiled graph, as that cache takes one: what is pickled is its plan, and what is known of it.
 
-    Attributes:
+    Args:
         run: a function of a list of its inputs, which it empties.
-        static_inputs: those that keep their memory from call to call.
-        seen: how many of its results the user may see; None for all.
-        rewritten: for the results that are new values of inputs the number of the input.
-        views: how the outputs of the program become of its results, if they are not these.
+        info: what is known of it.
     """
 
-    run: Callable[[list[Any]], list[Any]]
-    static_inputs: frozenset[int]
-    seen: int | None
-    rewritten: Mapping[int, int]
-    views: Views | None
-
-
-class Kept(OutputCode):
-    """A compiled graph, as that cache takes one: what is pickled is its plan."""
-
-    def __init__(self, made: Made) -> None:
+    def __init__(self, run: Callable[[list[Any]], list[Any]], info: GraphInfo) -> None:
         super().__init__()
         self._boxed_call = True  # an attribute of the object, as Dynamo's wrappers copy those
-        self._run = with_views(made.run, made.views)
-        self._plan: Plan | None = getattr(made.run, "plan", None)
-        self._made = made._replace(run=_nothing)
-        self._kind = made.run.log.kind if isinstance(made.run, Executable) else ""
-        self._written: list[frozenset[int] | None] = []
+        self._run = with_views(run, info.views)
+        self._plan: Plan | None = getattr(run, "plan", None)
+        self._info = info.kept()
 
     def __call__(self, inputs: Any) -> Any:
         return self._run(inputs)
-
-    def tell(self, written: frozenset[int] | None) -> None:
-        """Which inputs the program writes to, now and when it is found again: see `aliased_inputs`."""
-        self._written = [written]
-        aliased_inputs.tell(written)
 
     def prepare_for_serialization(self) -> None:
         """Refuses what has no plan."""
@@ -83,21 +63,14 @@ class Kept(OutputCode):
         return {name: value for name, value in self.__dict__.items() if name != "_run"}
 
     def post_compile(self, *_: Any) -> None:
-        """Makes it run again."""
+        """Makes it run again, and has the capture know of it that is under way."""
         assert self._plan is not None
-        made = self._made
-        run = Executable(graph_of(self._plan), static_inputs=made.static_inputs, seen=made.seen, written=made.rewritten)
-        run.log.kind = self._kind
-        self._run = with_views(run, made.views)
-        for written in self._written:
-            aliased_inputs.tell(written)
+        run = runnable(graph_of(self._plan), self._info)
+        self._run = with_views(run, self._info.views)
+        tell(self._info)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """There is none."""
-
-
-def _nothing(_args: list[Any]) -> list[Any]:
-    return []
 
 
 def is_known() -> bool:
@@ -114,14 +87,19 @@ def compiler(compile_graph: Callable[..., Kept]) -> Any:
 
 
 @contextlib.contextmanager
-def used(prefix: str) -> Iterator[None]:
-    """For the length of a block the cache has its entries in jaten's folder, under a prefix of its keys."""
+def used(prefix: str, found: Callable[[GraphInfo], None]) -> Iterator[None]:
+    """For the length of a block the cache has its entries in jaten's folder, under a prefix of its keys.
+
+    Args:
+        prefix: that.
+        found: is told what is known of each graph that the cache has.
+    """
     settings = {
         "bundled_autograd_cache": True,  # entries hold the graphs themselves
         "enable_remote_autograd_cache": False,
         "force_non_lazy_backward_lowering": True,  # an entry has both graphs; XLA compiles at the first call anyway
     }
-    with in_folder(prefix), functorch_config.patch(settings):
+    with in_folder(prefix, found), functorch_config.patch(settings):
         yield
 
 
@@ -132,7 +110,7 @@ def prefix_of(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
     package = fingerprint.of_package()
     if package is None or not all(map(_is_plain, inputs)) or _is_changed() or _share_memory(inputs):
         return None
-    lines = []
+    lines = [repr([x.storage_offset() for x in inputs if isinstance(x, torch.Tensor)])]  # in torch's key it is always 0
     for module in gm.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             if not _is_told(module, node):

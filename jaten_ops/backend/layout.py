@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,7 @@ def layout_of(sizes: Sequence[int], strides: Sequence[int]) -> Layout | None:
     return Layout(tuple(sizes), tuple(strides), order)
 
 
-def concretize(value: Any, symbols: dict[Any, int]) -> Any:
+def concretize(value: Any, symbols: Mapping[Any, int]) -> Any:
     """A size of the graph, or another number, for given values of the symbols of which it may be an expression."""
     kind = _NUMBERS.get(type(value))
     return value if kind is None else kind(value.node.expr.subs(symbols))
@@ -98,3 +98,15 @@ def symbols_of(values: Sequence[Any], taken: Sequence[Any]) -> dict[Any, int]:
             if isinstance(symbolic, torch.SymInt | torch.SymFloat) and symbolic.node.expr.is_symbol:
                 found[symbolic.node.expr] = concrete
     return found
+
+
+def geometry_of(value: Any) -> tuple[Any, ...]:
+    """Sizes, strides and offset of a tensor; a number alone."""
+    if isinstance(value, torch.Tensor):
+        return (*value.shape, *value.stride(), value.storage_offset())
+    return (value,)
+
+
+def expressions_of(numbers: Iterable[Any]) -> list[Any]:
+    """The expressions of those that may change."""
+    return [n.node.expr for n in numbers if isinstance(n, torch.SymInt)]

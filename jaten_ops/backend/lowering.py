@@ -22,9 +22,9 @@ from jaten_ops.ops import result_checks
 from jaten_ops.ops.executor import KernelCall, Signature, as_meta, freeze
 
 from .layout import concretize, symbols_of
+from .nodes import attribute_of, is_higher_order, overload_of, source_line
 from .passes.traced_ints import with_traced_start
 from .subgraphs import rule_of
-from .targets import attribute_of, is_higher_order, overload_of, source_line
 
 SizeOf = Callable[[Any], int | None]
 """The value of a size of the graph that may have symbols; None where it is not known."""

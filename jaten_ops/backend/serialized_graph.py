@@ -20,8 +20,8 @@ from jaten_ops.arrays import bridge
 from jaten_ops.ops.namespace import operator_of
 from jaten_ops.xla import disk_store
 
+from .nodes import frame_of, overload_of
 from .passes.partial_writes import WRITING
-from .targets import frame_of, overload_of
 
 
 class Unkept(Exception):

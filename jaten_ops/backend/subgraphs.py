@@ -24,8 +24,7 @@ from jaten_ops.kernel_base.promotion import cast
 from jaten_ops.kernels import control_flow, flex_attention
 from jaten_ops.ops.executor import KernelCall, Signature, freeze
 
-from .targets import is_higher_order, overload_of, source_line
-from .third_party_calls import is_printed, is_unknown, writes
+from .nodes import overload_of
 
 
 class Inner(control_flow.Inner, Protocol):
@@ -130,7 +129,7 @@ def _flex_attention_backward(
     return flex_attention.backward(q, k, v, (out, logsumexp), (grad_out, grad_logsumexp), scale, mods)
 
 
-_BY_NAME: dict[str, Callable[..., Any]] = {
+BY_NAME: dict[str, Callable[..., Any]] = {
     "cond": control_flow.cond,
     "while_loop": control_flow.while_loop,
     "scan": control_flow.scan,
@@ -142,42 +141,10 @@ _BY_NAME: dict[str, Callable[..., Any]] = {
     "flex_attention_backward": _flex_attention_backward,
 }
 _OPS = torch.ops.higher_order
-RULES = {getattr(_OPS, name): rule for name, rule in _BY_NAME.items() if hasattr(_OPS, name)}
+RULES = {getattr(_OPS, name): rule for name, rule in BY_NAME.items() if hasattr(_OPS, name)}
 """What runs each operator: it takes a key for random numbers, or None, and the operands, with graphs as `Inner`."""
-
-
-_STEP_BY_STEP = frozenset({"while_loop_stack_output"})  # their results have as many rows as they take steps
-_DROPPED = frozenset({"with_effects"})
-_PRINTS = frozenset({"print"})
 
 
 def rule_of(node: torch.fx.Node) -> Callable[..., Any]:
     """What runs a node whose operands are graphs."""
     return RULES[node.target]
-
-
-def _with_effects(node: torch.fx.Node) -> Any:
-    """The higher-order operator that a node calls, perhaps in turn with others that have effects."""
-    inside = node.args[1] if getattr(node.target, "__name__", "") in _DROPPED else None
-    return inside if isinstance(inside, torch._ops.HigherOrderOperator) else node.target
-
-
-def refuse_unknown(gm: torch.fx.GraphModule) -> None:
-    """Looks for higher-order operators that cannot be run, in the graphs inside as well.
-
-    Raises:
-        UnsupportedInputError: there is one.
-    """
-    known = _BY_NAME.keys() | _STEP_BY_STEP | _DROPPED | _PRINTS
-    for graph in [gm, *(m for m in gm.modules() if isinstance(m, torch.fx.GraphModule))]:
-        for node in filter(is_higher_order, graph.graph.nodes):
-            target = _with_effects(node)
-            name = getattr(target, "__name__", str(target))
-            if is_unknown(node) or is_printed(node):
-                continue
-            if writes(node.target):
-                got = f"a call that writes to its arguments{source_line(node)}"
-                raise UnsupportedInputError(str(node.args[0]), got, "one that returns new values; copy_ these after it")
-            if name not in known:
-                expected = f"one of {', '.join(sorted(known))}; keep it outside, with torch.compiler.disable"
-                raise UnsupportedInputError("higher-order operator", f"{name}{source_line(node)}", expected)

@@ -8,34 +8,59 @@ from __future__ import annotations
 import contextlib
 import logging
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..xla import disk_store
 
-_prefix: ContextVar[str | None] = ContextVar("prefix", default=None)
+
+class _Lookup(NamedTuple):
+    """A look into the cache. torch's functions, in which it is made, have no argument by which it could be passed.
+
+    Attributes:
+        prefix: of the keys.
+        found: is told of what is found.
+    """
+
+    prefix: str
+    found: Callable[[Any], None]
+
+
+_lookup: ContextVar[_Lookup | None] = ContextVar("lookup", default=None)
 _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def in_folder(prefix: str) -> Iterator[None]:
-    """For the length of a block the cache looks in jaten's folder, and only there, under a prefix of its keys."""
-    token = _prefix.set(prefix)
+def in_folder(prefix: str, found: Callable[[Any], None]) -> Iterator[None]:
+    """For the length of a block the cache looks in jaten's folder, and only there.
+
+    Args:
+        prefix: of its keys.
+        found: is told of what is found (see `tell`).
+    """
+    token = _lookup.set(_Lookup(prefix, found))
     try:
         yield
     finally:
-        _prefix.reset(token)
+        _lookup.reset(token)
+
+
+def tell(value: Any) -> None:
+    """Called by an entry that was found: tells whoever looked for it."""
+    lookup = _lookup.get()
+    if lookup is not None:
+        lookup.found(value)
 
 
 def finding(candidates: Any) -> Any:
     """`AOTAutogradCache.iterate_over_candidates`, which yields what is kept under a key."""
 
     def iterate_over_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Iterator[Any]:
-        prefix = _prefix.get()
-        if prefix is None:
+        lookup = _lookup.get()
+        if lookup is None:
             yield from candidates(cls, local, remote_cache, key)
-        elif (found := _read(disk_store.key_of(prefix, key))) is not None:
+        elif (found := _read(disk_store.key_of(lookup.prefix, key))) is not None:
             yield *found, True
 
     return iterate_over_candidates
@@ -45,11 +70,11 @@ def writing(write: Any) -> Any:
     """`AOTAutogradCache._write_to_local_cache`."""
 
     def write_to_local_cache(key: str, content: bytes) -> None:
-        prefix = _prefix.get()
-        if prefix is None:
+        lookup = _lookup.get()
+        if lookup is None:
             write(key, content)
         else:
-            disk_store.write(disk_store.key_of(prefix, key), content)
+            disk_store.write(disk_store.key_of(lookup.prefix, key), content)
 
     return write_to_local_cache
 
@@ -61,7 +86,7 @@ def describing(describe: Any) -> Any:
     """
 
     def details(self: Any, gm: Any, example_inputs: Any, *others: Any) -> None:
-        if _prefix.get() is None:
+        if _lookup.get() is None:
             describe(self, gm, example_inputs, *others)
         else:
             self.gm, self.example_inputs = gm, list(example_inputs)

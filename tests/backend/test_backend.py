@@ -15,7 +15,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 
 from jaten_ops.arrays import bridge
-from jaten_ops.backend import executable
+from jaten_ops.backend.graph_compilation import Compiler
 
 compiled = torch.compile(backend="jaten")
 
@@ -231,10 +231,8 @@ def test_dropout_gradient_uses_the_same_mask() -> None:
 def test_dynamic_sizes_retrace_nothing_and_compile_per_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     counter = CompileCounterWithBackend("jaten")
     compiles: list[int] = []
-    compile_ = executable.Executable._compile
-    monkeypatch.setattr(
-        executable.Executable, "_compile", lambda self, *given: compiles.append(1) or compile_(self, *given)
-    )
+    compile_ = Compiler.compile
+    monkeypatch.setattr(Compiler, "compile", lambda self, *given: compiles.append(1) or compile_(self, *given))
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     fn = torch.compile(model, backend=counter, dynamic=True)
     with torch.no_grad():

@@ -28,8 +28,8 @@ from ..compile_log import GraphLog
 from ..executable import Executable
 from ..layout import concretize, has_symbolic_size, symbols_of
 from ..lowering import Lowered
-from ..passes.traced_ints import SPEC, from_operand, numbers_of
-from ..targets import overload_of, source_line
+from ..nodes import overload_of, source_line
+from ..passes.traced_ints import SPEC, from_operand
 from . import padding_programs, padding_rules  # noqa: F401  # register the rules
 from .padding_proof import NotProved, Rows, State, Walk, plain
 
@@ -92,11 +92,11 @@ class _Plan:
 class Bucketed:
     """An executable whose sizes are rounded up; called as it is."""
 
-    def __init__(self, gm: torch.fx.GraphModule, run: Executable, buckets: Buckets, seen: int | None) -> None:
-        self._run, self._log, self._seen = run, run.log, seen
+    def __init__(self, gm: torch.fx.GraphModule, run: Executable, buckets: Buckets) -> None:
+        self._run, self._log, self._seen = run, run.log, run.info.seen
         self._lowered = lowered = Lowered(gm, torch.get_default_dtype())
         self._values: list[Any] = [n.meta.get("val") for n in lowered.placeholders]
-        self._numbers = numbers_of(gm.graph)
+        self._numbers = run.info.numbers
         self._index = {n: i for i, n in enumerate(lowered.placeholders)}
         self._varying = [
             i
@@ -256,7 +256,7 @@ class Bucketed:
 
 
 def bucketed(
-    gm: torch.fx.GraphModule, run: Callable[[list[Any]], list[Any]], buckets: Buckets, seen: int | None
+    gm: torch.fx.GraphModule, run: Callable[[list[Any]], list[Any]], buckets: Buckets
 ) -> Callable[[list[Any]], list[Any]]:
     """The executable of a graph, with its sizes rounded up if it has any that change."""
     if not isinstance(run, Executable):
@@ -265,7 +265,7 @@ def bucketed(
     if not any(has_symbolic_size(n.meta.get("val")) for n in gm.graph.nodes if n.op == "placeholder"):
         return run
     run.log.advises = False
-    return Bucketed(gm, run, buckets, seen)
+    return Bucketed(gm, run, buckets)
 
 
 def _spec(value: torch.Tensor, sizes: dict[Any, int]) -> jax.ShapeDtypeStruct:

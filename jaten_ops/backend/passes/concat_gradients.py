@@ -13,7 +13,8 @@ import torch
 
 from jaten_ops.ops.namespace import operator_of
 
-from ..targets import overload_of
+from ..graph_info import GraphInfo
+from ..nodes import overload_of
 
 _FEWEST = 3  # parts: below, the sum of what is put into zeros is as good
 
@@ -28,15 +29,13 @@ class _Part(NamedTuple):
     lacks_dim: bool
 
 
-def assemble(gm: torch.fx.GraphModule) -> None:
+def concat_gradients(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
     """Replaces sums of gradients of parts of a tensor, in which each is in zeros, by the parts next to each other."""
-    changed = False
     for node in list(gm.graph.nodes):
         if not _is_sum(node) or (len(node.users) == 1 and _is_sum(next(iter(node.users)))):
             continue
-        changed |= _assemble(gm.graph, node)
-    if changed:
-        gm.recompile()
+        _assemble(gm.graph, node)
+    return info
 
 
 def _key(node: Any) -> str | None:
@@ -92,14 +91,14 @@ def _part_of(node: torch.fx.Node) -> _Part | None:
     return _Part(dim, start, stop, grad, False) if step == 1 and start < stop else None
 
 
-def _assemble(graph: torch.fx.Graph, root: torch.fx.Node) -> bool:
+def _assemble(graph: torch.fx.Graph, root: torch.fx.Node) -> None:
     terms = _terms(root)
     parts = {term: part for term in dict.fromkeys(terms) if (part := _part_of(term)) is not None}
     dims = [part.dim for part in parts.values()]
     many = {dim for dim in dims if dims.count(dim) >= _FEWEST}
     taken = [term for term in terms if term in parts and parts[term].dim in many]
     if not taken:
-        return False
+        return
     with graph.inserting_before(root):
         sums = [term for term in terms if term not in taken]
         for dim in sorted(many):
@@ -110,7 +109,6 @@ def _assemble(graph: torch.fx.Graph, root: torch.fx.Node) -> bool:
     total.meta = root.meta
     root.replace_all_uses_with(total)
     _erase(graph, root)
-    return True
 
 
 def _call(graph: torch.fx.Graph, value: torch.Tensor, overload: str, *args: Any) -> torch.fx.Node:

@@ -12,17 +12,18 @@ import torch
 
 from jaten_ops.ops.namespace import operator_of
 
-from ..targets import overload_of
+from ..graph_info import GraphInfo
+from ..nodes import overload_of
 
 
-def by_rows(gm: torch.fx.GraphModule, *, backward: bool) -> None:
+def expanded_index_scatters(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
     """Makes scatters with such an index the same by rows, and in a backward graph `gather` `index_select`.
 
     Elsewhere `gather` stays: it has another error for an index out of range.
     """
     for node in list(gm.graph.nodes):
         name = overload_of(node.target) if node.op == "call_function" else None
-        target = _target(node, name, backward)
+        target = _target(node, name, info.is_backward)
         if target is None:
             continue
         operand, dim, index, *source = node.args[:4]
@@ -39,7 +40,7 @@ def by_rows(gm: torch.fx.GraphModule, *, backward: bool) -> None:
         flat.meta, new.meta = index.meta | {"val": numbers.meta["val"].reshape(-1)}, node.meta
         node.replace_all_uses_with(new)
         gm.graph.erase_node(node)
-    gm.recompile()
+    return info
 
 
 def _target(node: torch.fx.Node, name: str | None, backward: bool) -> str | None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from ..targets import overload_of
+from ..graph_info import GraphInfo, InputWrite
+from ..nodes import overload_of
 
 _WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "copy_": torch.ops.aten.copy_.default,
@@ -18,32 +19,20 @@ _WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
 }
 _SAME = ("detach", "alias")
 
-Write = tuple[int, Callable[[torch.Tensor, torch.Tensor], Any]]
 
-
-def replaces_memory(gm: torch.fx.GraphModule) -> bool:
-    """Whether Dynamo's graph gives a tensor other memory: AOTAutograd is to leave the writes in its graph then."""
-    return any(
-        node.op == "call_function" and getattr(node.target, "__name__", None) == "set_" for node in gm.graph.nodes
-    )
-
-
-def taken_out(graph: torch.fx.Graph) -> list[Write]:
-    """Takes the writes to inputs out of a graph, and has it return what is written, before its own results.
-
-    Returns:
-        For each the number of the input, and what writes to it.
-    """
+def input_writes(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
+    """Takes the writes to inputs out of a graph, and has it return what is written, before its own results."""
+    graph = gm.graph
     numbers = {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
     calls = [n for n in graph.nodes if overload_of(n.target) in _WRITES and n.args[0] in numbers and not n.users]
     (output,) = graph.find_nodes(op="output")
     written = [_source(node.args[1]) for node in calls]
-    found = [(numbers[node.args[0]], _WRITES[str(overload_of(node.target))]) for node in calls]
+    found = [InputWrite(numbers[node.args[0]], _WRITES[str(overload_of(node.target))]) for node in calls]
     for node in calls:
         graph.erase_node(node)
     if calls:
         output.args = ((*written, *output.args[0]),)
-    return found
+    return info.having(writes=found)
 
 
 def _source(value: Any) -> Any:
@@ -53,7 +42,9 @@ def _source(value: Any) -> Any:
     return value
 
 
-def with_writes(run: Callable[[list[Any]], list[Any]], writes: Sequence[Write]) -> Callable[[list[Any]], list[Any]]:
+def with_writes(
+    run: Callable[[list[Any]], list[Any]], writes: Sequence[InputWrite]
+) -> Callable[[list[Any]], list[Any]]:
     """A graph whose first results are written to inputs."""
     if not writes:
         return run

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,7 +19,8 @@ from jaten_ops.arrays import carrier
 from jaten_ops.arrays.storage_views import owned
 from jaten_ops.ops.executor import Signature
 
-from ..targets import overload_of
+from ..graph_info import GraphInfo, PartialWrite
+from ..nodes import overload_of
 
 Reader = Callable[[Sequence[Any]], Any]
 Writer = Callable[[torch.Tensor, Sequence[Any]], Any]
@@ -38,53 +38,28 @@ _index_put = torch.ops.aten.index_put_.default  # the method takes no None
 _NUMBERS = frozenset({operator.add, operator.sub, operator.mul, operator.neg})
 
 
-@dataclass(frozen=True)
-class Part:
-    """An input of which a part is new.
-
-    Attributes:
-        input: its number.
-        donated: whether it gives its array away, so that all of the new value is in it.
-        given: what says where and what the new part is: numbers of inputs, and nodes that are computed.
-        write: takes the input's tensor and what these are, and writes.
-    """
-
-    input: int
-    donated: bool
-    given: Sequence[int | torch.fx.Node]
-    write: Callable[..., None]
-
-    @property
-    def computed(self) -> list[torch.fx.Node]:
-        return [g for g in self.given if isinstance(g, torch.fx.Node)]
+def partial_writes(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
+    """For outputs that are new values of inputs finds what of those is new; leaves out those of which it may be all."""
+    if info.kind != "inference":  # where gradients are computed, the backward may need what was there before
+        return info
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    inputs = {node: i for i, node in enumerate(placeholders)}
+    outputs: Any = gm.graph.output_node().args[0]
+    found = {n: _part_of(outputs[n], placeholders[i], inputs) for n, i in info.new_values.items()}
+    return info.having(partial_writes={n: part for n, part in found.items() if part is not None})
 
 
-def parts_of(
-    outputs: Sequence[Any], inputs: Mapping[torch.fx.Node, int], written: Mapping[int, int]
-) -> dict[int, Part]:
-    """For outputs that are new values of inputs what of those is new; without those of which it may be all.
-
-    Args:
-        outputs: the graph's.
-        inputs: the numbers of its inputs.
-        written: for outputs that are new values the number of the input.
-    """
-    placeholders = list(inputs)
-    found = {n: _part_of(outputs[n], placeholders[i], inputs) for n, i in written.items()}
-    return {n: part for n, part in found.items() if part is not None}
-
-
-def _part_of(node: Any, base: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> Part | None:
+def _part_of(node: Any, base: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> PartialWrite | None:
     values: list[torch.fx.Node] = []
     write = _partial(node, [base], values)
     if write is None or not _alike(node, base):
         return None
     if base.meta["val"].device.type == "jax":
-        return Part(inputs[base], True, [node], _put)
+        return PartialWrite(inputs[base], True, [node], _put)
     tensors = [v for v in (base, *values) if isinstance(v.meta.get("val"), torch.Tensor)]
     if any(v.meta["val"].device.type != "cpu" for v in tensors):
         return None
-    return Part(inputs[base], False, [inputs.get(v, v) for v in values], _by_rows(write))
+    return PartialWrite(inputs[base], False, [inputs.get(v, v) for v in values], _by_rows(write))
 
 
 def _bound(node: Any) -> tuple[str, dict[str, Any]]:

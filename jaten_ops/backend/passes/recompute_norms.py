@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch._guards import detect_fake_mode
 
+from ..graph_info import GraphInfo
 from ..layout import has_symbolic_size
 
 _aten = torch.ops.aten
@@ -48,8 +49,9 @@ class _Writer:
         return node
 
 
-def take_apart(graph: torch.fx.Graph) -> None:
+def recompute_norms(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
     """Has the results of such layers computed of their inputs and statistics, in a graph of forward and backward."""
+    graph = gm.graph
     for node in graph.find_nodes(op="call_function", target=_BACKWARD):
         before, (x, running, train) = node.args, (node.args[1].meta["val"], node.args[3:5], node.args[7])
         if train and x.dtype in _COMPUTED and running != (None, None):
@@ -61,6 +63,7 @@ def take_apart(graph: torch.fx.Graph) -> None:
         parts = _parts(node)
         if parts and x.dtype in _COMPUTED and node.meta["val"][1].dtype == x.dtype and not has_symbolic_size(x):
             _rewrite(graph, node, parts)
+    return info
 
 
 def _parts(node: torch.fx.Node) -> dict[int, torch.fx.Node]:

@@ -20,7 +20,8 @@ from jaten_ops import registry
 from jaten_ops.kernel_base.promotion import weakly_typed
 from jaten_ops.ops.executor import Signature
 
-from ..targets import overload_of
+from ..graph_info import GraphInfo
+from ..nodes import overload_of
 
 SPEC = jax.ShapeDtypeStruct((2,), np.dtype("int32"))
 """How a number is handed over: as halves, since 64-bit operands of NumPy are narrowed where 64-bit types are off."""
@@ -39,14 +40,17 @@ def from_operand(halves: jax.Array) -> jax.Array:
     return weakly_typed(number, np.dtype("int64"))
 
 
-def numbers_of(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
-    """The inputs that are handed over: ints on which no shape depends, and which every operator takes as an array."""
+def traced_ints(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
+    """Finds the inputs that are handed over: ints on which no shape depends, and that every operator takes so."""
+    graph = gm.graph
     inputs = [n for n in graph.nodes if n.op == "placeholder" and isinstance(n.meta.get("val"), torch.SymInt)]
     if not inputs:
-        return frozenset()
+        return info
     tensors = [v for n in graph.nodes for v in _leaves(n.meta.get("val")) if isinstance(v, torch.Tensor)]
     sizes = {symbol for t in tensors for symbol in free_symbols([*t.shape, *t.stride()])}
-    return frozenset(n for n in inputs if not free_symbols(n.meta["val"]) & sizes and _is_only_a_number(n))
+    return info.having(
+        numbers=frozenset(n for n in inputs if not free_symbols(n.meta["val"]) & sizes and _is_only_a_number(n))
+    )
 
 
 def _leaves(value: Any) -> Iterator[Any]:

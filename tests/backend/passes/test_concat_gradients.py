@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import expecttest
 import pytest
 import torch
 from torch import Tensor
 
 import jaten_ops  # noqa: F401  # the device jax
-from jaten_ops.backend import capture
-from jaten_ops.backend.passes.concat_gradients import assemble
-from jaten_ops.backend.targets import overload_of
+from jaten_ops.backend.graph_info import GraphInfo
+from jaten_ops.backend.nodes import overload_of
+from jaten_ops.backend.passes.concat_gradients import concat_gradients
 from jaten_ops.ops.namespace import operator_of
+
+from ...harness.passes import golden, watched
 
 
 def _loop(x: Tensor) -> Tensor:
@@ -66,18 +69,16 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], int, int]] = {
 
 
 @pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str | None]]:
+def graphs() -> Iterator[list[Counter[str | None]]]:
     """For each compiled graph, the number of nodes of each operator after the pass."""
     found: list[Counter[str | None]] = []
-    assemble = capture.assemble
 
     def seen(gm: torch.fx.GraphModule) -> None:
-        assemble(gm)
         gm.graph.lint()
         found.append(Counter(overload_of(n.target) for n in gm.graph.nodes if n.op == "call_function"))
 
-    monkeypatch.setattr(capture, "assemble", seen)
-    return found
+    with watched("concat_gradients", seen):
+        yield found
 
 
 @pytest.mark.parametrize("device", ["cpu", "jax"])
@@ -135,8 +136,55 @@ def test_as_many_as_steps_of_time() -> None:
         total = call("add.Tensor", whole, total, call("select_backward", whole, grad, [2, steps], 1, step))
     graph.output(total)
     gm = torch.fx.GraphModule({}, graph)
-    assemble(gm)
+    concat_gradients(gm, GraphInfo())
     gm.graph.lint()
+    gm.recompile()
     counts = Counter(overload_of(n.target) for n in gm.graph.nodes if n.op == "call_function")
     assert counts == {"unsqueeze": steps, "cat": 1}
     assert torch.equal(gm(torch.tensor([1.0, 2.0])), torch.tensor([[1.0], [2.0]]).expand(2, steps))
+
+
+class TestGolden(expecttest.TestCase):
+    """`EXPECTTEST_ACCEPT=1` rewrites the text below."""
+
+    maxDiff = None
+
+    def test_some(self) -> None:
+        got = golden("concat_gradients", _some, torch.ones(1, 5, requires_grad=True))
+        self.assertExpectedInline(
+            got,
+            """\
+--- backward
+detach_1: float32[1]
+neg: float32[1]
+cos_1: float32[1]
+tangents_1: float32[1]
+mul: float32[1] = jaten::mul.Tensor(tangents_1, detach_1)
+select_backward: float32[1, 5] = jaten::select_backward(mul, [1, 5], 1, 3)
+mul_1: float32[1] = jaten::mul.Tensor(tangents_1, neg)
+select_backward_1: float32[1, 5] = jaten::select_backward(mul_1, [1, 5], 1, -2)
+add_2: float32[1, 5] = jaten::add.Tensor(select_backward, select_backward_1)
+mul_2: float32[1] = jaten::mul.Tensor(tangents_1, cos_1)
+select_backward_2: float32[1, 5] = jaten::select_backward(mul_2, [1, 5], 1, 1)
+add_3: float32[1, 5] = jaten::add.Tensor(add_2, select_backward_2)
+return (add_3,)
+
+=>
+
+detach_1: float32[1]
+neg: float32[1]
+cos_1: float32[1]
+tangents_1: float32[1]
+mul: float32[1] = jaten::mul.Tensor(tangents_1, detach_1)
+mul_1: float32[1] = jaten::mul.Tensor(tangents_1, neg)
+mul_2: float32[1] = jaten::mul.Tensor(tangents_1, cos_1)
+unsqueeze_default: float32[1, 1] = jaten::unsqueeze(mul, 1)
+unsqueeze_default_1: float32[1, 1] = jaten::unsqueeze(mul_1, 1)
+add_tensor: float32[1, 1] = jaten::add.Tensor(unsqueeze_default, unsqueeze_default_1)
+unsqueeze_default_2: float32[1, 1] = jaten::unsqueeze(mul_2, 1)
+new_zeros_default: float32[1, 1] = jaten::new_zeros(unsqueeze_default_2, [1, 1])
+new_zeros_default_1: float32[1, 1] = jaten::new_zeros(unsqueeze_default_2, [1, 1])
+new_zeros_default_2: float32[1, 1] = jaten::new_zeros(unsqueeze_default_2, [1, 1])
+cat_default: float32[1, 5] = jaten::cat([new_zeros_default, unsqueeze_default_2, new_zeros_default_1, add_tensor, new_zeros_default_2], 1)
+return (cat_default,)""",
+        )

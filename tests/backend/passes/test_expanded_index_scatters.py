@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import expecttest
 import pytest
 import torch
 import torch._dynamo
 
-from jaten_ops.backend import capture
+from ...harness.passes import golden, watched
 
 INDEX = torch.tensor([2, 0, 2, 1, 0])
 ZEROS, SOURCE = torch.zeros(3, 4), torch.randn(5, 4)
@@ -48,18 +49,15 @@ def _fresh() -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_values_and_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_and_gradients(name: str) -> None:
     fn, operand, is_by_rows = CALLS[name]
     seen: list[list[str]] = []
-    by_rows = capture.by_rows
-    monkeypatch.setattr(
-        capture, "by_rows", lambda gm, **kw: (by_rows(gm, **kw), seen.append([str(n.target) for n in gm.graph.nodes]))
-    )
     x, y = operand.clone().requires_grad_(), operand.clone().requires_grad_()
-    got, expected = torch.compile(fn, backend="jaten")(x), fn(y)
-    torch.testing.assert_close(got, expected)
-    weights = torch.randn_like(expected)
-    (got * weights).sum().backward()
+    with watched("expanded_index_scatters", lambda gm: seen.append([str(n.target) for n in gm.graph.nodes])):
+        got, expected = torch.compile(fn, backend="jaten")(x), fn(y)
+        torch.testing.assert_close(got, expected)
+        weights = torch.randn_like(expected)
+        (got * weights).sum().backward()
     (expected * weights).sum().backward()
     torch.testing.assert_close(x.grad, y.grad)
     forward, backward = seen
@@ -79,3 +77,35 @@ def test_errors_stay() -> None:
     for fn in (lambda i: ZEROS.scatter_add(0, i.expand(-1, 4), SOURCE[:1]), lambda i: ZEROS.gather(0, i.expand(-1, 4))):
         with pytest.raises(RuntimeError, match="out of bounds"):
             torch.compile(fn, backend="jaten")(index[:, :1])
+
+
+class TestGolden(expecttest.TestCase):
+    """`EXPECTTEST_ACCEPT=1` rewrites the text below."""
+
+    maxDiff = None
+
+    def test_rows(self) -> None:
+        got = golden("expanded_index_scatters", CALLS["rows"][0], SOURCE)
+        self.assertExpectedInline(
+            got,
+            """\
+--- inference
+arg0_1: float32[3, 4]
+arg1_1: int64[5]
+arg2_1: float32[5, 4]
+unsqueeze: int64[5, 1] = jaten::unsqueeze(arg1_1, 1)
+expand: int64[5, 4] = jaten::expand(unsqueeze, [-1, 4])
+scatter_add: float32[3, 4] = jaten::scatter_add(arg0_1, 0, expand, arg2_1)
+return (scatter_add,)
+
+=>
+
+arg0_1: float32[3, 4]
+arg1_1: int64[5]
+arg2_1: float32[5, 4]
+unsqueeze: int64[5, 1] = jaten::unsqueeze(arg1_1, 1)
+expand: int64[5, 4] = jaten::expand(unsqueeze, [-1, 4])
+view_default: int64[5] = jaten::view(unsqueeze, [-1])
+index_add_default: float32[3, 4] = jaten::index_add(arg0_1, 0, view_default, arg2_1)
+return (index_add_default,)""",
+        )

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import expecttest
 import pytest
 import torch
 
 import jaten_ops  # noqa: F401  # the device jax
+
+from ...harness.passes import golden
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -83,3 +86,33 @@ def test_the_device_tells_what_to_write_where_a_graph_may_not_break() -> None:
     x = torch.ones(3, 3, device="jax")
     with pytest.raises(torch._dynamo.exc.Unsupported, match="copy_"):
         torch.compile(_new, backend="jaten", fullgraph=True)(x.clone(), x)
+
+
+class TestGolden(expecttest.TestCase):
+    """`EXPECTTEST_ACCEPT=1` rewrites the text below."""
+
+    maxDiff = None
+
+    def test_other_memory(self) -> None:
+        got = golden("input_writes", _new, torch.ones(2), torch.ones(2))
+        self.assertExpectedInline(
+            got,
+            """\
+--- inference
+arg0_1: float32[2]
+arg1_1: float32[2]
+mul: float32[2] = aten::mul.Tensor(arg0_1, 2)
+sin: float32[2] = aten::sin(mul)
+set_: float32[2] = aten::set_.source_Tensor(arg1_1, mul)
+return (sin,)
+
+=>
+
+arg0_1: float32[2]
+arg1_1: float32[2]
+mul: float32[2] = aten::mul.Tensor(arg0_1, 2)
+sin: float32[2] = aten::sin(mul)
+return (mul, sin)
+
+writes = [(1, 'aten.set_.source_Tensor')]""",
+        )

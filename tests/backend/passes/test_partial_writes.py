@@ -6,12 +6,15 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import expecttest
 import pytest
 import torch
 from torch import Tensor
 
 import jaten_ops
 from jaten_ops.backend import executable
+
+from ...harness.passes import golden
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -99,7 +102,7 @@ def _calls(fn: Program, device: str, layout: str) -> list[Any]:
 
 
 def _parts() -> list[Any]:
-    return [part for each in executable._EXECUTABLES for part in each._parts.values()]
+    return [part for each in executable._EXECUTABLES for part in each.info.partial_writes.values()]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -187,3 +190,26 @@ def test_inputs_that_share_memory(device: str) -> None:
     expected = _cache()
     expected[:, 2] = 1
     assert torch.equal(memory.cpu(), expected) and torch.equal(got.cpu(), expected[0].sum(-1))
+
+
+class TestGolden(expecttest.TestCase):
+    """`EXPECTTEST_ACCEPT=1` rewrites the text below."""
+
+    maxDiff = None
+
+    def test_a_slice(self) -> None:
+        got = golden("partial_writes", _slice, torch.zeros(2, 8, 3), torch.tensor(0), torch.ones(2, 1, 3))
+        self.assertExpectedInline(
+            got,
+            """\
+--- inference
+arg0_1: float32[2, 8, 3]
+arg1_1: float32[2, 1, 3]
+slice_1: float32[2, 1, 3] = jaten::slice.Tensor(arg0_1, 1, 3, 4)
+copy: float32[2, 1, 3] = jaten::copy(slice_1, arg1_1)
+slice_scatter: float32[2, 8, 3] = jaten::slice_scatter(arg0_1, copy, 1, 3, 4)
+sum_1: float32[2, 8] = jaten::sum.dim_IntList(slice_scatter, [-1])
+return (slice_scatter, sum_1)
+
+partial_writes = {0: 'donated=False given=[1]'}""",
+        )

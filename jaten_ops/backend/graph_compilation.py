@@ -1,0 +1,208 @@
+"""The compilation of a graph for inputs of some sizes, and the call that comes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from jaten_ops.arrays import bridge, carrier
+from jaten_ops.arrays.strides import order_of, strides_in
+from jaten_ops.cpu.layouts import Order
+from jaten_ops.xla import x64
+from jaten_ops.xla.progress import announced
+
+from .compile_log import GraphLog
+from .executable_cache import CompileRequest, build
+from .generated_call import CallPlan, Static, WriteBack, generate_call
+from .graph_description import Description
+from .layout import Layout, symbols_of
+from .nodes import fake_value
+from .passes.partial_writes import taken
+from .passes.traced_ints import SPEC, from_operand, to_operand
+from .serialized_graph import Plan
+
+Call = Callable[[list[Any]], list[Any]]
+"""Takes a list of inputs, which it empties; returns the outputs."""
+
+
+@dataclass
+class Compiler:
+    """What compiles a graph, again for each combination of sizes.
+
+    Attributes:
+        described: the graph.
+        plan: the graph's, by which its executable is found on the disk; None if it has none, or nothing is kept.
+        log: tells what is compiled.
+        statics: the arrays of inputs that keep their memory, by their numbers and orders; all calls share them.
+    """
+
+    described: Description
+    plan: Plan | None
+    log: GraphLog
+    statics: dict[tuple[int, Order | None], Static] = field(default_factory=dict)
+
+    def compile(self, args: list[Any]) -> Call:
+        """The call for inputs of the sizes that these have."""
+        graph = self.described
+        orders = {i: None if i in graph.donated else _order(args[i]) for i in graph.tensors}
+        operands = self._operands(args, orders)
+        arrays = [take.keep(args[i]) if isinstance(take, Static) else take(args[i]) for i, take in operands]
+        values = [None if i in graph.passed else fake_value(n) for i, n in enumerate(graph.lowered.placeholders)]
+        symbols = symbols_of(values, args) if graph.is_dynamic else {}
+        layouts = [o.layout(symbols) for o in graph.arrays]
+        errors: list[Exception] = []
+        request = CompileRequest(
+            _traceable(graph, args, symbols, layouts, errors),
+            self._specs(arrays),
+            [*orders.values(), *[None] * graph.lowered.random],
+            [o.is_free for o in graph.arrays],
+            [at for at, i in enumerate(graph.tensors) if i in graph.donated],
+        )
+        device = _device(graph, args)
+        written = sorted(part.input for part in graph.writes)
+        beside = repr((layouts, graph.lowered.default_float, written, str(device)))
+        with (
+            x64.tracing(),
+            jax.default_device(device) if device else contextlib.nullcontext(),
+            announced(f"a graph of {graph.lowered.calls} operators"),
+            self.log.compiling(symbols, arrays),
+        ):
+            run, left = build(request, errors, self.plan, beside)
+        each = zip(graph.arrays, layouts, left, strict=False)  # the conditions come last
+        exports = iter([o.export(layout, order, symbols, keeps=graph.on_host) for o, layout, order in each])
+        random = graph.lowered.random
+        plan = CallPlan(
+            run,
+            operands,
+            [next(exports) if o.is_array else o.other(symbols) for o in graph.outputs],
+            errors,
+            seed=_seed if random else None,
+            wide=random or any(not isinstance(take, Static) and bridge.is_wide(args[i]) for i, take in operands),
+            waits=graph.must_wait,
+            writes=self._writes(exports),
+        )
+        return generate_call(plan, len(args))
+
+    def _operands(self, args: list[Any], orders: Mapping[int, Order | None]) -> list[tuple[int, Any]]:
+        """For each operand the number of the input and what converts it, or keeps its array."""
+        graph = self.described
+        numbers = {graph.tensors[at] for at in graph.numbers}
+        found: list[tuple[int, Any]] = []
+        for i in graph.tensors:
+            if i in graph.static:
+                found.append((i, self.statics.setdefault((i, orders[i]), Static(orders[i], graph.place))))
+            elif (order := orders[i]) is not None:
+                found.append((i, _converter_in(order, args[i], graph.place)))
+            elif i in graph.donated:
+                found.append((i, taken))
+            else:
+                found.append((i, to_operand if i in numbers else _converter(args[i], graph)))
+        return found
+
+    def _specs(self, arrays: Sequence[Any]) -> list[Any]:
+        """Shape, dtype and place of each operand, and of the seed behind them."""
+        graph = self.described
+        specs = [SPEC if at in graph.numbers else _spec(a, graph.place) for at, a in enumerate(arrays)]
+        return [*specs, *[_spec(np.empty((), np.int64), graph.place)] * graph.lowered.random]
+
+    def _writes(self, exports: Iterator[Callable[[Any], Any]]) -> list[WriteBack]:
+        """What is done with the results that come after the graph's own."""
+        at = itertools.count(sum(o.is_array for o in self.described.outputs))
+        return [
+            WriteBack(
+                *(part.input, part.write, part.donated),
+                [g if isinstance(g, int) else (next(at), next(exports)) for g in part.given],
+            )
+            for part in self.described.writes
+        ]
+
+
+def _traceable(
+    graph: Description,
+    args: Sequence[Any],
+    symbols: Mapping[Any, int],
+    layouts: Sequence[Layout | None],
+    errors: list[Exception],
+) -> Callable[..., list[jax.Array]]:
+    """The graph as a function of its operands, that fills a list with what its conditions stand for."""
+    placeholders, numbers = graph.lowered.placeholders, set(graph.numbers)
+    sizes = {placeholders[i]: args[i] for i in graph.sizes}
+    tensors = [placeholders[i] for i in graph.tensors]
+    wanted = [o.node for o in graph.arrays]
+
+    def run(*arrays: jax.Array) -> list[jax.Array]:
+        seed = arrays[-1] if graph.lowered.random else None
+        given = [from_operand(a) if at in numbers else a for at, a in enumerate(arrays)]
+        results, conditions = graph.lowered(sizes | dict(zip(tensors, given, strict=False)), seed, wanted)
+        for output, array in zip(graph.arrays, results, strict=True):
+            output.check(array, symbols)
+        errors[:] = conditions.errors
+        stored = [a if x is None else x.store(a) for a, x in zip(results, layouts, strict=True)]
+        return [*stored, conditions.stacked()] if conditions.errors else stored
+
+    return run
+
+
+def _converter(value: Any, graph: Description) -> Callable[[Any], Any]:
+    """What converts an input that is not static, in the program's order."""
+    kind, place = value.device.type, graph.place
+    if kind == "cpu":
+        return _converter_of_saved(place) if graph.on_host else lambda tensor: bridge.lend(tensor, place)
+    return carrier.unwrap if kind == "jax" else bridge.borrow
+
+
+def _converter_of_saved(place: Any) -> Callable[[torch.Tensor], Any]:
+    """What converts inputs that the forward graph may have made: they have its arrays with them, if any."""
+
+    def convert(tensor: torch.Tensor) -> Any:
+        array = getattr(tensor, "_jaten_array", None)
+        return bridge.lend(tensor, place) if array is None else array
+
+    return convert
+
+
+def _converter_in(order: Order, tensor: torch.Tensor, place: Any) -> Callable[[torch.Tensor], Any]:
+    """What converts inputs of a tensor's shape and device to arrays whose dimensions are in an order."""
+    if tensor.device.type != "jax":
+        return lambda tensor: bridge.lend(tensor.permute(order), place)
+    stride = strides_in(tuple(tensor.shape), order)
+    return lambda tensor: carrier.view_of(tensor).in_order(order, stride)
+
+
+def _order(tensor: Any) -> Order | None:
+    """The order in which the dimensions of an input lie; None if it is row-major or has gaps."""
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        return None
+    if tensor.device.type == "jax":
+        return carrier.view_of(tensor).order()
+    return order_of(tuple(tensor.shape), tensor.stride()) if tensor.device.type == "cpu" else None
+
+
+def _spec(array: Any, place: Any) -> Any:
+    """An operand's shape, dtype and place: for what is lent from torch's memory the program's, if it has one."""
+    if isinstance(array, jax.Array):
+        return array
+    sharding = None if place is None else jax.sharding.SingleDeviceSharding(place)
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+
+
+def _device(graph: Description, args: Sequence[Any]) -> Any:
+    """The device of a program of the device `jax`, also of one that reads no input; None for the first."""
+    made = {o.value.device for o in graph.arrays if o.on_jax}
+    if not made:
+        return None
+    given = [args[i] for i in graph.tensors if isinstance(args[i], torch.Tensor) and args[i].device.type == "jax"]
+    used = [d for tensor in given for d in carrier.unwrap(tensor).devices()]
+    named = [jax.devices()[device.index] for device in made if device.index]
+    return next((d for d in (*used, *named) if d is not jax.devices()[0]), None)
+
+
+def _seed() -> np.ndarray:
+    return torch.empty((), dtype=torch.int64).random_().numpy()

@@ -1,0 +1,187 @@
+"""What a graph takes and returns: which inputs are operands of its executable, and what becomes of its results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from jaten_ops.arrays import bridge, carrier
+from jaten_ops.arrays.storage_views import Storage, View
+from jaten_ops.arrays.strides import strides_in
+from jaten_ops.cpu.layouts import Order
+from jaten_ops.errors import KernelResultError
+from jaten_ops.xla import cpu_client
+
+from .graph_info import GraphInfo, PartialWrite
+from .layout import Layout, concretize, is_symbolic, layout_of
+from .lowering import Lowered
+from .nodes import fake_value, source_line
+
+
+class Output:
+    """How one output of the graph becomes a value: a tensor made of an array, an input handed back, a size, None.
+
+    Args:
+        node: the output.
+        inputs: the numbers of the inputs.
+        seen: whether the user may see it.
+    """
+
+    def __init__(self, node: Any, inputs: Mapping[torch.fx.Node, int], *, seen: bool) -> None:
+        self.node = node
+        is_node = isinstance(node, torch.fx.Node)
+        self.input = inputs.get(node) if is_node else None
+        self.value = node.meta.get("val") if is_node else node
+        self.is_array = self.input is None and isinstance(self.value, torch.Tensor)
+        self.on_jax = self.is_array and self.value.device.type == "jax"
+        self._seen = seen
+
+    def layout(self, symbols: Mapping[Any, int]) -> Layout | None:
+        """The strides in which the output is handed out, for given sizes; None for row-major."""
+        if not self._seen or self.on_jax:
+            return None
+        sizes = [concretize(s, symbols) for s in self.value.shape]
+        return layout_of(sizes, [concretize(s, symbols) for s in self.value.stride()])
+
+    @property
+    def is_free(self) -> bool:
+        """Whether its dimensions may come in any order: only the backward graph will see it."""
+        return not self._seen
+
+    def check(self, array: jax.Array, symbols: Mapping[Any, int]) -> None:
+        """Raises KernelResultError where the output is not what its fake says, of which its users are sure."""
+        got = tuple(array.shape), np.dtype(array.dtype)
+        said = tuple([concretize(s, symbols) for s in self.value.shape]), bridge.to_numpy_dtype(self.value.dtype)
+        if got != said:
+            raise KernelResultError(f"{self.node.name} = {self.node.target}", got, said, source_line(self.node))
+
+    def export(
+        self, layout: Layout | None, order: Order | None, symbols: Mapping[Any, int], *, keeps: bool
+    ) -> Callable[[jax.Array], torch.Tensor]:
+        """What makes a tensor of the array, whose dimensions are in this order, and keeps the array with it."""
+        shape = tuple([concretize(s, symbols) for s in self.value.shape])
+        if self.on_jax:
+            if order is None:
+                return carrier.wrap
+            stride = strides_in(shape, order)
+            return lambda array: carrier.of(View(Storage(array), shape, stride, 0))
+        export = bridge.exporter(self.value.dtype, math.prod(shape))
+        if layout is not None:
+            return lambda array: layout.laid_out(export(array))
+        if self._seen:
+            return export
+        if order is None:
+            return (lambda array: _with_array(export(array), array)) if keeps else export
+        # a view, in whose place AOTAutograd saves another: no attribute would stay, but its strides tell the order
+        inverse = tuple(order.index(d) for d in range(len(order)))
+        return lambda array: export(array).permute(inverse)
+
+    def other(self, symbols: Mapping[Any, int]) -> Any:
+        """What stands for an output that is not made of an array, as `CallPlan.outputs` has it."""
+        if self.input is not None:
+            return self.input
+        return (concretize(self.value, symbols),)
+
+
+def _with_array(tensor: torch.Tensor, array: jax.Array) -> torch.Tensor:
+    """A tensor that only the backward graph will see, with the array that it takes then."""
+    tensor._jaten_array = array  # type: ignore[attr-defined]  # an attribute of our own
+    return tensor
+
+
+@dataclass(frozen=True)
+class Description:
+    """A graph as its executable's calls see it.
+
+    Attributes:
+        lowered: the graph as a JAX function.
+        outputs: what the call returns.
+        arrays: the outputs that are results of the executable, and behind them what is written to inputs.
+        writes: the inputs of which a part is written.
+        tensors: the numbers of the inputs that are operands.
+        numbers: the places among the operands of those that are numbers.
+        sizes: the numbers of the inputs that are compiled in.
+        passed: the numbers of inputs with which nothing is computed: they are handed back as they came.
+        static: the numbers of inputs that keep their memory from call to call.
+        donated: the numbers of inputs that give their arrays away.
+        is_dynamic: whether sizes may change.
+        on_host: whether all tensors are on the CPU.
+        place: the JAX device where operands that are lent from torch's memory are put; None where there are none.
+        must_wait: whether a call is over only when the results are there.
+    """
+
+    lowered: Lowered
+    outputs: Sequence[Output]
+    arrays: Sequence[Output]
+    writes: Sequence[PartialWrite]
+    tensors: Sequence[int]
+    numbers: Sequence[int]
+    sizes: Sequence[int]
+    passed: frozenset[int]
+    static: Sequence[int]
+    donated: frozenset[int]
+    is_dynamic: bool
+    on_host: bool
+    place: Any
+    must_wait: bool
+
+
+def describe(gm: torch.fx.GraphModule, info: GraphInfo) -> Description:
+    """Describes a graph of jaten's operators.
+
+    Args:
+        gm: the graph.
+        info: what the passes have found.
+    """
+    lowered = Lowered(gm, torch.get_default_dtype())
+    values = [fake_value(node) for node in lowered.placeholders]
+    index = {n: i for i, n in enumerate(lowered.placeholders)}
+    outputs, arrays = _outputs(lowered, info, index)
+    # as the ids of nested tensors' lengths
+    passed = frozenset(index[n] for n in info.numbers if all(user.op == "output" for user in n.users))
+    numbers = {index[n] for n in info.numbers} - passed
+    tensors = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor) or i in numbers]
+    writes = list(info.partial_writes.values())
+    kinds = {v.device.type for v in [*values, *(o.value for o in arrays)] if isinstance(v, torch.Tensor)}
+    borrows = any(isinstance(v, torch.Tensor) and v.device.type != "jax" for v in values)
+    # XLA computes asynchronously: until it is done, a torch program could write to the memory that it reads
+    writes_at_once = any(not part.donated and not part.computed for part in writes)
+    on_host = kinds == {"cpu"}
+    return Description(
+        lowered,
+        outputs,
+        arrays,
+        writes,
+        tensors,
+        numbers=[at for at, i in enumerate(tensors) if i in numbers],
+        sizes=sorted({*range(len(values))}.difference(tensors, passed)),
+        passed=passed,
+        static=sorted(i for i in info.static_inputs if i not in numbers and _is_on_cpu(values[i])),
+        donated=frozenset(part.input for part in writes if part.donated),
+        is_dynamic=any(is_symbolic(v) for i, v in enumerate(values) if i not in numbers | passed),
+        on_host=on_host,
+        place=cpu_client.device() if on_host else bridge.cpu_device() if "cpu" in kinds else None,
+        must_wait=writes_at_once or (borrows and all(o.on_jax for o in arrays)),
+    )
+
+
+def _outputs(
+    lowered: Lowered, info: GraphInfo, index: Mapping[torch.fx.Node, int]
+) -> tuple[list[Output], list[Output]]:
+    """The outputs, and those that are arrays, with what is computed for writes behind them."""
+    outputs = [Output(n, index, seen=info.seen is None or i < info.seen) for i, n in enumerate(lowered.outputs)]
+    for n, part in info.partial_writes.items():  # the input itself is handed back
+        outputs[n] = Output(lowered.placeholders[part.input], index, seen=True)
+    # one array may be two outputs, for the user and for the backward, with different strides
+    computed = [node for part in info.partial_writes.values() for node in part.computed]
+    return outputs, [o for o in outputs if o.is_array] + [Output(node, index, seen=True) for node in computed]
+
+
+def _is_on_cpu(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu"

@@ -1,0 +1,128 @@
+"""What is known of a graph beside its nodes: `GraphInfo`, which each pass reads and hands on with what it has found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from .view_calls import Views
+
+Kind = Literal["captured", "joint", "forward", "backward", "inference"]
+
+
+class Relation(NamedTuple):
+    """An output that is a view, as autograd is to know it.
+
+    Attributes:
+        output: its number.
+        of_input: whether it is a view of an input, or of another output.
+        base: the number of that.
+    """
+
+    output: int
+    of_input: bool
+    base: int
+
+
+class InputWrite(NamedTuple):
+    """A write to an input that AOTAutograd has left in a graph.
+
+    Attributes:
+        input: its number.
+        write: writes a value to its tensor.
+    """
+
+    input: int
+    write: Callable[[torch.Tensor, torch.Tensor], Any]
+
+
+@dataclass(frozen=True)
+class PartialWrite:
+    """An input of which a part is new.
+
+    Attributes:
+        input: its number.
+        donated: whether it gives its array away, so that all of the new value is in it.
+        given: what says where and what the new part is: numbers of inputs, and nodes that are computed.
+        write: takes the input's tensor and what these are, and writes.
+    """
+
+    input: int
+    donated: bool
+    given: Sequence[int | torch.fx.Node]
+    write: Callable[..., None]
+
+    @property
+    def computed(self) -> list[torch.fx.Node]:
+        return [g for g in self.given if isinstance(g, torch.fx.Node)]
+
+
+@dataclass(frozen=True, eq=False)
+class GraphInfo:
+    """What is known of a graph. A field that no pass has filled yet has its default.
+
+    Attributes:
+        kind: which graph it is: Dynamo's, forward and backward in one, or one of those that AOTAutograd has compiled.
+        inputs: what the graph is captured for; without AOTAutograd's tokens.
+        metadata: AOTAutograd's account of the forward graph; None where it gives none.
+        forward: of a backward graph what is known of the forward graph.
+        relations: the outputs of Dynamo's graph that are views of others on the device (`view_relations`).
+        is_wrapped: whether results or gradients were made tensors of the device (`wrapped_results`).
+        replaces_memory: whether the program gives tensors other memory (`replaced_memory`).
+        written: which of the inputs that are tensors the program writes to; None if torch does not say
+            (`written_inputs`).
+        offsets: by the number of the output where it starts in its memory (`output_offsets`).
+        writes: those to inputs that come first among the results (`input_writes`).
+        static_inputs: the numbers of inputs that keep their memory from call to call (`static_inputs`).
+        static_names: their names in the forward graph.
+        first_result: the number of the first output that the program returns (`new_values`).
+        new_values: for outputs that are new values of inputs the number of the input.
+        seen: how many of the outputs the user may see; None for all (`output_views`).
+        views: how the outputs become of the results, if they are not these.
+        parts: the number of the part of each node, where a graph is cut; else None (`data_dependent_splits`).
+        numbers: inputs that are handed over as numbers (`traced_ints`).
+        partial_writes: for outputs that are new values of inputs of which a part is new (`partial_writes`).
+    """
+
+    kind: Kind = "captured"
+    inputs: Sequence[Any] = ()
+    metadata: Any = None
+    forward: GraphInfo | None = None
+    relations: Sequence[Relation] = ()
+    is_wrapped: bool = False
+    replaces_memory: bool = False
+    written: frozenset[int] | None = None
+    offsets: Mapping[int, Any] = field(default_factory=dict)
+    writes: Sequence[InputWrite] = ()
+    static_inputs: frozenset[int] = frozenset()
+    static_names: frozenset[str] = frozenset()
+    first_result: int = 0
+    new_values: Mapping[int, int] = field(default_factory=dict)
+    seen: int | None = None
+    views: Views | None = None
+    parts: Mapping[torch.fx.Node, int] | None = None
+    numbers: frozenset[torch.fx.Node] = frozenset()
+    partial_writes: Mapping[int, PartialWrite] = field(default_factory=dict)
+
+    @property
+    def is_backward(self) -> bool:
+        return self.kind == "backward"
+
+    def having(self, **found: Any) -> GraphInfo:
+        """The same with what a pass has found."""
+        return dataclasses.replace(self, **found)
+
+    def kept(self) -> GraphInfo:
+        """What of it a call needs that is made of the graph in another process: plain data."""
+        return GraphInfo(
+            self.kind,
+            written=self.written,
+            static_inputs=self.static_inputs,
+            new_values=dict(self.new_values),
+            seen=self.seen,
+            views=self.views,
+        )

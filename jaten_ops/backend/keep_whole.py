@@ -1,0 +1,71 @@
+"""Operators that torch takes apart while it traces, before a backend is asked, although there is a kernel for each.
+
+`interpolate` is the one that matters: torch makes it a gather, whose gradient is a scatter, many times slower than the
+kernels here. What torch does so is written in private tables of its operators; where they are missing, nothing changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from jaten_ops import registry
+
+from .layout import has_symbolic_size
+
+_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+# their parts are what the running statistics are updated by
+_LEFT = frozenset({"native_batch_norm", "cudnn_batch_norm"})
+
+
+@functools.cache
+def operators() -> tuple[torch._ops.OpOverload, ...]:
+    """The overloads with a kernel, and those with scales (`.vec`) of which ATen makes a call of one with a kernel."""
+    found = []
+    for key in registry.KERNELS:
+        packet, _, overload = key.partition(".")
+        aten = getattr(torch.ops.aten, packet, None)
+        names = (overload or "default", *(["vec"] if not overload else []))
+        if aten is not None and packet not in _LEFT:
+            ops = [getattr(aten, name) for name in names if name in aten.overloads()]
+            found += [op for op in ops if any(k in getattr(op, "py_kernels", ()) for k in _KEYS)]
+    return tuple(found)
+
+
+def _values_in(gm: torch.fx.GraphModule) -> Iterator[object]:
+    """What Dynamo notes of the values in a graph and in those inside it."""
+    for graph in gm.modules():
+        if isinstance(graph, torch.fx.GraphModule):
+            yield from tree_leaves([node.meta.get("example_value") for node in graph.graph.nodes])
+
+
+# one capture at a time: of two at once the first to end would take the tables from the other
+_LOCK = threading.RLock()
+
+
+@contextlib.contextmanager
+def whole(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Iterator[None]:
+    """For the length of a block torch traces them whole, if all sizes are known: in C++ they take no others."""
+    if any(map(has_symbolic_size, (*inputs, *_values_in(gm)))):
+        with _LOCK:  # another's capture may have taken what this one needs
+            yield
+        return
+    with _LOCK:
+        taken = [(op, key, op.py_kernels.pop(key)) for op in operators() for key in _KEYS if key in op.py_kernels]
+        _forget()
+        try:
+            yield
+        finally:
+            for op, key, fn in taken:
+                op.py_kernels[key] = fn
+            _forget()
+
+
+def _forget() -> None:
+    for op in operators():
+        op._dispatch_cache.clear()

@@ -1,0 +1,68 @@
+"""Nodes of a graph: which operator one calls, what it stands for, where in the user's program it comes from."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import torch
+
+from jaten_ops.registry import external_ops
+
+_FRAME = re.compile(r'File "(.+?)", line (\d+), in .+\n(.+)')
+_TORCH = os.path.dirname(torch.__file__)
+
+
+def overload_of(target: Any) -> str | None:
+    """The key in the registry's tables of an operator of ATen, jaten or a user; None for anything else."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    return external_ops.name_of(target)
+
+
+def fake_value(node: Any) -> Any:
+    """What a node stands for, as the capture has it: a fake tensor, a size, or several; None of anything else."""
+    return node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+
+
+def is_higher_order(node: torch.fx.Node) -> bool:
+    """Whether a node calls an operator whose operands are graphs."""
+    return isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
+def attribute_of(gm: torch.nn.Module, node: torch.fx.Node) -> Any:
+    """What a `get_attr` node stands for: a tensor, or a graph inside the graph."""
+    value: Any = gm
+    for name in str(node.target).split("."):
+        value = getattr(value, name)
+    return value
+
+
+def graphs_inside(gm: torch.fx.GraphModule) -> list[torch.fx.GraphModule]:
+    """The graphs that are operands in a graph, and in these: each once, the innermost first."""
+    found: dict[torch.fx.GraphModule, None] = {}
+    for node in gm.graph.find_nodes(op="get_attr"):
+        value = attribute_of(gm, node)
+        if isinstance(value, torch.fx.GraphModule) and value not in found:
+            found.update(dict.fromkeys([*graphs_inside(value), value]))
+    return list(found)
+
+
+def source_line(node: torch.fx.Node) -> str:
+    """The line of the user's program that a node comes from, as " (file.py:12: y = f(x))"; empty if unknown."""
+    frame = frame_of(node)
+    return "" if frame is None else " ({}:{}: {})".format(*frame)
+
+
+def frame_of(node: torch.fx.Node) -> tuple[str, str, str] | None:
+    """The file, line and text of the user's program that a node comes from.
+
+    Of the frames that Dynamo kept, the innermost one outside torch; the innermost one if all are torch's.
+    """
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    if not frames:
+        return None
+    own = [f for f in frames if not f[0].startswith(_TORCH)]
+    file, line, code = (own or frames)[-1]
+    return file, line, code.strip()

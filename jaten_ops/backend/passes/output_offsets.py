@@ -1,0 +1,84 @@
+"""Outputs that AOTAutograd makes again from the tensor that owns their memory; `output_views` makes the others.
+
+With fixed sizes it calls the views again; with sizes that change it asks the output where it lies, its offset included,
+of which an executable's own results know nothing: they start at their memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch._functorch._aot_autograd.schemas import OutputType  # private to torch; a test fails without it
+
+from ..graph_info import GraphInfo
+from ..layout import concretize, expressions_of, geometry_of, symbols_of
+from ..nodes import fake_value
+
+MADE_AGAIN = (
+    OutputType.alias_of_input,
+    OutputType.alias_of_intermediate,
+    OutputType.alias_of_intermediate_save_as_output,
+    OutputType.alias_of_intermediate_base_is_user_output,
+)
+"""The outputs that AOTAutograd makes again of the tensor that owns their memory, unless they are on the device."""
+
+Run = Callable[[list[Any]], list[Any]]
+
+
+def output_offsets(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
+    """Finds the offsets of a forward graph that are not 0 and depend on nothing but the inputs' geometry."""
+    if info.is_backward or info.metadata is None:
+        return info
+    inputs = [fake_value(node) for node in gm.graph.find_nodes(op="placeholder")]
+    outputs: Any = gm.graph.output_node().args[0]
+    known = {s for s in expressions_of(chain.from_iterable(map(geometry_of, inputs))) if s.is_symbol}
+    found = {}
+    for n, told in enumerate(info.metadata.output_info, info.metadata.num_mutated_inp_runtime_indices):
+        value = fake_value(outputs[n])
+        if told.output_type not in MADE_AGAIN or not isinstance(value, torch.Tensor) or value.device.type == "jax":
+            continue
+        offset = value.storage_offset()
+        symbols = {s for e in expressions_of([offset]) for s in e.free_symbols}
+        if (
+            symbols or offset
+        ) and symbols <= known:  # one that depends on a value is a view in memory: see `data_dependent_splits`
+            found[n] = offset
+    return info.having(offsets=found)
+
+
+def with_offsets(run: Run, values: Sequence[Any], offsets: Mapping[int, Any]) -> Run:
+    """The function of a forward graph's inputs whose outputs tell where they lie, if AOTAutograd is to ask that.
+
+    Args:
+        run: what computes the outputs.
+        values: what the graph knows of its inputs.
+        offsets: where outputs start, by their numbers.
+    """
+    if not offsets:
+        return run
+    found: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+
+    def call(args: list[Any]) -> list[Any]:
+        key = tuple([n for a in args for n in geometry_of(a)])
+        at = found.get(key)
+        if at is None:
+            symbols = symbols_of([n for v in values for n in geometry_of(v)], key)
+            at = found[key] = [(n, concretize(offset, symbols)) for n, offset in offsets.items()]
+        results = run(args)
+        for n, offset in at:
+            results[n] = _at(results[n], offset)
+        return results
+
+    return call
+
+
+def _at(tensor: torch.Tensor, offset: int) -> torch.Tensor:
+    """What has a tensor's dtype, sizes and strides, and an offset: only these are looked at."""
+    size, stride = tensor.shape, tensor.stride()
+    extent = offset + (sum((n - 1) * s for n, s in zip(size, stride, strict=True)) + 1 if tensor.numel() else 0)
+    with torch.no_grad():
+        whole = torch.empty(extent, dtype=tensor.dtype, device="meta")
+        return whole.set_(whole.untyped_storage(), offset, size, stride)  # type: ignore[call-overload]  # it takes these

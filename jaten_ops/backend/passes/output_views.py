@@ -1,0 +1,266 @@
+"""Outputs that lie in the memory of an input or of another output, made as views of it.
+
+An executable's results lie each by itself. Of outputs that share memory AOTAutograd makes some again, by the tensor
+that owns it, but not those that need no gradient, nor the parts of a tensor that is taken apart, and none on the
+device, where it sees no memory. Of these the graph returns the owner alone, and their views are called on that.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from jaten_ops.arrays.view_ops import is_view
+
+from ..graph_info import GraphInfo
+from ..layout import expressions_of, geometry_of, layout_of
+from ..nodes import overload_of
+from ..view_calls import DETACH, ITEM, Number, ViewCall, Views
+from .output_offsets import MADE_AGAIN
+
+_Call = tuple[str, tuple[Any, ...]]
+
+
+def output_views(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
+    """Has a forward graph return the owners of memory in the place of outputs that are views of them.
+
+    The outputs beyond those that the program returns, and owners of memory of which AOTAutograd makes others again, are
+    saved for the backward: the user sees none of them.
+    """
+    if info.is_backward or info.metadata is None:
+        return info
+    infos, first = info.metadata.output_info, info.first_result
+    known = Known(
+        first,
+        first + len(infos) + info.metadata.num_intermediate_bases,
+        infos,
+        info.new_values,
+        info.kind == "inference",
+    )
+    views = _taken_out(gm.graph, known)
+    return info.having(views=views, seen=known.last if views is None else views.seen)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What AOTAutograd tells of a graph's outputs.
+
+    Attributes:
+        first, last: those between are what the program returns, and owners of memory of which it makes others again.
+        infos: its account of what the program returns.
+        rewritten: for outputs before the first that are new values of inputs the number of the input.
+        inference: whether no gradient is computed.
+    """
+
+    first: int
+    last: int
+    infos: Sequence[Any]
+    rewritten: Mapping[int, int]
+    inference: bool
+
+
+def _taken_out(graph: torch.fx.Graph, known: Known) -> Views | None:
+    """Has a graph return the owners of memory in the place of outputs that are views of them.
+
+    Returns:
+        How these are made; None if there are none, and the graph is as it was.
+    """
+    inputs = {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
+    outputs: list[Any] = list(graph.output_node().args[0])  # type: ignore[arg-type]  # a backend's graph has a tuple
+    new = _new_values(outputs, known.rewritten, inputs)
+    not_owned = inputs | {owner: i for owner, (i, _) in new.items()}
+    chains = {
+        n: _chain(outputs[n], not_owned)
+        for n in range(known.first, min(known.last, len(outputs)))
+        if _is_alone(outputs[n], known.infos[n - known.first] if n - known.first < len(known.infos) else None)
+    }
+    owners = Counter(owner for owner, _ in chains.values())
+    shared = {
+        n: (owner, chain)
+        for n, (owner, chain) in chains.items()
+        if owner in new
+        or (chain if owner in inputs else _has_layout(owner) and (owners[owner] > 1 or _is_permuted(owner, chain)))
+    }
+    return _Maker(graph, known, inputs, new).made(outputs, shared) if shared else None
+
+
+def _new_values(
+    outputs: Sequence[Any], rewritten: Mapping[int, int], inputs: Mapping[torch.fx.Node, int]
+) -> dict[torch.fx.Node, tuple[int, list[_Call]]]:
+    """The new values of inputs of the device, which are in their memory: of what is on the CPU AOTAutograd takes care.
+
+    Returns:
+        For each the number of the input, and the views of that which are as the value is.
+    """
+    found = {}
+    for n, i in rewritten.items():
+        owner, chain = _chain(outputs[n], inputs) if _is_on_jax(outputs[n]) else (None, [])
+        back = [_inverse(node) for node in reversed(chain)]
+        if owner is not None and owner not in inputs and None not in back:
+            found[owner] = i, [call for call in back if call]
+    return found
+
+
+def _inverse(node: torch.fx.Node) -> _Call | tuple[()] | None:
+    """The view of a view that is as its operand; () if both are alike, None if a part is missing."""
+    args: Any = node.args
+    name = overload_of(node.target) or ""
+    if name in (DETACH, "alias"):
+        return ()
+    if name in ("t", "transpose.int"):
+        return name, tuple(args[1:])
+    if name == "permute":
+        order = [d % len(args[1]) for d in args[1]]
+        return name, ([order.index(d) for d in range(len(order))],)
+    if name.partition(".")[0] in ("view", "_unsafe_view", "squeeze", "unsqueeze") and name != "view.dtype":
+        return "view", (list(args[0].meta["val"].shape),)
+    return None
+
+
+def _is_on_jax(node: Any) -> bool:
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return isinstance(value, torch.Tensor) and value.device.type == "jax"
+
+
+def _is_alone(node: Any, info: Any) -> bool:
+    """Whether an output is a tensor that AOTAutograd does not make again."""
+    if not isinstance(node, torch.fx.Node) or not isinstance(node.meta.get("val"), torch.Tensor):
+        return False
+    return _is_on_jax(node) or info is None or info.output_type not in MADE_AGAIN
+
+
+def _has_layout(node: torch.fx.Node) -> bool:
+    """Whether a result lies in memory as the graph says: not if its elements lie over each other."""
+    value = node.meta["val"]
+    sizes, strides = value.shape, value.stride()
+    if _is_on_jax(node) or not all(isinstance(n, int) for n in (*sizes, *strides)):
+        return True
+    return value.is_contiguous() or layout_of(sizes, strides) is not None
+
+
+def _step_of(node: torch.fx.Node) -> tuple[str, torch.fx.Node] | None:
+    """The view operator that a node calls, and on what; None if it makes memory of its own."""
+    if node.target is operator.getitem:
+        made_by: Any = node.args[0]
+        return None if _step_of(made_by) is None else (ITEM, made_by)
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    if node.target.namespace != "aten" or not is_view(node.target):
+        return None
+    operand: Any = node.args[0]
+    reads_memory = node.target is torch.ops.aten.as_strided.default and _is_on_jax(node)
+    if reads_memory and not operand.meta["val"].is_contiguous():
+        return None  # of memory that a graph sees row-major it reads other elements
+    return str(overload_of(node.target)), operand
+
+
+def _is_permuted(owner: torch.fx.Node, chain: Sequence[torch.fx.Node]) -> bool:
+    """Whether a tensor of the device is another one, all of it, with its dimensions in another order.
+
+    Its strides tell so, which no result of an executable has there.
+    """
+    back = [_inverse(node) for node in chain] if _is_on_jax(owner) else []
+    return None not in back and any(call and call[0] != "view" for call in back)
+
+
+def _chain(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> tuple[torch.fx.Node, list[torch.fx.Node]]:
+    """What owns the memory of an output, and the views that lead from there to the output."""
+    chain: list[torch.fx.Node] = []
+    while node not in inputs and (step := _step_of(node)) is not None:
+        chain.append(node)
+        node = step[1]
+    return node, chain[::-1]
+
+
+class _Maker:
+    """Makes `Views` of chains of nodes."""
+
+    def __init__(
+        self,
+        graph: torch.fx.Graph,
+        known: Known,
+        inputs: Mapping[torch.fx.Node, int],
+        new: Mapping[torch.fx.Node, tuple[int, list[_Call]]],
+    ) -> None:
+        self._graph, self._known, self._inputs, self._new = graph, known, inputs, new
+        placeholders = [n.meta.get("val") for n in graph.find_nodes(op="placeholder")]
+        self._symbols = {e for v in placeholders for e in expressions_of(geometry_of(v)) if e.is_symbol}
+        self._more: list[torch.fx.Node] = []
+        self._numbers: dict[torch.fx.Node, Number] = {}
+        self._places: dict[Any, int] = {}
+
+    def made(self, outputs: list[Any], shared: dict[int, tuple[torch.fx.Node, list[torch.fx.Node]]]) -> Views:
+        known, inputs = self._known, {n: i for n, (i, _) in self._new.items()} | {**self._inputs}
+        looked_at = sorted({inputs[owner] for owner, _ in shared.values() if owner in inputs})
+        self._views = made = Views(looked_at, grad=known.inference and torch.is_grad_enabled())
+        results: list[Any] = []
+        for n, node in enumerate(outputs):
+            owner = shared[n][0] if n in shared else n  # what stands by itself is known by its number
+            if isinstance(owner, torch.fx.Node) and owner in inputs:
+                self._places[owner] = looked_at.index(inputs[owner])
+            elif owner not in self._places:
+                self._places[owner] = len(looked_at) + len(results)
+                results.append(node if owner is n else owner)
+                made.seen += n < known.last
+        made.results = len(results)
+        made.outputs = [self._follow(n, *shared[n]) if n in shared else self._places[n] for n in range(len(outputs))]
+        self._graph.output_node().args = ((*results, *self._more),)
+        return made
+
+    def _follow(self, n: int, owner: torch.fx.Node, chain: list[torch.fx.Node]) -> int:
+        """The place of an output among the values."""
+        place, of = self._places[owner], ""
+        for k, (name, args) in enumerate(self._new[owner][1] if owner in self._new else ()):
+            filled = torch.fx.node.map_aggregate(args, self._expressed)
+            place = self._put(ViewCall(name, place, _plain(filled), {}, True), (owner, k))
+        if not chain or self._known.inference or _is_on_jax(owner):
+            return self._along(chain, place, of)
+        # What autograd is told of tensors is between those that AOTAutograd hands over; here is their memory alone.
+        if self._known.infos[n - self._known.first].requires_grad:
+            return self._put(ViewCall(DETACH, self._along(chain, place, of), (), {}, False), (chain[-1], DETACH))
+        place = self._put(ViewCall(DETACH, place, (), {}, False), (owner, DETACH))
+        return self._along(chain, place, DETACH)
+
+    def _along(self, chain: list[torch.fx.Node], place: int, of: str) -> int:
+        for node in chain:
+            overload, _ = _step_of(node)  # type: ignore[misc]  # it is a chain of views
+            args, kwargs = torch.fx.node.map_arg((node.args[1:], node.kwargs), self._number)  # type: ignore[arg-type]  # it takes any function
+            step = ViewCall(overload, place, _plain(args), _plain(kwargs), _is_on_jax(node) and overload != ITEM)
+            place = self._put(step, (node, of))
+        return place
+
+    def _put(self, step: ViewCall, key: Any) -> int:
+        views = self._views
+        if key not in self._places:
+            self._places[key] = len(views.inputs) + views.results + len(views.steps)
+            views.steps.append(step)
+        return self._places[key]
+
+    def _expressed(self, value: Any) -> Any:
+        """A size as it is found in a call."""
+        if not isinstance(value, torch.SymInt):
+            return value
+        self._views.numbers.append(value)
+        return Number(len(self._views.numbers) - 1)
+
+    def _number(self, node: torch.fx.Node) -> Number:
+        if node not in self._numbers:
+            self._numbers[node] = Number(len(self._views.numbers))
+            value = node.meta["val"]
+            is_known = all(e.free_symbols <= self._symbols for e in expressions_of([value]))
+            self._views.numbers.append(self._inputs.get(node, value if is_known else None))
+            if node not in self._inputs and not is_known:
+                self._more.append(node)
+        return self._numbers[node]
+
+
+def _plain(value: Any) -> Any:
+    """FX's lists and dicts as Python's, which can be pickled."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value)) if isinstance(value, tuple) else [_plain(v) for v in value]
+    return {k: _plain(v) for k, v in value.items()} if isinstance(value, dict) else value

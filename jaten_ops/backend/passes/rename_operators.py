@@ -1,0 +1,66 @@
+"""Each ATen operator in a graph as the jaten operator of the same overload."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from jaten_ops import registry
+from jaten_ops.ops.namespace import operator_of
+from jaten_ops.registry import external_ops
+from jaten_ops.schema import READS_MEMORY
+
+from ..graph_info import GraphInfo
+from ..nodes import overload_of, source_line
+from .third_party_calls import is_unknown
+
+
+def rename_operators(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
+    """Renames them. Sizes (`sym_size.int` and its kin) stay Python, and operators of a user as they are.
+
+    Raises:
+        MissingKernelError: an op of ATen's without kernel, with the line of the user's program.
+        InvalidSchemaError: the kernel for an op of another library is for another schema than that has.
+    """
+    for node in gm.graph.nodes:
+        if node.op == "call_function":
+            _rename(node)
+    return info
+
+
+def _rename(node: torch.fx.Node) -> None:
+    target: Any = node.target
+    if target is torch.ops.prims.convert_element_type.default:  # of numbers that torch made tensors
+        node.args, node.kwargs, target = node.args[:1], {"dtype": node.args[1]}, torch.ops.aten._to_copy.default
+    if target is torch.ops.aten.true_divide.Tensor:  # likewise
+        target = torch.ops.aten.div.Tensor
+    key = overload_of(target)
+    if key is None or _returns_symints(target) or is_unknown(node):
+        return
+    if key not in registry.KERNELS:
+        raise registry.missing(target.name(), source_line(node))
+    if external_ops.is_foreign(key):
+        external_ops.require_schema(registry.SPECS[key], target)
+    if target.namespace == "aten":
+        if key in READS_MEMORY:
+            _count_from_first_element(node)
+        node.target = operator_of(key)
+
+
+def _count_from_first_element(node: Any) -> None:
+    """Has an offset, which ATen counts from where the memory begins, count from the operand's first element."""
+    operand, size, stride, offset = node.args
+    first = operand.meta["val"].storage_offset()
+    if isinstance(offset, int):
+        offset = offset - first
+    elif first:
+        with node.graph.inserting_before(node):
+            offset = node.graph.call_function(operator.sub, (offset, first))
+    node.args = operand, size, stride, offset
+
+
+def _returns_symints(target: torch._ops.OpOverload) -> bool:
+    returns = target._schema.returns
+    return bool(returns) and all(str(r.type) in ("int", "bool", "float", "number") for r in returns)

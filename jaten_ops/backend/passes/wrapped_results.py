@@ -1,0 +1,70 @@
+"""What a program returns on the device is a `jaten_ops.Tensor`, whatever has made it.
+
+AOTAutograd makes one of each output that was one in the capture. What a program makes on the device of nothing, or of
+a tensor elsewhere, is a plain tensor there: at run time the carrier inside, which no program is to see.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from jaten_ops.tensor.operand_values import is_traced
+from jaten_ops.tensor.tensor import Tensor
+
+from ..graph_info import GraphInfo
+
+
+def wrapped_results(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
+    """Has Dynamo's graph return tensors of the device as such, and their gradients; notes if there were any others."""
+    output = gm.graph.output_node()
+    plain = [node for node in output.all_input_nodes if _is_plain(_value(node))]
+    with gm.graph.inserting_before(output):
+        for node in plain:
+            made = gm.graph.call_function(_returned, (node,))
+            made.meta = dict(node.meta)
+            output.replace_input_with(node, made)
+    inputs = gm.graph.find_nodes(op="placeholder")
+    asked = [node for node in inputs if isinstance(_value(node), Tensor) and _value(node).requires_grad]
+    if not any(isinstance(v := _value(node), torch.Tensor) and v.device.type != "jax" for node in gm.graph.nodes):
+        asked = []  # what comes of tensors of the device alone has such gradients
+    with gm.graph.inserting_after(inputs[-1] if inputs else None):
+        for node in asked:
+            gm.graph.call_function(_watch, (node,))
+    if plain or asked:
+        gm.recompile()
+    return info.having(is_wrapped=bool(plain or asked))
+
+
+def _value(node: torch.fx.Node) -> Any:
+    return node.meta.get("example_value")
+
+
+def _watch(tensor: torch.Tensor) -> None:
+    """Has a tensor's gradient be a `Tensor`: through a copy to another device it comes back plain."""
+    if tensor.requires_grad and is_traced(tensor):  # not where the graph itself is run
+        tensor.register_hook(_returned)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "jax" and not isinstance(value, Tensor)
+
+
+def _returned(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that is returned for one, which is called while AOTAutograd traces."""
+    if not _is_plain(tensor):
+        return tensor
+    return _Returned.apply(tensor) if tensor.requires_grad and torch.is_grad_enabled() else Tensor(tensor)
+
+
+class _Returned(torch.autograd.Function):
+    """As a `Tensor`; its gradient is one, too, and that of the plain tensor is what is inside."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return Tensor(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad._carrier if isinstance(grad, Tensor) else grad

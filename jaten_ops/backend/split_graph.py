@@ -1,0 +1,73 @@
+"""A graph as a function of its inputs: one executable, or several in turn where `data_dependent_splits` cuts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx.passes.split_module import split_module
+
+from . import pipeline
+from .executable import Executable
+from .graph_info import GraphInfo
+from .nodes import attribute_of
+from .passes.data_dependent_splits import is_cut
+from .pipeline import Stage
+
+
+def runnable(gm: torch.fx.GraphModule, info: GraphInfo) -> Callable[[list[Any]], list[Any]]:
+    """The graph as a function of a list of inputs, which it empties.
+
+    Args:
+        gm: a graph of jaten's operators.
+        info: what is known of it.
+    """
+    info = pipeline.run(Stage.PART, gm, info)
+    if info.parts is None:
+        return Executable(gm, pipeline.run(Stage.EXECUTABLE, gm, info))
+    parts = info.parts
+    placeholders = [n.target for n in gm.graph.find_nodes(op="placeholder")]
+    static_names = frozenset(str(placeholders[i]) for i in info.static_inputs)
+    split = split_module(gm, None, lambda node: parts[node], keep_original_order=True)  # type: ignore[arg-type]  # it takes None for the root's owner
+    for name, part in list(split.named_children()):
+        assert isinstance(part, torch.fx.GraphModule)
+        if not is_cut(part):
+            setattr(split, name, _Segment(part, static_names))
+        else:
+            _with_executables(part)
+
+    def run(args: list[Any]) -> list[Any]:
+        taken = tuple(args)
+        args.clear()
+        with torch.no_grad():
+            return list(split(*taken))
+
+    return run
+
+
+def _with_executables(part: torch.fx.GraphModule) -> None:
+    """Has a branch or a loop that runs by itself call compiled graphs."""
+    for node in part.graph.find_nodes(op="get_attr"):
+        graph = attribute_of(part, node)
+        if isinstance(graph, torch.fx.GraphModule):
+            setattr(part, str(node.target), _Segment(graph, frozenset()))
+    part.recompile()
+
+
+class _Segment(torch.nn.Module):
+    """A stretch of the graph that is one executable."""
+
+    def __init__(self, gm: torch.fx.GraphModule, static_names: frozenset[str]) -> None:
+        super().__init__()
+        placeholders = [n.target for n in gm.graph.nodes if n.op == "placeholder"]
+        static = frozenset(i for i, name in enumerate(placeholders) if name in static_names)
+        (output,) = (n for n in gm.graph.nodes if n.op == "output")
+        self._single = not isinstance(output.args[0], tuple | list)
+        if self._single:
+            output.args = ((output.args[0],),)
+        self._run = runnable(gm, GraphInfo(static_inputs=static))
+
+    def forward(self, *args: Any) -> Any:
+        results = self._run(list(args))
+        return results[0] if self._single else tuple(results)

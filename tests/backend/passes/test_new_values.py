@@ -1,0 +1,30 @@
+"""Outputs that are new values of inputs."""
+
+from __future__ import annotations
+
+import expecttest
+import torch
+
+from ...harness.passes import golden
+
+
+class TestGolden(expecttest.TestCase):
+    """`EXPECTTEST_ACCEPT=1` rewrites the text below."""
+
+    maxDiff = None
+
+    def test_written(self) -> None:
+        got = golden("new_values", lambda x, y: (x.add_(y), y.exp())[1], torch.ones(2), torch.ones(2))
+        self.assertExpectedInline(
+            got,
+            """\
+--- inference
+arg0_1: float32[2]
+arg1_1: float32[2]
+add: float32[2] = aten::add.Tensor(arg0_1, arg1_1)
+exp: float32[2] = aten::exp(arg1_1)
+return (add, exp)
+
+first_result = 1
+new_values = {0: 0}""",
+        )
