@@ -51,7 +51,7 @@ SUBJECTS = {
 
 
 # The folders whose design needs arguing.
-READMES = ("arrays", "dispatch", "step", "torch_functions")
+READMES = ("arrays", "backend", "dispatch", "step", "torch_functions")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
 """What is compiled, for which sizes, how long it takes and how often: through Python's logging.
 
-`TORCH_LOGS="jaten_ops"` shows a line for each XLA compile, `TORCH_LOGS="+jaten_ops"` the inputs' shapes as well, and so
-does `torch._logging.set_logs(modules={"jaten_ops": logging.INFO})`. Warnings are seen without.
+`TORCH_LOGS="jaten_ops"` shows a line for each XLA compile, `TORCH_LOGS="+jaten_ops"` the inputs' shapes and the graphs
+as well (see `pipeline`), and so does `torch._logging.set_logs(modules={"jaten_ops": logging.INFO})`. Warnings are seen
+without.
 """
 
 from __future__ import annotations
