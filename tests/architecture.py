@@ -12,8 +12,7 @@ PACKAGE = "jaten_ops"
 # The folders that hold the package, and the dotted name of each.
 FOLDERS = {"jaten_ops": "jaten_ops", "meta": "jaten_ops.meta", "autograd": "jaten_ops.autograd"}
 
-# The rooms, low to high, and in each the layers of its modules, low to high. Imports only go down; modules of one layer
-# do not import each other.
+# The rooms, low to high, and their layers of modules, low to high; imports only go down, not within a layer.
 ROOMS: dict[str, tuple[str, ...]] = {
     "errors": (),
     "tracing": (),
@@ -121,11 +120,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "buckets.__init__ buckets.padding_proof device_interface generated_call layout nodes passes.__init__",
         "buckets.padding_programs buckets.padding_rules compile_log graph_text keep_whole subgraphs view_calls",
         "graph_info",
-        "aliased_inputs passes.concat_gradients passes.conjugate_numbers passes.expanded_index_scatters"
-        " passes.filled_memory passes.input_tokens passes.input_writes passes.loop_numbers passes.new_values"
-        " passes.output_offsets passes.own_memory passes.partial_writes passes.random_results passes.recompute_norms"
-        " passes.replaced_memory passes.static_inputs passes.third_party_calls passes.traced_ints"
-        " passes.view_relations passes.wrapped_results passes.written_inputs",
+        "passes.concat_gradients passes.conjugate_numbers passes.expanded_index_scatters passes.third_party_calls"
+        " passes.new_values passes.output_offsets passes.recompute_norms passes.replaced_memory passes.wrapped_results"
+        " passes.filled_memory passes.partial_writes passes.random_results passes.view_relations passes.written_inputs"
+        " passes.input_tokens passes.input_writes passes.loop_numbers passes.static_inputs passes.traced_ints"
+        " aliased_inputs passes.own_memory",
         "passes.data_dependent_splits passes.ordered_effects passes.output_views passes.rename_operators"
         " passes.supported_operators",
         "lowering pipeline serialized_graph",
