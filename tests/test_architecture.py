@@ -16,7 +16,7 @@ import jaten_ops
 from jaten_ops import errors, registry
 from jaten_ops.schema import FUNCTIONAL, STORAGE_ARGUMENTS
 
-from . import architecture
+from . import architecture, docstrings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -201,13 +201,13 @@ def test_rule_can_fail(rule: str, file: str, text: str, message: str, tmp_path: 
     assert len(found) == 1 and file in found[0] and message in found[0]
 
 
-# docstrings that still start with a word of `architecture.OPENINGS`: the number may only fall
+# docstrings that still start with a word of `docstrings.OPENINGS`: the number may only fall
 INDIRECT = 99
 
 
 def test_docstrings_start_with_what_a_thing_is_or_does() -> None:
     folders = ("jaten_ops", "meta", "autograd", "tools", "tests", "benchmarks", "examples")
-    found = list(architecture.indirect_docstrings(ROOT, folders))
+    found = list(docstrings.indirect_docstrings(ROOT, folders))
     assert len(found) <= INDIRECT, "\n".join(found)
 
 
@@ -223,7 +223,7 @@ def test_docstrings_start_with_what_a_thing_is_or_does() -> None:
 def test_indirect_docstrings_are_found(text: str, word: str | None, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "module.py").write_text(text, encoding="utf-8")
-    found = list(architecture.indirect_docstrings(tmp_path, ["folder"]))
+    found = list(docstrings.indirect_docstrings(tmp_path, ["folder"]))
     assert [line.rpartition(" ")[2] for line in found] == ([repr(word)] if word else [])
 
 
