@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test sweep combinations page lint types codegen check coverage patches bench profile clean help
+.PHONY: demo test exhaustive sweep combinations page lint types codegen check coverage patches bench profile clean help
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -19,8 +19,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED) ## train a small GPT on real text under torch.compile(backend="jaten")
 	$(BIN)/python examples/char_gpt.py
 
-test: $(INSTALLED) ## the tests, a stratified sample of the op sweep among them
+test: $(INSTALLED) ## the tests, with covering samples of the large tables: 15 minutes on 2 cores
 	$(BIN)/python -m pytest -n auto tests
+
+exhaustive: $(INSTALLED) ## the rows of the test tables beyond that sample: hours; OPTIONS='tests/kernels' takes a part
+	$(BIN)/python -m pytest -n auto -v -m exhaustive $(or $(OPTIONS),tests)
 
 sweep: $(INSTALLED) ## every check over all of PyTorch's op database: hours; --resume takes it up again
 	$(BIN)/python -m tests.sweep

@@ -1,7 +1,7 @@
 """Real models under the backend: one body over the table of `models.py`.
 
-Every run is judged by `parity.py` against eager PyTorch in float64, and must be captured in the same graphs as with
-`aot_eager`: no graph break more, no recompilation.
+Every run is judged by `parity.py` against eager PyTorch in float64, and must be captured whole, or at least in the
+same graphs as with `aot_eager`: no graph break more, no recompilation.
 """
 
 import contextlib
@@ -46,25 +46,43 @@ class Run:
         return f"{self.case}-{self.mode}{dtype}{'-dynamic' * self.dynamic}{'-jax' * (self.device == 'jax')}"
 
     @property
+    def graphs(self) -> int:
+        """The number of graphs: one for each batch size that Dynamo has not been told about."""
+        return len(set(self.batch_sizes)) if self.batch_sizes == TWO_SIZES else 1
+
+    @property
     def dynamic(self) -> bool:
         return self.batch_sizes != STATIC
 
 
+IN_BFLOAT16 = ("bert", "llama", "resnet", "convnext", "lstm")
+ON_JAX = ("mlp", "transformer", "llama")
+OF_KNOWN_LAYERS = ("gpt2", "vit", "t5", "mobilenet_v2")  # whose forward has no lowering that others have not
 RUNS = [
     *(Run(case.name, mode) for case in CASES for mode in ("infer", "train")),
-    *(Run(name, "infer", dtype=torch.bfloat16) for name in ("bert", "llama", "resnet", "convnext", "lstm")),
+    *(Run(name, "infer", dtype=torch.bfloat16) for name in IN_BFLOAT16),
     *(Run(name, "train", batch_sizes=DYNAMIC) for name in ("mlp", "dlrm")),
     *(Run(name, "train", batch_sizes=TWO_SIZES) for name in ("bert", "resnet")),
-    *(Run(name, "train", device="jax") for name in ("mlp", "transformer", "llama")),
+    *(Run(name, "train", device="jax") for name in ON_JAX),
 ]
 
 
-@pytest.mark.parametrize("run", RUNS, ids=str)
+def _is_usual(run: Run) -> bool:
+    """True of a run by default: not of a program that runs in bfloat16, or trains on jax, as well."""
+    if run.dynamic or run.dtype != torch.float32 or run.device != "cpu":
+        return run.batch_sizes != TWO_SIZES or run.case == "resnet"
+    if run.mode == "infer":
+        return run.case not in (*IN_BFLOAT16, *OF_KNOWN_LAYERS)
+    return run.case not in ON_JAX
+
+
+@pytest.mark.parametrize(
+    "run", [pytest.param(r, id=str(r), marks=[] if _is_usual(r) else [pytest.mark.exhaustive]) for r in RUNS]
+)
 def test_parity(run: Run) -> None:
     case = BY_NAME[run.case]
     model, batches = make(case, run.dtype, run.batch_sizes)
     standard = eager_standard(run.case, run.mode, run.dtype, run.batch_sizes)
-    expected_capture = eager_capture(run.case, run.mode, run.dynamic, run.batch_sizes)
 
     weights = [moved(model, draw).state_dict() for draw in range(JUDGED_DRAWS)]
     model, batches = model.to(run.device), tree_map_only(torch.Tensor, lambda x: x.to(run.device), batches)
@@ -75,7 +93,8 @@ def test_parity(run: Run) -> None:
             model.load_state_dict(each)
             actual.append(observe(case, run.mode, model, batches, compiled))
 
-    assert capture == expected_capture
+    if capture != {"graphs": run.graphs}:  # what Dynamo itself breaks
+        assert capture == eager_capture(run.case, run.mode, run.dynamic, run.batch_sizes)
     assert not violations(actual, standard)
 
 

@@ -11,6 +11,8 @@ import torch
 from torch._dynamo.exc import BackendCompilerFailed
 from torch._dynamo.testing import CompileCounterWithBackend
 
+from ..harness.crossings import crossed
+
 DEVICES = ("cpu", "jax")
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "whole": lambda x: x,
@@ -30,9 +32,7 @@ def _base(device: str) -> torch.Tensor:
     return torch.arange(60.0, dtype=torch.float64).reshape(4, 3, 5).to(device)
 
 
-@pytest.mark.parametrize("dynamic", [False, None, True])
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("device", "view", "dynamic"), crossed(DEVICES, VIEWS, [False, None, True]))
 def test_any_strides_are_taken(device: str, view: str, dynamic: bool | None) -> None:
     compiled = torch.compile(lambda x: (x * 2 + x.sum(-1, keepdim=True)).sin(), backend="jaten", dynamic=dynamic)
     for base in (_base(device), torch.cat([_base(device)] * 2)):  # the second with another size
@@ -72,10 +72,10 @@ PAIRS: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = 
 }
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("program", [_write_first, _write_both, _read])
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("device", "program", "pair", "dynamic"),
+    crossed(DEVICES, [_write_first, _write_both, _read], PAIRS, [None, True], strength=3),
+)
 def test_inputs_may_share_memory(device: str, program: Any, pair: str, dynamic: bool | None) -> None:
     torch._dynamo.reset()  # torch's guards mistake plain inputs that share nothing for some that did
     compiled = torch.compile(program, backend="jaten", dynamic=dynamic)
@@ -114,10 +114,10 @@ def _written(b: torch.Tensor) -> torch.Tensor:
     return b.sin() + 1
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("view", ["whole", "columns", "transposed", "every other row"])
-@pytest.mark.parametrize("is_used", [False, True])
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("device", "is_used", "view", "dynamic"),
+    crossed(DEVICES, [False, True], ["whole", "columns", "transposed", "every other row"], [None, True]),
+)
 def test_what_is_written_has_a_gradient(device: str, is_used: bool, view: str, dynamic: bool | None) -> None:
     torch._dynamo.reset()  # of itself, Dynamo would make the sizes dynamic
     gradients = []

@@ -12,6 +12,7 @@ import torch
 from jaten_ops.kernels import convolution
 
 from ..harness.convolutions import calls_of
+from ..harness.crossings import crossed
 
 # input, weight, stride, padding, output padding, transposed, groups;
 # the weight's first dimension is the input's channels if transposed
@@ -28,8 +29,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "dtype"), crossed(CASES, [torch.float64, torch.float32, torch.bfloat16]))
 def test_values_and_gradients(case: str, dtype: torch.dtype) -> None:
     image, kernel, stride, padding, output_padding, transposed, groups = CASES[case]
     torch.manual_seed(0)

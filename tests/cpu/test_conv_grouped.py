@@ -15,6 +15,7 @@ from jaten_ops.cpu import conv_choice, conv_grouped, conv_volumes
 from jaten_ops.kernel_base.conv_parts import Call, Windows
 
 from ..harness.convolutions import PARTS, convolved, parts_of
+from ..harness.crossings import crossed
 
 
 class Case(NamedTuple):
@@ -114,8 +115,7 @@ def _computed(name: str, part: str, a: torch.Tensor, b: torch.Tensor, result: to
         return np.asarray(found.transpose(np.argsort(left)))
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "part"), crossed(CASES, PARTS))
 def test_parts(name: str, part: str) -> None:
     case = CASES[name]
     a, b, expected = parts_of(*_operands(case), case.windows)[part]

@@ -16,6 +16,7 @@ from jaten_ops.kernel_base.conv_parts import Call, Windows
 from jaten_ops.xla import cpu_features
 
 from ..harness.convolutions import PARTS, parts_of
+from ..harness.crossings import crossed
 
 # images, channels, outputs, image, padding
 CASES: dict[str, tuple[Any, ...]] = {
@@ -61,8 +62,7 @@ def _computed(part: str, windows: Windows, a: torch.Tensor, b: torch.Tensor, res
         return np.asarray(jax.jit(run)(x.transpose(first), y.transpose(second)).transpose(np.argsort(left)))
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "part"), crossed(CASES, PARTS))
 def test_parts(case: str, part: str) -> None:
     x, weight, windows = _operands(case)
     a, b, expected = parts_of(x, weight, windows)[part]

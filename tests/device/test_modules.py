@@ -17,6 +17,7 @@ import jaten_ops
 from jaten_ops.ops import executor
 
 from ..harness.checks import assert_same_derivatives, gradients_of
+from ..harness.crossings import crossed
 from ..test_ops import _every
 
 MODULES = {info.formatted_name: info for info in module_db if torch.float64 in info.dtypes}
@@ -129,8 +130,10 @@ def test_optimizers(name: str, options: dict[str, Any]) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("device", ["cpu", "jax"])
-@pytest.mark.parametrize("name", [name for name, info in OPTIMIZERS.items() if "foreach" in info.supported_impls])
+@pytest.mark.parametrize(
+    ("name", "device"),
+    crossed([name for name, info in OPTIMIZERS.items() if "foreach" in info.supported_impls], ["cpu", "jax"]),
+)
 def test_compiled_steps_of_optimizers(name: str, device: str, fresh_dynamo: None) -> None:
     trained = []
     for where, compiled in (("cpu", False), (device, True)):

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 import jaten_ops
 
+from ..harness.crossings import crossed
 from ..harness.paths import CLOSE, PATHS, compile_whole, randn, run
 
 _TORCH = tuple(int(n) for n in torch.__version__.split(".")[:2])
@@ -177,8 +178,7 @@ def _expected(name: str, trains: bool) -> list[Any]:
     return run(fn, args, trains)
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("path", "name"), crossed(PATHS, CASES, always=lambda path, name: path == "compiled"))
 def test_values_and_gradients(path: str, name: str) -> None:
     fn, args, trains = CASES[name]
     compiles, device = PATHS[path]

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 import jaten_ops  # noqa: F401  # the device jax
 
+from ..harness.crossings import crossed
+
 LAYERS: dict[str, Any] = {
     "LSTM": nn.LSTM,
     "GRU": nn.GRU,
@@ -41,8 +43,7 @@ def _tensors(tree: Any) -> list[Tensor]:
     return list(tree) if isinstance(tree, tuple) else [tree]
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(("name", "settings"), crossed(LAYERS, SETTINGS))
 def test_values_and_gradients(name: str, settings: dict[str, Any]) -> None:
     """With and without states at the start; second derivatives of the former, of one layer."""
     found, given = [], not settings.get("bias", True) or not settings

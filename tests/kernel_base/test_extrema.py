@@ -11,6 +11,8 @@ import torch
 
 import jaten_ops
 
+from ..harness.crossings import crossed
+
 _SHAPES = {"rows": (4096, 8), "long rows": (64, 4096), "one": (100_000,)}
 _OPS: dict[str, Callable[[torch.Tensor], Any]] = {
     "amax": lambda x: x.amax(-1),
@@ -49,10 +51,9 @@ def _plain(result: Any) -> list[torch.Tensor]:
     return [r.cpu() for r in (result if isinstance(result, tuple | list) else (result,))]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("shape", _SHAPES)
-@pytest.mark.parametrize("way", _WAYS)
-@pytest.mark.parametrize("op", _OPS)
+@pytest.mark.parametrize(
+    ("op", "way", "shape", "dtype"), crossed(_OPS, _WAYS, _SHAPES, [torch.float32, torch.float64, torch.bfloat16])
+)
 def test_a_nan_is_not_lost(op: str, way: str, shape: str, dtype: torch.dtype) -> None:
     torch._dynamo.reset()
     x = torch.linspace(-2, 2, 300_000)[: torch.Size(_SHAPES[shape]).numel()].view(_SHAPES[shape]).to(dtype).clone()

@@ -12,6 +12,8 @@ import pytest
 from jaten_ops.kernel_base import prng
 from jaten_ops.xla.x64 import Enabled
 
+from ..harness.crossings import crossed
+
 _SEEDS = [0, 1, -1, 2**40 + 3]
 
 
@@ -19,9 +21,9 @@ def _keys(seed: int) -> tuple[jax.Array, jax.Array]:
     return jax.random.key(seed, impl=prng.IMPL), jax.random.key(seed, impl="threefry2x32")
 
 
-@pytest.mark.parametrize("seed", _SEEDS)
-@pytest.mark.parametrize("width", [8, 16, 32, 64])
-@pytest.mark.parametrize("shape", [(), (0,), (1,), (7,), (3, 0, 2), (5, 4, 3)], ids=str)
+@pytest.mark.parametrize(
+    ("seed", "width", "shape"), crossed(_SEEDS, [8, 16, 32, 64], [(), (0,), (1,), (7,), (3, 0, 2), (5, 4, 3)])
+)
 def test_bits_are_those_of_jax(seed: int, width: int, shape: tuple[int, ...]) -> None:
     with Enabled():
         ours, theirs = _keys(seed)

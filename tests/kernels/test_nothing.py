@@ -13,6 +13,7 @@ from torch import nn
 
 import jaten_ops  # noqa: F401  # the device jax
 
+from ..harness.crossings import crossed
 from ..harness.paths import CLOSE, PATHS, compile_whole, randn, run
 
 Call = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
@@ -94,8 +95,7 @@ CALLS = {**{f"nn {name}": call for name, call in MODULES.items()}, **FUNCTIONS}
 UNCAPTURED = {"nn nearest", "nn nearest of volumes", "mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"}
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(("name", "path"), crossed(CALLS, PATHS))
 def test_values_and_gradients(name: str, path: str, fresh_dynamo: None) -> None:
     compiled, device = PATHS[path]
     if compiled and name in UNCAPTURED:

@@ -14,6 +14,7 @@ import transformers
 from jaten_ops.kernels.ragged import by_group, over_group
 
 from ..harness.comparison import assert_same
+from ..harness.crossings import crossed
 
 # ends of the groups, which ascend; the number of rows
 GROUPS: dict[str, tuple[list[int], int]] = {
@@ -35,8 +36,7 @@ def _drawn(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize(("name", "dtype"), crossed(GROUPS, DTYPES))
 def test_forms(name: str, dtype: torch.dtype) -> None:
     """Rows in groups, columns in groups, and what is summed over in groups."""
     ends, n = GROUPS[name]

@@ -17,6 +17,8 @@ from torch.testing import assert_close
 import jaten_ops
 from jaten_ops.xla import x64
 
+from ..harness.crossings import crossed
+
 NAMESPACE = "jaten_test_defaults"
 OPS = getattr(torch.ops, NAMESPACE)
 
@@ -61,8 +63,7 @@ def _op(name: str) -> Callable[..., Any]:
     return getattr(OPS, packet)
 
 
-@pytest.mark.parametrize("wide", [False, True], ids=["x64 off", "x64 on"])
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize(("name", "wide"), crossed(MADE, [False, True]))
 def test_as_in_plain_jax(name: str, wide: bool) -> None:
     x = torch.tensor([0.1, 0.7, -0.3])
     with jax.enable_x64(wide):

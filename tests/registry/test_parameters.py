@@ -16,6 +16,8 @@ from jaten_ops import registry
 from jaten_ops.errors import InvalidSchemaError
 from jaten_ops.registry import parameters
 
+from ..harness.crossings import crossed
+
 NAMESPACE = "jaten_test_parameters"
 OPS = getattr(torch.ops, NAMESPACE)
 
@@ -32,8 +34,7 @@ def _kernel(name: str, kind: str) -> Callable[..., Any]:
     return lambda x, **given: x * given[name]
 
 
-@pytest.mark.parametrize("kind", ["positional", "keyword"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "kind"), crossed(NAMES, ["positional", "keyword"]))
 def test_arguments_of_any_name(name: str, kind: str) -> None:
     """On plain tensors and on the device, with gradients of both orders."""
     schema = f"{NAMESPACE}::{kind}_{name}(Tensor x, {'*, ' if kind == 'keyword' else ''}Tensor {name}) -> Tensor"

@@ -14,6 +14,7 @@ from torch import Tensor
 import jaten_ops
 from jaten_ops.backend import executable
 
+from ...harness.crossings import crossed
 from ...harness.passes import golden
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -105,9 +106,7 @@ def _parts() -> list[Any]:
     return [part for each in executable._EXECUTABLES for part in each.info.partial_writes.values()]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("device", ["cpu", "jax"])
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize(("name", "device", "layout"), crossed(PARTS, ["cpu", "jax"], LAYOUTS))
 def test_only_the_part_is_written(name: str, device: str, layout: str) -> None:
     compiled = torch.compile(PARTS[name], backend="jaten", fullgraph=True)
     before = set(map(id, _parts()))

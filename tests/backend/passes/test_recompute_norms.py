@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from jaten_ops.backend import capture
 
+from ...harness.crossings import crossed
 from ...harness.passes import golden, without
 
 
@@ -63,8 +64,7 @@ def _kept(forward: torch.fx.GraphModule, results: int) -> int:
     return sum(v.numel() * v.element_size() for v in values if isinstance(v, torch.Tensor))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "dtype"), crossed(CASES, [torch.float32, torch.float64, torch.bfloat16]))
 def test_values_gradients_and_statistics(name: str, dtype: torch.dtype) -> None:
     make, shape, _ = CASES[name]
     torch._dynamo.reset()

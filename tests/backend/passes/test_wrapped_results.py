@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 import jaten_ops
 
+from ...harness.crossings import crossed
 from ...harness.passes import golden
 
 
@@ -53,9 +54,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor, str], Any]] = {
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("given", ["cpu", "jax"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("name", "given", "dynamic"), crossed(PROGRAMS, ["cpu", "jax"], [False, True]))
 def test_tensors_of_the_device(name: str, given: str, dynamic: bool) -> None:
     program = PROGRAMS[name]
     values = torch.arange(1.0, 7.0).view(2, 3) - 2
