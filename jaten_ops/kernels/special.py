@@ -110,7 +110,7 @@ def mvlgamma(self, p):
 
 def _entr(x: jax.Array) -> jax.Array:
     positive = -x * lax.log(jnp.where(x > 0, x, jnp.ones_like(x)))
-    return jnp.where(jnp.isnan(x), x, jnp.where(x > 0, positive, jnp.where(x == 0, 0, -jnp.inf).astype(x.dtype)))
+    return jnp.where(jnp.isnan(x), x, jnp.where(x > 0, positive, jnp.where(x == 0, jnp.zeros_like(x), -jnp.inf)))
 
 
 def _erfcx(x: jax.Array) -> jax.Array:
