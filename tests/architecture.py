@@ -46,7 +46,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "cpu": (
         "conv_direct conv_fold_full_dims conv_matrix conv_patches conv_taps dot_reductions elementary layouts.values"
-        " reductions slice_writes",
+        " ragged_tiles reductions row_scans slice_writes",
         "conv_grouped conv_space_to_depth conv_winograd",
         "conv_volumes",
         "conv_choice",
