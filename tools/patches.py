@@ -85,18 +85,23 @@ def _by_reason(table: dict[str, str]) -> Iterator[tuple[str, str]]:
     yield from ((_code(whats), why) for why, whats in groups.items())
 
 
+def _rooms(files: Iterable[str]) -> str:
+    """The folders of files below jaten_ops: files are renamed more often, and `private_names.used` has them."""
+    return ", ".join(sorted({file.removesuffix(".py").partition("/")[0] for file in files}))
+
+
 def _names() -> Iterator[tuple[str, ...]]:
     files: dict[str, set[str]] = defaultdict(set)
     for name, where in private_names.used().items():
         files[private_names.row_of(name, NAMES) or ""] |= where
     for why, names in GROUPS.items():
-        yield why, _code(names), ", ".join(sorted({file for name in names for file in files[name]}))
+        yield why, _code(names), _rooms(file for name in names for file in files[name])
 
 
 def _attributes() -> Iterator[tuple[str, ...]]:
     files = private_names.attributes()
     for name, what in ATTRIBUTES.items():
-        yield f"`{name}`", what, ", ".join(sorted(files.get(name, ())))
+        yield f"`{name}`", what, _rooms(files.get(name, ()))
 
 
 def render() -> str:

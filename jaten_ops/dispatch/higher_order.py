@@ -8,7 +8,7 @@ All that jaten knows of how torch calls these operators, which is private, stand
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from ..tensor.tensor import Tensor
 from .operands import is_on_jax
 from .traced_control_flow import traceable
 
-_NAMES = (
+NAMES = (
     "cond", "while_loop", "while_loop_stack_output", "scan", "map_impl", "associative_scan", "invoke_subgraph",
     "flex_attention", "flex_attention_backward", "out_dtype", "print",
 )  # fmt: skip
@@ -107,13 +107,6 @@ def _with_carriers(op: Any, handler: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _operators() -> Iterator[Any]:
-    for name in _NAMES:
-        op = getattr(torch.ops.higher_order, name, None)
-        if op is not None and hasattr(op, "python_key_table") and hasattr(op, "py_kernels"):
-            yield op
-
-
 def _print_on_device(op: Any, dense: Callable[..., Any]) -> None:
     """Makes `print` show tensors of the device in a graph, where they are carriers, without autograd."""
 
@@ -124,15 +117,14 @@ def _print_on_device(op: Any, dense: Callable[..., Any]) -> None:
     op.fallthrough(DispatchKey.AutogradPrivateUse1)
 
 
-def register() -> None:
-    """Registers the handlers of torch's operators for tensors of the device."""
-    for op in _operators():
-        table = op.python_key_table
-        for mode in _MODES:
-            if mode in table:
-                table[mode] = _with_carriers(op, table[mode])
-        dense = op.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
-        if dense is not None and Tensor not in table:
-            op.py_impl(Tensor)(traceable(op.__name__, dense))
-        if op.__name__ == "print":
-            _print_on_device(op, dense)
+def teach(name: str, table: dict[Any, Any]) -> None:
+    """Adds handlers for tensors of the device to an operator's table of what runs it, by class and by mode."""
+    op = getattr(torch.ops.higher_order, name)
+    for mode in _MODES:
+        if mode in table:
+            table[mode] = _with_carriers(op, table[mode])
+    dense = op.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
+    if dense is not None and Tensor not in table:
+        op.py_impl(Tensor)(traceable(name, dense))
+    if name == "print":
+        _print_on_device(op, dense)

@@ -21,7 +21,6 @@ from . import (
     factories,
     fused_attention,  # noqa: F401  # its handler
     handler_rules,  # noqa: F401  # the choice of all other handlers
-    higher_order,
     other_layouts,
     queries,  # noqa: F401  # its handlers
     recurrent_layers,  # noqa: F401  # its handlers
@@ -81,4 +80,3 @@ if privateuse1.CLAIMED:
     torch_jax.JaxModule.Tensor = Tensor  # on the device of the class
     storage.register()
     lazy_parameters.register()
-    higher_order.register()

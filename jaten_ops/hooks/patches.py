@@ -7,10 +7,12 @@ docs/patches.md is made of them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
 from ..device import autograd_engine
+from ..dispatch.higher_order import NAMES, teach
 from ..xla import kernel_cache
 from . import (
     accelerator,
@@ -286,6 +288,14 @@ _STORAGES = Patch(
 )
 _FLEX = ("torch.nn.attention.flex_attention:flex_attention",)
 _OPERATORS_ON_FUNCTIONS = [
+    *(
+        Patch(
+            f"torch.ops:higher_order.{name}.python_key_table", functools.partial(teach, name),
+            "what runs an operator on functions takes no tensors of a subclass", "dispatch/test_higher_order",
+            adds_to=dict, loss="torch's error: the operator has no rule for tensors of the device",
+        )
+        for name in NAMES
+    ),
     Patch(
         "torch._higher_order_ops.utils:setup_compilation_env",
         higher_order.environment_with(lambda: ledger.install([_STORAGES], "Dynamo", has_device=True)), _HIGHER_ORDER,
@@ -374,6 +384,7 @@ FILLED: dict[str, str] = {
     "jax._src.interpreters.ad:fancy_transposes": _PRIMITIVES,
     "jax._src.tree_util:_registry": "jax.tree_util.register_pytree_node",
     "jax._src.state.types:_registry": "jax.tree_util.register_pytree_node",
+    "torch.ops:higher_order.print.py_kernels": "py_impl of the operator",
     "torch.jit._builtins:_builtin_table": "torch.ops, for each operator that is named",
     "torch.library:_defs": "torch.library",
     "torch.library:_impls": "torch.library",

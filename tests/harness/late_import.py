@@ -66,6 +66,24 @@ def in_threads() -> None:
     _use()
 
 
+def beside_a_thread() -> None:
+    """Another thread computes on the CPU all the while, and never sees the device as the process's accelerator."""
+    is_done, accelerators = threading.Event(), set()
+
+    def compute() -> None:
+        while not is_done.is_set():
+            accelerators.add(torch.accelerator.current_accelerator())
+            _on_cpu()
+
+    with ThreadPoolExecutor(1) as pool:
+        computing = pool.submit(compute)
+        _import()
+        is_done.set()
+        computing.result()
+    assert accelerators == {None}
+    _use()
+
+
 def in_a_forward_mode_level() -> None:
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(torch.ones(2), torch.full((2,), 3.0))
@@ -108,7 +126,15 @@ def after_a_fork() -> None:
 
 PLACES: dict[str, Callable[[], None]] = {
     f.__name__: f
-    for f in (after_backward, after_compiling, in_threads, in_a_forward_mode_level, in_a_hook, after_a_fork)
+    for f in (
+        after_backward,
+        after_compiling,
+        in_threads,
+        beside_a_thread,
+        in_a_forward_mode_level,
+        in_a_hook,
+        after_a_fork,
+    )
 }
 
 if __name__ == "__main__":

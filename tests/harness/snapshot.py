@@ -38,6 +38,10 @@ class Snapshot:
         for name, module in list(sys.modules.items()):
             if _is_of_roots(name) and isinstance(module, types.ModuleType):
                 self._look_at(name, f"{name}:", module)
+        for name, op in torch._ops._higher_order_ops.items():
+            for table in ("python_key_table", "py_kernels"):
+                held = vars(op)[table]
+                self.contents[f"torch.ops:higher_order.{name}.{table}"] = held, _content(held)
 
     def _look_at(self, owner: str, prefix: str, looked_at: Any) -> None:
         if owner in self.owners:
