@@ -28,6 +28,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "cpu_client cpu_features disk_store jitted malloc matmul_library progress x64",
         "compiler_options",
         "fingerprint",
+        "disk_cache",
         "executables kernel_cache",
         "__init__",
     ),

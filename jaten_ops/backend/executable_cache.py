@@ -9,11 +9,14 @@ from typing import Any, NamedTuple
 import jax
 
 from jaten_ops.cpu.layouts import Order, flattened, has_turns, in_turn, ordered
-from jaten_ops.xla import disk_store, executables, fingerprint, malloc
+from jaten_ops.xla import disk_store, executables, malloc
+from jaten_ops.xla.disk_cache import DiskCache
 
 from .serialized_graph import Plan
 
+CACHE = DiskCache("graph")
 _BY_FRAMES = "the messages name lines of the program"
+_Found = tuple[Any, list[Order | None], list[Exception]]
 
 
 class CompileRequest(NamedTuple):
@@ -76,15 +79,11 @@ def _devices(operands: Sequence[Any]) -> set[Any]:
 
 def _key(traced: CompileRequest, plan: Plan | None, beside: str) -> str | None:
     """The key of the executable; None if it cannot be determined."""
-    if plan is None or disk_store.folder() is None:
-        return None
     devices = _devices(traced.operands)
-    package = fingerprint.of_package()
-    place = fingerprint.of_device(devices.pop()) if len(devices) == 1 else None
-    if package is None or place is None:
+    if plan is None or len(devices) != 1:
         return None
     described = repr(([_described(x) for x in traced.operands], traced.taken, traced.free, traced.donated))
-    return disk_store.key_of("graph", package, place, plan.identity(), beside, described)
+    return CACHE.fingerprint(plan.identity(), beside, described, device=devices.pop(), of_package=True)
 
 
 def _described(operand: Any) -> Any:
@@ -95,27 +94,25 @@ def _described(operand: Any) -> Any:
     return operand, operand.weak_type
 
 
-def _recalled(key: str, plan: Plan, taken: int) -> tuple[Any, list[Order | None], list[Exception]] | None:
-    content = disk_store.read(key)
-    if content == _BY_FRAMES.encode():
-        content = disk_store.read(disk_store.key_of(key, plan.frames()))
-    if content is None:
+def _recalled(key: str, plan: Plan, taken: int) -> _Found | None:
+    found = CACHE.lookup(key, pickle.loads)
+    if found == _BY_FRAMES:
+        found = CACHE.lookup(disk_store.key_of(key, plan.frames()), pickle.loads)
+    if found is None:
         return None
-    try:
-        name, left, errors = pickle.loads(content)
-    except Exception:  # for example an exception class that has moved
-        return None
+    name, left, errors = found
     run = executables.load(name, jax.tree.structure(((0,) * taken, {})), jax.tree.structure([0] * len(left)))
     return None if run is None else (run, left, errors)
 
 
 def _remember(key: str, plan: Plan, found: tuple[str, list[Order | None], list[Exception]]) -> None:
-    try:
-        content = pickle.dumps(found)
-        pickle.loads(content)
-    except Exception:  # an exception class may have any constructor
-        return
     if found[-1]:
-        disk_store.write(key, _BY_FRAMES.encode())
+        CACHE.store(key, lambda: pickle.dumps(_BY_FRAMES))
         key = disk_store.key_of(key, plan.frames())
-    disk_store.write(key, content)
+    CACHE.store(key, lambda: _dumped(found))
+
+
+def _dumped(found: Any) -> bytes:
+    content = pickle.dumps(found)
+    pickle.loads(content)  # an exception class may have any constructor
+    return content

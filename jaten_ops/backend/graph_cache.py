@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from jaten_ops import hooks
 from jaten_ops.arrays import uninitialized_values
-from jaten_ops.hooks.graph_cache import in_folder, tell
+from jaten_ops.hooks.graph_cache import CACHE, in_folder, tell
 from jaten_ops.tensor.tensor import Tensor
-from jaten_ops.xla import disk_store, fingerprint
+from jaten_ops.xla import disk_store
 
 from .graph_info import GraphInfo
 from .serialized_graph import Plan, graph_of
@@ -107,8 +107,7 @@ def prefix_of(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
     """What decides, beside torch's own key, what becomes of Dynamo's graph; None if it is not to be kept."""
     if disk_store.folder() is None or not is_known():
         return None
-    package = fingerprint.of_package()
-    if package is None or not all(map(_is_plain, inputs)) or _is_changed() or _share_memory(inputs):
+    if not all(map(_is_plain, inputs)) or _is_changed() or _share_memory(inputs):
         return None
     lines = [repr([x.storage_offset() for x in inputs if isinstance(x, torch.Tensor)])]  # in torch's key it is always 0
     for module in gm.modules():
@@ -116,7 +115,7 @@ def prefix_of(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
             if not _is_told(module, node):
                 return None
             lines.append(node.meta.get("stack_trace") or "")  # messages name them
-    return disk_store.key_of("capture", package, _settings(), *lines)
+    return CACHE.fingerprint(_settings(), *lines, of_package=True)
 
 
 def _settings() -> str:

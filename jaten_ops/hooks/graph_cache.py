@@ -6,13 +6,15 @@ Elsewhere the cache is as it was.
 from __future__ import annotations
 
 import contextlib
-import logging
 import pickle
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from ..xla import disk_store
+from ..xla.disk_cache import DiskCache
+
+CACHE = DiskCache("capture")
 
 
 class _Lookup(NamedTuple):
@@ -28,7 +30,6 @@ class _Lookup(NamedTuple):
 
 
 _lookup: ContextVar[_Lookup | None] = ContextVar("lookup", default=None)
-_log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -53,6 +54,10 @@ def tell(value: Any) -> None:
         lookup.found(value)
 
 
+def _under(lookup: _Lookup, key: str) -> str:
+    return disk_store.key_of(lookup.prefix, key)
+
+
 def finding(candidates: Any) -> Any:
     """`AOTAutogradCache.iterate_over_candidates`, which yields what is kept under a key."""
 
@@ -60,7 +65,7 @@ def finding(candidates: Any) -> Any:
         lookup = _lookup.get()
         if lookup is None:
             yield from candidates(cls, local, remote_cache, key)
-        elif (found := _read(disk_store.key_of(lookup.prefix, key))) is not None:
+        elif (found := CACHE.lookup(_under(lookup, key), lambda content: (pickle.loads(content), content))) is not None:
             yield *found, True
 
     return iterate_over_candidates
@@ -74,7 +79,7 @@ def writing(write: Any) -> Any:
         if lookup is None:
             write(key, content)
         else:
-            disk_store.write(disk_store.key_of(lookup.prefix, key), content)
+            CACHE.store(_under(lookup, key), lambda: content)
 
     return write_to_local_cache
 
@@ -92,15 +97,3 @@ def describing(describe: Any) -> Any:
             self.gm, self.example_inputs = gm, list(example_inputs)
 
     return details
-
-
-def _read(key: str) -> tuple[Any, bytes] | None:
-    content = disk_store.read(key)
-    if content is None:
-        return None
-    try:
-        return pickle.loads(content), content
-    except Exception as error:
-        _log.info("%s cannot be loaded: %s", key, error)
-        disk_store.forget(key)
-        return None

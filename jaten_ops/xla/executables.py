@@ -6,16 +6,17 @@ this one is jaten's own and changes no setting.
 
 from __future__ import annotations
 
-import logging
+import functools
 import pickle
 from typing import Any
 
 import jax
 from jax.experimental import serialize_executable
 
-from . import compiler_options, cpu_client, disk_store, fingerprint
+from . import compiler_options, cpu_client
+from .disk_cache import DiskCache
 
-_log = logging.getLogger(__name__)
+CACHE = DiskCache("executable")
 
 # JAX's data of a lowered program besides its text: private, so nothing is cached if one of these is missing.
 _BESIDE = (
@@ -31,13 +32,13 @@ def compiled(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, str | No
     The key is None if the executable is not cached: for several devices, or if it calls Python.
     """
     text = lowered.as_text()
-    key = _key(lowered, text) if disk_store.folder() is not None else None
+    key = _key(lowered, text)
     if key is None:
         return _compile(lowered, text), None
     found = load(key, lowered.in_tree, lowered.out_tree)
     if found is None:
         found = _compile(lowered, text)
-        if not _keep(found, key):
+        if not CACHE.store(key, functools.partial(_dumped, found)):
             return found, None
     return found, key
 
@@ -57,19 +58,15 @@ def _compile(lowered: jax.stages.Lowered, text: str) -> jax.stages.Compiled:
 
 def load(key: str, in_tree: Any, out_tree: Any) -> jax.stages.Compiled | None:
     """The executable cached under a key, on the device that it was compiled for."""
-    content = disk_store.read(key)
-    if content is None:
-        return None
-    try:
+
+    def loaded(content: bytes) -> jax.stages.Compiled:
         place, serialized = pickle.loads(content)
         device = cpu_client.find(*place)
         return serialize_executable.deserialize_and_load(
             serialized, in_tree, out_tree, backend=device.client, execution_devices=[device]
         )
-    except Exception as error:  # whatever JAX and XLA raise if they cannot load it: it is compiled again
-        _log.info("%s cannot be loaded: %s", key, error)
-        disk_store.forget(key)
-        return None
+
+    return CACHE.lookup(key, loaded)
 
 
 def calls_out(lowered: jax.stages.Lowered) -> bool:
@@ -77,16 +74,11 @@ def calls_out(lowered: jax.stages.Lowered) -> bool:
     return "custom_call" in lowered.as_text()
 
 
-def _keep(executable: jax.stages.Compiled, key: str) -> bool:
-    try:
-        loaded: Any = executable._executable  # private: there is no public way to get the device
-        (device,) = loaded.xla_executable.local_devices()
-        serialized, _, _ = serialize_executable.serialize(executable)
-    except Exception as error:  # some executables cannot be serialized, and there is no list of them
-        _log.info("an executable is not cached: %s", error)
-        return False
-    disk_store.write(key, pickle.dumps(((device.platform, device.id, cpu_client.is_own(device)), serialized)))
-    return True
+def _dumped(executable: jax.stages.Compiled) -> bytes:
+    loaded: Any = executable._executable  # private: there is no public way to get the device
+    (device,) = loaded.xla_executable.local_devices()
+    serialized, _, _ = serialize_executable.serialize(executable)
+    return pickle.dumps(((device.platform, device.id, cpu_client.is_own(device)), serialized))
 
 
 def _key(lowered: jax.stages.Lowered, text: str) -> str | None:
@@ -94,8 +86,5 @@ def _key(lowered: jax.stages.Lowered, text: str) -> str | None:
     devices = _devices(lowered)
     if any(name not in known for name in _BESIDE) or any(known.get(name) for name in _ABSENT) or len(devices) != 1:
         return None
-    place = fingerprint.of_device(devices[0])
-    if place is None:
-        return None
     beside = repr([known[name] for name in _BESIDE]), repr((lowered.args_info, lowered.out_tree))
-    return disk_store.key_of("executable", place, *beside, text)
+    return CACHE.fingerprint(*beside, text, device=devices[0])

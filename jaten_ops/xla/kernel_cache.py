@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from . import disk_store, fingerprint, jitted
+from . import disk_store, jitted
 from .compiler_options import keeps_loops, known, without_unrolling
+from .disk_cache import DiskCache
 
 compilation_cache: Any
 try:
@@ -26,6 +27,7 @@ try:
 except ImportError:  # pragma: no cover  # a JAX that has moved them: its patch is off
     compilation_cache = None
 
+CACHE = DiskCache("kernel")
 _NAME = f"jit_{jitted.PREFIX}"
 
 _log = logging.getLogger(__name__)
@@ -45,8 +47,7 @@ def watched(compile_program: Callable[..., Any]) -> Callable[..., Any]:
         found = None if key is None else _load(backend, key, devices, options)
         if found is None:
             found = compile_program(backend, module, devices, options, callbacks)
-            if key is not None:
-                _keep(found, key)
+            CACHE.store(key, found.serialize)
         return found
 
     return compile_or_load
@@ -91,32 +92,13 @@ def _key(backend: Any, module: Any, devices: Any, options: Any) -> str | None:
     if not _is_ours(module) or disk_store.folder() is None or len(devices) != 1:
         return None
     try:
-        place = fingerprint.of_device(next(iter(devices)))
         # the key of JAX's own cache, which covers everything but the instruction sets of the CPU
-        return None if place is None else disk_store.key_of(
-            "kernel", place, compilation_cache.get_cache_key(module, np.array(list(devices)), options, backend)
-        )  # fmt: skip
+        key = compilation_cache.get_cache_key(module, np.array(list(devices)), options, backend)
     except Exception as error:  # private: a JAX that has changed it compiles without the disk
         _log.info("a kernel is not cached: %s", error)
         return None
+    return CACHE.fingerprint(key, device=next(iter(devices)))
 
 
-def _load(backend: Any, key: str, devices: Any, options: Any) -> Any:
-    content = disk_store.read(key)
-    if content is None:
-        return None
-    try:
-        return backend.deserialize_executable(content, devices, options)
-    except Exception as error:  # whatever XLA raises if it cannot load it
-        _log.info("%s cannot be loaded: %s", key, error)
-        disk_store.forget(key)
-        return None
-
-
-def _keep(executable: Any, key: str) -> None:
-    try:
-        content = executable.serialize()
-    except Exception as error:  # some executables cannot be serialized, and there is no list of them
-        _log.info("a kernel is not cached: %s", error)
-    else:
-        disk_store.write(key, content)
+def _load(backend: Any, key: str | None, devices: Any, options: Any) -> Any:
+    return CACHE.lookup(key, lambda content: backend.deserialize_executable(content, devices, options))
