@@ -321,7 +321,7 @@ def test_an_array_that_is_traced_and_no_argument_is_refused() -> None:
     def closes_over(w: jax.Array) -> Any:
         return jaten_ops.as_jax(lambda x: x * jaten_ops.from_jax(w))(w)
 
-    with pytest.raises(UnsupportedInputError, match="given the array as an argument"):
+    with pytest.raises(UnsupportedInputError, match="with the array as an argument"):
         jax.jit(closes_over)(jnp.ones(2))
 
 
