@@ -1,4 +1,4 @@
-"""What a covering sample of a crossing has, and that the rest is there to be asked for."""
+"""Covering samples of crossings, and the rest, which can be asked for."""
 
 from __future__ import annotations
 

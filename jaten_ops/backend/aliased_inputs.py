@@ -1,7 +1,7 @@
-"""Inputs that lie in the same memory: a call in which one is written that another sees runs operator by operator.
+"""Inputs that share memory: a call that writes to one of them runs operator by operator.
 
-AOTAutograd finds such inputs among plain tensors, and traces them as views of one base. Of a tensor on the device it
-takes each to lie by itself: the graph would read from the others what they held before.
+Among plain tensors AOTAutograd finds such inputs, and traces them as views of one base. It treats tensors on the device
+as separate: the graph would read the old values from the others.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def guarded(
 
 
 def _sees_another(args: Sequence[Any], on_device: Iterable[int], written: Iterable[int]) -> bool:
-    """Whether an input of the device sees what is written to another."""
+    """True if an input on the device shares memory with another that is written to."""
     if not any(shared_view(args[i]) for i in written):
         return False
     views = {i: view for i in on_device if (view := shared_view(args[i])) is not None}

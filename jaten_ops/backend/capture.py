@@ -61,22 +61,22 @@ _DECOMPOSITIONS = _Decompositions()
 def _partition(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> tuple[torch.fx.GraphModule, ...]:
     """The min-cut partitioner, behind the passes for a joint graph."""
     pipeline.run(Stage.JOINT, joint, GraphInfo("joint"))
-    # The partitioner's merging of equal nodes knows ATen's random ops by a list, and no others; XLA merges them anyway.
+    # When the partitioner merges equal nodes it only excludes ATen's random ops, by a list; XLA merges nodes anyway.
     settings = {"cse": False}
-    if _has_images(joint.graph):  # whose activations are large, and cheap to compute again between two convolutions
+    if _has_images(joint.graph):  # their activations are large, and cheap to recompute between two convolutions
         settings["ban_recompute_materialized_backward"] = False
     with functorch_config.patch(settings):
         return min_cut_rematerialization_partition(joint, inputs, **options)
 
 
 def _has_images(graph: torch.fx.Graph) -> bool:
-    """Whether there are convolutions over two dimensions or more."""
+    """True if there are convolutions over two or more dimensions."""
     nodes = graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default)
     return any(node.args[1].meta["val"].dim() >= 4 for node in nodes)
 
 
 _SETTINGS = {
-    # the tokens that order effectful ops stay inside the graph: in an executable the order is that of the data
+    # the tokens that order effectful ops stay inside the graph: in an executable the data determines the order
     "unlift_effect_tokens": True,
     # the gradient of a tensor of the device that is written to is one of the device, zeros as well
     "disable_guess_zero_tangent_for_mutated_input_subclass": True,
@@ -118,7 +118,7 @@ class _Capture:
         with functorch_config.patch(_SETTINGS), keep_whole.whole(gm, inputs):
             if others or os.environ.get("TORCH_COMPILE_DEBUG") == "1" or not all(map(_is_flat, inputs)):
                 captured = aot_autograd(bw_compiler=self._compiler("backward"), **options)(gm, inputs, **others)
-            else:  # what that does, too, but after it has imported Inductor's scheduler
+            else:  # as torch's own function, which first imports Inductor's scheduler
                 captured = aot_module_simplified(
                     gm, inputs, bw_compiler=self._compiler("backward", _undisturbed), **options
                 )
@@ -142,10 +142,10 @@ class _Capture:
         executable = with_writes(with_views(executable, info.views, values), info.writes)
         executable = with_offsets(executable, values, info.offsets)
 
-        def run(args: list[Any]) -> list[Any]:  # a function, since Dynamo's wrappers copy the mark below from no object
+        def run(args: list[Any]) -> list[Any]:  # Dynamo's wrappers copy the mark below only from a function
             return executable(args)
 
-        run._boxed_call = True  # type: ignore[attr-defined]  # how AOTAutograd is told to hand over one list
+        run._boxed_call = True  # type: ignore[attr-defined]  # asks AOTAutograd to pass one list
         return run
 
     def _compile_to_keep(self, kind: Kind, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> graph_cache.Kept:
@@ -160,7 +160,7 @@ class _Capture:
     def _lower(
         self, kind: Kind, gm: torch.fx.GraphModule, inputs: Sequence[Any]
     ) -> tuple[Callable[[list[Any]], list[Any]], GraphInfo]:
-        """What the graph has become as a function of a list of inputs, and what is known of it."""
+        """The graph as a function of a list of inputs, and its `GraphInfo` after all passes."""
         context = TracingContext.try_get()
         metadata = None if context is None else context.fw_metadata
         forward = self.graphs[-1] if kind == "backward" and self.graphs else None
@@ -207,13 +207,13 @@ def jaten(
     is_kept = not info.is_wrapped and not info.replaces_memory
     prefix = graph_cache.prefix_of(gm, example_inputs) if is_kept else None
     if prefix is not None:
-        capture = _Capture(info, None, prefix)  # what is kept has no sizes that change
+        capture = _Capture(info, None, prefix)  # the cache has no graphs with dynamic sizes
         try:
             with graph_cache.used(prefix, capture.found):
                 return capture.run(gm, example_inputs, rest)
         except (JatenError, TorchDynamoException):
             raise
-        except Exception as error:  # a graph that cannot be pickled, which torch tells in several ways
+        except Exception as error:  # a graph that cannot be pickled, for which torch raises several exceptions
             _log.info("a graph is not kept: %s", error)
     return _Capture(info, buckets, None).run(gm, example_inputs, rest)
 
@@ -223,6 +223,6 @@ def _is_flat(value: Any) -> bool:
 
 
 def _undisturbed(compile_graph: Callable[..., Any], *args: Any) -> Callable[..., Any]:
-    """Compiles a graph, and lets Dynamo trace neither that nor the result: the backward runs where it may be on."""
+    """Compiles a graph. Dynamo traces neither this nor the result: the backward pass may run while it is on."""
     reason = "it compiles, or is compiled"
     return torch._dynamo.disable(torch._dynamo.disable(compile_graph, reason=reason)(*args), reason=reason)

@@ -1,4 +1,4 @@
-"""What is compiled, for which sizes, how long it takes and how often: through Python's logging.
+"""A log of compiles, through Python's logging: the graph, its sizes, the time, and the count.
 
 `TORCH_LOGS="jaten_ops"` shows a line for each XLA compile, `TORCH_LOGS="+jaten_ops"` the inputs' shapes and the graphs
 as well (see `pipeline`), and so does `torch._logging.set_logs(modules={"jaten_ops": logging.INFO})`. Warnings are seen
@@ -20,7 +20,7 @@ from torch._guards import CompileContext
 from .nodes import source_line
 
 MANY = 8
-"""After compiles for how many sizes of one dimension a graph warns."""
+"""The number of sizes of one dimension after whose compiles a graph warns."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,22 +50,22 @@ class GraphLog:
 
     @property
     def _name(self) -> str:
-        """The graph's, with Dynamo's number of the program, as other logs of torch have it."""
+        """The graph's name, with Dynamo's number of the program, as in torch's other logs."""
         return self._kind if self._id is None else f"{self._kind} {self._id}"
 
     def name_of(self, symbol: Any) -> str:
-        """A symbol as the user knows it, as "L['x'].size()[0]"."""
+        """A symbol's name for the user, such as "L['x'].size()[0]"."""
         found = self._sources.get(symbol)
         return found[0].name if found else str(symbol)
 
     def dim_of(self, symbol: Any) -> int | None:
-        """Which dimension of the function's argument a symbol is the size of."""
+        """The dimension of the function's argument whose size a symbol is."""
         found = self._sources.get(symbol)
         return getattr(found[0], "idx", None) if found else None
 
     @contextlib.contextmanager
     def compiling(self, symbols: dict[Any, int], inputs: Sequence[Any]) -> Iterator[None]:
-        """Times the block, in which the graph is compiled for these sizes."""
+        """A context that times and logs the compile of the graph for these sizes."""
         start = time.monotonic()
         yield
         seconds = time.monotonic() - start
@@ -78,7 +78,7 @@ class GraphLog:
         self._advise()
 
     def _changes(self, symbols: dict[Any, int]) -> str:
-        """The sizes, and what those that have changed were; noted for the next time."""
+        """The sizes, with the old values of those that have changed; records them."""
         parts = []
         for symbol, size in symbols.items():
             before = self._sizes.setdefault(symbol, [])
@@ -99,9 +99,9 @@ class GraphLog:
             )  # fmt: skip
 
     def refused(self, what: str, reason: str) -> None:
-        """Says that a size is not rounded up."""
+        """Warns that a size is not rounded up."""
         _LOG.warning("%s compiles for each %s, which the option buckets cannot round: %s", self._name, what, reason)
 
     def above(self, symbol: Any, size: int) -> None:
-        """Says that a size is over the largest bucket."""
+        """Logs that a size is above the largest bucket."""
         _LOG.info("%s: %s = %d is over the largest bucket", self._name, self.name_of(symbol), size)

@@ -1,4 +1,4 @@
-"""The device `jax` as Dynamo and Inductor ask for devices: `get_interface_for_device("jax")`."""
+"""The device `jax` for Dynamo and Inductor: `get_interface_for_device("jax")`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ANSWERED = (
 
 
 def register() -> None:
-    """Lets Dynamo find it, if the device is ours."""
+    """Registers the interface, if this library has the device."""
     if not CLAIMED:
         return
     module = torch.get_device_module("jax")

@@ -20,9 +20,9 @@ _EXECUTABLES: weakref.WeakSet[Executable] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """In a forked process each graph is to be compiled again, which is refused there if JAX was running before.
+    """Makes a forked process compile each graph again, which is refused there if JAX was running before.
 
-    XLA's threads are gone, and a program would wait for them.
+    XLA's threads do not survive a fork, and a program would wait for them.
     """
     for executable in _EXECUTABLES:
         executable.forget()
@@ -62,10 +62,10 @@ class Executable:
         return call(args)
 
     def forget(self) -> None:
-        """Leaves what has been compiled."""
+        """Clears the compiled executables."""
         self._calls.clear()
 
 
 def _shape(value: Any) -> Any:
-    """What of an operand decides the executable: a number is handed over whatever it is."""
+    """The part of an operand that the executable depends on: a shape, but not the value of a number."""
     return value.shape if isinstance(value, torch.Tensor) else None

@@ -1,4 +1,4 @@
-"""The call of an executable, written out: tensors in, arrays through XLA, tensors out, and no loop between."""
+"""Generated code for the call of an executable: tensors in, arrays through XLA, tensors out, without loops."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from jaten_ops.xla import x64
 class Static:
     """The array of an input that keeps its memory from call to call, as parameters do.
 
-    It holds that memory: no other tensor can come to lie at its address. Threads share it, and may call with different
-    tensors, so what a call reads is one pair, replaced whole.
+    It keeps the memory alive, so that no other tensor can get its address. Threads share it, and may call with
+    different tensors, so a call reads one pair, which is replaced whole.
 
     Args:
         order: the order in which the dimensions lie, None for the program's.
@@ -36,7 +36,7 @@ class Static:
         self.held: tuple[int, jax.Array | None] = -1, None
 
     def keep(self, tensor: torch.Tensor) -> jax.Array:
-        """The array of a tensor, converted for as long as its memory stays."""
+        """The array of a tensor, converted once for its memory."""
         array = bridge.borrow(tensor if self._order is None else tensor.permute(self._order), self._place)
         self.held = tensor.data_ptr() if bridge.shares_memory(array, tensor) else -1, array
         return array
@@ -44,7 +44,7 @@ class Static:
 
 @dataclass(frozen=True)
 class WriteBack:
-    """An input of which a program writes a part.
+    """An input that a program writes to in part.
 
     Attributes:
         input: its number.
@@ -64,7 +64,7 @@ _Made = Callable[[Any], Any] | int | tuple[Any]
 
 @dataclass
 class CallPlan:
-    """An executable and how it is called.
+    """An executable and its calling convention.
 
     Attributes:
         run: takes arrays, returns a list of them.
@@ -89,7 +89,7 @@ class CallPlan:
 
 
 def generate_call(program: CallPlan, count: int) -> Callable[[list[Any]], list[Any]]:
-    """A function of a list of `count` inputs, which it empties, as AOTAutograd's boxed calls do."""
+    """A function of a list of `count` inputs, which it empties, like AOTAutograd's boxed calls."""
     scope: dict[str, Any] = {"run": program.run, "seed": program.seed, "wait": jax.block_until_ready}
     scope |= {"check": raise_first_broken, "errors": program.errors, "enter": x64.enter, "leave": x64.leave}
     lines = [f"{''.join(f'a{i}, ' for i in range(count))} = args", "args.clear()"] if count else []
@@ -117,7 +117,7 @@ def generate_call(program: CallPlan, count: int) -> Callable[[list[Any]], list[A
 
 
 def _write(write: WriteBack, scope: dict[str, Any]) -> str:
-    """A write as source."""
+    """The source of a write."""
     scope[f"write_{write.input}"] = write.write
     values = []
     for n, given in enumerate(write.given):
@@ -132,7 +132,7 @@ def _write(write: WriteBack, scope: dict[str, Any]) -> str:
 
 
 def _outputs(outputs: Sequence[_Made], scope: dict[str, Any]) -> list[str]:
-    """The outputs as source; what its names stand for goes into the scope."""
+    """The source of the outputs; the values of its names go into the scope."""
     found, result = [], 0
     for n, output in enumerate(outputs):
         if isinstance(output, int):

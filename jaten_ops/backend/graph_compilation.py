@@ -34,7 +34,7 @@ Call = Callable[[list[Any]], list[Any]]
 
 @dataclass
 class Compiler:
-    """What compiles a graph, again for each combination of sizes.
+    """The compiler of a graph, which compiles it for each combination of sizes.
 
     Attributes:
         described: the graph.
@@ -91,7 +91,7 @@ class Compiler:
         return generate_call(plan, len(args))
 
     def _operands(self, args: list[Any], orders: Mapping[int, Order | None]) -> list[tuple[int, Any]]:
-        """For each operand the number of the input and what converts it, or keeps its array."""
+        """For each operand the index of its input, and its conversion or stored array."""
         graph = self.described
         numbers = {graph.tensors[at] for at in graph.numbers}
         found: list[tuple[int, Any]] = []
@@ -113,7 +113,7 @@ class Compiler:
         return [*specs, *[_spec(np.empty((), np.int64), graph.place)] * graph.lowered.random]
 
     def _writes(self, exports: Iterator[Callable[[Any], Any]]) -> list[WriteBack]:
-        """What is done with the results that come after the graph's own."""
+        """The writes of the results that follow the graph's own."""
         at = itertools.count(sum(o.is_array for o in self.described.outputs))
         return [
             WriteBack(
@@ -151,7 +151,7 @@ def _traceable(
 
 
 def _converter(value: Any, graph: Description) -> Callable[[Any], Any]:
-    """What converts an input that is not static, in the program's order."""
+    """A conversion for an input that is not static, with dimensions in the program's order."""
     kind, place = value.device.type, graph.place
     if kind == "cpu":
         return _converter_of_saved(place) if graph.on_host else lambda tensor: bridge.lend(tensor, place)
@@ -159,7 +159,7 @@ def _converter(value: Any, graph: Description) -> Callable[[Any], Any]:
 
 
 def _converter_of_saved(place: Any) -> Callable[[torch.Tensor], Any]:
-    """What converts inputs that the forward graph may have made: they have its arrays with them, if any."""
+    """A conversion for inputs that the forward graph may have made: those carry its arrays."""
 
     def convert(tensor: torch.Tensor) -> Any:
         array = getattr(tensor, "_jaten_array", None)
@@ -169,7 +169,7 @@ def _converter_of_saved(place: Any) -> Callable[[torch.Tensor], Any]:
 
 
 def _converter_in(order: Order, tensor: torch.Tensor, place: Any) -> Callable[[torch.Tensor], Any]:
-    """What converts inputs of a tensor's shape and device to arrays whose dimensions are in an order."""
+    """A conversion of inputs, of a tensor's shape and device, to arrays with dimensions in an order."""
     if tensor.device.type != "jax":
         return lambda tensor: bridge.lend(tensor.permute(order), place)
     stride = strides_in(tuple(tensor.shape), order)
@@ -177,7 +177,7 @@ def _converter_in(order: Order, tensor: torch.Tensor, place: Any) -> Callable[[t
 
 
 def _order(tensor: Any) -> Order | None:
-    """The order in which the dimensions of an input lie; None if it is row-major or has gaps."""
+    """The dimensions of an input by decreasing stride; None if it is contiguous or has gaps."""
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
         return None
     if tensor.device.type == "jax":
@@ -186,7 +186,7 @@ def _order(tensor: Any) -> Order | None:
 
 
 def _spec(array: Any, place: Any) -> Any:
-    """An operand's shape, dtype and place: for what is lent from torch's memory the program's, if it has one."""
+    """An operand's shape, dtype and device; for torch's memory the program's device, if it has one."""
     if isinstance(array, jax.Array):
         return array
     sharding = None if place is None else jax.sharding.SingleDeviceSharding(place)
@@ -194,7 +194,7 @@ def _spec(array: Any, place: Any) -> Any:
 
 
 def _device(graph: Description, args: Sequence[Any]) -> Any:
-    """The device of a program of the device `jax`, also of one that reads no input; None for the first."""
+    """The JAX device of a program on the device `jax`, even without inputs; None for the first device."""
     made = {o.value.device for o in graph.arrays if o.on_jax}
     if not made:
         return None

@@ -1,4 +1,4 @@
-"""What a graph takes and returns: which inputs are operands of its executable, and what becomes of its results."""
+"""The inputs and outputs of a graph: the operands of its executable, and the use of its results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .nodes import fake_value, source_line
 
 
 class Output:
-    """How one output of the graph becomes a value: a tensor made of an array, an input handed back, a size, None.
+    """The conversion of one output of the graph to a value: a tensor of an array, an input, a size, or None.
 
     Args:
         node: the output.
@@ -43,7 +43,7 @@ class Output:
         self._seen = seen
 
     def layout(self, symbols: Mapping[Any, int]) -> Layout | None:
-        """The strides in which the output is handed out, for given sizes; None for row-major."""
+        """The strides of the output, for given sizes; None if it is contiguous."""
         if not self._seen or self.on_jax:
             return None
         sizes = [concretize(s, symbols) for s in self.value.shape]
@@ -51,11 +51,11 @@ class Output:
 
     @property
     def is_free(self) -> bool:
-        """Whether its dimensions may come in any order: only the backward graph will see it."""
+        """True if its dimensions may be in any order: only the backward graph will see it."""
         return not self._seen
 
     def check(self, array: jax.Array, symbols: Mapping[Any, int]) -> None:
-        """Raises KernelResultError where the output is not what its fake says, of which its users are sure."""
+        """Raises KernelResultError if the output differs from its fake, on which its users rely."""
         got = tuple(array.shape), np.dtype(array.dtype)
         said = tuple([concretize(s, symbols) for s in self.value.shape]), bridge.to_numpy_dtype(self.value.dtype)
         if got != said:
@@ -64,7 +64,7 @@ class Output:
     def export(
         self, layout: Layout | None, order: Order | None, symbols: Mapping[Any, int], *, keeps: bool
     ) -> Callable[[jax.Array], torch.Tensor]:
-        """What makes a tensor of the array, whose dimensions are in this order, and keeps the array with it."""
+        """A function that makes a tensor of an array with dimensions in this order, and stores the array with it."""
         shape = tuple([concretize(s, symbols) for s in self.value.shape])
         if self.on_jax:
             if order is None:
@@ -78,19 +78,19 @@ class Output:
             return export
         if order is None:
             return (lambda array: _with_array(export(array), array)) if keeps else export
-        # a view, in whose place AOTAutograd saves another: no attribute would stay, but its strides tell the order
+        # a view, which AOTAutograd replaces by another when it saves it: it loses attributes, but not its strides
         inverse = tuple(order.index(d) for d in range(len(order)))
         return lambda array: export(array).permute(inverse)
 
     def other(self, symbols: Mapping[Any, int]) -> Any:
-        """What stands for an output that is not made of an array, as `CallPlan.outputs` has it."""
+        """The entry in `CallPlan.outputs` of an output that is not made of an array."""
         if self.input is not None:
             return self.input
         return (concretize(self.value, symbols),)
 
 
 def _with_array(tensor: torch.Tensor, array: jax.Array) -> torch.Tensor:
-    """A tensor that only the backward graph will see, with the array that it takes then."""
+    """A tensor that only the backward graph will see, with its array."""
     tensor._jaten_array = array  # type: ignore[attr-defined]  # an attribute of our own
     return tensor
 
@@ -150,7 +150,7 @@ def describe(gm: torch.fx.GraphModule, info: GraphInfo) -> Description:
     writes = list(info.partial_writes.values())
     kinds = {v.device.type for v in [*values, *(o.value for o in arrays)] if isinstance(v, torch.Tensor)}
     borrows = any(isinstance(v, torch.Tensor) and v.device.type != "jax" for v in values)
-    # XLA computes asynchronously: until it is done, a torch program could write to the memory that it reads
+    # XLA computes asynchronously: before it is done, a torch program could write to the memory that it reads
     writes_at_once = any(not part.donated and not part.computed for part in writes)
     on_host = kinds == {"cpu"}
     return Description(
@@ -176,9 +176,9 @@ def _outputs(
 ) -> tuple[list[Output], list[Output]]:
     """The outputs, and those that are arrays, with what is computed for writes behind them."""
     outputs = [Output(n, index, seen=info.seen is None or i < info.seen) for i, n in enumerate(lowered.outputs)]
-    for n, part in info.partial_writes.items():  # the input itself is handed back
+    for n, part in info.partial_writes.items():  # the input itself is returned
         outputs[n] = Output(lowered.placeholders[part.input], index, seen=True)
-    # one array may be two outputs, for the user and for the backward, with different strides
+    # one array may be two outputs, for the user and for the backward graph, with different strides
     computed = [node for part in info.partial_writes.values() for node in part.computed]
     return outputs, [o for o in outputs if o.is_array] + [Output(node, index, seen=True) for node in computed]
 

@@ -1,4 +1,4 @@
-"""What is known of a graph beside its nodes: `GraphInfo`, which each pass reads and hands on with what it has found."""
+"""`GraphInfo`, the facts about a graph besides its nodes: each pass reads it, and returns it with its own findings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class InputWrite(NamedTuple):
 
 @dataclass(frozen=True)
 class PartialWrite:
-    """An input of which a part is new.
+    """An input with a new part.
 
     Attributes:
         input: its number.
@@ -63,7 +63,7 @@ class PartialWrite:
 
 @dataclass(frozen=True, eq=False)
 class GraphInfo:
-    """What is known of a graph. A field that no pass has filled yet has its default.
+    """Facts about a graph. A field that no pass has filled yet has its default.
 
     Attributes:
         kind: which graph it is: Dynamo's, forward and backward in one, or one of those that AOTAutograd has compiled.
@@ -117,7 +117,7 @@ class GraphInfo:
         return dataclasses.replace(self, **found)
 
     def kept(self) -> GraphInfo:
-        """What of it a call needs that is made of the graph in another process: plain data."""
+        """The facts that a call of the graph needs in another process, as plain data."""
         return GraphInfo(
             self.kind,
             written=self.written,

@@ -1,4 +1,4 @@
-"""Operators that torch takes apart while it traces, before a backend is asked, although there is a kernel for each.
+"""Operators that torch decomposes while it traces, before a backend is called, although each has a kernel.
 
 `interpolate` is the one that matters: torch makes it a gather, whose gradient is a scatter, many times slower than the
 kernels here. What torch does so is written in private tables of its operators; where they are missing, nothing changes.
@@ -19,7 +19,7 @@ from jaten_ops import registry
 from .layout import has_symbolic_size
 
 _KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
-# their parts are what the running statistics are updated by
+# the running statistics are updated from their parts
 _LEFT = frozenset({"native_batch_norm", "cudnn_batch_norm"})
 
 
@@ -38,21 +38,21 @@ def operators() -> tuple[torch._ops.OpOverload, ...]:
 
 
 def _values_in(gm: torch.fx.GraphModule) -> Iterator[object]:
-    """What Dynamo notes of the values in a graph and in those inside it."""
+    """Dynamo's example values in a graph and in the graphs inside it."""
     for graph in gm.modules():
         if isinstance(graph, torch.fx.GraphModule):
             yield from tree_leaves([node.meta.get("example_value") for node in graph.graph.nodes])
 
 
-# one capture at a time: of two at once the first to end would take the tables from the other
+# one capture at a time: the first of two to end would restore the tables of the other
 _LOCK = threading.RLock()
 
 
 @contextlib.contextmanager
 def whole(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Iterator[None]:
-    """For the length of a block torch traces them whole, if all sizes are known: in C++ they take no others."""
+    """A context in which torch traces them whole, if all sizes are known: their C++ code does not take symbols."""
     if any(map(has_symbolic_size, (*inputs, *_values_in(gm)))):
-        with _LOCK:  # another's capture may have taken what this one needs
+        with _LOCK:  # another capture may have changed the tables that this one needs
             yield
         return
     with _LOCK:

@@ -1,4 +1,4 @@
-"""Strides of a graph's outputs: produced in their physical order by the executable, viewed on the way out."""
+"""Strides of a graph's outputs: the executable produces them in physical order, and they are returned as views."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from jaten_ops.arrays.strides import row_major
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes and strides that are not row-major: permuted, expanded, or with gaps, but no element overlaps another.
+    """A layout that is not contiguous: permuted, expanded, or with gaps, but without overlapping elements.
 
     Attributes:
-        order: the dimensions by falling stride: the order of the memory.
+        order: the dimensions by decreasing stride: the order in memory.
     """
 
     sizes: tuple[int, ...]
@@ -27,7 +27,7 @@ class Layout:
     order: tuple[int, ...]
 
     def store(self, array: jax.Array) -> jax.Array:
-        """The memory of the tensor, as a flat array: its elements in their places, each once, and zeros in the gaps."""
+        """The memory of the tensor as a flat array: each element once in its place, and zeros in the gaps."""
         # a dimension of size 1 or stride 0 holds one element
         strides = [0 if size == 1 else stride for size, stride in zip(self.sizes, self.strides, strict=True)]
         first = tuple(slice(None) if stride else slice(0, 1) for stride in strides)
@@ -41,12 +41,12 @@ class Layout:
         return memory
 
     def laid_out(self, memory: torch.Tensor) -> torch.Tensor:
-        """The stored tensor, which nothing else has, with the sizes and strides: for autograd it is no view."""
+        """The stored tensor, which nothing else holds, with the sizes and strides; for autograd it is not a view."""
         return memory.as_strided_(self.sizes, self.strides)
 
 
 def layout_of(sizes: Sequence[int], strides: Sequence[int]) -> Layout | None:
-    """The layout of these strides; None if they are row-major, or if elements overlap, so that a copy is due."""
+    """The layout of these strides; None if they are contiguous, or if elements overlap, so that a copy is needed."""
     if 0 in sizes:
         return None
     if all(
@@ -64,7 +64,7 @@ def layout_of(sizes: Sequence[int], strides: Sequence[int]) -> Layout | None:
 
 
 def concretize(value: Any, symbols: Mapping[Any, int]) -> Any:
-    """A size of the graph, or another number, for given values of the symbols of which it may be an expression."""
+    """The value of a size or another number of the graph, for given values of its symbols."""
     kind = _NUMBERS.get(type(value))
     return value if kind is None else kind(value.node.expr.subs(symbols))
 
@@ -73,13 +73,13 @@ _NUMBERS: dict[type, Callable[[Any], Any]] = {torch.SymInt: int, torch.SymFloat:
 
 
 def has_symbolic_size(value: Any) -> bool:
-    """Whether a value is a size that may change, or a tensor with one."""
+    """True for a symbolic size, and for a tensor with one."""
     sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
     return any(isinstance(size, torch.SymInt) for size in sizes)
 
 
 def is_symbolic(value: Any) -> bool:
-    """As `has_symbolic_size`, of other numbers, too."""
+    """`has_symbolic_size` for other numbers, too."""
     return has_symbolic_size(value) or isinstance(value, torch.SymFloat | torch.SymBool)
 
 

@@ -1,4 +1,4 @@
-"""From a graph of `jaten::` ops to one JAX function: each node is a call of its kernel, traced under `jax.jit`."""
+"""Lowering of a graph of `jaten::` ops to one JAX function: each node calls its kernel, traced under `jax.jit`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from .passes.traced_ints import with_traced_start
 from .subgraphs import rule_of
 
 SizeOf = Callable[[Any], int | None]
-"""The value of a size of the graph that may have symbols; None where it is not known."""
+"""The value of a size of the graph that may be symbolic; None if it is not known."""
 
 
-_PLAIN = (IndexError, RuntimeError, TypeError, ValueError)  # whose only argument is a message
+_PLAIN = (IndexError, RuntimeError, TypeError, ValueError)  # these take one argument, a message
 
 
 class _KernelNode:
-    """One node of a graph, ready to be called with arrays for its inputs."""
+    """One node of a graph, to be called with arrays for its inputs."""
 
     def __init__(self, node: torch.fx.Node, index: int) -> None:
         key = overload_of(node.target)
@@ -51,10 +51,10 @@ class _KernelNode:
 
     def run(self, read: Callable[[Any], Any], key: jax.Array | None, size_of: SizeOf) -> Any:
         values = [freeze(read(self._values[i])) for i in self._signature.kernel_positions]
-        for n in self._tensors:  # the graph has a number as it is where ATen makes a tensor of it that promotes as one
+        for n in self._tensors:  # ATen makes a plain number a tensor that promotes as a number
             if isinstance(values[n], bool | int | float | complex):
                 values[n] = jnp.asarray(values[n])
-        if not self.draws:  # a kernel may take one that it uses for other arguments
+        if not self.draws:  # a kernel may use an argument for others, too
             key = jax.random.key(0, impl=prng.IMPL) if self._spec.random else None
         elif key is not None:
             key = jax.random.fold_in(key, self.index)
@@ -76,7 +76,7 @@ class _KernelNode:
         return got
 
     def _ask(self, values: list[Any]) -> None:
-        """Raises what ATen's kernel refuses and its meta function, by which the graph was captured, does not."""
+        """Raises errors of ATen's kernel that its meta function, used during capture, does not raise."""
         if not self._is_own:
             return
         try:
@@ -86,7 +86,7 @@ class _KernelNode:
             raise type(error)(f"{error}{source_line(self._node)}") from error
 
     def _refuse_unknown_sizes(self, values: list[Any], error: Exception) -> None:
-        """Raises what a call in a loop or a branch has to be told that fails by a size which is an array there."""
+        """Raises the error of a call in a loop or a branch that fails because a size is an array there."""
         types = [self._signature.arguments[i].type for i in self._signature.kernel_positions]
         sizes = [v for v, kind in zip(values, types, strict=True) if kind.startswith(("int", "SymInt"))]
         if any(isinstance(size, jax.Array) for size in jax.tree.leaves(sizes)):
@@ -97,13 +97,13 @@ class _KernelNode:
             raise UnsupportedInputError("a size or a position in a loop or a branch", got, expected) from error
 
     def _forward(self, conditions: checks.Conditions) -> None:
-        """Hands the node's conditions on to the graph's, with the user's line in their messages."""
+        """Adds the node's conditions to the graph's, with the user's line in their messages."""
         for holds, error in zip(conditions.values, conditions.errors, strict=True):
             checks.require(holds, type(error), f"{error}{source_line(self._node)}")
 
 
 class _HigherOrderNode:
-    """One call of an operator whose operands are graphs."""
+    """One call of an operator that takes graphs."""
 
     def __init__(self, node: torch.fx.Node, index: int) -> None:
         self._node, self._rule, self.index = node, rule_of(node), index
@@ -114,11 +114,11 @@ class _HigherOrderNode:
 
 
 _READ = "_local_scalar_dense"
-"""Makes a number of a tensor. In a loop or a branch that stays an array, which operators take where it is no size."""
+"""Reads a number from a tensor. In a loop or a branch it stays an array, which operators accept except as a size."""
 
 
 def plain(value: Any) -> Any:
-    """Values of FX's lists, which JAX does not know, as tuples."""
+    """Values with FX's lists, which JAX does not know, as tuples."""
     return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
 
 
@@ -191,7 +191,7 @@ class Lowered:
         return [env[node] for node in wanted], conditions
 
     def inner(self, operands: Sequence[Any], key: jax.Array | None) -> Any:
-        """Runs it as a graph inside another: returns what it does, lists as tuples."""
+        """Runs it as a graph inside another; returns its results, with lists as tuples."""
         env = self._run(dict(zip(self.placeholders, operands, strict=True)), key if self.random else None, False)
         return plain(torch.fx.map_arg(self._result, lambda node: env[node]))
 
@@ -216,11 +216,11 @@ class Lowered:
         return env
 
     def _sizes(self, values: Mapping[torch.fx.Node, Any]) -> SizeOf:
-        """What knows the graph's sizes, and strides, which arrays have none of: expressions in those of the inputs."""
+        """A function for the values of symbolic sizes and strides, as expressions of those of the inputs."""
 
         @functools.cache
         def known() -> dict[Any, int]:
-            given = [(n.meta.get("val"), values[n]) for n in self.placeholders if n in values]  # others are handed back
+            given = [(n.meta.get("val"), values[n]) for n in self.placeholders if n in values]  # others are returned
             sized = [(v, x) for v, x in given if isinstance(v, torch.Tensor) or isinstance(x, int)]
             return symbols_of(*zip(*sized, strict=True)) if sized else {}
 
@@ -233,7 +233,7 @@ class Lowered:
 
 
 def _constant(gm: torch.fx.GraphModule, node: torch.fx.Node, default_float: torch.dtype) -> Any:
-    """What the graph holds: a graph inside it; a tensor as a numpy array of its own, as it may not see later writes."""
+    """An attribute of the graph: a graph inside it, or a tensor as a NumPy copy, which must not see later writes."""
     value = attribute_of(gm, node)
     if isinstance(value, torch.fx.GraphModule):
         return Lowered(value, default_float)

@@ -22,17 +22,17 @@ def overload_of(target: Any) -> str | None:
 
 
 def fake_value(node: Any) -> Any:
-    """What a node stands for, as the capture has it: a fake tensor, a size, or several; None of anything else."""
+    """The value of a node in the capture: a fake tensor, a size, or several; None for anything else."""
     return node.meta.get("val") if isinstance(node, torch.fx.Node) else None
 
 
 def is_higher_order(node: torch.fx.Node) -> bool:
-    """Whether a node calls an operator whose operands are graphs."""
+    """True if a node calls an operator that takes graphs."""
     return isinstance(node.target, torch._ops.HigherOrderOperator)
 
 
 def attribute_of(gm: torch.nn.Module, node: torch.fx.Node) -> Any:
-    """What a `get_attr` node stands for: a tensor, or a graph inside the graph."""
+    """The value of a `get_attr` node: a tensor, or a graph inside the graph."""
     value: Any = gm
     for name in str(node.target).split("."):
         value = getattr(value, name)

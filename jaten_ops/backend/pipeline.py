@@ -1,4 +1,4 @@
-"""What happens to a graph, in order: `PASSES`, each a row of a table.
+"""The passes over a graph, in order: `PASSES`, a table with a row for each.
 
 AOTAutograd makes of Dynamo's graph one of forward and backward, which is parted into two, or one for inference if there
 are no gradients. Each of these has ATen's operators, then jaten's, and becomes executables. A pass takes a graph and
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 class Stage(enum.Enum):
-    """Which graph a pass is run on, and whose operators that has."""
+    """The kind of graph that a pass runs on, and whose operators it has."""
 
     CAPTURED = "torch's functions, as Dynamo has captured them"
     JOINT = "ATen's, forward and backward in one, before they are parted"

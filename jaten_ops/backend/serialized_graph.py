@@ -1,6 +1,6 @@
-"""A graph as plain data, which can be kept on disk and compared: its nodes, and what its inputs and outputs are.
+"""A graph as plain data, for storing and comparing: its nodes, and the shapes and dtypes of inputs and outputs.
 
-Only of a graph whose sizes are all known and whose operators are jaten's own: then its plan says all that it is.
+Only for a graph whose sizes are all known and whose operators are jaten's own: then this plan describes it fully.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from .passes.partial_writes import WRITING
 
 
 class Unkept(Exception):
-    """What has no plan."""
+    """The graph cannot be serialized."""
 
 
 @dataclass(frozen=True)
 class Ref:
-    """The node at a place."""
+    """The node at an index."""
 
     place: int
 
 
 @dataclass(frozen=True)
 class Value:
-    """What a tensor is, without its elements."""
+    """The shape, strides, dtype and device of a tensor."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -47,7 +47,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Call:
-    """A node: what FX calls its op and target, and what it works on.
+    """A node: FX's op and target, and its arguments.
 
     Attributes:
         target: the overload of an operator, the name of a function of `operator`, that of an input, or a constant.
@@ -68,7 +68,7 @@ class Plan:
     calls: tuple[Call, ...]
 
     def identity(self) -> str:
-        """A key of all that the graph computes; where in the user's program it stands is no part of it."""
+        """A key of the graph's computation, without its place in the user's program."""
         parts: list[str | bytes] = []
         for call in self.calls:
             target = call.target
@@ -80,7 +80,7 @@ class Plan:
         return disk_store.key_of(*parts)
 
     def frames(self) -> str:
-        """A key of where it stands."""
+        """A key of its place in the user's program."""
         return disk_store.key_of(repr([call.frame for call in self.calls]))
 
 
@@ -95,7 +95,7 @@ def plan_of(gm: torch.fx.GraphModule) -> Plan | None:
     ends.update(n for node in gm.graph.nodes if overload_of(node.target) in WRITING for n in node.all_input_nodes)
     try:
         for node in places:
-            _described(node.meta.get("val"))  # of each: a size may be unknown in the middle
+            _described(node.meta.get("val"))  # of each node: an intermediate size may be unknown
         return Plan(tuple(_call(gm, node, places, node in ends) for node in places))
     except Unkept:
         return None
@@ -129,7 +129,7 @@ def _target(gm: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
         for name in str(target).split("."):
             gm = getattr(gm, name)
         if type(gm) is torch.Tensor and gm.device.type == "cpu":
-            with unset_fake_temporarily():  # a graph is compiled while the fake tensors of its capture are about
+            with unset_fake_temporarily():  # a graph is compiled while the fake tensors of its capture exist
                 return gm.detach().clone()
     elif node.op == "call_function":
         overload = overload_of(target)
@@ -198,7 +198,7 @@ def _with_nodes(value: Any, nodes: list[torch.fx.Node]) -> Any:
 
 
 def _fake(value: Any) -> Any:
-    """What a node has in `meta["val"]`; to be called in a `FakeTensorMode`."""
+    """The `meta["val"]` of a node; to be called in a `FakeTensorMode`."""
     if isinstance(value, Value):
         return torch.empty_strided(value.shape, value.strides, dtype=value.dtype, device=value.device)
     return [_fake(v) for v in value] if isinstance(value, tuple) else value

@@ -47,7 +47,7 @@ def runnable(gm: torch.fx.GraphModule, info: GraphInfo) -> Callable[[list[Any]],
 
 
 def _with_executables(part: torch.fx.GraphModule) -> None:
-    """Has a branch or a loop that runs by itself call compiled graphs."""
+    """Makes a branch or a loop that runs by itself call compiled graphs."""
     for node in part.graph.find_nodes(op="get_attr"):
         graph = attribute_of(part, node)
         if isinstance(graph, torch.fx.GraphModule):
@@ -56,7 +56,7 @@ def _with_executables(part: torch.fx.GraphModule) -> None:
 
 
 class _Segment(torch.nn.Module):
-    """A stretch of the graph that is one executable."""
+    """A part of the graph that is one executable."""
 
     def __init__(self, gm: torch.fx.GraphModule, static_names: frozenset[str]) -> None:
         super().__init__()

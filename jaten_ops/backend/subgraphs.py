@@ -1,4 +1,4 @@
-"""Operators whose operands are graphs: `torch.cond`, loops, scans and attention with functions of the user's.
+"""Operators that take graphs: `torch.cond`, loops, scans, and attention with functions of the user.
 
 In a graph each becomes JAX's own form of it, with the graphs that it is given as functions. What kernels in these
 require (see `kernels.checks`) comes out of a branch or a loop as a number: that of the first condition that is broken.
@@ -38,7 +38,7 @@ def _invoke_subgraph(key: Any, subgraph: Inner, _identifier: str, *operands: Any
 
 
 def _out_dtype(_key: Any, op: Any, dtype: torch.dtype, *args: Any) -> Any:
-    """An operator computed in, and with a result of, a dtype that holds more than its operands'."""
+    """An operator computed in a wider dtype than its operands', which the result has, too."""
     name = overload_of(op) or ""
     if name not in registry.KERNELS:
         raise registry.missing(op.name())
@@ -66,7 +66,7 @@ _unmixed = flex_attention.collapsing(_refuse_mixed)
 
 
 def _sums(graph: Inner) -> list[Callable[[jax.Array], jax.Array]]:
-    """What sums each of a graph's results over all scores. One made by `zeros_and_scatter` is a sum already."""
+    """For each result of a graph, a sum over all scores; results of `zeros_and_scatter` are sums already."""
     made: set[torch.fx.Node] = set()
     for node in graph.nodes:
         if overload_of(node.target) == _SCATTER or not made.isdisjoint(node.all_input_nodes):
@@ -142,9 +142,9 @@ BY_NAME: dict[str, Callable[..., Any]] = {
 }
 _OPS = torch.ops.higher_order
 RULES = {getattr(_OPS, name): rule for name, rule in BY_NAME.items() if hasattr(_OPS, name)}
-"""What runs each operator: it takes a key for random numbers, or None, and the operands, with graphs as `Inner`."""
+"""The function that runs each operator: it takes a PRNG key or None, and the operands, with graphs as `Inner`."""
 
 
 def rule_of(node: torch.fx.Node) -> Callable[..., Any]:
-    """What runs a node whose operands are graphs."""
+    """The function that runs a node with graphs among its operands."""
     return RULES[node.target]

@@ -24,7 +24,7 @@ DETACH = "detach"
 
 @dataclass(frozen=True)
 class Number:
-    """One of the numbers of a call, by its place."""
+    """One of the numbers of a call, by index."""
 
     place: int
 
@@ -63,7 +63,7 @@ def _of_carriers(func: torch._ops.OpOverload) -> Callable[..., Any]:
 
 @dataclass
 class Views:
-    """How the outputs of a program become of the results of its graph: plain data, if all sizes are known.
+    """The derivation of a program's outputs from the results of its graph: plain data, if all sizes are known.
 
     The values of a call are the inputs that are looked at, the results, and what the steps return, in this order.
 
@@ -125,7 +125,7 @@ def with_views(run: Run, made: Views | None, inputs: Sequence[Any] = ()) -> Run:
 
 
 def _numbers(made: Views, inputs: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
-    """What finds the numbers of a call: those among its results are None yet."""
+    """A function that finds the numbers of a call; those among its results are None at first."""
     found: dict[tuple[Any, ...], list[Any]] = {}
     sizes = [n for v in inputs for n in geometry_of(v)]
 
@@ -141,7 +141,7 @@ def _numbers(made: Views, inputs: Sequence[Any]) -> Callable[[list[Any]], list[A
 
 
 def _with_numbers(steps: Sequence[Any], known: Sequence[Any], more: Sequence[Any]) -> list[Any]:
-    """The steps of a call, with its numbers in their places."""
+    """The steps of a call, with its numbers filled in."""
     rest = iter(more)
     numbers = [next(rest) if n is None else n for n in known]
 

@@ -110,7 +110,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Whether JAX has started: all that is public starts it.": ("jax._src.xla_bridge",),
 }  # fmt: skip
-"""What public thing is missing, and the names that are called instead."""
+"""Private names that are called, each with the public function that is missing."""
 
 NAMES: dict[str, str] = {name: why for why, names in GROUPS.items() for name in names}
 """The reason of each row."""

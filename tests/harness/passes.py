@@ -57,7 +57,7 @@ _FOUND = (
 
 
 def _found(before: GraphInfo, after: GraphInfo) -> list[str]:
-    """What a pass has found, a line each."""
+    """The findings of a pass, a line each."""
     pairs = [(name, getattr(before, name), getattr(after, name)) for name in _FOUND]
     lines = [f"{name} = {_plain(new)}" for name, old, new in pairs if new != old]
     if after.views is not before.views and after.views is not None:
@@ -86,7 +86,7 @@ def _plain(value: Any) -> Any:
 
 
 def golden(name: str, program: Callable[..., Any], *inputs: Any, **options: Any) -> str:
-    """What a pass does to the graphs of a program, called once, and its gradients: before, after, and what it found.
+    """The graphs of a program, called once, and of its gradients before and after a pass, with the pass's findings.
 
     Graphs with which it does nothing are left out.
     """

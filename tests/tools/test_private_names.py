@@ -29,7 +29,7 @@ def test_every_row_is_used() -> None:
 
 @pytest.mark.parametrize("name", USED)
 def test_installed_versions_have_it(name: str) -> None:
-    """Where it fails, torch or JAX has moved what the message names; the files that use it are to follow."""
+    """If this fails, torch or JAX has moved the name in the message, and the files that use it must follow."""
     assert not private_names.missing(name), f"used in {', '.join(sorted(USED[name]))}: {_reason(name)}"
 
 

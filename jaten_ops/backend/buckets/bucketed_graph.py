@@ -38,7 +38,7 @@ Sizes = Sequence[int] | str
 
 
 class Buckets:
-    """What a user says of sizes: for all dimensions of inputs, or for some.
+    """The option `buckets`: sizes for all dimensions of the inputs, or for some.
 
     Args:
         option: sizes, or "powers of two", or a dict of these by the number of the dimension in the inputs.
@@ -70,7 +70,7 @@ def _checked(sizes: Any) -> Sizes:
 
 
 def rounded(size: int, sizes: Sizes) -> int:
-    """The size of the bucket; one over the largest is its own."""
+    """The size of the bucket; a size above the largest bucket is its own."""
     if isinstance(sizes, str):
         return 1 << (size - 1).bit_length() if size else 0
     return next((s for s in sizes if s >= size), size)
@@ -78,7 +78,7 @@ def rounded(size: int, sizes: Sizes) -> int:
 
 @dataclass
 class _Plan:
-    """What is done for one combination of sizes: which inputs get rows, and which outputs lose them.
+    """The plan for one combination of sizes: the inputs that are padded, and the outputs from which rows are removed.
 
     Attributes:
         rows: for each output, the rows of each padded size, with how many there are and how many are added.
@@ -90,7 +90,7 @@ class _Plan:
 
 
 class Bucketed:
-    """An executable whose sizes are rounded up; called as it is."""
+    """An executable whose sizes are rounded up, with the same call."""
 
     def __init__(self, gm: torch.fx.GraphModule, run: Executable, buckets: Buckets) -> None:
         self._run, self._log, self._seen = run, run.log, run.info.seen
@@ -125,7 +125,7 @@ class Bucketed:
         return out
 
     def _chosen(self, buckets: Buckets) -> dict[Any, Sizes]:
-        """The symbols that are sizes of inputs, and how each is rounded."""
+        """The symbols that are sizes of inputs, with the sizes to which each is rounded."""
         values = [self._values[i] for i in self._varying]
         symbols = {
             s: None for v in values if isinstance(v, torch.Tensor) for size in v.shape for s in free_symbols(size)
@@ -133,7 +133,7 @@ class Bucketed:
         each = {s: buckets.of_dim(self._log.dim_of(s)) for s in symbols}
         return {s: sizes for s, sizes in each.items() if sizes is not None}
 
-    # What is done at each call
+    # Work at each call
 
     def _with_rows(self, given: Any, value: Any, plan: _Plan) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -166,7 +166,7 @@ class Bucketed:
         is_seen = value.device.type != "jax" and (self._seen is None or index < self._seen)
         return _strided(result, value, plan.symbols) if is_seen else result
 
-    # What is done for new sizes
+    # Work for new sizes
 
     def _plan(self, args: list[Any]) -> _Plan | None:
         symbols = symbols_of(self._values, args)
@@ -215,7 +215,7 @@ class Bucketed:
         return Rows(dims[0]) if dims else None
 
     def _trace(self, sizes: dict[Any, int]) -> Any:
-        """The graph as a jaxpr, for given sizes; the name of each step says which node it is of."""
+        """The graph as a jaxpr, for given sizes; the name of each step gives its node."""
         key = tuple(sizes.values())
         if key in self._traces:
             return self._traces[key]
@@ -242,12 +242,12 @@ class Bucketed:
             used, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars), instantiate=True)
             traced = core.ClosedJaxpr(used, traced.consts)
         for old in list(self._traces)[:-7]:
-            self._traces.pop(old, None)  # another thread may have been here
+            self._traces.pop(old, None)  # another thread may have done it
         self._traces[key] = traced
         return traced
 
     def _reason(self, error: Exception) -> str:
-        """What is wrong, at which operator and at which line of the user's program."""
+        """The reason of an error, with the operator and the line of the user's program."""
         found = re.findall(r"node(\d+)", getattr(error, "scopes", ""))
         if not found:
             return str(error)
@@ -258,7 +258,7 @@ class Bucketed:
 def bucketed(
     gm: torch.fx.GraphModule, run: Callable[[list[Any]], list[Any]], buckets: Buckets
 ) -> Callable[[list[Any]], list[Any]]:
-    """The executable of a graph, with its sizes rounded up if it has any that change."""
+    """The executable of a graph, with dynamic sizes rounded up."""
     if not isinstance(run, Executable):
         GraphLog(gm).refused("size", "some depend on values")
         return run
@@ -295,7 +295,7 @@ def _first_rows(x: Any, rows: Rows, real: int, padded: int) -> Any:
 
 
 def _strided(result: torch.Tensor, value: torch.Tensor, symbols: dict[Any, int]) -> torch.Tensor:
-    """The tensor with the strides that the graph says, which for fewer rows are others."""
+    """The tensor with the graph's strides, which depend on the number of rows."""
     sizes, strides = ([concretize(s, symbols) for s in of] for of in (value.shape, value.stride()))
     pairs = zip(sizes, strides, result.stride(), strict=True)
     if all(size == 1 or want == got for size, want, got in pairs):

@@ -1,1 +1,1 @@
-"""Passes: rewrites of a captured graph, a module each."""
+"""Passes: rewrites of a captured graph, one module each."""

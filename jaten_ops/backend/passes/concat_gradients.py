@@ -1,8 +1,8 @@
-"""Gradients of parts of one tensor, put together once.
+"""Concatenation of the gradients of parts of one tensor.
 
-A program that takes a tensor apart, `x[:, t]` in a loop over time, has a gradient for each part. Autograd puts each
-into zeros of the whole, and adds these up: for T parts each element is looked at T times. The parts side by side are
-the same.
+A program that takes a tensor apart, such as `x[:, t]` in a loop over time, has a gradient for each part. Autograd pads
+each with zeros to the whole tensor, and adds these: for T parts it reads each element T times. Concatenating the parts
+gives the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaten_ops.ops.namespace import operator_of
 from ..graph_info import GraphInfo
 from ..nodes import overload_of
 
-_FEWEST = 3  # parts: below, the sum of what is put into zeros is as good
+_FEWEST = 3  # parts: with fewer, the sum of padded gradients is as fast
 
 
 class _Part(NamedTuple):
@@ -30,7 +30,7 @@ class _Part(NamedTuple):
 
 
 def concat_gradients(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
-    """Replaces sums of gradients of parts of a tensor, in which each is in zeros, by the parts next to each other."""
+    """Replaces sums of padded gradients of parts of a tensor by a concatenation of the parts."""
     for node in list(gm.graph.nodes):
         if not _is_sum(node) or (len(node.users) == 1 and _is_sum(next(iter(node.users)))):
             continue
@@ -43,14 +43,14 @@ def _key(node: Any) -> str | None:
 
 
 def _value(node: Any) -> torch.Tensor | None:
-    """What a node stands for, if it is a tensor whose sizes are known."""
+    """The fake tensor of a node, if its sizes are known."""
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     known = isinstance(value, torch.Tensor) and all(isinstance(n, int) for n in value.shape)
     return value if known and isinstance(value, torch.Tensor) else None
 
 
 def _is_sum(node: torch.fx.Node) -> bool:
-    """Whether a node adds two tensors of its own shape and dtype."""
+    """True if a node adds two tensors of its own shape and dtype."""
     value = _value(node)
     if _key(node) != "add.Tensor" or node.kwargs or len(node.args) != 2 or value is None:
         return False
@@ -59,9 +59,9 @@ def _is_sum(node: torch.fx.Node) -> bool:
 
 
 def _terms(root: torch.fx.Node) -> list[torch.fx.Node]:
-    """What a sum is the sum of, from left to right; a sum that something else needs is a term."""
+    """The terms of a sum, from left to right; a sum with other users is a term."""
     terms, left = [], [*reversed(root.args)]
-    while left:  # and no recursion, since there are as many sums as steps of time
+    while left:  # no recursion, since there are as many sums as time steps
         term: Any = left.pop()
         if _is_sum(term) and len(term.users) == 1:
             left += reversed(term.args)
@@ -149,7 +149,7 @@ def _side_by_side(graph: torch.fx.Graph, whole: torch.Tensor, dim: int, parts: l
 
 
 def _erase(graph: torch.fx.Graph, root: torch.fx.Node) -> None:
-    """Takes out a sum, and those of its terms that nothing else needs."""
+    """Removes a sum, and its terms without other users."""
     left: list[Any] = [root]
     while left:
         node = left.pop()
@@ -158,4 +158,4 @@ def _erase(graph: torch.fx.Graph, root: torch.fx.Node) -> None:
             continue
         left += dict.fromkeys(node.args[:2]) if is_sum else ()
         graph.erase_node(node)
-        node.meta = {}  # of another sum, too: it is no sum or part then
+        node.meta = {}  # a term of another sum, too: then it is not a sum or part

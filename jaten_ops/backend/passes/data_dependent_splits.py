@@ -1,4 +1,4 @@
-"""Graphs that are several executables in turn, cut at calls that run by themselves.
+"""Graphs that are split into several executables, at calls that run by themselves.
 
 Such are those by which a size or a number depends on values, as `nonzero` or `item()`: XLA's shapes are fixed when it
 compiles, and the stretches behind a call that binds new symbols are compiled for the sizes that come out. Such are also
@@ -36,7 +36,7 @@ def data_dependent_splits(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInf
 def _binds(node: torch.fx.Node) -> bool:
     if node.op != "call_function":
         return False
-    # inside a composition torch does not note that `item()` binds a symbol
+    # inside a composition torch does not record that `item()` binds a symbol
     is_number = isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
     reads = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.data_dependent_output in node.target.tags
     # an array has no place in memory; what a view has, torch tells
@@ -45,7 +45,7 @@ def _binds(node: torch.fx.Node) -> bool:
 
 
 def _has_new_symbols(node: torch.fx.Node) -> bool:
-    """Whether the sizes of an operator's result have symbols that its operands have not.
+    """True if the sizes of an operator's result have symbols that its operands do not have.
 
     In a branch or a loop torch notes nothing else of it.
     """
@@ -61,7 +61,7 @@ def _unbacked(values: Any) -> set[Any]:
 
 
 def _runs_by_itself(gm: torch.fx.GraphModule, node: torch.fx.Node) -> bool:
-    """Whether a node binds a symbol, or no kernel runs it, or a graph that is its operand has such a node."""
+    """True if a node binds a symbol, if no kernel runs it, or if a graph among its operands has such a node."""
     if _binds(node) or is_unknown(node) or is_printed(node):
         return True
     graphs = [attribute_of(gm, n) for n in node.all_input_nodes if n.op == "get_attr"] if is_higher_order(node) else []
@@ -69,12 +69,12 @@ def _runs_by_itself(gm: torch.fx.GraphModule, node: torch.fx.Node) -> bool:
 
 
 def is_cut(gm: torch.fx.GraphModule) -> bool:
-    """Whether some call in a graph runs by itself."""
+    """True if some call in a graph runs by itself."""
     return any(_runs_by_itself(gm, node) for node in gm.graph.nodes)
 
 
 def _view_in_memory(node: torch.fx.Node) -> None:
-    """Has a view that binds symbols, as a slice by a number from a tensor, be ATen's: its offset is one of them."""
+    """Makes views that bind symbols, such as a slice by a number from a tensor, ATen's: the offset is a symbol."""
     overload = overload_of(node.target)
     spec = registry.SPECS.get(overload) if overload is not None else None
     operand: Any = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], torch.fx.Node) else None
@@ -83,7 +83,7 @@ def _view_in_memory(node: torch.fx.Node) -> None:
 
 
 def _parts(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, int]:
-    """The number of the part that each node belongs to, with its results; a call that runs by itself is one."""
+    """The index of the part to which each node belongs; a call that runs by itself is a part."""
     parts: dict[torch.fx.Node, int] = {}
     part = 0
     for node in gm.graph.nodes:

@@ -1,7 +1,7 @@
-"""Whole rows by their numbers, where a program repeats the numbers for each element, as graph networks do.
+"""Scatters of whole rows, where a program expands the row numbers to all elements, as graph networks do.
 
-`scatter_add` and `scatter_reduce` of an expanded index go element by element. The same as `index_add` and
-`index_reduce` is ten times faster; ATen's kernels look for such an index, too.
+`scatter_add` and `scatter_reduce` with an expanded index go element by element. `index_add` and `index_reduce` are ten
+times faster; ATen's kernels look for such an index, too.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ..nodes import overload_of
 
 
 def expanded_index_scatters(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
-    """Makes scatters with such an index the same by rows, and in a backward graph `gather` `index_select`.
+    """Replaces scatters with such an index by scatters of rows, and, in a backward graph, `gather` by `index_select`.
 
-    Elsewhere `gather` stays: it has another error for an index out of range.
+    Elsewhere `gather` stays, since its error for an index out of range differs.
     """
     for node in list(gm.graph.nodes):
         name = overload_of(node.target) if node.op == "call_function" else None
@@ -49,7 +49,7 @@ def _target(node: torch.fx.Node, name: str | None, backward: bool) -> str | None
         kind = node.args[4] if len(node.args) > 4 else node.kwargs.get("reduce")
         if kind == "sum" and node.kwargs.get("include_self", True):
             return "index_add"
-        # the mean of integers is rounded otherwise there
+        # it rounds the mean of integers differently
         return "index_reduce" if kind in ("prod", "mean", "amax", "amin") and _is_float(node.args[0]) else None
     return "index_add" if name == "scatter_add" else "index_select" if name == "gather" and backward else None
 
@@ -72,7 +72,7 @@ def _without(shape: tuple[int, ...] | None, dim: int) -> tuple[int, ...]:
 
 
 def _numbers(index: Any, dim: int) -> torch.fx.Node | None:
-    """What an index is an expansion of, if that has all its elements along one dimension."""
+    """The tensor of which an index is an expansion, if all of its elements are along one dimension."""
     if not isinstance(index, torch.fx.Node) or overload_of(index.target) != "expand":
         return None
     numbers = index.args[0]

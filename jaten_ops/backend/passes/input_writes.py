@@ -1,6 +1,6 @@
-"""Writes to inputs that AOTAutograd leaves in a graph, as it must where a program gives one other memory.
+"""Writes to inputs that AOTAutograd leaves in a graph, as it must if a program replaces an input's memory.
 
-`x.data = y` does that. The graph computes what is written, as outputs before its own, and the tensors get it after.
+`x.data = y` does that. The graph returns the written values before its own outputs, and they are stored after the call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SAME = ("detach", "alias")
 
 
 def input_writes(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
-    """Takes the writes to inputs out of a graph, and has it return what is written, before its own results."""
+    """Removes the writes to inputs from a graph, and makes it return the written values before its own results."""
     graph = gm.graph
     numbers = {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
     calls = [n for n in graph.nodes if overload_of(n.target) in _WRITES and n.args[0] in numbers and not n.users]
@@ -36,7 +36,7 @@ def input_writes(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
 
 
 def _source(value: Any) -> Any:
-    """What a tensor is another name of: memory that is given to two tensors is of both."""
+    """The tensor of which a value is an alias; memory that is given to two tensors belongs to both."""
     while isinstance(value, torch.fx.Node) and overload_of(value.target) in _SAME:
         value = value.args[0]
     return value
@@ -45,7 +45,7 @@ def _source(value: Any) -> Any:
 def with_writes(
     run: Callable[[list[Any]], list[Any]], writes: Sequence[InputWrite]
 ) -> Callable[[list[Any]], list[Any]]:
-    """A graph whose first results are written to inputs."""
+    """A function that runs a graph and writes its first results to inputs."""
     if not writes:
         return run
 

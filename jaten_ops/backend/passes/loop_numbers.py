@@ -30,7 +30,7 @@ def loop_numbers(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
 
 
 def _read(graph: torch.fx.Graph, item: torch.fx.Node, like: Any) -> None:
-    """Makes a number that a node stands for a tensor, and its users take what is read of it."""
+    """Makes the number of a node a tensor, and gives its users the value read from it."""
     users, number = list(item.users), item.meta["val"]
     with like.fake_mode:
         item.meta = item.meta | {"val": torch.empty((), dtype=torch.int64, device=like.device)}

@@ -1,7 +1,7 @@
-"""Outputs that AOTAutograd makes again from the tensor that owns their memory; `output_views` makes the others.
+"""Outputs that AOTAutograd recreates from the tensor that owns their memory; `output_views` handles the others.
 
-With fixed sizes it calls the views again; with sizes that change it asks the output where it lies, its offset included,
-of which an executable's own results know nothing: they start at their memory.
+With fixed sizes it calls the views again. With dynamic sizes it reads sizes, strides and offset from the output, but an
+executable's own results always start at their memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MADE_AGAIN = (
     OutputType.alias_of_intermediate_save_as_output,
     OutputType.alias_of_intermediate_base_is_user_output,
 )
-"""The outputs that AOTAutograd makes again of the tensor that owns their memory, unless they are on the device."""
+"""The kinds of outputs that AOTAutograd recreates from the owner of their memory, unless they are on the device."""
 
 Run = Callable[[list[Any]], list[Any]]
 
@@ -50,7 +50,7 @@ def output_offsets(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
 
 
 def with_offsets(run: Run, values: Sequence[Any], offsets: Mapping[int, Any]) -> Run:
-    """The function of a forward graph's inputs whose outputs tell where they lie, if AOTAutograd is to ask that.
+    """The function of a forward graph with outputs that have their offsets, if AOTAutograd reads them.
 
     Args:
         run: what computes the outputs.
@@ -76,7 +76,7 @@ def with_offsets(run: Run, values: Sequence[Any], offsets: Mapping[int, Any]) ->
 
 
 def _at(tensor: torch.Tensor, offset: int) -> torch.Tensor:
-    """What has a tensor's dtype, sizes and strides, and an offset: only these are looked at."""
+    """A meta tensor with a tensor's dtype, sizes and strides, and an offset."""
     size, stride = tensor.shape, tensor.stride()
     extent = offset + (sum((n - 1) * s for n, s in zip(size, stride, strict=True)) + 1 if tensor.numel() else 0)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Outputs that lie in the memory of an input or of another output, made as views of it.
+"""Outputs that share the memory of an input or another output, created as views of it.
 
 An executable's results lie each by itself. Of outputs that share memory AOTAutograd makes some again, by the tensor
 that owns it, but not those that need no gradient, nor the parts of a tensor that is taken apart, and none on the
@@ -48,7 +48,7 @@ def output_views(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
 
 @dataclass(frozen=True)
 class Known:
-    """What AOTAutograd tells of a graph's outputs.
+    """AOTAutograd's description of a graph's outputs.
 
     Attributes:
         first, last: those between are what the program returns, and owners of memory of which it makes others again.
@@ -65,7 +65,7 @@ class Known:
 
 
 def _taken_out(graph: torch.fx.Graph, known: Known) -> Views | None:
-    """Has a graph return the owners of memory in the place of outputs that are views of them.
+    """Makes a graph return the owners of memory in place of views of them.
 
     Returns:
         How these are made; None if there are none, and the graph is as it was.
@@ -107,7 +107,7 @@ def _new_values(
 
 
 def _inverse(node: torch.fx.Node) -> _Call | tuple[()] | None:
-    """The view of a view that is as its operand; () if both are alike, None if a part is missing."""
+    """A view that undoes a view; () if both are alike, None if a part is missing."""
     args: Any = node.args
     name = overload_of(node.target) or ""
     if name in (DETACH, "alias"):
@@ -128,14 +128,14 @@ def _is_on_jax(node: Any) -> bool:
 
 
 def _is_alone(node: Any, info: Any) -> bool:
-    """Whether an output is a tensor that AOTAutograd does not make again."""
+    """True if an output is a tensor that AOTAutograd does not recreate."""
     if not isinstance(node, torch.fx.Node) or not isinstance(node.meta.get("val"), torch.Tensor):
         return False
     return _is_on_jax(node) or info is None or info.output_type not in MADE_AGAIN
 
 
 def _has_layout(node: torch.fx.Node) -> bool:
-    """Whether a result lies in memory as the graph says: not if its elements lie over each other."""
+    """True if a result can have the layout that the graph says; not if its elements overlap."""
     value = node.meta["val"]
     sizes, strides = value.shape, value.stride()
     if _is_on_jax(node) or not all(isinstance(n, int) for n in (*sizes, *strides)):
@@ -144,7 +144,7 @@ def _has_layout(node: torch.fx.Node) -> bool:
 
 
 def _step_of(node: torch.fx.Node) -> tuple[str, torch.fx.Node] | None:
-    """The view operator that a node calls, and on what; None if it makes memory of its own."""
+    """The view operator that a node calls, and its operand; None if the result has its own memory."""
     if node.target is operator.getitem:
         made_by: Any = node.args[0]
         return None if _step_of(made_by) is None else (ITEM, made_by)
@@ -160,7 +160,7 @@ def _step_of(node: torch.fx.Node) -> tuple[str, torch.fx.Node] | None:
 
 
 def _is_permuted(owner: torch.fx.Node, chain: Sequence[torch.fx.Node]) -> bool:
-    """Whether a tensor of the device is another one, all of it, with its dimensions in another order.
+    """True if a tensor of the device is all of another one, with its dimensions in another order.
 
     Its strides tell so, which no result of an executable has there.
     """
@@ -169,7 +169,7 @@ def _is_permuted(owner: torch.fx.Node, chain: Sequence[torch.fx.Node]) -> bool:
 
 
 def _chain(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> tuple[torch.fx.Node, list[torch.fx.Node]]:
-    """What owns the memory of an output, and the views that lead from there to the output."""
+    """The node that owns the memory of an output, and the views that lead from it to the output."""
     chain: list[torch.fx.Node] = []
     while node not in inputs and (step := _step_of(node)) is not None:
         chain.append(node)
@@ -178,7 +178,7 @@ def _chain(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> tuple[to
 
 
 class _Maker:
-    """Makes `Views` of chains of nodes."""
+    """Builds `Views` from chains of nodes."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class _Maker:
         return made
 
     def _follow(self, n: int, owner: torch.fx.Node, chain: list[torch.fx.Node]) -> int:
-        """The place of an output among the values."""
+        """The index of an output among the values."""
         place, of = self._places[owner], ""
         for k, (name, args) in enumerate(self._new[owner][1] if owner in self._new else ()):
             filled = torch.fx.node.map_aggregate(args, self._expressed)
@@ -242,7 +242,7 @@ class _Maker:
         return self._places[key]
 
     def _expressed(self, value: Any) -> Any:
-        """A size as it is found in a call."""
+        """The form of a size in `Views`, from which a call finds its value."""
         if not isinstance(value, torch.SymInt):
             return value
         self._views.numbers.append(value)
@@ -260,7 +260,7 @@ class _Maker:
 
 
 def _plain(value: Any) -> Any:
-    """FX's lists and dicts as Python's, which can be pickled."""
+    """FX's lists and dicts as Python's, for pickling."""
     if isinstance(value, list | tuple):
         return tuple(map(_plain, value)) if isinstance(value, tuple) else [_plain(v) for v in value]
     return {k: _plain(v) for k, v in value.items()} if isinstance(value, dict) else value

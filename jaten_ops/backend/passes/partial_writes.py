@@ -1,4 +1,4 @@
-"""Inputs of which a program writes a part, as a token's place in a cache of keys and values.
+"""Inputs that a program writes to in part, such as a token's place in a cache of keys and values.
 
 AOTAutograd makes all of an input's new value a result, and copies it to the input after the call. Where only a part is
 new, only that is written here: by rows to torch's memory; a tensor of the device gives its array to the executable,
@@ -31,9 +31,9 @@ _VIEWS: dict[str, Callable[..., torch.Tensor]] = {
     "select_scatter": torch.ops.aten.select.int,
 }
 WRITING = frozenset({"copy", "index_copy", "index_put", *_REGIONS})
-"""The operators that may write a part."""
+"""The operators that may write to a part of a tensor."""
 
-_index_put = torch.ops.aten.index_put_.default  # the method takes no None
+_index_put = torch.ops.aten.index_put_.default  # the method does not accept None
 
 _NUMBERS = frozenset({operator.add, operator.sub, operator.mul, operator.neg})
 
@@ -72,7 +72,7 @@ def _bound(node: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _uncopied(node: Any) -> Any:
-    """What is copied over all of a tensor of its dtype and shape."""
+    """The source of copies over whole tensors of its own dtype and shape."""
     key, given = _bound(node)
     while key == "copy" and _alike(given["src"], given["self"]):
         node = given["src"]
@@ -88,7 +88,7 @@ def _alike(node: Any, other: torch.fx.Node) -> bool:
 
 
 def _partial(node: Any, bases: Collection[torch.fx.Node], values: list[torch.fx.Node]) -> Writer | None:
-    """What writes a node's value to a tensor that has the value of these; None if all of it may be new."""
+    """A writer of a node's value into a tensor that has the value of `bases`; None if all of it may be new."""
     node = _uncopied(node)
     key, given = _bound(node)
     if key not in WRITING or key == "copy":
@@ -113,7 +113,7 @@ def _partial(node: Any, bases: Collection[torch.fx.Node], values: list[torch.fx.
 def _region(
     key: str, given: dict[str, Any], bases: Collection[torch.fx.Node], values: list[torch.fx.Node]
 ) -> Writer | None:
-    """What writes to a slice of a tensor, all of it or a part in its turn."""
+    """A writer of a slice of a tensor, whole or in part."""
     where = [_number(value, values) for name, value in given.items() if name not in ("self", "src")]
     if any(read is None for read in where):
         return None
@@ -126,7 +126,7 @@ def _region(
 
 
 def _same_region(key: str, given: dict[str, Any], bases: Collection[torch.fx.Node]) -> list[torch.fx.Node]:
-    """The nodes that read what is written."""
+    """The nodes that read the region that is written."""
     found = []
     for user in {user: None for base in bases for user in base.users}:
         name, read = _bound(user)
@@ -136,14 +136,14 @@ def _same_region(key: str, given: dict[str, Any], bases: Collection[torch.fx.Nod
 
 
 def _need(node: torch.fx.Node, values: list[torch.fx.Node]) -> Reader:
-    """What finds the value of a node among those that are given to the writer."""
+    """A function that finds the value of a node among the writer's values."""
     if node not in values:
         values.append(node)
     return operator.itemgetter(values.index(node))
 
 
 def _number(value: Any, values: list[torch.fx.Node]) -> Reader | None:
-    """What finds a number: a constant, an input, or computed of some; None if it is anything else."""
+    """A function that finds a number: a constant, an input, or computed from such; None for anything else."""
     if not isinstance(value, torch.fx.Node):
         return lambda _: value
     if value.op == "placeholder":
@@ -166,10 +166,10 @@ def _by_rows(write: Writer) -> Callable[..., None]:
 
 
 def taken(tensor: torch.Tensor) -> jax.Array:
-    """The array of a tensor of the device, to be given away."""
+    """The array of a tensor of the device, to be donated."""
     return owned(carrier.view_of(tensor))
 
 
 def _put(tensor: torch.Tensor, result: jax.Array) -> None:
-    """Gives a tensor the array that has become of the one that it gave away."""
+    """Gives a tensor the array that results from its donated one."""
     carrier.view_of(tensor).write(result)

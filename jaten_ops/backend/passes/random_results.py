@@ -16,7 +16,7 @@ def random_results(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
     for node in gm.graph.nodes:
         spec = registry.SPECS.get(overload_of(node.target) or "")
         if spec is not None and spec.random:
-            node.meta.pop("recompute", None)  # activation checkpointing asks to
-            for result in [node] if len(spec.returns) == 1 else node.users:  # of several, each is saved by itself
+            node.meta.pop("recompute", None)  # activation checkpointing wants that
+            for result in [node] if len(spec.returns) == 1 else node.users:  # several results are saved separately
                 result.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     return info

@@ -1,4 +1,4 @@
-"""What batch and group normalization give, by operators that are cheap to compute again from their statistics.
+"""Results of batch and group normalization as operators that are cheap to recompute from the statistics.
 
 torch saves what a layer gives for the backward of the next one. Statistics are small and stay; the rest is a product
 and a sum for each element, which the partitioner may have the backward graph compute again, if it sees that.
@@ -21,7 +21,7 @@ from ..graph_info import GraphInfo
 from ..layout import has_symbolic_size
 
 _aten = torch.ops.aten
-# the places of weight, bias, and of what says that statistics are the batch's
+# the positions of weight, bias, and the flag for statistics of the batch
 _BATCH: dict[Any, tuple[int, int, int]] = {
     _aten._native_batch_norm_legit_functional.default: (1, 2, 5),
     _aten.native_batch_norm.default: (1, 2, 5),
@@ -30,11 +30,11 @@ _BATCH: dict[Any, tuple[int, int, int]] = {
 _GROUP = _aten.native_group_norm.default
 _WITHOUT_RUNNING = _aten._native_batch_norm_legit.no_stats
 _BACKWARD = _aten.native_batch_norm_backward.default
-_COMPUTED = (torch.float32, torch.float64)  # half types are normalized in float32
+_COMPUTED = (torch.float32, torch.float64)  # half precision types are normalized in float32
 
 
 class _Writer:
-    """Adds operators to a graph behind a layer, with what they give as fake tensors, and else noted as the layer is."""
+    """Adds operators to a graph after a layer, with fake tensors and with the layer's other metadata."""
 
     def __init__(self, graph: torch.fx.Graph, layer: torch.fx.Node) -> None:
         self._graph, self._before = graph, layer.next
@@ -50,7 +50,7 @@ class _Writer:
 
 
 def recompute_norms(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
-    """Has the results of such layers computed of their inputs and statistics, in a graph of forward and backward."""
+    """Computes the results of such layers from their inputs and statistics, in a joint graph."""
     graph = gm.graph
     for node in graph.find_nodes(op="call_function", target=_BACKWARD):
         before, (x, running, train) = node.args, (node.args[1].meta["val"], node.args[3:5], node.args[7])
@@ -67,7 +67,7 @@ def recompute_norms(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
 
 
 def _parts(node: torch.fx.Node) -> dict[int, torch.fx.Node]:
-    """The nodes that take the results of a layer, by their numbers; none where there is nothing to gain."""
+    """The nodes that take the results of a layer, by index; none if there is nothing to gain."""
     found: dict[int, torch.fx.Node] = {}
     for user in node.users:
         if user.target is not operator.getitem or user.args[1] in found:
@@ -103,7 +103,7 @@ def _rewrite(graph: torch.fx.Graph, node: torch.fx.Node, parts: dict[int, torch.
 
 
 def _without_running(write: _Writer, layer: torch.fx.Node) -> torch.fx.Node:
-    """A layer of the same statistics, which XLA computes once, but for a batch alone."""
+    """A layer with the same statistics, which XLA computes once, without running statistics."""
     if layer.target in (_GROUP, _WITHOUT_RUNNING):
         return layer
     x, weight, bias, _, _, *settings = layer.args
@@ -111,13 +111,13 @@ def _without_running(write: _Writer, layer: torch.fx.Node) -> torch.fx.Node:
 
 
 def _of_channels(write: _Writer, value: Any, args: Sequence[Any]) -> torch.fx.Node:
-    """(C,) as it goes with (N, C, *)."""
+    """(C,) reshaped to broadcast to (N, C, *)."""
     _, channels, *inner = args[0].meta["val"].shape
     return write(_aten.view.default, value, [1, channels, *[1] * len(inner)])
 
 
 def _of_groups(write: _Writer, value: Any, args: Sequence[Any]) -> torch.fx.Node:
-    """(N, G) as it goes with (N, C, *): a value for each channel."""
+    """(N, G) reshaped to broadcast to (N, C, *): a value for each channel."""
     n, channels, *inner = args[0].meta["val"].shape
     groups = args[6]
     each = write(

@@ -32,7 +32,7 @@ def rename_operators(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
 
 def _rename(node: torch.fx.Node) -> None:
     target: Any = node.target
-    if target is torch.ops.prims.convert_element_type.default:  # of numbers that torch made tensors
+    if target is torch.ops.prims.convert_element_type.default:  # for numbers that torch made tensors
         node.args, node.kwargs, target = node.args[:1], {"dtype": node.args[1]}, torch.ops.aten._to_copy.default
     if target is torch.ops.aten.true_divide.Tensor:  # likewise
         target = torch.ops.aten.div.Tensor

@@ -1,4 +1,4 @@
-"""Which inputs are parameters and buffers, which keep their memory from call to call."""
+"""The inputs that are parameters and buffers, which keep their memory from call to call."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..graph_info import GraphInfo
 def static_inputs(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
     """Finds these by AOTAutograd's account of the forward graph.
 
-    The backward graph names what it got from the forward as the forward does, so they are found there by name. A token,
-    by which AOTAutograd orders effects, counts as an input of a graph for inference, but is none any more.
+    In the backward graph they have the same names as in the forward graph. A token, by which AOTAutograd orders
+    effects, counts as an input of a graph for inference, but has been removed.
     """
     if info.metadata is None:
         return info

@@ -13,13 +13,13 @@ from ..nodes import is_higher_order, source_line
 from ..subgraphs import BY_NAME
 from .third_party_calls import is_printed, is_unknown, writes
 
-_STEP_BY_STEP = frozenset({"while_loop_stack_output"})  # their results have as many rows as they take steps
+_STEP_BY_STEP = frozenset({"while_loop_stack_output"})  # their results have as many rows as they run steps
 _DROPPED = frozenset({"with_effects"})
 _PRINTS = frozenset({"print"})
 
 
 def _with_effects(node: torch.fx.Node) -> Any:
-    """The higher-order operator that a node calls, perhaps in turn with others that have effects."""
+    """The higher-order operator that a node calls, perhaps wrapped for the order of effects."""
     inside = node.args[1] if getattr(node.target, "__name__", "") in _DROPPED else None
     return inside if isinstance(inside, torch._ops.HigherOrderOperator) else node.target
 

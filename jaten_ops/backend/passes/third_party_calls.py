@@ -1,4 +1,4 @@
-"""Operators of other libraries that have no kernel here, collectives among them: they run as their library has them.
+"""Operators of other libraries without a kernel here, such as collectives: their library's implementation runs.
 
 A graph is parted at each (see `data_dependent_splits`). On the device `jax` they are given the tensors that a program
 has, of which a graph sees only what is inside.
@@ -27,12 +27,12 @@ _OF_TORCH = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional",
 
 
 def is_unknown(node: torch.fx.Node) -> bool:
-    """Whether a node calls an operator of another library that has no kernel here, perhaps one that writes."""
+    """True if a node calls an operator of another library that has no kernel here, perhaps one that writes."""
     return node.op == "call_function" and operator_in(node) is not None
 
 
 def operator_in(node: torch.fx.Node) -> torch._ops.OpOverload | None:
-    """That operator."""
+    """The operator of another library, without a kernel here, that a node calls; None if there is none."""
     target: Any = node.target
     if isinstance(target, _AsItIs):
         return target.of
@@ -43,12 +43,12 @@ def operator_in(node: torch.fx.Node) -> torch._ops.OpOverload | None:
 
 
 def writes(target: Any) -> bool:
-    """Whether it is what AOTAutograd makes of the call of an operator that writes to its arguments."""
+    """True for the operator by which AOTAutograd replaces one that writes to its arguments."""
     return isinstance(target, torch._ops.HigherOrderOperator) and target.__name__.startswith("auto_functionalized")
 
 
 def is_printed(node: torch.fx.Node) -> bool:
-    """Whether a node prints, as the program itself would: a graph is parted there, too, so that it does so in turn."""
+    """True if a node prints: the graph is split there, too, so that it prints in the program's order."""
     return node.target is getattr(torch.ops.higher_order, "print", None)
 
 
@@ -75,7 +75,7 @@ class _AsItIs:
 
     def __init__(self, call: Callable[..., Any], of: torch._ops.OpOverload) -> None:
         self._call, self.of = call, of
-        self.__name__ = self.__qualname__ = of._schema.name.rpartition("::")[2]  # by which FX names its results
+        self.__name__ = self.__qualname__ = of._schema.name.rpartition("::")[2]  # FX names its results by it
         self.__module__ = __name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

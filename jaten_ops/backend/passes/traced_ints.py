@@ -1,4 +1,4 @@
-"""Numbers of a graph that change no shape, as the position in a cache: operands of the executable, not part of it.
+"""Ints of a graph that change no shape, such as the position in a cache, as operands of the executable.
 
 Dynamo makes an int that changes from call to call a symbol. One that is the size of something is compiled in; one that
 is only a number in a sum, or where a slice of fixed length starts, is handed over with the arrays, and compiles once.
@@ -24,7 +24,7 @@ from ..graph_info import GraphInfo
 from ..nodes import overload_of
 
 SPEC = jax.ShapeDtypeStruct((2,), np.dtype("int32"))
-"""How a number is handed over: as halves, since 64-bit operands of NumPy are narrowed where 64-bit types are off."""
+"""The form in which a number is passed: as halves, since JAX narrows 64-bit NumPy operands if such types are off."""
 
 _ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.neg})
 
@@ -35,7 +35,7 @@ def to_operand(number: int) -> np.ndarray:
 
 
 def from_operand(halves: jax.Array) -> jax.Array:
-    """The number that was handed over, as kernels take one: a weakly typed 0-d int64 array."""
+    """The passed number in the form for kernels: a weakly typed 0-d int64 array."""
     number = lax.bitcast_convert_type(halves, np.dtype("int64"))
     return weakly_typed(number, np.dtype("int64"))
 
@@ -62,12 +62,12 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _is_only_a_number(node: torch.fx.Node) -> bool:
-    """Whether an array may stand for this int of the graph, and for all that is computed of it."""
+    """True if an array may replace this int of the graph, and everything computed from it."""
     return all(_is_only_a_number(u) if u.target in _ARITHMETIC else _takes_number(u, node) for u in node.users)
 
 
 def _takes_number(user: torch.fx.Node, number: torch.fx.Node) -> bool:
-    """Whether an operator takes the int wherever it has it as an argument."""
+    """True if an operator accepts a traced int at each argument where it has this one."""
     key = overload_of(user.target)
     if key not in registry.KERNELS:
         return False
@@ -75,7 +75,7 @@ def _takes_number(user: torch.fx.Node, number: torch.fx.Node) -> bool:
     values = Signature(spec).bind(user.args, user.kwargs)
     for argument, value in zip(spec.arguments, values, strict=True):
         if value is number:
-            # a number may stand where the schema has a tensor
+            # a number may be in place of a tensor of the schema
             is_scalar = argument.type in ("Scalar", "Scalar?", "Tensor") and argument.name not in static
             if not is_scalar and not (key in _STARTING and _has_fixed_length(user, dict(_named(spec, values)))):
                 return False
@@ -89,7 +89,7 @@ def _named(spec: Any, values: list[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _has_fixed_length(node: torch.fx.Node, named: dict[str, Any]) -> bool:
-    """Whether all that the int decides in a slice is where it starts."""
+    """True if the int only determines the start of a slice."""
     value = node.meta["val"]
     if named.get("step", 1) != 1 or not isinstance(named.get("dim", 0), int):
         return False
@@ -101,7 +101,7 @@ def _has_fixed_length(node: torch.fx.Node, named: dict[str, Any]) -> bool:
 
 
 def _start(start: Any, size: int, length: int) -> jax.Array:
-    """Where a slice starts, of which it is known that its length is within bounds."""
+    """The start of a slice whose length is within bounds."""
     start = lax.convert_element_type(0 if start is None else start, np.int64)
     start = lax.select(start < 0, start + size, start)
     return lax.clamp(np.int64(0), start, np.int64(size - length))
@@ -160,11 +160,11 @@ _STARTING: dict[str, Callable[..., Any]] = {
     "arange.start": _arange,
     "arange.start_step": _arange,
 }
-"""Slices of fixed length that start where an array says; the first argument is the fake of the result."""
+"""Slices of fixed length with an array as their start; the first argument is the fake of the result."""
 
 
 def with_traced_start(node: torch.fx.Node, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel of a node; for a slice one that takes an array as its start, too."""
+    """The kernel of a node; for a slice one that accepts an array as its start."""
     starting = _STARTING.get(overload_of(node.target) or "")
     if starting is None:
         return kernel

@@ -1,4 +1,4 @@
-"""Views among what a program takes and returns on the device, as autograd is to know them.
+"""View relations, for autograd, among the inputs and outputs of a program on the device.
 
 A compiled graph hands out tensors that share memory, and each has its own history: of a write to one by which it gets
 a gradient the others would know nothing. Elsewhere AOTAutograd makes such outputs again as views; here that is done.
@@ -18,7 +18,7 @@ from ..graph_info import GraphInfo, Relation
 
 
 def with_relations(run: Callable[..., Any], found: Sequence[Relation]) -> Callable[..., Any]:
-    """The function of a program's inputs whose outputs are views where the program has made them so."""
+    """The function of a program, with outputs that are views where the program made them so."""
     if not found:
         return run
 
@@ -56,7 +56,7 @@ def _value(node: Any) -> Any:
 
 
 def _related(base: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """A view of a tensor that lies where a result does; the result itself, if autograd is to know of none."""
+    """A view of a tensor at a result's place in memory; the result itself, if autograd needs no view."""
     view, owner = shared_view(result), shared_view(base)
     if view is None or owner is None or view.storage is not owner.storage or result.dtype != base.dtype:
         return result

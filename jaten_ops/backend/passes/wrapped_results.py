@@ -1,4 +1,4 @@
-"""What a program returns on the device is a `jaten_ops.Tensor`, whatever has made it.
+"""Results of compiled programs on the device as `jaten_ops.Tensor`s, whatever made them.
 
 AOTAutograd makes one of each output that was one in the capture. What a program makes on the device of nothing, or of
 a tensor elsewhere, is a plain tensor there: at run time the carrier inside, which no program is to see.
@@ -28,7 +28,7 @@ def wrapped_results(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
     inputs = gm.graph.find_nodes(op="placeholder")
     asked = [node for node in inputs if isinstance(_value(node), Tensor) and _value(node).requires_grad]
     if not any(isinstance(v := _value(node), torch.Tensor) and v.device.type != "jax" for node in gm.graph.nodes):
-        asked = []  # what comes of tensors of the device alone has such gradients
+        asked = []  # results of tensors of the device alone have such gradients
     with gm.graph.inserting_after(inputs[-1] if inputs else None):
         for node in asked:
             gm.graph.call_function(_watch, (node,))
@@ -42,7 +42,7 @@ def _value(node: torch.fx.Node) -> Any:
 
 
 def _watch(tensor: torch.Tensor) -> None:
-    """Has a tensor's gradient be a `Tensor`: through a copy to another device it comes back plain."""
+    """Makes a tensor's gradient a `Tensor`: a copy to another device gives back a plain one."""
     if tensor.requires_grad and is_traced(tensor):  # not where the graph itself is run
         tensor.register_hook(_returned)
 
@@ -52,14 +52,14 @@ def _is_plain(value: Any) -> bool:
 
 
 def _returned(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor that is returned for one, which is called while AOTAutograd traces."""
+    """The tensor to return for a plain one; called while AOTAutograd traces."""
     if not _is_plain(tensor):
         return tensor
     return _Returned.apply(tensor) if tensor.requires_grad and torch.is_grad_enabled() else Tensor(tensor)
 
 
 class _Returned(torch.autograd.Function):
-    """As a `Tensor`; its gradient is one, too, and that of the plain tensor is what is inside."""
+    """A plain tensor as a `Tensor`. Its gradient is one, too, and the plain tensor's gradient is the inner tensor."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:

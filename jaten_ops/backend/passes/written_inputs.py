@@ -1,4 +1,4 @@
-"""Which inputs a program writes to: a call whose inputs share memory needs to know (see `aliased_inputs`)."""
+"""The inputs that a program writes to, for calls whose inputs share memory (see `aliased_inputs`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which inputs of a program are written to."""
+"""The inputs of a program that are written to."""
 
 from __future__ import annotations
 
