@@ -7,7 +7,7 @@ raises only if PyTorch's own samples or ATen fail.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,9 +50,12 @@ class Found:
         return self
 
 
-def values(name: str, dtype: torch.dtype, most: int) -> Found:
-    """Results and fakes of each ATen call that the samples reach, forward and backward, compared with jaten's."""
-    mode = Replay(check_fakes=True)
+def values(name: str, dtype: torch.dtype, most: int, *, ignored: Container[str] = ()) -> Found:
+    """Results and fakes of each ATen call that the samples reach, forward and backward, compared with jaten's.
+
+    Calls of the overloads in `ignored` are left out.
+    """
+    mode = Replay(lambda overload: overload not in ignored, check_fakes=True)
     replay_opinfo(name, dtype, mode, most)
     found = Found(missing=sorted(o for o in mode.missing if o in registry.SPECS))
     for outcome in mode.outcomes.values():
@@ -142,9 +145,11 @@ def assert_same_derivatives(got: Derivatives, expected: Derivatives) -> None:
         torch.testing.assert_close(zeros if g is None else g, zeros if e is None else e, equal_nan=True)
 
 
-def _derivatives(name: str, dtype: torch.dtype, most: int, of: Callable[[Call, Any], Derivatives]) -> Found:
+def _derivatives(
+    name: str, dtype: torch.dtype, most: int, of: Callable[[Call, Any], Derivatives], ignored: Container[str] = ()
+) -> Found:
     found = Found()
-    for call in recorded_calls(name, dtype, most):
+    for call in recorded_calls(name, dtype, most, ignored=ignored):
         spec = registry.SPECS[call.overload]
         if call.overload in FREE:
             found.skipped = f"{call.overload} is free in sign or phase; test_decomposition has it"
@@ -166,9 +171,9 @@ def _derivatives(name: str, dtype: torch.dtype, most: int, of: Callable[[Call, A
     return found.need("no differentiable call is reached")
 
 
-def gradients(name: str, dtype: torch.dtype, most: int) -> Found:
-    """The gradients of direct calls."""
-    return _derivatives(name, dtype, most, first_order)
+def gradients(name: str, dtype: torch.dtype, most: int, *, ignored: Container[str] = ()) -> Found:
+    """The gradients of direct calls, but for those of the overloads in `ignored`."""
+    return _derivatives(name, dtype, most, first_order, ignored)
 
 
 def second(name: str, dtype: torch.dtype, most: int) -> Found:

@@ -21,11 +21,11 @@ UP_TO_SIGN = {"linalg.eigh", "linalg.svd", "svd"}
 
 
 def _cases() -> list[Any]:
-    """Each OpInfo that is a composite, every third in the default run."""
+    """Each OpInfo that is a composite, every sixth in the default run."""
     names = [
         n for n, op in OP_INFOS.items() if op.aten_name in PACKETS and n != "to_sparse" and supported(n, torch.float64)
     ]
-    return [pytest.param(n, marks=[] if i % 3 == 0 else [pytest.mark.exhaustive], id=n) for i, n in enumerate(names)]
+    return [pytest.param(n, marks=[] if i % 6 == 0 else [pytest.mark.exhaustive], id=n) for i, n in enumerate(names)]
 
 
 def _run(packet: Any, sample: Any) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
