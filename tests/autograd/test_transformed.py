@@ -32,12 +32,14 @@ EAGER = [
 COMPILED = ["grad grad", "jvp grad", "grad jvp", "jvp jvp", "vmap grad", "grad vmap", "grad grad grad", "jacfwd jacrev"]
 
 
-def _sample(programs: Iterable[str], words: list[str], stride: int, start: int) -> list[Any]:
-    """Each program with each of the transforms; one in `stride` of the pairs runs without being asked for."""
-    found = []
+def _sample(programs: Iterable[str], words: list[str], ways: list[Any], stride: int, start: int) -> list[Any]:
+    """Each program with each of the transforms in each way; one in `stride` pairs runs by default, the ways in turn."""
+    found, turns = [], itertools.cycle(ways)
     for (p, program), (w, word) in itertools.product(enumerate(programs), enumerate(words)):
-        marks = [] if (w - 5 * p) % stride == start else [pytest.mark.exhaustive]
-        found.append(pytest.param(program, word, marks=marks, id=f"{program}: {word}"))
+        usual = next(turns) if (w - 5 * p) % stride == start else None
+        for way in ways:
+            marks = [] if way == usual else [pytest.mark.exhaustive]
+            found.append(pytest.param(way, program, word, marks=marks, id=f"{'-'.join(way)}-{program}: {word}"))
     return found
 
 
@@ -52,18 +54,21 @@ def _holds(got: Vector, expected: torch.Tensor, device: str = "cpu") -> None:
     assert_close(result.cpu(), expected)
 
 
-@pytest.mark.parametrize(("program", "names"), _sample(PROGRAMS, EAGER, 41, 0))
-@pytest.mark.parametrize("device", ["cpu", "jax"])
-def test_eager(device: str, program: str, names: str) -> None:
+@pytest.mark.parametrize(("way", "program", "names"), _sample(PROGRAMS, EAGER, [("cpu",), ("jax",)], 41, 0))
+def test_eager(way: tuple[str], program: str, names: str) -> None:
+    (device,) = way
     got, expected = PROGRAMS[program]
     _holds(transformed(got, names), transformed(expected, names)(X), device)
 
 
-@pytest.mark.parametrize(("program", "names"), _sample([p for p in PROGRAMS if p != "random"], COMPILED, 37, 1))
+_COMPILED_WAYS = [("cpu", "jaten"), ("jax", "jaten"), ("cpu", "aot_eager"), ("cpu", "eager")]
+
+
 @pytest.mark.parametrize(
-    ("device", "backend"), [("cpu", "jaten"), ("jax", "jaten"), ("cpu", "aot_eager"), ("cpu", "eager")]
+    ("way", "program", "names"), _sample([p for p in PROGRAMS if p != "random"], COMPILED, _COMPILED_WAYS, 19, 1)
 )
-def test_compiled(device: str, backend: str, program: str, names: str) -> None:
+def test_compiled(way: tuple[str, str], program: str, names: str) -> None:
+    device, backend = way
     got, expected = PROGRAMS[program]
     compiled = torch.compile(transformed(got, names), backend=backend, fullgraph=True)
     _holds(compiled, transformed(expected, names)(X), device)

@@ -121,7 +121,7 @@ def _settings() -> list[tuple[str, dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        pytest.param(n, o, id=f"{n}-{o}", marks=[] if i % 9 == 0 else [pytest.mark.exhaustive])
+        pytest.param(n, o, id=f"{n}-{o}", marks=[] if i % 13 == 0 else [pytest.mark.exhaustive])
         for i, (n, o) in enumerate(_settings())
     ],
 )
