@@ -13,6 +13,7 @@ from jaten_ops.cpu.conv_space_to_depth import Blocks, side_by_side
 from jaten_ops.kernel_base.conv_parts import Call, Windows
 
 from ..harness.convolutions import PARTS, parts_of
+from ..harness.crossings import crossed
 
 # channels, outputs, image, kernel, stride, padding
 CASES = {
@@ -48,8 +49,7 @@ def _computed(part: str, windows: Windows, a: torch.Tensor, b: torch.Tensor, res
         return np.asarray(found.transpose(np.argsort(left)))
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "part"), crossed(CASES, PARTS))
 def test_parts(case: str, part: str) -> None:
     image, weight, windows = _operands(case)
     a, b, expected = parts_of(image, weight, windows)[part]

@@ -86,10 +86,13 @@ EAGER: dict[str, Callable[..., Exception | None]] = {
 }
 
 
-@pytest.mark.parametrize("way", EAGER)
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[] if i % 6 == 0 else pytest.mark.exhaustive) for i, n in enumerate(_WITH_ERRORS)],
+    ("name", "way"),
+    [
+        pytest.param(n, way, marks=[] if i % 12 == 6 * j else [pytest.mark.exhaustive], id=f"{n}-{way}")
+        for i, n in enumerate(_WITH_ERRORS)
+        for j, way in enumerate(EAGER)
+    ],
 )
 def test_wrong_calls_of_pytorch_raise_the_same_class(name: str, way: str) -> None:
     op = OP_INFOS[name]
