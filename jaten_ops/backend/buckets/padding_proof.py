@@ -144,8 +144,8 @@ KNOWING: set[str] = set()
 WALKING: set[Rule] = set()
 """The rules of primitives that run programs, which are always called."""
 
-# Parameters that may differ between the two traces: shapes, which are compared separately, and programs.
-_SHAPES = frozenset({"shape", "new_sizes", "limit_indices", "slice_sizes", "sharding", "out_sharding"})
+# Parameters that may differ between the two traces: shapes and convolutions, compared separately, and programs.
+_SHAPES = frozenset({"call", "shape", "new_sizes", "limit_indices", "slice_sizes", "sharding", "out_sharding"})
 _PROGRAMS = frozenset({"jaxpr", "call_jaxpr", "cond_jaxpr", "body_jaxpr", "branches", "update_jaxpr"})
 _HOW = frozenset({"jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd", "out_trees", "policy", "ctx_mesh", "name"})
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from jax.extend import core
 
+from jaten_ops.cpu.conv_primitive import convolution_p
 from jaten_ops.cpu.layouts.rules import ELEMENTWISE
 
 from .padding_proof import KNOWING, Columns, EquationPair, Fact, NotProved, Rows, State, join, plain, rule
@@ -299,6 +300,16 @@ def _convolve(step: EquationPair) -> Sequence[State]:
     if state.axis != numbers.lhs_spec[0] or step.params["batch_group_count"] != 1:
         raise NotProved("convolves over rows")
     return [replace(state, axis=numbers.out_spec[0])]
+
+
+@rule(convolution_p.name)
+def _convolve_on_cpu(step: EquationPair) -> Sequence[State]:
+    state, (small, large) = _first(step), (e.params["call"] for e in (step.small, step.large))
+    if large.part == "weight_gradient" or state.axis != 0:
+        raise NotProved("convolves over rows")
+    if (small.part, small.windows, small.shape[1:]) != (large.part, large.windows, large.shape[1:]):
+        raise NotProved("computes with the number of rows (a convolution's windows)")
+    return [state]
 
 
 @rule("reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window")
