@@ -81,7 +81,13 @@ def test_inference(case: Case) -> None:
 TRAINED = {case.jax_model: case for case in CASES.values() if case.target}
 
 
-@pytest.mark.parametrize("case", TRAINED.values(), ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.exhaustive] if i % 2 else [], id=case.name)
+        for i, case in enumerate(TRAINED.values())
+    ],
+)
 def test_training(case: Case) -> None:
     module, inputs, target = case.make()
     parameters, buffers, arrays, goal = case.make_jax()
