@@ -107,12 +107,12 @@ def _sources(root: Path) -> Iterator[tuple[str, ast.Module]]:
 
 @functools.cache
 def used(root: Path = ROOT) -> dict[str, set[str]]:
-    """The private names of torch and JAX in the package, each with the files that use it."""
+    """The private names of torch and JAX in the package, in alphabetical order, each with the files that use it."""
     found: dict[str, set[str]] = defaultdict(set)
     for file, tree in _sources(root):
         for name in filter(_is_private, _Names(tree).found):
             found[name].add(file)
-    return dict(found)
+    return dict(sorted(found.items()))
 
 
 def _members(tree: ast.Module) -> Iterator[str]:
@@ -132,7 +132,7 @@ _OF_NAMEDTUPLES = {"_asdict", "_fields", "_make", "_replace"}
 
 @functools.cache
 def attributes(root: Path = ROOT) -> dict[str, set[str]]:
-    """The private attributes of objects that no class of the package has, each with the files that use it.
+    """The private attributes of objects that no class of the package has, sorted, each with the files that use it.
 
     Operators are left out, as in `aten._to_copy`: a private attribute that torch has as an operator is taken for one.
     """
@@ -143,7 +143,7 @@ def attributes(root: Path = ROOT) -> dict[str, set[str]]:
     for file, tree in sources:
         for name in _Names(tree).unknown - own - operators:
             found[name].add(file)
-    return dict(found)
+    return dict(sorted(found.items()))
 
 
 def _operators() -> list[str]:

@@ -70,7 +70,7 @@ def _unwritten(overload: str) -> Callable[..., torch.Tensor]:
     return call
 
 
-for _overload in uninitialized_values.OVERLOADS:
+for _overload in sorted(uninitialized_values.OVERLOADS):
     handler(f"aten::{_overload}")(_unwritten(_overload))
 
 
