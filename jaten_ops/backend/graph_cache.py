@@ -74,7 +74,7 @@ class Kept(OutputCode):
 
 
 def is_known() -> bool:
-    """Whether this torch has the cache as it is known here."""
+    """True if this torch has the cache as it is known here."""
     numbers = re.match(r"(\d+)\.(\d+)", torch.__version__)
     version = tuple(map(int, numbers.groups())) if numbers else (0, 0)
     has_settings = all(hasattr(functorch_config, name) for name in _SETTINGS)
@@ -104,7 +104,7 @@ def used(prefix: str, found: Callable[[GraphInfo], None]) -> Iterator[None]:
 
 
 def prefix_of(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
-    """What decides, beside torch's own key, what becomes of Dynamo's graph; None if it is not to be kept."""
+    """The part of the key of Dynamo's graph that torch's own key lacks; None if the graph is not to be kept."""
     if disk_store.folder() is None or not is_known():
         return None
     if not all(map(_is_plain, inputs)) or _is_changed() or _share_memory(inputs):
@@ -119,7 +119,7 @@ def prefix_of(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
 
 
 def _settings() -> str:
-    """What of torch's state decides which operators a program becomes, beside what is in torch's key."""
+    """The state of torch that decides which operators a program becomes, and is not in torch's own key."""
     sdp = torch.backends.cuda
     return repr((
         torch.get_default_dtype(), torch.get_default_device(), torch.is_inference_mode_enabled(),
@@ -130,20 +130,20 @@ def _settings() -> str:
 
 
 def _is_changed() -> bool:
-    """Whether code of a user's takes part in tracing: a mode, or a decomposition of an operator of ATen's."""
+    """True if code of a user's takes part in tracing: a mode, or a decomposition of an operator of ATen's."""
     if any(type(m).__module__.partition(".")[0] != "torch" for m in _get_current_dispatch_mode_stack()):
         return True
     return any(f.__module__.partition(".")[0] != "torch" for f in decomposition_table.values())
 
 
 def _share_memory(inputs: Sequence[Any]) -> bool:
-    """Whether inputs lie in the same memory, which decides how their mutation is traced, and is in no key."""
+    """True if inputs lie in the same memory, which decides how their mutation is traced, and is in no key."""
     storages = [x.untyped_storage()._cdata for x in inputs if isinstance(x, torch.Tensor)]
     return len(set(storages)) < len(storages)
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the key says all of an input: it is static, and no code of a user's runs when it is computed with."""
+    """True if the key says all of an input: it is static, and no code of a user's runs when it is computed with."""
     if not isinstance(value, torch.Tensor):
         return isinstance(value, int | float | bool | None)
     is_known = type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, Tensor)
@@ -152,7 +152,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_told(module: torch.nn.Module, node: torch.fx.Node) -> bool:
-    """Whether the key says all of a node. It has a constant's shape, not its elements, and an operator's name."""
+    """True if the key says all of a node. The key has a constant's shape, not its elements, and an operator's name."""
     if node.op == "get_attr":
         found: Any = module
         for name in str(node.target).split("."):

@@ -15,7 +15,7 @@ V = TypeVar("V")
 
 
 class DiskCache:
-    """What is cached of one kind: looked up, stored, and forgotten if it cannot be loaded.
+    """The cached objects of one kind: looked up, stored, and forgotten if they cannot be loaded.
 
     Nothing here raises: what cannot be stored or loaded is made anew; the log of `jaten_ops.xla.disk_cache` says why.
 
@@ -44,7 +44,7 @@ class DiskCache:
         return None if len(decided) < len(known) else disk_store.key_of(self._kind, *decided, *parts)
 
     def lookup(self, key: str | None, load: Callable[[bytes], V]) -> V | None:
-        """What was stored under a key, made of its bytes by a function; None if there is nothing that it can load."""
+        """The object that a function makes of the bytes stored under a key; None if there are none, or if it raises."""
         content = None if key is None else disk_store.read(key)
         if key is None or content is None:
             return None
