@@ -138,9 +138,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "step": (
-        "code_names numbers",
+        "code_names gradient_hooks numbers",
         "holders state_capture",
         "arguments optimizer_state result_recipes",
+        "tensor_changes",
         "trace",
         "step_program",
         "compiled",

@@ -165,8 +165,9 @@ def missing(name: str) -> str:
         prefix = ".".join(parts[:at])
         if not hasattr(found, part):
             try:
-                importlib.import_module(prefix)
+                found = importlib.import_module(prefix)  # torch.optim deletes the name of its module `optimizer`
             except ImportError:
                 return prefix
-        found = getattr(found, part)
+        else:
+            found = getattr(found, part)
     return ""

@@ -95,6 +95,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Operators on functions, as torch.cond: a tensor of a subclass cannot be registered with them in public.": (
         "torch._higher_order_ops.utils",
     ),
+    "Hooks of all modules and optimizers: they can be added in public, but not asked for.": (
+        "torch.nn.modules.module._global_backward_hooks", "torch.nn.modules.module._global_backward_pre_hooks",
+        "torch.nn.modules.module._global_forward_hooks", "torch.nn.modules.module._global_forward_pre_hooks",
+        "torch.optim.optimizer._global_optimizer_post_hooks", "torch.optim.optimizer._global_optimizer_pre_hooks",
+    ),
     "Pending receives: a future becomes a `Work` of torch.distributed in C++ alone.": ("torch._C._distributed_c10d",),
     "Trees of arguments: torch has no public functions for them.": (
         "torch.utils._pytree",

@@ -139,7 +139,7 @@ class Step:
         """The key by which a call finds its program; the programs themselves compare the rest."""
         what = tuple([described(v, reach) for v in given])
         gradients = [t.grad is not None for t in reach.leaves]
-        gradients += [v.grad is not None for v in given if isinstance(v, torch.Tensor) and v.requires_grad]
+        gradients += [v.grad is not None for v in given if isinstance(v, torch.Tensor) and v.is_leaf]
         return self._id, structure, what, shared(given), tuple(gradients), _settings()
 
     def _look(self, given: Sequence[Any]) -> Reach:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import enum
 import functools
 import types
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from operator import call, getitem, is_, itemgetter
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from ..arrays.storage_views import Storage, View
 from ..errors import UnsupportedInputError
 from ..tensor.tensor import Tensor
 from .code_names import Names, function_of, holds_state, is_library
+from .gradient_hooks import OF_ALL, HooksOfTensors, hooks_of
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, enum.Enum)
 _MOST_ITEMS = 64  # the largest collection whose plain items are compared one by one
@@ -85,6 +87,8 @@ class Reach:
             self._visit(self._roots, 0, "step", step)
             for i, holder in enumerate(holders):
                 self._visit(self._roots, i + 1, f"holder {i}", holder)
+            for i, hooks in enumerate(OF_ALL):
+                self._hooks(f"global hooks {i}", hooks)
         self._finish()
 
     def _start(self) -> None:
@@ -122,6 +126,9 @@ class Reach:
             if id(value) not in self._index:
                 self._index[id(value)] = len(self.tensors)
                 self.tensors.append(value)
+                for hooks in hooks_of(value):
+                    if hooks is not None:
+                        self._hooks(f"{path}.hooks", hooks)
             self.places.setdefault(self._index[id(value)], []).append(len(self.values) - 1)
         elif is_plain(value):
             if owner is not self._roots:
@@ -171,6 +178,14 @@ class Reach:
                 if few or not is_plain(v):
                     self._visit(value, i, f"{path}[{i}]", v)
 
+    def _hooks(self, path: str, hooks: dict[int, Any]) -> None:
+        """Hooks in their order: their keys are new numbers, also where the same hook is added again."""
+        if self._is_new(hooks):
+            self._sized.append(hooks)
+            self.copies.append((hooks, hooks.copy()))
+            for i, (key, hook) in enumerate(list(hooks.items())):
+                self._visit(hooks, key, f"{path}[{i}]", hook)
+
     def _object(self, path: str, value: Any) -> None:
         if not self._is_new(value):
             return
@@ -207,12 +222,10 @@ class Reach:
                 self._attribute(attributes, name, f"{path}.{name}", found)
 
     def _attribute(self, attributes: dict[str, Any], name: str, path: str, value: Any) -> None:
-        if name in _OF_MODULES and isinstance(value, dict):  # never replaced, only searched
-            if value or name in _OF_NAMES:
-                self._collection(path.removesuffix(f".{name}") if name in _OF_NAMES else path, value)
-            elif self._is_new(value):
-                self._sized.append(value)
-                self.copies.append((value, value.copy()))
+        if name in _OF_NAMES and isinstance(value, dict):  # never replaced, only searched
+            self._collection(path.removesuffix(f".{name}"), value)
+        elif name in _OF_HOOKS and isinstance(value, dict):
+            self._hooks(path, value)
         else:
             self._visit(attributes, name, path, value)
 
@@ -230,7 +243,9 @@ class Reach:
             for name, value in group.items():
                 self._setting(group, name, f"{path}.param_groups[{i}][{name!r}]", value)
         for name, value in list(attributes.items()):
-            if name == "state" or name in _OF_OPTIMIZERS or (name in self._names.known and name not in _PASSED):
+            if name in _OF_HOOKS:
+                self._hooks(f"{path}.{name}", value)
+            elif name == "state" or (name in self._names.known and name not in _PASSED):
                 self._visit(attributes, name, f"{path}.{name}", value)
 
     def _setting(self, group: dict[str, Any], name: str, path: str, value: Any) -> None:
@@ -287,8 +302,11 @@ class Reach:
         self.views = [*map(place_of, self.tensors)]
         self.roots: list[Storage | None] = [None if v is None else v.storage.root for v in self.views]
         self.root_at = {id(root): i for i, root in enumerate(self.roots) if root is not None}
+        self._sharers = Counter(map(id, self.roots))
         self._flags = [t.requires_grad for t in self.tensors]
-        self.leaves = [t for t, flag in zip(self.tensors, self._flags, strict=True) if flag and t.is_leaf]
+        is_leaf = [t.is_leaf and (t.requires_grad or isinstance(t, torch.nn.Parameter)) for t in self.tensors]
+        self.leaves = [*compress(self.tensors, is_leaf)]
+        self._gradient_hooks = HooksOfTensors(self.tensors)
         indices = {id(t): i for i, t in enumerate(self.tensors)}
         self.structure = (
             tuple([(p, indices.get(id(v), _kind(v))) for p, v in zip(self.paths, self.values, strict=True)]),
@@ -319,6 +337,7 @@ class Reach:
                 and [*map(call, self._getters, self._watched)] == self._saved
                 and all(map(is_, map(place_of, self.tensors), self.views))
                 and [t.requires_grad for t in self.tensors] == self._flags
+                and self._gradient_hooks.are_current()
             )
         except (LookupError, TypeError, ValueError):
             return False
@@ -342,10 +361,24 @@ class Reach:
             index = self._index.pop(id(old))
             self._index[id(value)] = index
             self.values[place] = self.tensors[index] = value
-            view = self.views[index] = place_of(value)
-            self.root_at.pop(id(self.roots[index]), None)
-            self.roots[index] = root = None if view is None else view.storage.root
-            self.root_at[id(root)] = index
+            self._lies_at(index, place_of(value))
+
+    def moved(self, index: int) -> None:
+        """Takes note of a tensor's new place, if it lies alone there as it did before."""
+        old, new = self.views[index], place_of(self.tensors[index])
+        if old is None or new is None or _layout(old) != _layout(new):
+            return
+        if self._sharers[id(self.roots[index])] == 1 and id(new.storage.root) not in self.root_at:
+            self._lies_at(index, new)
+
+    def _lies_at(self, index: int, view: View | None) -> None:
+        before = id(self.roots[index])
+        self.root_at.pop(before, None)
+        self.views[index] = view
+        self.roots[index] = root = None if view is None else view.storage.root
+        self.root_at[id(root)] = index
+        self._sharers[before] -= 1
+        self._sharers[id(root)] += 1
 
     def restore(self, only: set[int] | None = None) -> None:
         """Restores collections and attributes, all of them or some by `id`."""
@@ -363,6 +396,10 @@ class Reach:
             elif isinstance(holder, set | deque):
                 holder.clear()
                 (holder.update if isinstance(holder, set) else holder.extend)(copy)
+
+
+def _layout(view: View) -> tuple[Any, ...]:
+    return view.storage.array.dtype, view.shape, view.strides(), view.offset
 
 
 def _kind(value: Any) -> Any:
@@ -385,10 +422,10 @@ def _inner_names(code: types.CodeType) -> set[str]:
     return {name for c in inner for name in {*c.co_names, *_inner_names(c)}}
 
 
-_OF_MODULES = frozenset({
-    "training", "_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks",
-    "_backward_pre_hooks",
+_OF_HOOKS = frozenset({
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_optimizer_step_pre_hooks",
+    "_optimizer_step_post_hooks",
 })  # fmt: skip
 _OF_NAMES = frozenset({"_parameters", "_buffers", "_modules"})  # the items are attributes of a module
-_OF_OPTIMIZERS = frozenset({"_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"})
+_OF_MODULES = _OF_NAMES | _OF_HOOKS | {"training"}
 _PASSED = frozenset({"param_groups", "defaults", "state"})

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.optim.swa_utils import AveragedModel
 
@@ -90,21 +93,85 @@ def traced(reach: Reach, capture: Capture, changed: list[str]) -> Iterator[None]
             yield
 
 
+class _Symbols:
+    """The numbers of parameter groups, which are symbolic while a step is traced.
+
+    Args:
+        reach, capture: as in `traced`.
+        changed: as there.
+    """
+
+    def __init__(self, reach: Reach, capture: Capture, changed: list[str]) -> None:
+        self._reach, self._capture, self._changed = reach, capture, changed
+        self._before = [(f.group, f.key, f.group[f.key]) for f in reach.floats]
+        tensors = [old for _, _, old in self._before if isinstance(old, torch.Tensor)]
+        self._values = [(tensor, tensor.clone()) for tensor in tensors]
+        for i, f in enumerate(reach.floats):
+            _set(f, capture.number(i))
+        self._given = [group[key] for group, key, _ in self._before]
+
+    def replace(self) -> None:
+        """Puts plain numbers, and the tensors that there were, into the groups."""
+        for (group, key, old), symbol in zip(self._before, self._given, strict=True):
+            now = group.get(key)
+            if now is symbol or now is old:
+                group[key] = old
+            else:
+                self._changed.append(f"an optimizer's {key!r}")
+                group[key] = self._plain(now)
+
+    def step(self, schedule: LRScheduler, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A schedule's step: in Python, so that it keeps what it always keeps; the program is for this call alone."""
+        self.replace()
+        self._changed.append(f"it steps a {type(schedule).__name__}")
+        return step(*args, **kwargs)
+
+    def settle(self) -> None:
+        """Leaves no symbol in what the step reaches, be it in a list or an attribute."""
+        self.replace()
+        for holder, _ in self._reach.copies:
+            if isinstance(holder, dict | list | deque):
+                for key, value in holder.items() if isinstance(holder, dict) else enumerate(holder):
+                    plain = self._plain(value)
+                    if plain is not value:
+                        self._changed.append("it stores a number of an optimizer")
+                        holder[key] = plain  # type: ignore[index]  # the keys of this holder
+
+    def restore(self) -> None:
+        """Undoes what has been written to a rate that is a tensor in torch's memory."""
+        for tensor, value in self._values:
+            if not torch.equal(tensor, value):
+                tensor.copy_(value)
+
+    def _plain(self, value: Any) -> Any:
+        """A value without symbols; the same object if it has none."""
+        if isinstance(value, list | tuple):
+            items = [self._plain(v) for v in value]
+            is_plain = all(map(operator.is_, items, value))
+            return value if is_plain else [*items] if isinstance(value, list) else tuple(items)
+        number = node_of(value) if type(value) is torch.SymFloat else None
+        if number is None:
+            return value
+        for (_, _, old), symbol in zip(self._before, self._given, strict=True):
+            if value is symbol and isinstance(old, torch.Tensor):
+                return old
+        return float(number.known()(self._capture.conditions.values))
+
+
 @contextlib.contextmanager
 def _symbols(reach: Reach, capture: Capture, changed: list[str]) -> Iterator[None]:
-    """A context in which the numbers of parameter groups are symbolic."""
-    before = [(f.group, f.key, f.group[f.key]) for f in reach.floats]
-    for i, f in enumerate(reach.floats):
-        _set(f, capture.number(i))
-    given = [group[key] for group, key, _ in before]
-    yield
-    for (group, key, old), symbol in zip(before, given, strict=True):
-        now = group.get(key)
-        if now is symbol or now is old:
-            group[key] = old
-        else:
-            changed.append(f"an optimizer's {key!r}")
-            group[key] = _valued(now, capture)
+    """A context in which the numbers of parameter groups are symbolic, but for schedules."""
+    symbols = _Symbols(reach, capture, changed)
+    with contextlib.ExitStack() as stack:
+        for found in reach.objects:
+            if isinstance(found, LRScheduler):
+                stack.enter_context(_shadowed(found, "step", functools.partial(symbols.step, found, found.step)))
+        try:
+            yield
+            symbols.settle()
+        except BaseException:
+            symbols.restore()
+            raise
 
 
 def _set(f: Float, value: Any) -> None:
@@ -113,13 +180,6 @@ def _set(f: Float, value: Any) -> None:
         items[f.at] = value
         value = tuple(items)
     f.group[f.key] = value
-
-
-def _valued(value: Any, capture: Capture) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_valued(v, capture) for v in value)
-    number = node_of(value)
-    return value if number is None else float(number.known()(capture.conditions.values))
 
 
 @contextlib.contextmanager

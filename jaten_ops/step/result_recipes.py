@@ -97,6 +97,14 @@ class Recipes:
             return Given(self._given[id(value)])
         if not isinstance(value, Tensor) or not self._capture.is_born(value):
             return Kept(value)
+        return self._of_values(value, value.requires_grad and value.is_leaf, isinstance(value, torch.nn.Parameter))
+
+    def of_data(self, tensor: torch.Tensor) -> Made | Seen:
+        """The recipe of a new tensor with the memory that a tensor has now: of what its `data` is."""
+        self._capture.lift(tensor)
+        return self._of_values(tensor, False, False)
+
+    def _of_values(self, value: Any, requires_grad: bool, is_parameter: bool) -> Made | Seen:
         view = value.view_of_arrays
         root = view.storage.root
         if view.storage is not root:  # a view with another dtype: a result of its own
@@ -105,9 +113,8 @@ class Recipes:
             lifted = self._capture.lifted[id(root)]
             return Seen(lifted.operand, (view.shape, view.strides(), view.offset), value.dtype)
         whole = view.is_row_major() and not view.offset and root.array.shape == view.shape
-        leaf_grad = value.requires_grad and value.is_leaf
         geometry = None if whole else (view.shape, view.strides(), view.offset)
-        return Made(self._at(root), geometry, value.dtype, leaf_grad, isinstance(value, torch.nn.Parameter))
+        return Made(self._at(root), geometry, value.dtype, requires_grad, is_parameter)
 
     def of_collection(self, value: Any) -> Recipe | None:
         """The recipe of a collection with tensors in it; None for a type that torch cannot take apart."""

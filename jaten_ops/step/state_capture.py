@@ -243,7 +243,7 @@ class Capture(Observer):
         for found in self.lifted.values():
             found.storage.put(found.array)
         for leaf, gradient in self.leaves.values():
-            if leaf.grad is not gradient:
+            if leaf.is_leaf and leaf.grad is not gradient:
                 leaf.grad = gradient
 
 

@@ -19,12 +19,13 @@ from ..tensor.tensor import Tensor
 from ..xla import executables, malloc
 from ..xla.progress import announced
 from ..xla.x64 import Enabled
+from . import tensor_changes
 from .holders import Reach
 from .result_recipes import Made, Outcome
 from .state_capture import Source
 from .trace import Trace
 
-Executables = dict[str, jax.stages.Compiled]
+Executables = dict[Any, jax.stages.Compiled]
 
 
 class Operands(NamedTuple):
@@ -50,7 +51,7 @@ class Program:
     Args:
         trace: the traced step.
         reach, given: the state and arguments with which it was traced.
-        known: executables by their programs' text, to which this one is added.
+        known: executables by their programs' text and nesting, to which this one is added.
     """
 
     def __init__(self, trace: Trace, reach: Reach, given: Sequence[Any], known: Executables) -> None:
@@ -119,9 +120,10 @@ class Program:
             if has_turns(text):
                 lowered = jax.jit(in_turn(program), donate_argnums=0).lower(*taken)
                 text = lowered.as_text()
-            if text not in known:
-                known[text], _ = executables.compiled(lowered)
-        return known[text]
+            key = text, lowered.in_tree, lowered.out_tree  # the text has neither nesting
+            if key not in known:
+                known[key], _ = executables.compiled(lowered)
+        return known[key]
 
     # a call
 
@@ -202,6 +204,7 @@ class Program:
             storage.put(array)
         held = list(reach.tensors) if trace.slots else reach.tensors
         outcome = Outcome(made, trace.shared, held, given, values, lambda i: self._operand(operands, i))
+        tensor_changes.make(trace.changes, reach, given, outcome)
         for find, recipe in self._gradients:
             find(reach, given).grad = outcome.make(recipe)
         if self.repeats:

@@ -25,6 +25,7 @@ from . import optimizer_state
 from .holders import Reach, difference
 from .result_recipes import Kept, Recipe, Recipes
 from .state_capture import Capture, Lifted, Source, operand, weakened
+from .tensor_changes import Watched
 
 
 class Trace:
@@ -36,6 +37,7 @@ class Trace:
         program: its computation, a function of all operands.
         results, structure: its results.
         gradients: the leaves whose gradient it replaces, and by what.
+        changes: the changes of the tensors themselves.
         slots: the places whose tensor it replaces, and by what.
         left: storages of tensors that it has stored where no call of the program would put them.
         effects: what it did that a call of the program would not do.
@@ -55,16 +57,20 @@ class Trace:
         self._given, self._in_structure = given, structure
         self.effects: list[str] = []
         self.capture = Capture(_sources(reach, given), values)
-        for tensor in [*reach.leaves, *(v for v in given if _is_leaf(v))]:
-            self.capture.leaves[id(tensor)] = tensor, tensor.grad
+        for tensor in [*reach.tensors, *given]:
+            if _is_leaf(tensor):
+                self.capture.leaves[id(tensor)] = tensor, tensor.grad
+        self._watched = Watched(reach.tensors, given)
         before = torch.default_generator.get_state()
         try:
             closed, shape = jax.make_jaxpr(self._run, return_shape=True)()
         except BaseException:
             self.capture.restore()
+            self._watched.undo(hooks=True)
             reach.restore()
             raise
         self.capture.restore()
+        self._watched.undo()
         if not torch.equal(before, torch.default_generator.get_state()):
             self.effects.append("it draws random numbers on the CPU")
         self._closed, self._shape = closed, jax.tree.structure(shape)
@@ -92,7 +98,7 @@ class Trace:
         """Releases what only compiling needs: traced arrays, and arrays that will be donated to the executable."""
         self.capture = Capture({}, [])
         del self.written, self.made, self.gradients
-        del self._closed, self._given, self._reach, self._again, self._step
+        del self._closed, self._given, self._reach, self._again, self._step, self._watched
 
     # under JAX's trace
 
@@ -115,6 +121,7 @@ class Trace:
             recipes = Recipes(capture, self._reach.tensors, self._given)
             self.results = [recipes.of(v) for v in results]
             del results
+            self.changes = self._watched.changes(recipes)
             self._note_gradients(recipes)
             self._note_slots(recipes)
             self.left = self._find_left()
@@ -221,7 +228,7 @@ class Trace:
 
 
 def _is_leaf(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
+    return isinstance(value, torch.Tensor) and value.is_leaf
 
 
 def _sources(reach: Reach, given: Sequence[Any]) -> dict[int, Source]:

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from jaten_ops import compile_step
 
 Wrap = Callable[..., Callable[..., Any]]
 Scenario = Callable[[str, Wrap], Iterator[Any]]
@@ -76,6 +79,37 @@ def training(model: Callable[..., torch.Tensor], optimizer: torch.optim.Optimize
         return loss
 
     return step
+
+
+def numbers_in(tree: Any) -> list[Any]:
+    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor | float | int)]
+
+
+def copied(value: Any) -> Any:
+    """A tensor's values on the CPU; another value as it is."""
+    return value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
+
+
+def assert_as_plain_torch(run: Scenario) -> list[Any]:
+    """Compares each call's results, compiled on the device, with those of plain torch on the CPU.
+
+    Returns:
+        The compiled steps.
+    """
+    expected = [tree_map(copied, found) for found in run("cpu", lambda step, *_: step)]
+    steps: list[Any] = []
+
+    def wrap(step: Callable[..., Any], *holders: Any) -> Callable[..., Any]:
+        steps.append(compile_step(step, *holders))
+        return steps[-1]
+
+    got = [tree_map(copied, found) for found in run("jax", wrap)]
+    for call, (mine, its) in enumerate(zip(got, expected, strict=True)):
+        torch.testing.assert_close(
+            numbers_in(mine), numbers_in(its), rtol=1e-6, atol=1e-8, equal_nan=True,
+            msg=lambda m, i=call: f"call {i}: {m}",
+        )  # fmt: skip
+    return steps
 
 
 @scenario

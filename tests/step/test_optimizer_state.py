@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,12 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from jaten_ops import compile_step
 from jaten_ops.errors import UnsupportedInputError
 
+from ..harness.crossings import crossed
 from ..programs import steps_of_models, steps_of_optimizers, steps_that_keep  # noqa: F401  # their scenarios
-from ..programs.steps import SCENARIOS, linear
+from ..programs.steps import SCENARIOS, Scenario, Wrap, assert_as_plain_torch, batches, linear, make, state_of
 
 Optimizer = Callable[..., torch.optim.Optimizer]
 
@@ -173,3 +175,55 @@ def test_adafactor_is_as_it_was_while_and_after_a_step_is_traced() -> None:
     assert [was_traced for _, was_traced in there] == [False, True]
     assert [found for found, _ in there] == [elsewhere()] * 2
     assert not {"max", "min"} & scope.keys()
+
+
+S = torch.optim.lr_scheduler
+WITHIN: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "StepLR": lambda o: S.StepLR(o, 2, 0.5),
+    "ExponentialLR": lambda o: S.ExponentialLR(o, 0.7),
+    "CosineAnnealingWarmRestarts": lambda o: S.CosineAnnealingWarmRestarts(o, 3),
+    "CyclicLR": lambda o: S.CyclicLR(o, 0.01, 0.1, 2, cycle_momentum=True),
+    "OneCycleLR": lambda o: S.OneCycleLR(o, 0.1, total_steps=9),
+    "LambdaLR": lambda o: S.LambdaLR(o, lambda i: 1 / (i + 1)),
+    "SequentialLR": lambda o: S.SequentialLR(o, [S.LinearLR(o, 0.1, total_iters=2), S.ExponentialLR(o, 0.9)], [3]),
+    "ChainedScheduler": lambda o: S.ChainedScheduler([S.ConstantLR(o, 0.5, 2), S.ExponentialLR(o, 0.9)], o),
+}
+
+
+def _within(schedule_of: Callable[..., Any], rate: str) -> Scenario:
+    def within(device: str, wrap: Wrap) -> Iterator[Any]:
+        model = make(device)
+        lr: Any = 0.05
+        if rate != "number":
+            lr = torch.tensor(0.05, dtype=torch.float64, device=device if rate == "tensor" else "cpu")
+        optimizer = torch.optim.SGD(
+            [{"params": model.one.parameters(), "lr": lr}, {"params": model.head.parameters(), "weight_decay": 0.1}],  # type: ignore[union-attr]
+            lr=0.01, momentum=0.9,
+        )  # fmt: skip
+        schedule, kept = schedule_of(optimizer), [0.0]
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            kept[0] = optimizer.param_groups[0]["lr"]
+            return loss
+
+        run = wrap(step)
+        for x, y in batches(device, 7):
+            loss = run(x, y)
+            schedules = [schedule, *getattr(schedule, "_schedulers", ())]
+            state = [{k: v for k, v in vars(s).items() if k != "optimizer"} for s in schedules]
+            found = loss, state_of(model, optimizer), state, schedule.get_last_lr(), kept
+            yield found, [torch.is_tensor(v) for v in (lr, kept[0], *schedule.get_last_lr())]
+            assert rate == "number" or optimizer.param_groups[0]["lr"] is lr
+            assert "SymFloat" not in repr([{type(v) for v in tree_leaves(found)}])
+
+    return within
+
+
+@pytest.mark.parametrize(("name", "rate"), crossed(WITHIN, ["number", "tensor", "tensor on the CPU"]))
+def test_a_schedule_in_a_step_keeps_numbers_and_tensors(name: str, rate: str) -> None:
+    assert_as_plain_torch(_within(WITHIN[name], rate))

@@ -23,7 +23,7 @@ from jaten_ops.tensor.operand_values import is_traced
 from jaten_ops.tensor.tensor import array_of
 
 from ..programs import steps_of_models, steps_of_optimizers, steps_that_keep  # noqa: F401  # their scenarios
-from ..programs.steps import SCENARIOS, linear
+from ..programs.steps import SCENARIOS, assert_as_plain_torch, copied, linear, numbers_in
 
 
 def test_gradients_accumulate_over_calls() -> None:
@@ -163,31 +163,11 @@ SAMPLE = (
 )  # fmt: skip
 
 
-def _numbers(tree: Any) -> list[Any]:
-    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor | float | int)]
-
-
-def _copied(value: Any) -> Any:
-    return value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
-
-
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in SAMPLE else pytest.mark.exhaustive) for n in SCENARIOS]
 )
 def test_computes_what_plain_torch_does(name: str) -> None:
-    run = SCENARIOS[name]
-    expected = [tree_map(_copied, found) for found in run("cpu", lambda step, *_: step)]
-    steps: list[Any] = []
-
-    def wrap(step: Callable[..., Any], *holders: Any) -> Callable[..., Any]:
-        steps.append(compile_step(step, *holders))
-        return steps[-1]
-
-    got = [tree_map(_copied, found) for found in run("jax", wrap)]
-    for call, (mine, its) in enumerate(zip(got, expected, strict=True)):
-        torch.testing.assert_close(
-            _numbers(mine), _numbers(its), rtol=1e-6, atol=1e-8, equal_nan=True, msg=lambda m, i=call: f"call {i}: {m}"
-        )
+    steps = assert_as_plain_torch(SCENARIOS[name])
     assert all(step._compiles for step in steps)
 
 
@@ -279,7 +259,7 @@ def test_a_step_that_raises_leaves_everything() -> None:
 
     def state() -> Any:
         found = model.state_dict(), optimizer.state_dict(), kept, box, model.training
-        return _numbers(tree_map(_copied, found))
+        return numbers_in(tree_map(copied, found))
 
     for _ in range(2):
         before = state()
