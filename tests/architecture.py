@@ -33,8 +33,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "arrays": (
-        "bridge observers seeds strides uninitialized_values",
-        "strided_elements",
+        "observers partitioned seeds strides uninitialized_values",
+        "bridge strided_elements",
         "storage_views",
         "attributes view_ops",
         "carrier",

@@ -19,6 +19,7 @@ from torch.utils import dlpack as torch_dlpack
 
 from ..errors import UnsupportedInputError
 from ..xla.x64 import Enabled
+from . import partitioned
 
 try:  # private, seven times faster than jax.dlpack.from_dlpack for a small tensor
     from jaxlib._jax import buffer_to_dlpack_managed_tensor as _buffer_to_capsule
@@ -64,7 +65,7 @@ def cpu_device() -> Any:
     """JAX's first CPU device; the first call starts JAX's backends."""
     global _cpu
     if _cpu is None:
-        _cpu = jax.devices("cpu")[0]
+        _cpu = jax.local_devices(backend="cpu")[0]
     return _cpu
 
 
@@ -126,9 +127,10 @@ def export(array: jax.Array) -> torch.Tensor:
     """A `jax.Array` as a tensor on the same hardware, sharing its memory; waits until the array is computed.
 
     For an array on several devices it is a copy on one of them, since dlpack would export only the first one's part.
+    If the devices are those of several processes, all of them must call it.
     """
     if type(array.sharding) is not SingleDeviceSharding and len(array.sharding.device_set) > 1:
-        array = jax.device_put(array, next(iter(array.sharding.device_set)))
+        array = gathered(array)
     if not array.size:  # JAX's strides of an empty array differ from torch's
         return torch.empty(array.shape, dtype=TORCH_DTYPES[array.dtype])
     if TORCH_DTYPES[array.dtype] in _NOT_IN_DLPACK:
@@ -137,6 +139,17 @@ def export(array: jax.Array) -> torch.Tensor:
     if _buffer_to_capsule is not None and not torch.cuda.is_initialized():
         return torch._C._from_dlpack(_buffer_to_capsule(array))
     return torch_dlpack.from_dlpack(array)
+
+
+def gathered(array: jax.Array) -> jax.Array:
+    """An array on one device of this process, with all values of one that is on several."""
+    sharding = array.sharding
+    if not sharding.is_fully_replicated:
+        if sharding.is_fully_addressable:
+            return jax.device_put(array, partitioned.first_device(sharding))
+        with Enabled():
+            array = jax.jit(lambda x: x, out_shardings=partitioned.replicated(sharding))(array)
+    return array.addressable_data(0)
 
 
 def exporter(dtype: torch.dtype, numel: int) -> Callable[[jax.Array], torch.Tensor]:

@@ -11,13 +11,15 @@ import copy
 import itertools
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Sharding
 
 from ..xla.x64 import Enabled
+from . import partitioned
 from .observers import OBSERVERS, written
 from .strided_elements import put, reshaped, take, transposed
 from .strides import Shape, is_row_major, order_of, row_major
@@ -47,12 +49,19 @@ class Storage:
         return self
 
     def put(self, array: jax.Array) -> int:
-        """Replaces the values; returns their version."""
+        """Replaces the values, which stay on the devices that have them; returns their version."""
         if OBSERVERS:
             written(self)
+        if partitioned.MET:
+            array = partitioned.kept_in_place(array, self.array)
         self.array = array  # first, so that a reader of the old version reads again
         self.version = version = next(_VERSIONS)
         return version
+
+    def move(self, array: jax.Array) -> None:
+        """Replaces the array by one with the same values on other devices."""
+        self.array = array
+        self.version = next(_VERSIONS)
 
 
 _VERSIONS = itertools.count(1)
@@ -236,6 +245,25 @@ class View:
 
     def _scatter(self, array: jax.Array, values: jax.Array) -> jax.Array:
         return put(array, values, self.offset, self.strides())
+
+
+def onto_one_mesh(roots: Sequence[Storage]) -> Sharding | None:
+    """Moves storages of one device to the mesh over which others are partitioned; they stay there for later calls.
+
+    Returns:
+        The sharding of one that was partitioned before; None if none was.
+
+    Raises:
+        RuntimeError: storages are on two meshes, or on another device than those of the mesh.
+    """
+    arrays = [root.array for root in roots]
+    mesh = partitioned.common_sharding(arrays)
+    if mesh is None:
+        return None
+    for root in roots:
+        if not (isinstance(root.array, jax.core.Tracer) or partitioned.is_partitioned(root.array)):
+            root.move(partitioned.beside(root.array, arrays, mesh))
+    return mesh
 
 
 def resized(view: View, shape: Shape, stride: Shape, value: Any = 0) -> View:

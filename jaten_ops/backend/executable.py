@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from jaten_ops.arrays import carrier, partitioned
+from jaten_ops.arrays.storage_views import onto_one_mesh
 from jaten_ops.xla import disk_store
 
 from .compile_log import GraphLog
@@ -56,6 +58,8 @@ class Executable:
 
     def __call__(self, args: list[Any]) -> list[Any]:
         key = (*[_shape(args[i]) for i in self._tensors], *[args[i] for i in self._sizes]) if self._dynamic else ()
+        if partitioned.MET:
+            key += _places([args[i] for i in self._tensors])
         call = self._calls.get(key)
         if call is None:
             call = self._calls[key] = self._compiler.compile(args)
@@ -64,6 +68,12 @@ class Executable:
     def forget(self) -> None:
         """Clears the compiled executables."""
         self._calls.clear()
+
+
+def _places(given: list[Any]) -> tuple[Any, ...]:
+    """The shardings of tensors of the device, all of which are moved to one mesh; empty if there is none."""
+    roots = [carrier.view_of(t).storage.root for t in given if isinstance(t, torch.Tensor) and t.device.type == "jax"]
+    return tuple([root.array.sharding for root in roots]) if onto_one_mesh(roots) is not None else ()
 
 
 def _shape(value: Any) -> Any:

@@ -55,7 +55,9 @@ def build(
         run, left, errors[:] = found
         return run, left
     left = []
-    platform = next(iter(_devices(traced.operands))).platform  # `jax.jit` refuses several
+    devices = _devices(traced.operands)
+    # the rewrites for a CPU know nothing of partitions; of platforms `jax.jit` refuses several
+    platform = next(iter(devices)).platform if len(devices) == 1 else "partitioned"
     program = ordered(
         traced.graph,
         platform=platform,

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import torch
 
-from jaten_ops.arrays import bridge, carrier
+from jaten_ops.arrays import bridge, carrier, partitioned
 from jaten_ops.arrays.strides import order_of, strides_in
 from jaten_ops.cpu.layouts import Order
 from jaten_ops.xla import x64
@@ -58,8 +58,9 @@ class Compiler:
         symbols = symbols_of(values, args) if graph.is_dynamic else {}
         layouts = [o.layout(symbols) for o in graph.arrays]
         errors: list[Exception] = []
+        places = {at: _sharding(args[i]) for at, i in graph.replaced.items() if layouts[at] is None}
         request = CompileRequest(
-            _traceable(graph, args, symbols, layouts, errors),
+            _traceable(graph, args, symbols, layouts, errors, places),
             self._specs(arrays),
             [*orders.values(), *[None] * graph.lowered.random],
             [o.is_free for o in graph.arrays],
@@ -130,8 +131,12 @@ def _traceable(
     symbols: Mapping[Any, int],
     layouts: Sequence[Layout | None],
     errors: list[Exception],
+    places: Mapping[int, Any],
 ) -> Callable[..., list[jax.Array]]:
-    """The graph as a function of its operands, that fills a list with what its conditions stand for."""
+    """The graph as a function of its operands, that fills a list with what its conditions stand for.
+
+    Results for which `places` has a sharding get that one.
+    """
     placeholders, numbers = graph.lowered.placeholders, set(graph.numbers)
     sizes = {placeholders[i]: args[i] for i in graph.sizes}
     tensors = [placeholders[i] for i in graph.tensors]
@@ -144,10 +149,21 @@ def _traceable(
         for output, array in zip(graph.arrays, results, strict=True):
             output.check(array, symbols)
         errors[:] = conditions.errors
+        for at, sharding in places.items():
+            if sharding is not None:
+                results[at] = jax.lax.with_sharding_constraint(results[at], sharding)
         stored = [a if x is None else x.store(a) for a, x in zip(results, layouts, strict=True)]
         return [*stored, conditions.stacked()] if conditions.errors else stored
 
     return run
+
+
+def _sharding(value: Any) -> Any:
+    """The sharding of a tensor over several devices; else None."""
+    if not partitioned.MET or value.device.type != "jax":
+        return None
+    array = carrier.unwrap(value)
+    return array.sharding if partitioned.is_partitioned(array) else None
 
 
 def _converter(value: Any, graph: Description) -> Callable[[Any], Any]:
@@ -199,9 +215,12 @@ def _device(graph: Description, args: Sequence[Any]) -> Any:
     if not made:
         return None
     given = [args[i] for i in graph.tensors if isinstance(args[i], torch.Tensor) and args[i].device.type == "jax"]
-    used = [d for tensor in given for d in carrier.unwrap(tensor).devices()]
-    named = [jax.devices()[device.index] for device in made if device.index]
-    return next((d for d in (*used, *named) if d is not jax.devices()[0]), None)
+    arrays = [carrier.unwrap(tensor) for tensor in given]
+    if any(map(partitioned.is_partitioned, arrays)):
+        return None
+    used = [d for array in arrays for d in array.devices()]
+    named = [jax.local_devices()[device.index] for device in made if device.index]
+    return next((d for d in (*used, *named) if d is not jax.local_devices()[0]), None)
 
 
 def _seed() -> np.ndarray:

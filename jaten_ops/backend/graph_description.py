@@ -110,6 +110,7 @@ class Description:
         passed: the numbers of inputs with which nothing is computed: they are handed back as they came.
         static: the numbers of inputs that keep their memory from call to call.
         donated: the numbers of inputs that give their arrays away.
+        replaced: by the places among the arrays of new values of inputs, the numbers of these.
         is_dynamic: whether sizes may change.
         on_host: whether all tensors are on the CPU.
         place: the JAX device where operands that are lent from torch's memory are put; None where there are none.
@@ -126,6 +127,7 @@ class Description:
     passed: frozenset[int]
     static: Sequence[int]
     donated: frozenset[int]
+    replaced: Mapping[int, int]
     is_dynamic: bool
     on_host: bool
     place: Any
@@ -164,6 +166,7 @@ def describe(gm: torch.fx.GraphModule, info: GraphInfo) -> Description:
         passed=passed,
         static=sorted(i for i in info.static_inputs if i not in numbers and _is_on_cpu(values[i])),
         donated=frozenset(part.input for part in writes if part.donated),
+        replaced=_replaced(info, outputs, arrays),
         is_dynamic=any(is_symbolic(v) for i, v in enumerate(values) if i not in numbers | passed),
         on_host=on_host,
         place=cpu_client.device() if on_host else bridge.cpu_device() if "cpu" in kinds else None,
@@ -181,6 +184,18 @@ def _outputs(
     # one array may be two outputs, for the user and for the backward graph, with different strides
     computed = [node for part in info.partial_writes.values() for node in part.computed]
     return outputs, [o for o in outputs if o.is_array] + [Output(node, index, seen=True) for node in computed]
+
+
+def _replaced(info: GraphInfo, outputs: Sequence[Output], arrays: Sequence[Output]) -> dict[int, int]:
+    """The places among the arrays of whole new values of inputs, with the numbers of the inputs."""
+    places = {id(o): at for at, o in enumerate(arrays)}
+    found = {places[id(outputs[n])]: i for n, i in info.new_values.items() if id(outputs[n]) in places}
+    at = sum(o.is_array for o in outputs)
+    for part in info.partial_writes.values():
+        if part.donated:
+            found[at] = part.input
+        at += len(part.computed)
+    return found
 
 
 def _is_on_cpu(value: Any) -> bool:

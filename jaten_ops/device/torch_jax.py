@@ -61,7 +61,7 @@ class JaxModule(types.ModuleType):
         return True
 
     def device_count(self) -> int:
-        return len(jax.devices())
+        return len(jax.local_devices())
 
     def current_device(self) -> int:
         return 0
@@ -71,7 +71,7 @@ class JaxModule(types.ModuleType):
         index_of(device)
 
     def get_device_name(self, device: Device = None) -> str:
-        return str(jax.devices()[index_of(device)].device_kind)
+        return str(jax.local_devices()[index_of(device)].device_kind)
 
     def synchronize(self, device: Device = None) -> None:
         """Waits for the computations that have been started on the device."""
@@ -101,7 +101,7 @@ class JaxModule(types.ModuleType):
         """Statistics of JAX's allocator, as "bytes_in_use"; without any, as on a CPU, the total size of all arrays."""
         if not streams.has_started():
             return {"bytes_in_use": 0}
-        chosen = jax.devices()[index_of(device)]
+        chosen = jax.local_devices()[index_of(device)]
         stats = chosen.memory_stats()
         if stats:
             return dict(stats)
@@ -176,7 +176,7 @@ class JaxModule(types.ModuleType):
             drawn.position = int(new_state)
 
     def get_rng_state_all(self) -> list[torch.Tensor]:
-        return [self.get_rng_state() for _ in jax.devices()]
+        return [self.get_rng_state() for _ in jax.local_devices()]
 
     def set_rng_state_all(self, new_states: Sequence[torch.Tensor]) -> None:
         """Sets the states that `get_rng_state_all` returned; all are those of one generator."""

@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from .. import registry
-from ..arrays import carrier, view_ops
+from ..arrays import carrier, partitioned, view_ops
 from ..arrays.storage_views import View
 from ..device import placement
 from ..meta import aten_overload
@@ -20,7 +20,7 @@ from ..registry.handlers import Handler
 from ..schema import KEEPS_MEMORY_ORDER
 from ..tensor.operand_values import Traced, is_traced, two_devices
 from ..tensor.tensor import array_of, from_array, from_view
-from .operands import is_on_jax, onto_device, unwrapped, wrapped
+from .operands import is_on_jax, on_one_mesh, onto_device, unwrapped, wrapped
 
 
 @functools.cache
@@ -33,6 +33,9 @@ def kernel_of(overload: str) -> Handler:
             return _traced(overload, args, kwargs)
         if "incompatible devices" not in str(error):
             raise error
+        moved = on_one_mesh(args, kwargs)
+        if moved is not None:
+            return kernel_of(overload)(*moved[0], **moved[1])
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         raise two_devices(*dict.fromkeys(str(t.device) for t in tensors)) from None
 
@@ -58,7 +61,11 @@ def functional(overload: str) -> Handler:
 
     def call_laid_out(*args: Any, memory_format: Any = None, **kwargs: Any) -> Any:
         result = call_placed(*args, **kwargs)
-        return result if is_traced(result) else _laid_out(result, args[0], memory_format)
+        if is_traced(result):
+            return result
+        if partitioned.MET:
+            result = _where(args[0], result)
+        return _laid_out(result, args[0], memory_format)
 
     if may_be_on_cpu:
         return call_with_cpu
@@ -88,6 +95,15 @@ def placed(result: torch.Tensor, wanted: Any) -> torch.Tensor:
         return result
     view, array = carrier.view_of(result), placement.put(array_of(result), where)
     return from_array(array) if view.is_row_major() else from_view(View.laid_out(array, view.strides()), result.dtype)
+
+
+def _where(like: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """A result such as that of `zeros_like`, partitioned as the operand."""
+    if not is_on_jax(like) or not is_on_jax(result) or like.device != result.device:
+        return result
+    array = array_of(result)
+    kept = partitioned.kept_in_place(array, array_of(like))
+    return result if kept is array else from_array(kept)
 
 
 def _laid_out(result: torch.Tensor, like: torch.Tensor, memory_format: torch.memory_format | None) -> torch.Tensor:

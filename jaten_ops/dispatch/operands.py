@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ..arrays import bridge, carrier
+from ..arrays import bridge, carrier, partitioned
+from ..arrays.storage_views import onto_one_mesh
 from ..tensor.operand_values import is_traced
 from ..tensor.tensor import Tensor, array_of, from_array
 
@@ -56,3 +58,25 @@ def onto_device(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.device.type == "cpu":
         return value.to("jax") if is_traced(value) else from_array(borrowed_copy(value))
     return value
+
+
+def on_one_mesh(args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+    """The arguments of a call, with tensors of one device moved to the mesh over which others are partitioned.
+
+    Returns:
+        The arguments; None if they are on one mesh already, or on none.
+
+    Raises:
+        RuntimeError: tensors are on two meshes, or on other devices than the mesh.
+    """
+    given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+    if all(partitioned.is_partitioned(array_of(t)) for t in given):
+        return None
+    mesh = onto_one_mesh([carrier.view_of(t).storage.root for t in given if is_on_jax(t)])
+    if mesh is None:
+        return None
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if is_on_jax(tensor) else from_array(partitioned.beside(array_of(tensor), (), mesh))
+
+    return tree_map_only(torch.Tensor, moved, (args, kwargs))  # type: ignore[no-any-return]  # pytrees have no types

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import jax
 from jax import lax
 from jax.extend import core
 
@@ -15,13 +16,21 @@ def by_platform(*operands: Any, cpu: Callable[..., T], default: Callable[..., T]
     """`cpu(*operands)` in a program for a CPU, `default(*operands)` in one for any other platform.
 
     A program is traced with both, and lowered with one: the other leaves nothing in it. Both are differentiated and
-    mapped with the program. Outside `jax.jit` only the one for the devices at hand runs.
+    mapped with the program. Outside `jax.jit` only the one for the devices at hand runs. Programs over several devices
+    have `default`: XLA could not partition what is written for one CPU.
 
     Args:
         operands: arrays, or trees of them.
         cpu, default: functions of them, with results of the same shapes and dtypes.
     """
+    if any(map(is_over_mesh, jax.tree.leaves(operands))):
+        return default(*operands)
     return lax.platform_dependent(*operands, cpu=cpu, default=default)
+
+
+def is_over_mesh(array: Any) -> bool:
+    """True if an array, also one that JAX traces, is on several devices."""
+    return jax.typeof(array).sharding.mesh.size > 1
 
 
 def cpu_branch(equation: Any) -> core.ClosedJaxpr | None:

@@ -17,7 +17,7 @@ from jax.extend import core
 from torch.utils.weak import TensorWeakRef
 
 from .. import registry
-from ..arrays import bridge
+from ..arrays import bridge, partitioned
 from ..arrays.observers import Observer, observed_by
 from ..arrays.storage_views import Storage
 from ..errors import UnsupportedInputError
@@ -156,7 +156,7 @@ class Capture(Observer):
         if tensor.requires_grad and tensor.is_leaf and id(tensor) not in self.leaves:
             self.leaves[id(tensor)] = tensor, tensor.grad
         index = len(self.operands)
-        traced = self.bind(source, jax.core.ShapedArray(array.shape, array.dtype))
+        traced = self.bind(source, partitioned.as_traced(array))
         self.lifted[id(root)] = Lifted(root, array, traced, index)
         root.put(traced)
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_unflatten
 
-from ..arrays import bridge, seeds
-from ..arrays.storage_views import Storage, owned
+from ..arrays import bridge, partitioned, seeds
+from ..arrays.storage_views import Storage, onto_one_mesh, owned
 from ..cpu.layouts import flattened, has_turns, in_turn, ordered
 from ..ops.executor import raise_first_broken
 from ..tensor.tensor import Tensor
@@ -85,6 +85,8 @@ class Program:
         self._array: Any = None
         with Enabled():
             self._no_seed = jax.device_put(np.zeros((), np.int64))
+        self._mesh = onto_one_mesh([lifted.storage for lifted in storages.values()]) if partitioned.MET else None
+        self._shardings = self._shardings_of(self._written), self._shardings_of(self._read)
         self._run = self._compiled(known)
         self._storages = {}
         trace.release()
@@ -111,14 +113,17 @@ class Program:
         numbers = jax.ShapeDtypeStruct((len(self._numbers),), np.dtype("float64"))
         others = [self._sources[i].what[2] for i in self._others]
         taken = (
-            [self._storages[i].array for i in self._written], [self._storages[i].array for i in self._read], others,
+            *([self._storages[i].storage.array for i in part] for part in (self._written, self._read)), others,
             numbers, seed,
         )  # fmt: skip
+        placed: dict[str, Any] = {} if self._mesh is None else {"out_shardings": (self._shardings[0], None, None, None)}
+        platform = None if self._mesh is None else "partitioned"
         with Enabled():
-            lowered = jax.jit(flattened(ordered(program)), donate_argnums=0).lower(*taken)
+            run = flattened(ordered(program, platform=platform), platform=platform)
+            lowered = jax.jit(run, donate_argnums=0, **placed).lower(*taken)
             text = lowered.as_text()
             if has_turns(text):
-                lowered = jax.jit(in_turn(program), donate_argnums=0).lower(*taken)
+                lowered = jax.jit(in_turn(program), donate_argnums=0, **placed).lower(*taken)
                 text = lowered.as_text()
             key = text, lowered.in_tree, lowered.out_tree  # the text has neither nesting
             if key not in known:
@@ -135,6 +140,8 @@ class Program:
             written, read = self._from_written(reach, given), self._from_read(reach, given)
             if [s.array.shape for s in written] != self._shapes[0] or [s.array.shape for s in read] != self._shapes[1]:
                 return None
+            if partitioned.MET and not self._is_in_place(written, read):
+                return None
             for i, geometry in self._geometries.items():
                 if _geometry(self._sources[i].kind, reach, given, self._sources[i].what) != geometry:
                     return None
@@ -144,6 +151,21 @@ class Program:
         if any((leaf.grad is not None) is not had for leaf, had in self._others_had):
             return None
         return Operands(written, read, others)
+
+    def _shardings_of(self, part: list[int]) -> list[Any]:
+        return [self._storages[i].storage.array.sharding for i in part]
+
+    def _is_in_place(self, written: list[Storage], read: list[Storage]) -> bool:
+        """True if the operands are on the devices for which the program was compiled, or could be moved there."""
+        if self._mesh is None:
+            return not any(partitioned.is_partitioned(s.array) for s in (*written, *read))
+        for part, shardings in zip((written, read), self._shardings, strict=True):
+            for storage, sharding in zip(part, shardings, strict=True):
+                if not partitioned.is_partitioned(storage.array):
+                    storage.move(jax.device_put(storage.array, sharding))
+                elif storage.array.sharding != sharding:
+                    return False
+        return True
 
     def _finder(self, part: list[int]) -> Callable[[Reach, Sequence[Any]], list[Storage]]:
         """Finds the storages of some operands; those of holders, which are most, all at once."""

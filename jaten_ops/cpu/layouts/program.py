@@ -13,7 +13,7 @@ from jax.extend import core
 from jaten_ops.cpu import conv_choice
 from jaten_ops.cpu.conv_primitive import convolution_p
 from jaten_ops.kernel_base.conv_parts import Call
-from jaten_ops.kernel_base.platform import cpu_branch
+from jaten_ops.kernel_base.platform import cpu_branch, is_over_mesh
 
 from .break_chains import shortened
 from .rules import MATRIX_RULES, RULES, Rule, bind, work_of
@@ -71,7 +71,10 @@ def ordered(
 def _as_program(array: Any, order: Order) -> jax.ShapeDtypeStruct:
     """An operand as the program has it."""
     shape = tuple(array.shape[i] for i in places(program_order(len(order)), order))
-    return jax.ShapeDtypeStruct(shape, array.dtype, weak_type=getattr(array, "weak_type", False))
+    kind = {"weak_type": getattr(array, "weak_type", False)}
+    if is_over_mesh(array):  # in whatever parts, which the compiler chooses: kernels only ask for the mesh
+        return jax.ShapeDtypeStruct(shape, array.dtype, sharding=jax.typeof(array).sharding, **kind)
+    return jax.ShapeDtypeStruct(shape, array.dtype, **kind)
 
 
 def _rules_for(jaxpr: Any) -> dict[str, Rule]:

@@ -1,0 +1,126 @@
+"""Arrays on several devices: each device has a part of the values, or a copy, as the array's sharding says.
+
+JAX's compiler partitions the programs that such arrays go into. What it leaves open is settled here: where a tensor
+that is written to stays, and where arrays of one device go that meet partitioned ones.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+
+from ..errors import UnsupportedInputError
+
+MET: list[Sharding] = []
+"""The shardings over several devices that tensors have had so far: empty in most processes."""
+
+
+def note(sharding: Sharding) -> None:
+    """Adds a sharding to MET if it is over several devices."""
+    if len(sharding.device_set) > 1 and sharding not in MET:
+        MET.append(sharding)
+
+
+def is_partitioned(array: Any) -> bool:
+    """True if an array is on several devices. For JAX's tracers False: their places are the compiler's choice."""
+    return not isinstance(array, jax.core.Tracer) and len(array.sharding.device_set) > 1
+
+
+def kept_in_place(new: Any, old: Any) -> Any:
+    """The values that replace others, moved to where those are if they are partitioned and of the same shape."""
+    if isinstance(new, jax.core.Tracer) or not is_partitioned(old) or new.shape != old.shape:
+        return new
+    return new if new.sharding == old.sharding else jax.device_put(new, old.sharding)
+
+
+@functools.cache
+def auto_mesh(mesh: Mesh) -> Mesh:
+    """A mesh with the same devices and axes, over which the compiler partitions programs by itself."""
+    if all(kind == AxisType.Auto for kind in mesh.axis_types):
+        return mesh
+    if AxisType.Manual in mesh.axis_types:
+        raise UnsupportedInputError("mesh", mesh, "one with Auto axes: jaten_ops.distributed.make_mesh")
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
+def with_auto_axes(array: jax.Array) -> jax.Array:
+    """The array, over a mesh with Auto axes if its own has others; nothing is copied."""
+    if isinstance(array, jax.core.Tracer):
+        kinds = jax.typeof(array).sharding.mesh.axis_types
+        if AxisType.Explicit in kinds:
+            raise UnsupportedInputError(
+                "an array", "one that JAX traces over a mesh with Explicit axes",
+                "one over Auto axes: jaten_ops.distributed.make_mesh, or jax.make_mesh with axis_types",
+            )  # fmt: skip
+        return array
+    sharding = array.sharding
+    if not isinstance(sharding, NamedSharding) or auto_mesh(sharding.mesh) is sharding.mesh:
+        return array
+    return jax.device_put(array, NamedSharding(auto_mesh(sharding.mesh), sharding.spec))
+
+
+def common_sharding(arrays: Iterable[Any]) -> Sharding | None:
+    """The sharding of the first partitioned array; None if there is none, or if others are on other devices.
+
+    Raises:
+        RuntimeError: arrays over two meshes.
+    """
+    found = [a.sharding for a in arrays if is_partitioned(a)]
+    if not found:
+        return None
+    for other in found[1:]:
+        if not same_devices(found[0], other):
+            raise RuntimeError(
+                f"Expected all tensors to be on the same mesh, but found two, {found[0]} and {other}!"
+                " (move one with jaten_ops.distributed.distribute_tensor(...))"
+            )
+    return found[0]
+
+
+def first_device(sharding: Sharding) -> Any:
+    """The first device of this process among those of a sharding."""
+    devices: Any = sharding.addressable_devices
+    return min(devices, key=lambda device: device.id)
+
+
+def same_devices(one: Sharding, other: Sharding) -> bool:
+    """True if two shardings are over the same devices in the same order, so that one program takes both."""
+    return one._device_assignment == other._device_assignment
+
+
+def beside(array: Any, others: Sequence[Any], sharding: Sharding) -> Any:
+    """An array of one device, moved to the devices of a sharding, for a program that also takes others.
+
+    It is partitioned as the first of the partitioned others that has its shape, such as the parameter of an optimizer's
+    state; without one, each device gets a copy.
+
+    Raises:
+        RuntimeError: it is not on the first device of this process among those of the sharding.
+    """
+    if array.sharding.device_set != {first_device(sharding)} and not any(d.platform == "cpu" for d in array.sharding.device_set):
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, {array.sharding} and"
+            f" {sharding}! (move one with jaten_ops.distributed.distribute_tensor(...))"
+        )
+    like = next((a.sharding for a in others if is_partitioned(a) and a.shape == array.shape), None)
+    return jax.device_put(array, like or replicated(sharding))
+
+
+@functools.cache
+def replicated(sharding: Sharding) -> Sharding:
+    """The sharding over the same devices that gives each of them a copy."""
+    if isinstance(sharding, NamedSharding):
+        return NamedSharding(sharding.mesh, PartitionSpec())
+    devices = sharding._device_assignment
+    return NamedSharding(Mesh(list(devices), ("devices",), axis_types=(AxisType.Auto,)), PartitionSpec())
+
+
+def as_traced(array: jax.Array) -> jax.core.ShapedArray:
+    """Shape and dtype of an array in a trace, with its mesh, by which kernels tell that it is partitioned."""
+    if not is_partitioned(array):
+        return jax.core.ShapedArray(array.shape, array.dtype)
+    return jax.core.ShapedArray(array.shape, array.dtype, sharding=jax.typeof(array).sharding)
