@@ -18,6 +18,7 @@ from .errors import (
     UnsupportedVersionError,
 )
 from .interop import as_jax, call_jax, from_jax, to_jax
+from .ops import constraint  # noqa: F401  # registers its operator
 from .ops.user_ops import op
 from .registry import fake, kernel
 from .registry import gradient_of_users as gradient

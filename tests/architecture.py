@@ -33,7 +33,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "arrays": (
-        "observers partitioned seeds strides uninitialized_values",
+        "observers partitioned placements seeds strides uninitialized_values",
         "bridge strided_elements",
         "storage_views",
         "attributes view_ops",
@@ -86,6 +86,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "op_call",
         "define",
         "user_ops",
+        "constraint",
         "__init__",
     ),
     "device": (
@@ -96,7 +97,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "tensor": (
-        "operand_values storage subclasses",
+        "mesh_methods operand_values storage subclasses",
         "tensor",
         "lazy_parameters moves",
         "__init__",
@@ -155,6 +156,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "interop": (),
     "__init__": (),
+    "distributed": (
+        "meshes tensors",
+        "styles",
+        "modules",
+        "__init__",
+    ),
 }
 
 

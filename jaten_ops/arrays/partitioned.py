@@ -101,7 +101,9 @@ def beside(array: Any, others: Sequence[Any], sharding: Sharding) -> Any:
     Raises:
         RuntimeError: it is not on the first device of this process among those of the sharding.
     """
-    if array.sharding.device_set != {first_device(sharding)} and not any(d.platform == "cpu" for d in array.sharding.device_set):
+    if array.sharding.device_set != {first_device(sharding)} and not any(
+        d.platform == "cpu" for d in array.sharding.device_set
+    ):
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, {array.sharding} and"
             f" {sharding}! (move one with jaten_ops.distributed.distribute_tensor(...))"

@@ -247,8 +247,12 @@ class View:
         return put(array, values, self.offset, self.strides())
 
 
-def onto_one_mesh(roots: Sequence[Storage]) -> Sharding | None:
+def onto_one_mesh(roots: Sequence[Storage], mesh: Sharding | None = None) -> Sharding | None:
     """Moves storages of one device to the mesh over which others are partitioned; they stay there for later calls.
+
+    Args:
+        roots: the storages.
+        mesh: a sharding over the mesh of the program that takes them, if none of them needs to be partitioned.
 
     Returns:
         The sharding of one that was partitioned before; None if none was.
@@ -257,12 +261,18 @@ def onto_one_mesh(roots: Sequence[Storage]) -> Sharding | None:
         RuntimeError: storages are on two meshes, or on another device than those of the mesh.
     """
     arrays = [root.array for root in roots]
-    mesh = partitioned.common_sharding(arrays)
+    mesh = partitioned.common_sharding(arrays) or mesh
     if mesh is None:
         return None
     for root in roots:
-        if not (isinstance(root.array, jax.core.Tracer) or partitioned.is_partitioned(root.array)):
-            root.move(partitioned.beside(root.array, arrays, mesh))
+        if isinstance(root.array, jax.core.Tracer) or partitioned.is_partitioned(root.array):
+            continue
+        if root.array.sharding.device_set != {partitioned.first_device(mesh)}:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found at least two devices, {root.array.sharding}"
+                f" and {mesh}! (move one with jaten_ops.distributed.distribute_tensor(...))"
+            )
+        root.move(partitioned.beside(root.array, arrays, mesh))
     return mesh
 
 
