@@ -151,7 +151,14 @@ class DeviceSlotError(JatenError, RuntimeError):
 
 
 class UnsupportedVersionError(JatenError, RuntimeError):
-    """A feature that needs an attribute of torch or JAX which the installed version does not have as jaten knows it."""
+    """A feature that needs an attribute of torch or JAX which the installed version does not have as jaten knows it.
+
+    Example:
+        >>> try:  # with a torch or JAX that has moved what a feature needs, its use raises this
+        ...     step = jaten_ops.compile_step(lambda x: x + 1)
+        ... except jaten_ops.UnsupportedVersionError as error:
+        ...     print(error)
+    """
 
     def __init__(self, use: str, version: str, moved: str, reason: str) -> None:
         super().__init__(

@@ -112,8 +112,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "hooks": (
-        "accelerator constructors default_backend distributed export foreach_types generators graph_cache higher_order"
-        " make_fx private_names schemas torchscript version_errors",
+        "accelerator constructors default_backend export foreach_types generators graph_cache higher_order"
+        " make_fx private_names process_groups schemas torchscript version_errors",
         "ledger",
         "patches",
         "__init__",
@@ -159,7 +159,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "distributed": (
         "meshes tensors",
         "styles",
-        "modules",
+        "module_plans",
         "__init__",
     ),
 }

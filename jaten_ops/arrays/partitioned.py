@@ -89,7 +89,14 @@ def first_device(sharding: Sharding) -> Any:
 
 def same_devices(one: Sharding, other: Sharding) -> bool:
     """True if two shardings are over the same devices in the same order, so that one program takes both."""
-    return one._device_assignment == other._device_assignment
+    return _devices(one) == _devices(other)
+
+
+def _devices(sharding: Sharding) -> list[Any]:
+    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
+        return list(sharding.mesh.devices.flat)
+    devices: Any = sharding.device_set
+    return sorted(devices, key=lambda device: device.id)
 
 
 def beside(array: Any, others: Sequence[Any], sharding: Sharding) -> Any:
@@ -117,8 +124,7 @@ def replicated(sharding: Sharding) -> Sharding:
     """The sharding over the same devices that gives each of them a copy."""
     if isinstance(sharding, NamedSharding):
         return NamedSharding(sharding.mesh, PartitionSpec())
-    devices = sharding._device_assignment
-    return NamedSharding(Mesh(list(devices), ("devices",), axis_types=(AxisType.Auto,)), PartitionSpec())
+    return NamedSharding(Mesh(_devices(sharding), ("devices",), axis_types=(AxisType.Auto,)), PartitionSpec())
 
 
 def as_traced(array: jax.Array) -> jax.core.ShapedArray:

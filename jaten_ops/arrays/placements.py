@@ -8,7 +8,6 @@ that it can be the argument of an operator.
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -160,8 +159,17 @@ def axes_of(entry: Any) -> tuple[str, ...]:
     return entry if isinstance(entry, tuple) else (entry,)
 
 
+TORCHS: dict[str, Any] = {}
+"""torch's classes `Shard` and `Replicate`, set by `jaten_ops.distributed`: they take a second to import."""
+
+
 def placements_of(sharding: NamedSharding) -> tuple[Any, ...]:
-    """torch's placements, one for each axis of the mesh."""
-    types = importlib.import_module("torch.distributed.tensor")  # a second to import: only who asks pays for it
+    """torch's placements, one for each axis of the mesh.
+
+    Raises:
+        RuntimeError: `jaten_ops.distributed` was not imported.
+    """
+    if not TORCHS:
+        raise RuntimeError("placements: torch's classes are not imported. Fix: import jaten_ops.distributed")
     dims = {axis: dim for dim, entry in enumerate(sharding.spec) for axis in axes_of(entry)}
-    return tuple(types.Shard(dims[a]) if a in dims else types.Replicate() for a in sharding.mesh.axis_names)
+    return tuple(TORCHS["Shard"](dims[a]) if a in dims else TORCHS["Replicate"]() for a in sharding.mesh.axis_names)

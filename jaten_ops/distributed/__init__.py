@@ -1,7 +1,7 @@
 """A torch model over many devices, by JAX's SPMD, in the words of `torch.distributed`."""
 
 from .meshes import make_mesh
-from .modules import fully_shard, parallelize_module
+from .module_plans import fully_shard, parallelize_module
 from .tensors import constrain, distribute_batch, distribute_tensor
 
 __all__ = ["constrain", "distribute_batch", "distribute_tensor", "fully_shard", "make_mesh", "parallelize_module"]

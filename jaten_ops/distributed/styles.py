@@ -1,4 +1,4 @@
-"""What a plan says of one module: how its parameters, inputs and results lie over an axis of the mesh.
+"""The styles of modules: how a plan places their parameters, inputs and results over an axis of the mesh.
 
 The words are those of `torch.distributed.tensor.parallel` (`ColwiseParallel`, ...) and of the plans of Hugging Face's
 transformers ("colwise", ...). Here a tensor is always the whole one, so a module with a style computes what it did.

@@ -8,16 +8,19 @@ import jax
 import numpy as np
 import torch
 from jax.sharding import Mesh, NamedSharding
+from torch.distributed.tensor import Replicate, Shard
 from torch.utils._pytree import tree_map
 
 from ..arrays import bridge, partitioned
-from ..arrays.placements import Layout, Placements, layout_of
+from ..arrays.placements import TORCHS, Layout, Placements, layout_of
 from ..device import privateuse1
 from ..errors import UnsupportedInputError
 from ..tensor.mesh_methods import constrained
 from ..tensor.operand_values import is_traced
 from ..tensor.tensor import array_of, from_array
 from ..xla.x64 import Enabled
+
+TORCHS.update(Shard=Shard, Replicate=Replicate)
 
 
 def distribute_tensor(tensor: torch.Tensor, mesh: Mesh, placements: Placements = None) -> torch.Tensor:

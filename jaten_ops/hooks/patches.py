@@ -18,7 +18,6 @@ from . import (
     accelerator,
     constructors,
     default_backend,
-    distributed,
     export,
     foreach_types,
     generators,
@@ -26,6 +25,7 @@ from . import (
     higher_order,
     ledger,
     make_fx,
+    process_groups,
     schemas,
     torchscript,
     version_errors,
@@ -166,7 +166,7 @@ _DEVICE = [
     ),
     Patch(
         "torch.distributed.distributed_c10d:Backend.default_device_backend_map",
-        distributed.add_default,
+        process_groups.add_default,
         "gloo serves tensors of the device",
         "dispatch/test_collectives",
         adds_to=dict,
@@ -175,7 +175,7 @@ _DEVICE = [
     ),
     Patch(
         "torch.distributed.distributed_c10d:Backend.backend_capability",
-        distributed.add_capability,
+        process_groups.add_capability,
         "gloo serves tensors of the device in groups that name it",
         "dispatch/test_collectives",
         adds_to=dict,
@@ -184,7 +184,7 @@ _DEVICE = [
     ),
     Patch(
         "torch.distributed.distributed_c10d:BackendConfig.__init__",
-        distributed.default_backend,
+        process_groups.default_backend,
         "gloo serves tensors of the device in groups without a named backend",
         "dispatch/test_collectives",
         takes="self backend",
@@ -357,6 +357,7 @@ _METHODS = "torch gives any device of its PrivateUse1 slot these: generate_metho
 REGISTERED: dict[str, str] = {
     "torch:jax": "the module of the device: torch._register_device_module",
     "torch.ops:jaten": "the operators: torch.library",
+    "torch.ops:jaten_distributed": "the operator that places values over a mesh: torch.library",
     "torch.ops:jaten_nn": "operators of the device's own: torch.library",
     **{
         f"torch.{module}:{cls}.{name}": _SLOT
