@@ -55,7 +55,7 @@ def from_jax(tree: Any) -> Any:
         >>> jaten_ops.from_jax({"x": jnp.arange(3.0)})
         {'x': tensor([0., 1., 2.], device='jax:0')}
     """
-    privateuse1.require()
+    privateuse1.require_slot()
     return jax.tree.map(lambda a: from_array(_strong(a)) if isinstance(a, jax.Array) else a, tree)
 
 
@@ -130,7 +130,7 @@ def as_jax(program: Callable[..., Any], *, mutable: bool = False) -> Callable[..
     call = torch_functions.of_module(program, mutable) if isinstance(program, torch.nn.Module) else program
 
     def function(*args: Any, key: jax.Array | None = None, **kwargs: Any) -> Any:
-        privateuse1.require()
+        privateuse1.require_slot()
         leaves, structure = jax.tree.flatten((args, kwargs))
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, _ARRAYS)]
         arrays = [_strong(jnp.asarray(leaves[i])) for i in places]

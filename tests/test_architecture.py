@@ -16,9 +16,11 @@ import jaten_ops
 from jaten_ops import errors, registry
 from jaten_ops.schema import FUNCTIONAL, STORAGE_ARGUMENTS
 
-from . import architecture, docstrings
+from . import architecture, docstrings, shared_names
 
 ROOT = Path(__file__).resolve().parents[1]
+
+RULES = (*architecture.RULES, shared_names.shared_names)
 
 PUBLIC = {
     *("JatenError", "Tensor", "as_jax", "call_jax", "compile_step", "fake", "from_jax", "gradient", "kernel", "op"),
@@ -59,7 +61,7 @@ def modules() -> list[architecture.Module]:
     return architecture.read(ROOT)
 
 
-@pytest.mark.parametrize("rule", architecture.RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_rule_holds(rule: Callable, modules: list[architecture.Module]) -> None:
     assert list(rule(modules)) == []
 
@@ -113,6 +115,12 @@ def test_shared_stems_are_shared(modules: list[architecture.Module]) -> None:
         assert names <= {module.inner.removesuffix(".__init__") for module in modules}
 
 
+def test_shared_names_are_shared(modules: list[architecture.Module]) -> None:
+    found = shared_names.defined_names(modules)
+    for name, (holders, _) in shared_names.SHARED_NAMES.items():
+        assert set().union(*found[name].values()) == set(holders)
+
+
 def test_all_modules_are_seen(modules: list[architecture.Module]) -> None:
     names = {module.name for module in modules}
     assert {
@@ -131,13 +139,14 @@ GOOD = {
     "jaten_ops/registry/__init__.py": "import torch\nfrom ..errors import JatenError",
     "jaten_ops/arrays/bridge.py": "import torch, jax.dlpack\nfrom .. import errors",
     "jaten_ops/kernel_base/promotion.py": "import jax",
-    "jaten_ops/kernels/matmul.py": "from jaten_ops.registry import kernel\nfrom ..kernel_base import promotion",
-    "jaten_ops/kernels/special.py": "import jax",
+    "jaten_ops/kernels/matmul.py": "from ..registry import kernel\nfrom ..kernel_base import promotion\n"
+    "@kernel('mm')\ndef mm(): ...",
+    "jaten_ops/kernels/special.py": "import jax\ndef gamma(): ...\ndef _own(): ...",
     "jaten_ops/kernels/__init__.py": "from . import matmul",
     "jaten_ops/ops/define.py": "import torch\nfrom .. import kernels, registry\nlib = torch.library.Library",
     "jaten_ops/ops/user_ops.py": "from .define import op",
-    "meta/reuse.py": "import torch\nfrom jaten_ops import registry",
-    "autograd/function.py": "import torch",
+    "meta/reuse.py": "import torch\nfrom jaten_ops import registry\n@registry.fake('mm')\ndef mm(): ...",
+    "autograd/function.py": "import torch\ndef _own(): ...",
 }
 
 # rule, file, its text, what the rule says of it
@@ -178,6 +187,9 @@ BAD = [
     ("lengths", "ops/define.py", "def f():\n" + "    x = 1\n" * 60, "define.py:f: a function of 61 lines"),
     ("shared_stems", "ops/promotion.py", "", "promotion is the name of several modules"),
     ("shared_stems", "kernels/reuse.py", "", "reuse is the name of several modules"),
+    ("shared_names", "ops/define.py", "class gamma: ...", "gamma is defined by several modules"),
+    ("shared_names", "ops/define.py", "def mm(): ...", "mm is defined by several modules"),
+    ("shared_names", "kernels/special.py", "@kernel('mm.out')\ndef mm(): ...", "mm is defined by several modules"),
 ]
 
 
@@ -188,7 +200,7 @@ def _write(root: Path, files: dict[str, str]) -> list[architecture.Module]:
     return architecture.read(root)
 
 
-@pytest.mark.parametrize("rule", architecture.RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_rule_is_content_with_a_good_tree(rule: Callable, tmp_path: Path) -> None:
     assert list(rule(_write(tmp_path, GOOD))) == []
     assert rule.__name__ in {row[0] for row in BAD}
@@ -197,7 +209,8 @@ def test_rule_is_content_with_a_good_tree(rule: Callable, tmp_path: Path) -> Non
 @pytest.mark.parametrize(("rule", "file", "text", "message"), BAD)
 def test_rule_can_fail(rule: str, file: str, text: str, message: str, tmp_path: Path) -> None:
     file = file if file.startswith(("meta/", "autograd/")) else f"jaten_ops/{file}"
-    found = list(getattr(architecture, rule)(_write(tmp_path, GOOD | {file: text})))
+    (check,) = [r for r in RULES if r.__name__ == rule]
+    found = list(check(_write(tmp_path, GOOD | {file: text})))
     assert len(found) == 1 and file in found[0] and message in found[0]
 
 

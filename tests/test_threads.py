@@ -192,18 +192,18 @@ def test_a_reader_never_keeps_what_was_before_a_write(monkeypatch: pytest.Monkey
 
 
 def test_two_captures_do_not_take_each_others_operators() -> None:
-    kernels = {op: dict(op.py_kernels) for op in keep_whole.operators()}
+    kernels = {op: dict(op.py_kernels) for op in keep_whole.kept_operators()}
     gm = torch.fx.symbolic_trace(lambda x: x)
 
     def work(_: int) -> bool:
         found = True
         for _ in range(20):
-            with keep_whole.whole(gm, ()):
-                found &= not any(key in op.py_kernels for op in keep_whole.operators() for key in keep_whole._KEYS)
+            with keep_whole.traced_whole(gm, ()):
+                found &= not any(key in op.py_kernels for op in keep_whole.kept_operators() for key in keep_whole._KEYS)
         return found
 
     assert all(_together(work))
-    assert {op: dict(op.py_kernels) for op in keep_whole.operators()} == kernels
+    assert {op: dict(op.py_kernels) for op in keep_whole.kept_operators()} == kernels
 
 
 def test_only_the_thread_that_traces_a_step_is_compiling() -> None:

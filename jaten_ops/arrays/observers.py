@@ -70,7 +70,7 @@ def written(storage: Any) -> None:
         observer.written(storage)
 
 
-def read(array: Any) -> Any:
+def read_number(array: Any) -> Any:
     """The number that an array of one element stands for."""
     for observer in observers():
         found = observer.read(array)

@@ -106,7 +106,7 @@ def layout_of(placements: Placements, mesh: Mesh, what: str) -> Layout:
 
 def _dims_of_spec(spec: PartitionSpec) -> list[tuple[int, tuple[str, ...] | None]]:
     # an entry for each dimension, also for whole ones: a spec of too many entries is an error
-    return [(dim, None if entry is _OPEN else axes_of(entry)) for dim, entry in enumerate(spec)]
+    return [(dim, None if entry is _OPEN else mesh_axes_of(entry)) for dim, entry in enumerate(spec)]
 
 
 def _dims_of_axes(placements: Any, mesh: Mesh, what: str) -> list[tuple[int, tuple[str, ...] | None]]:
@@ -152,7 +152,7 @@ def _require_axis(axis: Any, mesh: Mesh, what: str) -> None:
         raise UnsupportedInputError(what, f"axis {axis!r}", f"an axis of the mesh, {mesh.axis_names}")
 
 
-def axes_of(entry: Any) -> tuple[str, ...]:
+def mesh_axes_of(entry: Any) -> tuple[str, ...]:
     """The names of axes in an entry of a PartitionSpec."""
     if entry is None or entry is _OPEN:
         return ()
@@ -171,5 +171,5 @@ def placements_of(sharding: NamedSharding) -> tuple[Any, ...]:
     """
     if not TORCHS:
         raise RuntimeError("placements: torch's classes are not imported. Fix: import jaten_ops.distributed")
-    dims = {axis: dim for dim, entry in enumerate(sharding.spec) for axis in axes_of(entry)}
+    dims = {axis: dim for dim, entry in enumerate(sharding.spec) for axis in mesh_axes_of(entry)}
     return tuple(TORCHS["Shard"](dims[a]) if a in dims else TORCHS["Replicate"]() for a in sharding.mesh.axis_names)

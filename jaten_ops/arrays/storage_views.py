@@ -21,7 +21,7 @@ from jax.sharding import Sharding
 from ..xla.x64 import Enabled
 from . import partitioned
 from .observers import OBSERVERS, written
-from .strided_elements import put, reshaped, take, transposed
+from .strided_elements import put_elements, reshaped, take_elements, transposed
 from .strides import Shape, is_row_major, order_of, row_major
 
 
@@ -241,10 +241,10 @@ class View:
     def _gather(self, array: jax.Array) -> jax.Array:
         if self._covers(array):
             return array if array.shape == self.shape else reshaped(array, self.shape)
-        return take(array, self.offset, self.shape, self.strides())
+        return take_elements(array, self.offset, self.shape, self.strides())
 
     def _scatter(self, array: jax.Array, values: jax.Array) -> jax.Array:
-        return put(array, values, self.offset, self.strides())
+        return put_elements(array, values, self.offset, self.strides())
 
 
 def onto_one_mesh(roots: Sequence[Storage], mesh: Sharding | None = None) -> Sharding | None:

@@ -22,7 +22,7 @@ from .strides import Shape
 Axis = tuple[int, int, int]  # size, stride, dimension
 
 
-def take(array: jax.Array, offset: int, shape: Shape, stride: Shape) -> jax.Array:
+def take_elements(array: jax.Array, offset: int, shape: Shape, stride: Shape) -> jax.Array:
     """The elements of an array at an offset, with a shape and strides."""
     box = _box(array.size, offset, _moving(shape, stride)[1])
     if box is None:
@@ -30,7 +30,7 @@ def take(array: jax.Array, offset: int, shape: Shape, stride: Shape) -> jax.Arra
     return _taken(array, box[1], box[0], shape, stride)
 
 
-def put(array: jax.Array, values: jax.Array, offset: int, stride: Shape) -> jax.Array:
+def put_elements(array: jax.Array, values: jax.Array, offset: int, stride: Shape) -> jax.Array:
     """An array with such elements replaced by values."""
     box = _box(array.size, offset, _axes(values.shape, stride))
     if box is None:

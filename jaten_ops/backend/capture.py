@@ -34,7 +34,7 @@ from .view_calls import with_views
 
 _log = logging.getLogger(__name__)
 hooks.install_in_dynamo()
-device_interface.register()
+device_interface.register_interface()
 
 
 class _Decompositions(Mapping[torch._ops.OperatorBase, Callable[..., Any]]):
@@ -60,7 +60,7 @@ _DECOMPOSITIONS = _Decompositions()
 
 def _partition(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> tuple[torch.fx.GraphModule, ...]:
     """The min-cut partitioner, behind the passes for a joint graph."""
-    pipeline.run(Stage.JOINT, joint, GraphInfo("joint"))
+    pipeline.run_passes(Stage.JOINT, joint, GraphInfo("joint"))
     # When the partitioner merges equal nodes it only excludes ATen's random ops, by a list; XLA merges nodes anyway.
     settings = {"cse": False}
     if _has_images(joint.graph):  # their activations are large, and cheap to recompute between two convolutions
@@ -115,7 +115,7 @@ class _Capture:
             "decompositions": _DECOMPOSITIONS,
             "keep_inference_input_mutations": self._info.replaces_memory,
         }
-        with functorch_config.patch(_SETTINGS), keep_whole.whole(gm, inputs):
+        with functorch_config.patch(_SETTINGS), keep_whole.traced_whole(gm, inputs):
             if others or os.environ.get("TORCH_COMPILE_DEBUG") == "1" or not all(map(_is_flat, inputs)):
                 captured = aot_autograd(bw_compiler=self._compiler("backward"), **options)(gm, inputs, **others)
             else:  # as torch's own function, which first imports Inductor's scheduler
@@ -148,14 +148,14 @@ class _Capture:
         run._boxed_call = True  # type: ignore[attr-defined]  # asks AOTAutograd to pass one list
         return run
 
-    def _compile_to_keep(self, kind: Kind, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> graph_cache.Kept:
+    def _compile_to_keep(self, kind: Kind, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> graph_cache.CachedGraph:
         """As `_compile`, for the cache. The backward is compiled early; what it lacks is raised when it is called."""
         try:
-            return graph_cache.Kept(*self._lower(kind, gm, inputs))
+            return graph_cache.CachedGraph(*self._lower(kind, gm, inputs))
         except JatenError as error:
             if kind != "backward":
                 raise
-            return graph_cache.Kept(functools.partial(_raise, error), GraphInfo(kind))
+            return graph_cache.CachedGraph(functools.partial(_raise, error), GraphInfo(kind))
 
     def _lower(
         self, kind: Kind, gm: torch.fx.GraphModule, inputs: Sequence[Any]
@@ -164,9 +164,9 @@ class _Capture:
         context = TracingContext.try_get()
         metadata = None if context is None else context.fw_metadata
         forward = self.graphs[-1] if kind == "backward" and self.graphs else None
-        info = pipeline.run(Stage.ATEN, gm, GraphInfo(kind, inputs=inputs, metadata=metadata, forward=forward))
+        info = pipeline.run_passes(Stage.ATEN, gm, GraphInfo(kind, inputs=inputs, metadata=metadata, forward=forward))
         self.found(info)
-        info = pipeline.run(Stage.JATEN, gm, info)
+        info = pipeline.run_passes(Stage.JATEN, gm, info)
         return runnable(gm, info), info
 
 
@@ -203,7 +203,7 @@ def jaten(
         UnsupportedInputError: an option that is not known.
     """
     buckets = _buckets(options)
-    info = pipeline.run(Stage.CAPTURED, gm, GraphInfo("captured", inputs=example_inputs))
+    info = pipeline.run_passes(Stage.CAPTURED, gm, GraphInfo("captured", inputs=example_inputs))
     is_kept = not info.is_wrapped and not info.replaces_memory
     prefix = graph_cache.prefix_of(gm, example_inputs) if is_kept else None
     if prefix is not None:

@@ -41,7 +41,7 @@ _ANSWERED = (
 )
 
 
-def register() -> None:
+def register_interface() -> None:
     """Registers the interface, if this library has the device."""
     if not CLAIMED:
         return

@@ -36,7 +36,7 @@ _VERSIONS = ((2, 11), (2, 15))
 _SETTINGS = ("bundled_autograd_cache", "enable_remote_autograd_cache", "force_non_lazy_backward_lowering")
 
 
-class Kept(OutputCode):
+class CachedGraph(OutputCode):
     """A compiled graph, as that cache takes one: what is pickled is its plan, and what is known of it.
 
     Args:
@@ -81,9 +81,9 @@ def is_known() -> bool:
     return has_settings and _VERSIONS[0] <= version <= _VERSIONS[1] and hooks.install_cache()
 
 
-def compiler(compile_graph: Callable[..., Kept]) -> Any:
+def compiler(compile_graph: Callable[..., CachedGraph]) -> Any:
     """A compiler whose results that cache takes."""
-    return SerializableAOTDispatchCompiler(Kept, compile_graph)
+    return SerializableAOTDispatchCompiler(CachedGraph, compile_graph)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from .compile_log import GraphLog
 from .executable_cache import CompileRequest, build
 from .generated_call import CallPlan, Static, WriteBack, generate_call
 from .graph_description import Description
-from .layout import Layout, symbols_of
+from .layout import StridedLayout, symbols_of
 from .nodes import fake_value
 from .passes.partial_writes import taken
 from .passes.traced_ints import SPEC, from_operand, to_operand
@@ -129,7 +129,7 @@ def _traceable(
     graph: Description,
     args: Sequence[Any],
     symbols: Mapping[Any, int],
-    layouts: Sequence[Layout | None],
+    layouts: Sequence[StridedLayout | None],
     errors: list[Exception],
     places: Mapping[int, Any],
 ) -> Callable[..., list[jax.Array]]:

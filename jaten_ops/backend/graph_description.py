@@ -19,7 +19,7 @@ from jaten_ops.errors import KernelResultError
 from jaten_ops.xla import cpu_client
 
 from .graph_info import GraphInfo, PartialWrite
-from .layout import Layout, concretize, is_symbolic, layout_of
+from .layout import StridedLayout, concretize, is_symbolic, strided_layout_of
 from .lowering import Lowered
 from .nodes import fake_value, source_line
 
@@ -42,12 +42,12 @@ class Output:
         self.on_jax = self.is_array and self.value.device.type == "jax"
         self._seen = seen
 
-    def layout(self, symbols: Mapping[Any, int]) -> Layout | None:
+    def layout(self, symbols: Mapping[Any, int]) -> StridedLayout | None:
         """The strides of the output, for given sizes; None if it is contiguous."""
         if not self._seen or self.on_jax:
             return None
         sizes = [concretize(s, symbols) for s in self.value.shape]
-        return layout_of(sizes, [concretize(s, symbols) for s in self.value.stride()])
+        return strided_layout_of(sizes, [concretize(s, symbols) for s in self.value.stride()])
 
     @property
     def is_free(self) -> bool:
@@ -62,7 +62,7 @@ class Output:
             raise KernelResultError(f"{self.node.name} = {self.node.target}", got, said, source_line(self.node))
 
     def export(
-        self, layout: Layout | None, order: Order | None, symbols: Mapping[Any, int], *, keeps: bool
+        self, layout: StridedLayout | None, order: Order | None, symbols: Mapping[Any, int], *, keeps: bool
     ) -> Callable[[jax.Array], torch.Tensor]:
         """A function that makes a tensor of an array with dimensions in this order, and stores the array with it."""
         shape = tuple([concretize(s, symbols) for s in self.value.shape])

@@ -24,7 +24,7 @@ _LEFT = frozenset({"native_batch_norm", "cudnn_batch_norm"})
 
 
 @functools.cache
-def operators() -> tuple[torch._ops.OpOverload, ...]:
+def kept_operators() -> tuple[torch._ops.OpOverload, ...]:
     """The overloads with a kernel, and those with scales (`.vec`) of which ATen makes a call of one with a kernel."""
     found = []
     for key in registry.KERNELS:
@@ -49,14 +49,14 @@ _LOCK = threading.RLock()
 
 
 @contextlib.contextmanager
-def whole(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Iterator[None]:
+def traced_whole(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Iterator[None]:
     """A context in which torch traces them whole, if all sizes are known: their C++ code does not take symbols."""
     if any(map(has_symbolic_size, (*inputs, *_values_in(gm)))):
         with _LOCK:  # another capture may have changed the tables that this one needs
             yield
         return
     with _LOCK:
-        taken = [(op, key, op.py_kernels.pop(key)) for op in operators() for key in _KEYS if key in op.py_kernels]
+        taken = [(op, key, op.py_kernels.pop(key)) for op in kept_operators() for key in _KEYS if key in op.py_kernels]
         _forget()
         try:
             yield
@@ -67,5 +67,5 @@ def whole(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Iterator[None]:
 
 
 def _forget() -> None:
-    for op in operators():
+    for op in kept_operators():
         op._dispatch_cache.clear()

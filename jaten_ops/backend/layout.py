@@ -15,7 +15,7 @@ from jaten_ops.arrays.strides import row_major
 
 
 @dataclass(frozen=True)
-class Layout:
+class StridedLayout:
     """A layout that is not contiguous: permuted, expanded, or with gaps, but without overlapping elements.
 
     Attributes:
@@ -45,7 +45,7 @@ class Layout:
         return memory.as_strided_(self.sizes, self.strides)
 
 
-def layout_of(sizes: Sequence[int], strides: Sequence[int]) -> Layout | None:
+def strided_layout_of(sizes: Sequence[int], strides: Sequence[int]) -> StridedLayout | None:
     """The layout of these strides; None if they are contiguous, or if elements overlap, so that a copy is needed."""
     if 0 in sizes:
         return None
@@ -60,7 +60,7 @@ def layout_of(sizes: Sequence[int], strides: Sequence[int]) -> Layout | None:
             if strides[d] < used:
                 return None
             used += (sizes[d] - 1) * strides[d]
-    return Layout(tuple(sizes), tuple(strides), order)
+    return StridedLayout(tuple(sizes), tuple(strides), order)
 
 
 def concretize(value: Any, symbols: Mapping[Any, int]) -> Any:

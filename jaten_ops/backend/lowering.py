@@ -109,7 +109,7 @@ class _HigherOrderNode:
         self._node, self._rule, self.index = node, rule_of(node), index
 
     def run(self, read: Callable[[Any], Any], key: jax.Array | None, size_of: SizeOf) -> Any:
-        args, kwargs = plain(read(self._node.args)), read(self._node.kwargs)
+        args, kwargs = with_tuples(read(self._node.args)), read(self._node.kwargs)
         return self._rule(None if key is None else jax.random.fold_in(key, self.index), *args, **kwargs)
 
 
@@ -117,9 +117,9 @@ _READ = "_local_scalar_dense"
 """Reads a number from a tensor. In a loop or a branch it stays an array, which operators accept except as a size."""
 
 
-def plain(value: Any) -> Any:
+def with_tuples(value: Any) -> Any:
     """Values with FX's lists, which JAX does not know, as tuples."""
-    return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
+    return tuple(map(with_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def _describe(value: Any) -> str:
@@ -193,7 +193,7 @@ class Lowered:
     def inner(self, operands: Sequence[Any], key: jax.Array | None) -> Any:
         """Runs it as a graph inside another; returns its results, with lists as tuples."""
         env = self._run(dict(zip(self.placeholders, operands, strict=True)), key if self.random else None, False)
-        return plain(torch.fx.map_arg(self._result, lambda node: env[node]))
+        return with_tuples(torch.fx.map_arg(self._result, lambda node: env[node]))
 
     def _run(
         self, values: Mapping[torch.fx.Node, Any], key: jax.Array | None, scoped: bool

@@ -125,7 +125,7 @@ PASSES: Sequence[Pass] = (
 _DONE: weakref.WeakSet[torch.fx.GraphModule] = weakref.WeakSet()  # graphs inside: forward and backward share some
 
 
-def run(stage: Stage, gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
+def run_passes(stage: Stage, gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
     """Runs the passes of a stage on a graph, in their order; returns what is known of it after them."""
     rows = [row for row in PASSES if row.on is stage]
     inside = [graph for graph in graphs_inside(gm) if graph not in _DONE] if any(row.inside for row in rows) else []

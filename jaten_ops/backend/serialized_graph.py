@@ -36,7 +36,7 @@ class Ref:
 
 
 @dataclass(frozen=True)
-class Value:
+class TensorMetadata:
     """The shape, strides, dtype and device of a tensor."""
 
     shape: tuple[int, ...]
@@ -46,7 +46,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Call:
+class SerializedNode:
     """A node: FX's op and target, and its arguments.
 
     Attributes:
@@ -65,23 +65,23 @@ class Call:
 
 @dataclass(frozen=True)
 class Plan:
-    calls: tuple[Call, ...]
+    nodes: tuple[SerializedNode, ...]
 
     def identity(self) -> str:
         """A key of the graph's computation, without its place in the user's program."""
         parts: list[str | bytes] = []
-        for call in self.calls:
-            target = call.target
+        for node in self.nodes:
+            target = node.target
             if isinstance(target, torch.Tensor):
                 array = np.array(bridge.borrow(target))
                 parts += [f"{array.dtype} {array.shape}", array.tobytes()]
                 target = None
-            parts.append(repr((call.op, target, call.args, call.kwargs, call.value)))
+            parts.append(repr((node.op, target, node.args, node.kwargs, node.value)))
         return disk_store.key_of(*parts)
 
     def frames(self) -> str:
         """A key of its place in the user's program."""
-        return disk_store.key_of(repr([call.frame for call in self.calls]))
+        return disk_store.key_of(repr([node.frame for node in self.nodes]))
 
 
 _PLAIN = {type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format}
@@ -96,12 +96,14 @@ def plan_of(gm: torch.fx.GraphModule) -> Plan | None:
     try:
         for node in places:
             _described(node.meta.get("val"))  # of each node: an intermediate size may be unknown
-        return Plan(tuple(_call(gm, node, places, node in ends) for node in places))
+        return Plan(tuple(_serialized(gm, node, places, node in ends) for node in places))
     except Unkept:
         return None
 
 
-def _call(gm: torch.fx.GraphModule, node: torch.fx.Node, places: dict[torch.fx.Node, Ref], at_an_end: bool) -> Call:
+def _serialized(
+    gm: torch.fx.GraphModule, node: torch.fx.Node, places: dict[torch.fx.Node, Ref], at_an_end: bool
+) -> SerializedNode:
     def plain(value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
             return places[value]
@@ -118,7 +120,7 @@ def _call(gm: torch.fx.GraphModule, node: torch.fx.Node, places: dict[torch.fx.N
         return value
 
     value = _described(node.meta.get("val")) if at_an_end else None
-    return Call(node.op, _target(gm, node), plain(node.args), plain(node.kwargs), value, frame_of(node))
+    return SerializedNode(node.op, _target(gm, node), plain(node.args), plain(node.kwargs), value, frame_of(node))
 
 
 def _target(gm: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
@@ -153,7 +155,7 @@ def _described(value: Any) -> Any:
     numbers = [*value.shape, *value.stride()]
     if any(type(n) is not int for n in numbers):
         raise Unkept
-    return Value(tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
+    return TensorMetadata(tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
 
 
 def graph_of(plan: Plan) -> torch.fx.GraphModule:
@@ -162,18 +164,18 @@ def graph_of(plan: Plan) -> torch.fx.GraphModule:
     graph = torch.fx.Graph()
     nodes: list[torch.fx.Node] = []
     with FakeTensorMode():
-        for place, call in enumerate(plan.calls):
-            target = call.target
+        for place, saved in enumerate(plan.nodes):
+            target = saved.target
             if isinstance(target, torch.Tensor):
                 target = f"constant_{place}"
-                setattr(root, target, call.target)
-            elif call.op == "call_function":
+                setattr(root, target, saved.target)
+            elif saved.op == "call_function":
                 target = _function(target)
-            args, kwargs = _with_nodes(call.args, nodes), _with_nodes(call.kwargs, nodes)
-            node = graph.create_node(call.op, target, args, kwargs)
-            node.meta["val"] = _fake(call.value)
-            if call.frame is not None:
-                file, line, text = call.frame
+            args, kwargs = _with_nodes(saved.args, nodes), _with_nodes(saved.kwargs, nodes)
+            node = graph.create_node(saved.op, target, args, kwargs)
+            node.meta["val"] = _fake(saved.value)
+            if saved.frame is not None:
+                file, line, text = saved.frame
                 node.meta["stack_trace"] = f'File "{file}", line {line}, in graph\n{text}'
             nodes.append(node)
     return torch.fx.GraphModule(root, graph)
@@ -199,6 +201,6 @@ def _with_nodes(value: Any, nodes: list[torch.fx.Node]) -> Any:
 
 def _fake(value: Any) -> Any:
     """The `meta["val"]` of a node; to be called in a `FakeTensorMode`."""
-    if isinstance(value, Value):
+    if isinstance(value, TensorMetadata):
         return torch.empty_strided(value.shape, value.strides, dtype=value.dtype, device=value.device)
     return [_fake(v) for v in value] if isinstance(value, tuple) else value

@@ -23,9 +23,9 @@ def runnable(gm: torch.fx.GraphModule, info: GraphInfo) -> Callable[[list[Any]],
         gm: a graph of jaten's operators.
         info: what is known of it.
     """
-    info = pipeline.run(Stage.PART, gm, info)
+    info = pipeline.run_passes(Stage.PART, gm, info)
     if info.parts is None:
-        return Executable(gm, pipeline.run(Stage.EXECUTABLE, gm, info))
+        return Executable(gm, pipeline.run_passes(Stage.EXECUTABLE, gm, info))
     parts = info.parts
     placeholders = [n.target for n in gm.graph.find_nodes(op="placeholder")]
     static_names = frozenset(str(placeholders[i]) for i in info.static_inputs)

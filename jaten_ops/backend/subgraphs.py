@@ -27,13 +27,13 @@ from jaten_ops.ops.executor import KernelCall, Signature, freeze
 from .nodes import overload_of
 
 
-class Inner(control_flow.Inner, Protocol):
+class InnerGraph(control_flow.FunctionOperand, Protocol):
     """A graph inside a graph."""
 
     nodes: list[torch.fx.Node]
 
 
-def _invoke_subgraph(key: Any, subgraph: Inner, _identifier: str, *operands: Any) -> Any:
+def _invoke_subgraph(key: Any, subgraph: InnerGraph, _identifier: str, *operands: Any) -> Any:
     return subgraph.inner(operands, key)
 
 
@@ -65,7 +65,7 @@ def _refuse_mixed(_: jax.Array) -> jax.Array:
 _unmixed = flex_attention.collapsing(_refuse_mixed)
 
 
-def _sums(graph: Inner) -> list[Callable[[jax.Array], jax.Array]]:
+def _sums(graph: InnerGraph) -> list[Callable[[jax.Array], jax.Array]]:
     """For each result of a graph, a sum over all scores; results of `zeros_and_scatter` are sums already."""
     made: set[torch.fx.Node] = set()
     for node in graph.nodes:
@@ -78,7 +78,7 @@ def _sums(graph: Inner) -> list[Callable[[jax.Array], jax.Array]]:
 _SCATTER = "flex_lib::zeros_and_scatter"
 
 
-def _over_scores(key: Any, graph: Inner, captured: Sequence[Any]) -> Callable[..., Any]:
+def _over_scores(key: Any, graph: InnerGraph, captured: Sequence[Any]) -> Callable[..., Any]:
     """A graph of single elements over all of them: of a score, its numbers b, h, m and n, and what is captured.
 
     Returns:
@@ -109,16 +109,16 @@ def _over_scores(key: Any, graph: Inner, captured: Sequence[Any]) -> Callable[..
 
 
 def _flex_attention(
-    key: Any, q: Any, k: Any, v: Any, score_mod: Inner, block_mask: Any, scale: Any, _options: Any,
+    key: Any, q: Any, k: Any, v: Any, score_mod: InnerGraph, block_mask: Any, scale: Any, _options: Any,
     score_captured: Any = (), mask_captured: Any = (),
 ) -> Any:  # fmt: skip
     score, mask = _over_scores(key, score_mod, score_captured), _over_scores(key, block_mask[-1], mask_captured)
-    return flex_attention.forward(q, k, v, scale, flex_attention.Mods(score, mask))
+    return flex_attention.flex_forward(q, k, v, scale, flex_attention.Mods(score, mask))
 
 
 def _flex_attention_backward(
     key: Any, q: Any, k: Any, v: Any, out: Any, logsumexp: Any, grad_out: Any, grad_logsumexp: Any,
-    score_mod: Inner, joint: Inner, block_mask: Any, scale: Any, _options: Any,
+    score_mod: InnerGraph, joint: InnerGraph, block_mask: Any, scale: Any, _options: Any,
     score_captured: Any = (), mask_captured: Any = (),
 ) -> Any:  # fmt: skip
     mods = flex_attention.Mods(
@@ -126,7 +126,7 @@ def _flex_attention_backward(
         _over_scores(key, block_mask[-1], mask_captured),
         _over_scores(key, joint, score_captured),
     )
-    return flex_attention.backward(q, k, v, (out, logsumexp), (grad_out, grad_logsumexp), scale, mods)
+    return flex_attention.flex_backward(q, k, v, (out, logsumexp), (grad_out, grad_logsumexp), scale, mods)
 
 
 BY_NAME: dict[str, Callable[..., Any]] = {
@@ -142,7 +142,7 @@ BY_NAME: dict[str, Callable[..., Any]] = {
 }
 _OPS = torch.ops.higher_order
 RULES = {getattr(_OPS, name): rule for name, rule in BY_NAME.items() if hasattr(_OPS, name)}
-"""The function that runs each operator: it takes a PRNG key or None, and the operands, with graphs as `Inner`."""
+"""The function that runs each operator: it takes a PRNG key or None, and the operands, with graphs as `InnerGraph`."""
 
 
 def rule_of(node: torch.fx.Node) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ DETACH = "detach"
 
 
 @dataclass(frozen=True)
-class Number:
+class NumberRef:
     """One of the numbers of a call, by index."""
 
     place: int
@@ -148,6 +148,6 @@ def _with_numbers(steps: Sequence[Any], known: Sequence[Any], more: Sequence[Any
     def plain(value: Any) -> Any:
         if isinstance(value, list | tuple):
             return [plain(v) for v in value]
-        return numbers[value.place] if isinstance(value, Number) else value
+        return numbers[value.place] if isinstance(value, NumberRef) else value
 
     return [(f, at, plain(args), {k: plain(v) for k, v in kwargs.items()}) for f, at, args, kwargs in steps]

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from ..kernel_base import conv_parts
-from ..kernel_base.conv_parts import FIRST, LAST, Call, Layout, Shape, Windows
+from ..kernel_base.conv_parts import FIRST, LAST, ConvCall, ConvLayout, Shape, Windows
 from ..kernel_base.promotion import cast, compute_type, is_float, widened
 from . import (
     conv_direct,
@@ -49,13 +49,13 @@ class Lowering(NamedTuple):
         return found
 
 
-def _lowering(module: Any, layout: Layout | None = None, **settings: Any) -> Lowering:
+def _lowering(module: Any, layout: ConvLayout | None = None, **settings: Any) -> Lowering:
     """The functions of a module that computes the three parts."""
     given = settings if layout is None else settings | {"layout": layout}
     return Lowering(*(functools.partial(getattr(module, part), **given) for part in Lowering._fields))
 
 
-def by_images(compute: Callable[..., jax.Array], layout: Layout) -> Lowering:
+def by_images(compute: Callable[..., jax.Array], layout: ConvLayout) -> Lowering:
     """Volumes by a function that computes parts of convolutions of images."""
     parts = (getattr(conv_volumes, part) for part in Lowering._fields)
     return Lowering(*(functools.partial(part, compute, layout=layout) for part in parts))
@@ -74,7 +74,7 @@ STRIDED = TAPS._replace(forward=PATCHES.forward)
 PATCHED = EIGEN._replace(forward=PATCHES.forward)
 
 
-def compute(call: Call, a: jax.Array, b: jax.Array) -> jax.Array:
+def compute(call: ConvCall, a: jax.Array, b: jax.Array) -> jax.Array:
     """The result of a call, with channels first; computed in float32 if the dtype is half."""
     if not is_float(a.dtype):
         return conv_parts.compute(call, a, b)
@@ -88,7 +88,7 @@ def compute(call: Call, a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _of_images(part: str, a: jax.Array, b: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    return compute(Call(part, windows, () if part == "forward" else shape), a, b)
+    return compute(ConvCall(part, windows, () if part == "forward" else shape), a, b)
 
 
 DEPTH = by_images(_of_images, FIRST)
@@ -142,7 +142,7 @@ _TILES = Lowering(
 )
 
 
-def orders(call: Call, ndim: int) -> tuple[Shape, Shape, Shape]:
+def orders(call: ConvCall, ndim: int) -> tuple[Shape, Shape, Shape]:
     """The orders of a call's two operands and of its result, as dimensions of what the program has."""
     spatial = range(2, ndim)
     image, kernel = (0, *spatial, 1), (*spatial, 1, 0)
@@ -153,7 +153,7 @@ def orders(call: Call, ndim: int) -> tuple[Shape, Shape, Shape]:
     }[call.part]
 
 
-def lowering(call: Call, a: Any, b: Any, *, follows: bool) -> Callable[[jax.Array, jax.Array], jax.Array] | None:
+def lowering(call: ConvCall, a: Any, b: Any, *, follows: bool) -> Callable[[jax.Array, jax.Array], jax.Array] | None:
     """A function of operands in those orders that computes a call; None if that is better done with channels first.
 
     Args:
@@ -170,25 +170,25 @@ def lowering(call: Call, a: Any, b: Any, *, follows: bool) -> Callable[[jax.Arra
     return lambda x, y: cast(found.of(call.part)(widened(x, wide), widened(y, wide), call.windows, shape), a.dtype)
 
 
-def leads(call: Call, a: Any, b: Any) -> bool:
+def leads(call: ConvCall, a: Any, b: Any) -> bool:
     """True if a call is a reason to bring its operands into those orders."""
     channels, _ = _channels(call, a, b)
     # one with a kernel for each channel mostly lies between products, which are computed in any order
     return channels >= _LEADING_CHANNELS and lowering(call, a, b, follows=is_depthwise(call, a, b)) is not None
 
 
-def is_depthwise(call: Call, a: Any, b: Any) -> bool:
+def is_depthwise(call: ConvCall, a: Any, b: Any) -> bool:
     """True if there is one kernel for each channel."""
     channels, outputs = _channels(call, a, b)
     return 1 < call.windows.groups == channels == outputs
 
 
-def _channels(call: Call, a: Any, b: Any) -> tuple[int, int]:
+def _channels(call: ConvCall, a: Any, b: Any) -> tuple[int, int]:
     """The numbers of channels that the convolution takes and gives."""
     return call.image(a)[1], b.shape[1] if call.part == "weight_gradient" else b.shape[0]
 
 
-def _choose_last(call: Call, a: Any, b: Any, follows: bool) -> Lowering | None:
+def _choose_last(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowering | None:
     windows, part, (channels, outputs) = call.windows, call.part, _channels(call, a, b)
     if windows.groups > 1:
         return _choose_for_groups(call, a, b, follows)
@@ -207,12 +207,12 @@ def _choose_last(call: Call, a: Any, b: Any, follows: bool) -> Lowering | None:
     if max(windows.dilation) == 1:
         if many and max(windows.stride) > 1:
             return _BLOCKS
-        if conv_space_to_depth.pays(part, windows, channels, outputs):
+        if conv_space_to_depth.blocks_pay(part, windows, channels, outputs):
             return _BLOCKS
     return _DIRECT
 
 
-def _choose_for_groups(call: Call, a: Any, b: Any, follows: bool) -> Lowering | None:
+def _choose_for_groups(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowering | None:
     windows, part, (channels, outputs) = call.windows, call.part, _channels(call, a, b)
     if len(windows.kernel) > 2 or 0 in (*a.shape, *b.shape, *call.shape):
         return None
@@ -231,33 +231,33 @@ def _choose_for_groups(call: Call, a: Any, b: Any, follows: bool) -> Lowering | 
     return _ONE_BY_ONE if takes and conv_grouped.are_large(*of_group) else None
 
 
-def _choose_for_volumes(call: Call, channels: int, outputs: int) -> Lowering | None:
+def _choose_for_volumes(call: ConvCall, channels: int, outputs: int) -> Lowering | None:
     windows, part = call.windows, call.part
     if len(windows.kernel) > 3:
         return None
     if part == "input_gradient" and channels < FEW_CHANNELS:
         return None
-    return _SUMS if conv_volumes.are_sums(part, windows.kernel, channels, outputs) else VOLUMES
+    return _SUMS if conv_volumes.are_sums_of_volumes(part, windows.kernel, channels, outputs) else VOLUMES
 
 
-def _is_by_tiles(call: Call, dtype: Any, image: Shape, channels: int, outputs: int) -> bool:
+def _is_by_tiles(call: ConvCall, dtype: Any, image: Shape, channels: int, outputs: int) -> bool:
     windows = call.windows
     if not conv_winograd.takes(windows) or compute_type(dtype) != np.float32:
         return False
     sizes = image[2:] if call.part == "input_gradient" else windows.positions(image[2:])
-    return conv_winograd.pays(image[0], sizes, channels, outputs, of_weight=call.part == "weight_gradient")
+    return conv_winograd.transforms_pay(image[0], sizes, channels, outputs, of_weight=call.part == "weight_gradient")
 
 
 def of_images(part: str, a: jax.Array, b: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """A part of a convolution of images, as it is computed best."""
     ndim = len(shape)
-    *taken, left = orders(Call(part, windows, ()), ndim)
+    *taken, left = orders(ConvCall(part, windows, ()), ndim)
     operands = [
         jax.ShapeDtypeStruct([x.shape[o.index(d)] for d in range(ndim)], x.dtype)
         for x, o in zip((a, b), taken, strict=True)
     ]
     result = () if part == "forward" else tuple(shape[left.index(d)] for d in range(ndim))
-    found = _choose_last(Call(part, windows, result), *operands, follows=True)
+    found = _choose_last(ConvCall(part, windows, result), *operands, follows=True)
     return (found or _DIRECT).of(part)(a, b, windows, shape)
 
 

@@ -6,10 +6,10 @@ import jax
 from jax import lax
 
 from ..kernel_base import conv_parts
-from ..kernel_base.conv_parts import LAST, Layout, Shape, Windows
+from ..kernel_base.conv_parts import LAST, ConvLayout, Shape, Windows
 
 
-def padded_first(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: Layout) -> jax.Array:
+def padded_first(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:
     """The weight's gradient slides the output's over the input: padded apart, that is never the larger one."""
     padded = lax.optimization_barrier(layout.pad(x, windows.padding, windows.padding))
     windows = windows._replace(padding=(0,) * len(windows.padding))

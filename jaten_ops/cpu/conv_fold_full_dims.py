@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 from jax import lax
 
-from ..kernel_base.conv_parts import Call, Shape, Windows
+from ..kernel_base.conv_parts import ConvCall, Shape, Windows
 
 
 class _Folding(NamedTuple):
@@ -70,7 +70,7 @@ def _folding(windows: Windows, sizes: Shape) -> _Folding | None:
 
 
 def folded(
-    compute: Callable[[Call, jax.Array, jax.Array], jax.Array], call: Call, a: jax.Array, b: jax.Array
+    compute: Callable[[ConvCall, jax.Array, jax.Array], jax.Array], call: ConvCall, a: jax.Array, b: jax.Array
 ) -> jax.Array:
     """The result of a call, by `compute` of one without dimensions that the kernel spans."""
     part, windows, _ = call
@@ -79,9 +79,9 @@ def folded(
     if folding is None:
         return compute(call, a, b)
     if part == "forward":
-        found = compute(Call(part, folding.windows, ()), folding.fold(a), folding.fold(b))
+        found = compute(ConvCall(part, folding.windows, ()), folding.fold(a), folding.fold(b))
         return lax.reshape(found, result)
     operands = (folding.fold_output(a), folding.fold(b)) if part == "input_gradient" else (
         folding.fold(a), folding.fold_output(b)
     )  # fmt: skip
-    return folding.unfold(compute(Call(part, folding.windows, folding.folded(result)), *operands), result)
+    return folding.unfold(compute(ConvCall(part, folding.windows, folding.folded(result)), *operands), result)

@@ -10,19 +10,19 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from ..kernel_base import conv_parts
-from ..kernel_base.conv_parts import Call, Shape
+from ..kernel_base.conv_parts import ConvCall, Shape
 from . import conv_choice, conv_fold_full_dims
 
 convolution_p = Primitive("cpu_convolution")
-"""Takes two operands with channels first; its one parameter is a `Call`."""
+"""Takes two operands with channels first; its one parameter is a `ConvCall`."""
 
 
-def compute(call: Call, a: jax.Array, b: jax.Array) -> jax.Array:
+def compute(call: ConvCall, a: jax.Array, b: jax.Array) -> jax.Array:
     """The result of a call, of operands with channels first and of one real dtype."""
     return conv_fold_full_dims.folded(_bind, call, a, b)
 
 
-def _bind(call: Call, a: jax.Array, b: jax.Array) -> jax.Array:
+def _bind(call: ConvCall, a: jax.Array, b: jax.Array) -> jax.Array:
     found: jax.Array = convolution_p.bind(a, b, call=call)
     return found
 
@@ -31,17 +31,17 @@ _jitted = jax.jit(conv_choice.compute, static_argnums=0)
 
 
 @convolution_p.def_impl
-def _impl(a: jax.Array, b: jax.Array, *, call: Call) -> jax.Array:
+def _impl(a: jax.Array, b: jax.Array, *, call: ConvCall) -> jax.Array:
     return _jitted(call, a, b)
 
 
 @convolution_p.def_abstract_eval
-def _abstract_eval(a: Any, b: Any, *, call: Call) -> Any:
+def _abstract_eval(a: Any, b: Any, *, call: ConvCall) -> Any:
     # JAX's own rules say how the result is sharded, and over which axes of a mesh it varies
     return jax.make_jaxpr(lambda a, b: conv_parts.compute(call, a, b))(a, b).out_avals[0]
 
 
-def _lowered(a: jax.Array, b: jax.Array, *, call: Call) -> jax.Array:
+def _lowered(a: jax.Array, b: jax.Array, *, call: ConvCall) -> jax.Array:
     return conv_choice.compute(call, a, b)
 
 
@@ -52,28 +52,28 @@ def _shape(operand: Any) -> Shape:
     return tuple(operand.aval.shape)
 
 
-def _transpose_first(cotangent: jax.Array, a: Any, b: jax.Array, *, call: Call) -> jax.Array:
+def _transpose_first(cotangent: jax.Array, a: Any, b: jax.Array, *, call: ConvCall) -> jax.Array:
     """Each part is linear in both operands, and its transposes are the other parts."""
     part, windows, _ = call
     if part == "input_gradient":
-        return _bind(Call("forward", windows, ()), cotangent, b)
+        return _bind(ConvCall("forward", windows, ()), cotangent, b)
     of = cotangent if part == "forward" else b
     other = b if part == "forward" else cotangent
-    return _bind(Call("input_gradient", windows, _shape(a)), of, other)
+    return _bind(ConvCall("input_gradient", windows, _shape(a)), of, other)
 
 
-def _transpose_second(cotangent: jax.Array, a: jax.Array, b: Any, *, call: Call) -> jax.Array:
+def _transpose_second(cotangent: jax.Array, a: jax.Array, b: Any, *, call: ConvCall) -> jax.Array:
     part, windows, _ = call
     if part == "weight_gradient":
-        return _bind(Call("forward", windows, ()), a, cotangent)
+        return _bind(ConvCall("forward", windows, ()), a, cotangent)
     pair = (a, cotangent) if part == "forward" else (cotangent, a)
-    return _bind(Call("weight_gradient", windows, _shape(b)), *pair)
+    return _bind(ConvCall("weight_gradient", windows, _shape(b)), *pair)
 
 
 ad.defbilinear(convolution_p, _transpose_first, _transpose_second)
 
 
-def _batch(operands: Sequence[Any], dims: Sequence[int | None], *, call: Call) -> tuple[jax.Array, int]:
+def _batch(operands: Sequence[Any], dims: Sequence[int | None], *, call: ConvCall) -> tuple[jax.Array, int]:
     return jax.vmap(lambda a, b: conv_choice.compute(call, a, b), tuple(dims))(*operands), 0
 
 

@@ -38,7 +38,7 @@ def side_by_side(windows: Windows, channels: int, outputs: int) -> int:
     return 2 if outputs <= 2 * _A_STRETCH or uneven else 1
 
 
-def pays(part: str, windows: Windows, channels: int, outputs: int) -> bool:
+def blocks_pay(part: str, windows: Windows, channels: int, outputs: int) -> bool:
     """True if a part of a convolution is best computed on blocks."""
     if part == "forward":
         strided = max(windows.stride) > 1 and channels <= FEW_CHANNELS

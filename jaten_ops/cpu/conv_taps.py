@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..kernel_base.conv_parts import Layout, Shape, Windows
+from ..kernel_base.conv_parts import ConvLayout, Shape, Windows
 from ..kernel_base.materialize import stored
 
 MOST_TAPS = 128  # each is an instruction of the loop
@@ -38,7 +38,7 @@ def products(pairs: Iterable[Pair], shape: Shape, of_image: Sequence[int], of_ke
     ]
 
 
-def padded(x: jax.Array, beside: jax.Array, layout: Layout, *widths: Sequence[int]) -> jax.Array:
+def padded(x: jax.Array, beside: jax.Array, layout: ConvLayout, *widths: Sequence[int]) -> jax.Array:
     """Padded, and stored before it is used; `beside` is some other operand, which is not empty.
 
     XLA would compute what x is made of together with the zeros, and ask at each element which it is: an exponential
@@ -47,13 +47,13 @@ def padded(x: jax.Array, beside: jax.Array, layout: Layout, *widths: Sequence[in
     return stored(lambda x, _: layout.pad(x, *widths), x, beside) if any(map(any, widths)) else x
 
 
-def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: Layout) -> jax.Array:
+def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:
     """The output, of this shape."""
     image = padded(x, weight, layout, windows.padding, windows.padding)
     return stored(lambda x, w: _sum_of_taps(x, w, windows, shape, layout), image, weight)
 
 
-def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: Layout) -> jax.Array:
+def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:
     """The transpose, as such a sum too: of the gradient with zeros between its elements and the kernel from its end."""
     turned = lax.rev(weight, layout.numbers(weight.ndim).rhs_spec[2:])
     if not layout.last:
@@ -66,13 +66,13 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
     return stored(lambda x, w: _sum_of_taps(x, w, ones, shape, layout), image, turned)
 
 
-def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: Layout) -> jax.Array:
+def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:
     """The sum over all positions of each element's products, all elements in one pass over the input."""
     image = padded(x, grad, layout, windows.padding, windows.padding)
     return (_row_by_row if layout.last else _all_at_once)(image, grad, windows, shape, layout)
 
 
-def _sum_of_taps(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: Layout) -> jax.Array:
+def _sum_of_taps(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:
     """The output of a padded input; with channels last each channel has a kernel of its own."""
     positions = layout.sizes(shape)
     if layout.last:
@@ -92,7 +92,7 @@ def _sum_of_taps(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape
     return lax.reshape(total, shape)
 
 
-def _all_at_once(image: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: Layout) -> jax.Array:
+def _all_at_once(image: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:
     """The weight's gradient as one reduction of several arrays."""
     groups, (outputs, channels), positions = windows.groups, shape[:2], grad.shape[2:]
     grad = lax.reshape(grad, (grad.shape[0], groups, outputs // groups, *positions))
@@ -105,7 +105,7 @@ def _all_at_once(image: jax.Array, grad: jax.Array, windows: Windows, shape: Sha
     return lax.reshape(lax.reduce_sum(by_image, (0,)), shape)
 
 
-def _row_by_row(image: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: Layout) -> jax.Array:
+def _row_by_row(image: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:
     """The weight's gradient, the products of a row in each of its columns: those are added at the end."""
     outer = grad.shape[1:-2]  # the rows of an image
     row, channels = grad.shape[-2:]

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..kernel_base.conv_parts import Layout, Shape, Windows
+from ..kernel_base.conv_parts import ConvLayout, Shape, Windows
 from . import conv_grouped
 from .conv_space_to_depth import FEW_CHANNELS
 from .conv_taps import padded
@@ -25,7 +25,7 @@ from .conv_taps import padded
 OfImages = Callable[[str, jax.Array, jax.Array, Windows, Shape], jax.Array]
 
 
-def are_sums(part: str, kernel: Shape, channels: int, outputs: int) -> bool:
+def are_sums_of_volumes(part: str, kernel: Shape, channels: int, outputs: int) -> bool:
     """True if volumes are best computed as groups of few channels are."""
     summed = {"forward": channels, "input_gradient": outputs}.get(part)
     return summed is not None and summed <= FEW_CHANNELS and conv_grouped.are_sums(part, kernel, channels, outputs)
@@ -34,7 +34,7 @@ def are_sums(part: str, kernel: Shape, channels: int, outputs: int) -> bool:
 class _Depth:
     """Volumes as images: (N, D, ..., C) as (N * D, ..., C), (N, C, D, ...) as (N * D, C, ...); kernels likewise."""
 
-    def __init__(self, layout: Layout, windows: Windows) -> None:
+    def __init__(self, layout: ConvLayout, windows: Windows) -> None:
         self.windows, self.layout = windows, layout
         self._axis, self._of_kernel = (1, 0) if layout.last else (2, 2)
 
@@ -87,7 +87,7 @@ def _added(parts: list[jax.Array]) -> jax.Array:
 
 
 def forward(
-    of_images: OfImages, x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: Layout
+    of_images: OfImages, x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout
 ) -> jax.Array:
     """The output, of this shape."""
     depth, flat = _Depth(layout, windows), windows.flat()
@@ -105,7 +105,7 @@ def forward(
 
 
 def input_gradient(
-    of_images: OfImages, grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: Layout
+    of_images: OfImages, grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout
 ) -> jax.Array:
     """The transpose by the input, of this shape.
 
@@ -129,7 +129,7 @@ def input_gradient(
 
 
 def weight_gradient(
-    of_images: OfImages, x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: Layout
+    of_images: OfImages, x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout
 ) -> jax.Array:
     """The transpose by the weight, of this shape: that of each element of the kernel in depth by itself."""
     depth, flat = _Depth(layout, windows), windows.flat()

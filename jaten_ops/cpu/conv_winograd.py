@@ -48,7 +48,7 @@ def takes(windows: Windows) -> bool:
     return plain and windows.kernel == (3, 3) and max(windows.padding) <= 2
 
 
-def pays(images: int, positions: Shape, channels: int, outputs: int, *, of_weight: bool) -> bool:
+def transforms_pay(images: int, positions: Shape, channels: int, outputs: int, *, of_weight: bool) -> bool:
     """True if it saves so many products that it is faster, transformations included.
 
     Fitted to measurements on one core: 16 to 512 channels and outputs, images of 4x4 to 112x112, 1 to 32 of them. Where

@@ -44,7 +44,7 @@ REFUSED = {
 _KEY = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]  # torch's stub lacks it
 
 
-def operators() -> list[str]:
+def autocast_operators() -> list[str]:
     """The overloads that autocast affects."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     names = (n for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::"))
@@ -97,5 +97,5 @@ def _make(overload: str) -> Callable[..., Any]:
 if privateuse1.CLAIMED:
     _ALL, _ATEN = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     _ALL.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    for _overload in operators():
+    for _overload in autocast_operators():
         _ATEN.impl(_overload, _make(_overload), "AutocastPrivateUse1")

@@ -66,7 +66,7 @@ def traced_on(device: torch.device) -> Iterator[None]:
         _TRACED_ON[thread] = before
 
 
-def put(array: jax.Array, device: Device) -> jax.Array:
+def put_on(array: jax.Array, device: Device) -> jax.Array:
     """An array, moved to the device that a caller names; unmoved if the index is left open."""
     if device is None or torch.device(device).index is None or isinstance(array, jax.core.Tracer):
         return array

@@ -15,10 +15,10 @@ MODULE = JaxModule("torch.jax")
 """`torch.jax`, once the slot is taken."""
 
 CLAIMED = torch._C._get_privateuse1_backend_name() == _UNCLAIMED
-"""True if this library has the device `jax` in this process: no other backend has the slot. `take` takes it."""
+"""True if this library has the device `jax` in this process: no other backend has the slot. `take_slot` takes it."""
 
 
-def take() -> None:
+def take_slot() -> None:
     """Takes the slot, as the last step of an import: from then on programs in all threads have the device."""
     # private; the test of this module fails when it goes or changes
     backend_registration._setup_privateuseone_for_python_backend(
@@ -26,7 +26,7 @@ def take() -> None:
     )
 
 
-def require() -> None:
+def require_slot() -> None:
     """Raises DeviceSlotError, which names the owner, unless the device is ours."""
     if not CLAIMED:
         raise DeviceSlotError(torch._C._get_privateuse1_backend_name())

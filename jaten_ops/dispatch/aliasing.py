@@ -120,7 +120,7 @@ def set_to_part_(
 @handler("aten::set_.source_Storage", keys=(BELOW_PYTHON,))  # torch.tensor(storage) calls it below
 def set_to_storage_(tensor: torch.Tensor, source: Any) -> torch.Tensor:
     """Sets a tensor to all elements of a storage."""
-    become(tensor, storage.whole(source, tensor.dtype), tensor.dtype)
+    become(tensor, storage.all_elements(source, tensor.dtype), tensor.dtype)
     return tensor
 
 

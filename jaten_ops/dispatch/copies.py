@@ -18,7 +18,7 @@ from ..tensor.operand_values import has_row_major_values, is_traced
 from ..tensor.tensor import array_of, from_array
 from ..tracing import is_traced_now, out_of_sight
 from .aliasing import alias
-from .functional import functional, kernel_of, placed
+from .functional import functional, kernel_of, on_named_device
 from .operands import borrowed_copy, is_on_jax, to_carrier
 from .writes import store
 
@@ -59,7 +59,7 @@ def copy_(target: torch.Tensor, source: torch.Tensor | complex, non_blocking: bo
     if source.device != target.device:
         if source.is_meta:
             raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # module.to recognizes this message
-        source = from_array(placement.put(borrowed_copy(source), target.device))
+        source = from_array(placement.put_on(borrowed_copy(source), target.device))
     if _is_same(target, source):  # before ATen asks whether elements share memory
         return target
     _check_copy({"self": target, "src": source})
@@ -85,7 +85,7 @@ def to_copy(tensor: torch.Tensor, *, dtype: torch.dtype | None = None, **kwargs:
         kwargs["dtype"] = dtype
     wanted = kwargs.get("device")
     if wanted is None or torch.device(wanted).type == "jax":
-        return placed(functional("_to_copy")(tensor, **(kwargs | {"device": None})), wanted)
+        return on_named_device(functional("_to_copy")(tensor, **(kwargs | {"device": None})), wanted)
     kept = {k: v for k, v in kwargs.items() if k not in ("non_blocking", "layout", "pin_memory")}
     if is_traced(tensor):
         return torch.ops.aten._to_copy(to_carrier(tensor), **kept)

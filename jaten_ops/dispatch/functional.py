@@ -57,7 +57,7 @@ def functional(overload: str) -> Handler:
         return call(*(onto_device(a) if i in may_be_on_cpu else a for i, a in enumerate(args)), **kwargs)
 
     def call_placed(*args: Any, **kwargs: Any) -> Any:
-        return placed(call(*args, **kwargs), kwargs.get("device"))
+        return on_named_device(call(*args, **kwargs), kwargs.get("device"))
 
     def call_laid_out(*args: Any, memory_format: Any = None, **kwargs: Any) -> Any:
         result = call_placed(*args, **kwargs)
@@ -84,7 +84,7 @@ _ON_CPU = {
 }
 
 
-def placed(result: torch.Tensor, wanted: Any) -> torch.Tensor:
+def on_named_device(result: torch.Tensor, wanted: Any) -> torch.Tensor:
     """A result moved to the device that a call names, if it names one."""
     if wanted is None or is_traced(result):
         return result
@@ -93,7 +93,7 @@ def placed(result: torch.Tensor, wanted: Any) -> torch.Tensor:
         return result.to(where)
     if where.index is None or where == result.device:
         return result
-    view, array = carrier.view_of(result), placement.put(array_of(result), where)
+    view, array = carrier.view_of(result), placement.put_on(array_of(result), where)
     return from_array(array) if view.is_row_major() else from_view(View.laid_out(array, view.strides()), result.dtype)
 
 

@@ -23,7 +23,7 @@ from ..tensor.operand_values import Traced, shared_view
 from ..tensor.tensor import array_of
 
 
-def shortened(spec: OpSpec, base: OpSpec, general: Handler) -> Handler:
+def with_fast_path(spec: OpSpec, base: OpSpec, general: Handler) -> Handler:
     """An in-place overload, with a fast path.
 
     Args:

@@ -20,7 +20,7 @@ MEASURES = ("_nested_tensor_size", "_nested_tensor_storage_offsets", "_nested_te
 """Queries of a nested tensor that must not fail: autograd makes them for each tensor that it creates."""
 
 
-def refuse(func: Any, *args: Any, **kwargs: Any) -> NoReturn:
+def refuse_layout(func: Any, *args: Any, **kwargs: Any) -> NoReturn:
     """Raises UnsupportedInputError, for any operator on such tensors."""
     got = next((t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and is_on_jax(t)), None)
     if got is None:  # a factory

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..arrays import bridge, carrier
-from ..arrays.observers import OBSERVERS, read
+from ..arrays.observers import OBSERVERS, read_number
 from ..registry.handlers import ABOVE_AUTOGRAD, BELOW_PYTHON, handler
 from ..tensor.operand_values import is_traced
 from ..tensor.tensor import array_of, has_values, may_leave
@@ -21,7 +21,7 @@ def item(tensor: torch.Tensor) -> Any:
     if is_traced(tensor):
         return torch.ops.aten._local_scalar_dense(to_carrier(tensor))
     array = array_of(tensor)
-    return read(array) if OBSERVERS else array.item()
+    return read_number(array) if OBSERVERS else array.item()
 
 
 @handler("aten::_linalg_check_errors")

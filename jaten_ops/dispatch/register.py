@@ -73,10 +73,10 @@ if privateuse1.CLAIMED:
     # carriers come here; wrappers are caught above, by __torch_dispatch__
     _FALLBACK.fallback(_fallback, BELOW_PYTHON)
     for _key in other_layouts.KEYS:
-        _FALLBACK.fallback(opaque(other_layouts.refuse), _key)
+        _FALLBACK.fallback(opaque(other_layouts.refuse_layout), _key)
     for _overload in other_layouts.MEASURES:
         _ATEN.impl(_overload, opaque(other_layouts.measure(_overload)), "NestedTensorPrivateUse1")
     _ATEN.impl("_pin_memory", opaque(copies.pin_on_cpu), "CPU")
     torch_jax.JaxModule.Tensor = Tensor  # on the device of the class
-    storage.register()
-    lazy_parameters.register()
+    storage.register_location()
+    lazy_parameters.register_lazy_classes()

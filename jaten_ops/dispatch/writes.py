@@ -29,7 +29,7 @@ def variant(overload: str) -> Handler:
         return variants.make_variant(spec, COMPOSITE[spec.base], aten_op(spec.base), write, aten)
     base = registry.SPECS[spec.base]
     general = variants.make_variant(spec, base, functional(spec.base), write, aten)
-    return in_place.shortened(spec, base, general)
+    return in_place.with_fast_path(spec, base, general)
 
 
 def _counts(spec: OpSpec) -> bool:

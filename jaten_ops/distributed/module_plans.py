@@ -11,7 +11,7 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..arrays import partitioned
-from ..arrays.placements import Layout, axes_of, layout_of
+from ..arrays.placements import Layout, layout_of, mesh_axes_of
 from ..device import privateuse1
 from ..errors import UnsupportedInputError
 from ..tensor.mesh_methods import constrained_by
@@ -80,7 +80,7 @@ def parallelize_module(module: torch.nn.Module, mesh: Mesh, plan: Any, axis: str
 
 
 def _checked(mesh: Mesh, axis: str) -> Mesh:
-    privateuse1.require()
+    privateuse1.require_slot()
     mesh = partitioned.auto_mesh(mesh)
     if axis not in mesh.axis_names:
         raise UnsupportedInputError("axis", repr(axis), f"an axis of the mesh, {mesh.axis_names}")
@@ -167,7 +167,7 @@ def _axes_now(tensor: torch.Tensor, mesh: Mesh) -> list[tuple[str, ...]]:
     sharding = tensor.sharding
     if not isinstance(sharding, NamedSharding) or sharding.mesh != mesh:
         return none
-    return [axes_of(entry) for entry in (*sharding.spec, *none)[: tensor.dim()]]
+    return [mesh_axes_of(entry) for entry in (*sharding.spec, *none)[: tensor.dim()]]
 
 
 def _place(module: torch.nn.Module, mesh: Mesh, layouts: Mapping[str, Layout]) -> None:

@@ -49,7 +49,7 @@ def distribute_tensor(tensor: torch.Tensor, mesh: Mesh, placements: Placements =
         >>> x.sum().item(), x.full_tensor().shape
         (28.0, torch.Size([8]))
     """
-    privateuse1.require()
+    privateuse1.require_slot()
     if not tensor.is_leaf:
         raise RuntimeError("distribute_tensor: the tensor is not a leaf. Fix: use jaten_ops.distributed.constrain")
     layout = layout_of(placements, partitioned.auto_mesh(mesh), "distribute_tensor")
@@ -61,7 +61,7 @@ def distributed_array(tensor: torch.Tensor, layout: Layout, what: str = "distrib
     sharding = layout.sharding(tuple(tensor.shape), what)
     partitioned.note(sharding)
     if tensor.device.type == "meta":
-        return zeros(tuple(tensor.shape), bridge.to_numpy_dtype(tensor.dtype), sharding)
+        return distributed_zeros(tuple(tensor.shape), bridge.to_numpy_dtype(tensor.dtype), sharding)
     if tensor.device.type == "jax":
         return jax.device_put(array_of(tensor.detach()), sharding)
     array = bridge.borrow(tensor.detach())
@@ -71,7 +71,7 @@ def distributed_array(tensor: torch.Tensor, layout: Layout, what: str = "distrib
         return placed.copy() if tensor.device.type == "cpu" else placed
 
 
-def zeros(shape: tuple[int, ...], dtype: np.dtype, sharding: NamedSharding) -> jax.Array:
+def distributed_zeros(shape: tuple[int, ...], dtype: np.dtype, sharding: NamedSharding) -> jax.Array:
     """Zeros that each device makes for itself."""
     with Enabled():
         return jax.jit(lambda: jax.numpy.zeros(shape, dtype), out_shardings=sharding)()

@@ -14,17 +14,17 @@ def install() -> None:
 
     The slot comes last: a thread that runs meanwhile has either no device, or the whole of it.
     """
-    ledger.install(PATCHES.values(), "import", "Dynamo", has_device=privateuse1.CLAIMED)
+    ledger.install_rows(PATCHES.values(), "import", "Dynamo", has_device=privateuse1.CLAIMED)
     if privateuse1.CLAIMED:
-        privateuse1.take()
+        privateuse1.take_slot()
 
 
 def install_in_dynamo() -> None:
     """Installs the patches of Dynamo, which an import of jaten does not load."""
-    ledger.install(PATCHES.values(), "Dynamo", has_device=privateuse1.CLAIMED)
+    ledger.install_rows(PATCHES.values(), "Dynamo", has_device=privateuse1.CLAIMED)
 
 
 def install_cache() -> bool:
     """Installs the patches of AOTAutograd's cache, when it is first used; returns whether all of them are."""
-    ledger.install(PATCHES.values(), "first compile", has_device=privateuse1.CLAIMED)
+    ledger.install_rows(PATCHES.values(), "first compile", has_device=privateuse1.CLAIMED)
     return not any(row.what in ledger.OFF for row in PATCHES.values() if row.when == "first compile")

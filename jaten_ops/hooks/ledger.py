@@ -64,7 +64,7 @@ OFF: dict[str, str] = {}
 _replaced: dict[str, Any] = {}
 
 
-def install(rows: Iterable[Patch], *when: str, has_device: bool) -> None:
+def install_rows(rows: Iterable[Patch], *when: str, has_device: bool) -> None:
     """Installs the rows of some moments, except those installed already, or without the device that they need."""
     for row in rows:
         is_due = row.when in when and (has_device or not row.for_device)

@@ -298,7 +298,8 @@ _OPERATORS_ON_FUNCTIONS = [
     ),
     Patch(
         "torch._higher_order_ops.utils:setup_compilation_env",
-        higher_order.environment_with(lambda: ledger.install([_STORAGES], "Dynamo", has_device=True)), _HIGHER_ORDER,
+        higher_order.environment_with(lambda: ledger.install_rows([_STORAGES], "Dynamo", has_device=True)),
+        _HIGHER_ORDER,
         "dispatch/test_higher_order", takes="", used_by=("torch:cond",),
     ),
     Patch(

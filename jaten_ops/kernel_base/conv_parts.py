@@ -42,7 +42,7 @@ class Windows(NamedTuple):
         return low, [w - b - n for w, b, n in zip(whole, low, widened, strict=True)], [s - 1 for s in self.stride]
 
 
-class Call(NamedTuple):
+class ConvCall(NamedTuple):
     """A convolution or one of its gradients.
 
     Attributes:
@@ -66,7 +66,7 @@ class Call(NamedTuple):
         return self.shape or (a.shape[0], b.shape[0], *self.windows.positions(a.shape[2:]))
 
 
-class Layout(NamedTuple):
+class ConvLayout(NamedTuple):
     """The order of the dimensions of images and kernels.
 
     Attributes:
@@ -111,13 +111,13 @@ class Layout(NamedTuple):
         return lax.slice(x, (0, first, *start), (*x.shape[:2], *stop), (1, step, *windows.stride))
 
 
-FIRST, LAST = Layout(last=False), Layout(last=True)
+FIRST, LAST = ConvLayout(last=False), ConvLayout(last=True)
 
 # of two operands, the windows and the result's shape
-Part = Callable[[jax.Array, jax.Array, Windows, Shape, Layout], jax.Array]
+Part = Callable[[jax.Array, jax.Array, Windows, Shape, ConvLayout], jax.Array]
 
 
-def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: Layout) -> jax.Array:
+def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:
     """Cross-correlates x with weight."""
     return lax.conv_general_dilated(
         x,
@@ -130,7 +130,7 @@ def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, lay
     )
 
 
-def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: Layout) -> jax.Array:
+def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:
     """The transpose of `forward` by x, written out, since JAX has none of integers: by the kernel from its end."""
     groups, n, numbers = windows.groups, len(windows.kernel), layout.numbers(grad.ndim)
     outputs, per_group, *spatial = numbers.rhs_spec
@@ -155,7 +155,7 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
     )
 
 
-def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: Layout) -> jax.Array:
+def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:
     """The transpose of `forward` by the weight."""
     by_weight = lambda w: forward(x, w, windows, (), layout)  # noqa: E731  # as an argument
     return jax.linear_transpose(by_weight, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
@@ -164,12 +164,12 @@ def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shap
 PARTS: dict[str, Part] = {"forward": forward, "input_gradient": input_gradient, "weight_gradient": weight_gradient}
 
 
-def compute(call: Call, a: jax.Array, b: jax.Array) -> jax.Array:
+def compute(call: ConvCall, a: jax.Array, b: jax.Array) -> jax.Array:
     """The result of a call, by XLA's convolution of images with channels first."""
     return PARTS[call.part](a, b, call.windows, call.result(a, b), FIRST)
 
 
-def resized(x: jax.Array, sizes: Shape) -> jax.Array:
+def resized_at_end(x: jax.Array, sizes: Shape) -> jax.Array:
     """With zeros more, or elements less, at the end of each spatial dimension of (N, C, ...)."""
     more = [size - n for size, n in zip(sizes, x.shape[2:], strict=True)]
     return FIRST.pad(x, [0] * len(more), more) if any(more) else x

@@ -213,7 +213,7 @@ def efficient_attention(
 #     Tensor attn_bias, Tensor out, Tensor logsumexp, Tensor philox_seed, Tensor philox_offset, float dropout_p,
 #     bool[4] grad_input_mask, bool is_causal=False, *, float? scale=None) -> (Tensor, Tensor, Tensor, Tensor)
 @kernel("_scaled_dot_product_efficient_attention_backward", static=("dropout_p",))
-def efficient_attention_backward(
+def scaled_dot_product_efficient_attention_backward(
     grad_out_, query, key_, value, attn_bias, out, logsumexp, philox_seed, philox_offset, dropout_p, grad_input_mask,
     is_causal=False, *, scale=None, key=None
 ):  # fmt: skip
@@ -251,7 +251,7 @@ def fused_attention_overrideable_backward(
     grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
     dropout_p, is_causal, philox_seed, philox_offset, *, scale=None
 ):  # fmt: skip
-    gradients = efficient_attention_backward(
+    gradients = scaled_dot_product_efficient_attention_backward(
         grad_out, query, key, value, attn_bias, out, logsumexp, philox_seed, philox_offset, dropout_p,
         grad_input_mask, is_causal, scale=scale,
     )  # fmt: skip
@@ -277,7 +277,7 @@ def flash_attention(query, key_, value, dropout_p=0.0, is_causal=False, return_d
 #     bool is_causal, Tensor philox_seed, Tensor philox_offset, *, float? scale=None) -> (Tensor grad_query,
 #     Tensor grad_key, Tensor grad_value)
 @kernel("_scaled_dot_product_flash_attention_backward", static=("dropout_p",))
-def flash_attention_backward(
+def scaled_dot_product_flash_attention_backward(
     grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal,
     philox_seed, philox_offset, *, scale=None
 ):  # fmt: skip
@@ -313,7 +313,7 @@ def cudnn_attention_backward(
     grad_out, query, key_, value, out, logsumexp, philox_seed, philox_offset, attn_bias, cum_seq_q, cum_seq_k,
     max_q, max_k, dropout_p, is_causal, *, scale=None, key=None
 ):  # fmt: skip
-    return efficient_attention_backward(
+    return scaled_dot_product_efficient_attention_backward(
         grad_out, query, key_, value, attn_bias, out, logsumexp[..., 0], philox_seed, philox_offset, dropout_p,
         (True, True, True, False), is_causal, scale=scale,
     )[:3]  # fmt: skip

@@ -48,7 +48,7 @@ def absolute(x: jax.Array) -> jax.Array:
     return unless_infinite(x, lax.abs(x))
 
 
-def sign(x: jax.Array) -> jax.Array:
+def complex_sign(x: jax.Array) -> jax.Array:
     """x / |x|, and 0 at 0. Each part is divided separately, as in ATen's vectors: a finite part by infinity is 0."""
     zero = x == 0
     safe = jnp.where(zero, jnp.ones_like(x), x)

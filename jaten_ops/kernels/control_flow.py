@@ -18,7 +18,7 @@ from ..kernel_base.checks import NONE, Guarded, first_broken
 from ..kernel_base.promotion import number_of
 
 
-class Inner(Protocol):
+class FunctionOperand(Protocol):
     """A function that is an operand of an operator."""
 
     def inner(self, operands: Sequence[Any], key: jax.Array | None) -> Any:
@@ -40,7 +40,7 @@ def _key_at(key: jax.Array | None, number: jax.Array) -> jax.Array | None:
     return None if key is None else jax.random.fold_in(key, number)
 
 
-def cond(key: Any, pred: Any, true_fn: Inner, false_fn: Inner, operands: Sequence[Any] = ()) -> Any:
+def cond(key: Any, pred: Any, true_fn: FunctionOperand, false_fn: FunctionOperand, operands: Sequence[Any] = ()) -> Any:
     if not isinstance(pred, jax.Array):  # a size decides
         return (true_fn if pred else false_fn).inner(operands, key)
     one, two = Guarded(true_fn.inner), Guarded(false_fn.inner)
@@ -60,7 +60,12 @@ def cond(key: Any, pred: Any, true_fn: Inner, false_fn: Inner, operands: Sequenc
 
 
 def while_loop(
-    key: Any, cond_fn: Inner, body_fn: Inner, carried: Sequence[Any], additional: Sequence[Any], **_written: Any
+    key: Any,
+    cond_fn: FunctionOperand,
+    body_fn: FunctionOperand,
+    carried: Sequence[Any],
+    additional: Sequence[Any],
+    **_written: Any,
 ) -> Any:
     """A loop that also ends when a condition is broken, since its test may then never become false."""
     test, body = Guarded(cond_fn.inner), Guarded(body_fn.inner)
@@ -90,7 +95,9 @@ def while_loop(
     return results
 
 
-def scan(key: Any, combine_fn: Inner, init: Sequence[Any], xs: Sequence[Any], additional: Sequence[Any]) -> Any:
+def scan(
+    key: Any, combine_fn: FunctionOperand, init: Sequence[Any], xs: Sequence[Any], additional: Sequence[Any]
+) -> Any:
     combine, count = Guarded(combine_fn.inner), len(init)
 
     def step(state: Any, slices: Any) -> Any:
@@ -105,11 +112,11 @@ def scan(key: Any, combine_fn: Inner, init: Sequence[Any], xs: Sequence[Any], ad
     return (*carry, *each)
 
 
-def map_(key: Any, fn: Inner, xs: Sequence[Any], additional: Sequence[Any]) -> Any:
+def map_(key: Any, fn: FunctionOperand, xs: Sequence[Any], additional: Sequence[Any]) -> Any:
     return scan(key, fn, (), xs, additional)
 
 
-def associative_scan(key: Any, combine_fn: Inner, xs: Sequence[Any], additional: Sequence[Any] = ()) -> Any:
+def associative_scan(key: Any, combine_fn: FunctionOperand, xs: Sequence[Any], additional: Sequence[Any] = ()) -> Any:
     def pair(*elements: Any) -> Any:
         return tuple(combine_fn.inner((*elements, *additional), key))
 

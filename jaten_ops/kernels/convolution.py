@@ -14,7 +14,7 @@ from jaten_ops.registry import kernel
 from ..cpu import conv_primitive as cpu
 from ..cpu.reductions import sum_over_positions
 from ..kernel_base import conv_parts as xla
-from ..kernel_base.conv_parts import Call, Shape, Windows, resized
+from ..kernel_base.conv_parts import ConvCall, Shape, Windows, resized_at_end
 from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import cast, compute_type, is_complex
 
@@ -31,7 +31,7 @@ def _windows(weight: jax.Array, stride: Ints, padding: Ints, dilation: Ints, gro
     return Windows(weight.shape[2:], _expand(stride, n), _expand(padding, n), _expand(dilation, n), groups)
 
 
-def _computed(call: Call, a: jax.Array, b: jax.Array) -> jax.Array:
+def _computed(call: ConvCall, a: jax.Array, b: jax.Array) -> jax.Array:
     """A convolution or one of its gradients, in the form that the platform's compiler takes best."""
     if is_complex(a.dtype):
         # lax makes three real products of a complex one, whose differences lose digits; the four do not
@@ -44,7 +44,7 @@ def _computed(call: Call, a: jax.Array, b: jax.Array) -> jax.Array:
 
 def forward(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
     """The cross-correlation of x (N, C, ...) with weight (O, C / groups, ...): (N, O, ...)."""
-    return _computed(Call("forward", windows, ()), x, weight)
+    return _computed(ConvCall("forward", windows, ()), x, weight)
 
 
 def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
@@ -52,12 +52,16 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
 
     A transposed convolution may ask for so large a result that more windows fit; those contribute nothing.
     """
-    return _computed(Call("input_gradient", windows, shape), resized(grad, windows.positions(shape[2:])), weight)
+    return _computed(
+        ConvCall("input_gradient", windows, shape), resized_at_end(grad, windows.positions(shape[2:])), weight
+    )
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The transpose of `forward` by the weight, which has this shape."""
-    return _computed(Call("weight_gradient", windows, shape), x, resized(grad, windows.positions(x.shape[2:])))
+    return _computed(
+        ConvCall("weight_gradient", windows, shape), x, resized_at_end(grad, windows.positions(x.shape[2:]))
+    )
 
 
 def _transposed_shape(x: jax.Array, weight: jax.Array, windows: Windows, output_padding: Ints) -> tuple[int, ...]:
@@ -144,7 +148,7 @@ def convolution_backward(
     if output_mask[0]:
         if transposed:
             every = forward(grad_output, _conj(weight), windows)
-            grad_input = resized(every, input.shape[2:])
+            grad_input = resized_at_end(every, input.shape[2:])
         else:
             grad_input = input_gradient(grad_output, _conj(weight), windows, input.shape)
     if output_mask[1]:

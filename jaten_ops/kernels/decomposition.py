@@ -19,15 +19,15 @@ from ..kernel_base import checks
 from ..kernel_base.promotion import cast, is_complex, to_real
 from .matrices import (
     adjoint,
-    diagonal,
     first_index,
     matmul,
+    matrix_diagonal,
+    matrix_transpose,
     permutation_of,
     permute_rows,
     require_regular,
     require_square,
     solve_triangular,
-    transpose,
 )
 
 # Cholesky
@@ -119,7 +119,7 @@ def cholesky(self, upper=False):
 def lu_factor(a: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """LU with its pivots counted from 1, and the first zero on U's diagonal, from 1, or 0."""
     factors, pivots, _ = lax.linalg.lu(a)
-    info = first_index(diagonal(lax.stop_gradient(factors)) == 0)
+    info = first_index(matrix_diagonal(lax.stop_gradient(factors)) == 0)
     return factors, pivots + 1, info
 
 
@@ -198,7 +198,7 @@ def stored_lu(a: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
     ATen's backward formulas rely on which of the two it is.
     """
-    return lu_factor(a if is_complex(a.dtype) else transpose(a))
+    return lu_factor(a if is_complex(a.dtype) else matrix_transpose(a))
 
 
 def solve_stored(factors: jax.Array, pivots: jax.Array, b: jax.Array) -> jax.Array:
@@ -237,7 +237,7 @@ def linalg_qr(A, mode="reduced"):
 @kernel("geqrf")
 def geqrf(self):
     reflectors, tau = jnp.linalg.qr(self, mode="raw")
-    return transpose(reflectors), tau
+    return matrix_transpose(reflectors), tau
 
 
 def _reflected(a: jax.Array, tau: jax.Array, c: jax.Array, of_adjoint: bool) -> jax.Array:
@@ -327,7 +327,7 @@ def _eig_jvp(primals, tangents):
     moved = matmul(vectors, turned)
     # eigenvectors have norm 1
     along = jnp.real(jnp.sum(jnp.conj(vectors) * moved, -2, keepdims=True))
-    return (values, vectors), (diagonal(change), moved - vectors * along)
+    return (values, vectors), (matrix_diagonal(change), moved - vectors * along)
 
 
 # aten::linalg_eig(Tensor self) -> (Tensor eigenvalues, Tensor eigenvectors)
@@ -375,7 +375,7 @@ def _svd_jvp(full, primals, tangents):
     du = matmul(u, gaps * (sum_ + adjoint(sum_)))
     dv = matmul(v, gaps * (difference + adjoint(difference)))
     if is_complex(a.dtype):  # the phase, shared between U and V
-        phase = 1j * jnp.imag(diagonal(inner)) / (2 * s)
+        phase = 1j * jnp.imag(matrix_diagonal(inner)) / (2 * s)
         du, dv = du + u * phase[..., None, :], dv - v * phase[..., None, :]
     if m > k:
         du = du + (matmul(change, v) - matmul(u, inner)) / row
@@ -384,7 +384,7 @@ def _svd_jvp(full, primals, tangents):
     rest_u, rest_v = full_u.shape[-1] - k, full_vh.shape[-2] - k
     padding = [(0, 0)] * (a.ndim - 1)
     du, dvh = jnp.pad(du, [*padding, (0, rest_u)]), adjoint(jnp.pad(dv, [*padding, (0, rest_v)]))
-    return (full_u, s, full_vh), (du, jnp.real(diagonal(inner)), dvh)
+    return (full_u, s, full_vh), (du, jnp.real(matrix_diagonal(inner)), dvh)
 
 
 def require_svd(a: jax.Array) -> None:

@@ -140,7 +140,7 @@ def _by_queries(fn: Callable[..., tuple[Any, Any]], inputs: Sequence[jax.Array],
     return jax.tree.map(joined, found), total
 
 
-def forward(query: jax.Array, key: jax.Array, value: jax.Array, scale: Any, mods: Mods) -> tuple[jax.Array, ...]:
+def flex_forward(query: jax.Array, key: jax.Array, value: jax.Array, scale: Any, mods: Mods) -> tuple[jax.Array, ...]:
     """The attention (B, H, M, E); log2 of the sum of exp(score) and the largest score / ln 2, (B, H, M) in float32.
 
     A row in which all is masked gives 0, -inf and -inf.
@@ -162,7 +162,7 @@ def forward(query: jax.Array, key: jax.Array, value: jax.Array, scale: Any, mods
     return _by_queries(attend, [query], batch * heads * key.shape[2])[0]
 
 
-def backward(
+def flex_backward(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
@@ -174,7 +174,7 @@ def backward(
     """The gradients of query, key, value, and of what the function of the scores has captured.
 
     Args:
-        saved: the first two results of `forward`.
+        saved: the first two results of `flex_forward`.
         grads: their gradients, None for 0.
     """
     shapes, batch, heads = (key.shape, value.shape), query.shape[0], key.shape[1]

@@ -10,7 +10,7 @@ import jax
 from jaten_ops.registry import kernel
 
 from ..kernel_base.promotion import cast, compute_type, is_inexact
-from .windows import as_axis, expand, sliding
+from .windows import as_axis, per_dimension, sliding
 
 Ints = Sequence[int]
 
@@ -31,7 +31,7 @@ def columns(x: jax.Array, kernel_size: Ints, dilation: Ints, padding: Ints, stri
 @kernel("im2col")
 def im2col(self, kernel_size, dilation, padding, stride):
     x = self if self.ndim == 4 else self[None]
-    out = columns(x, *(expand(v, 2) for v in (kernel_size, dilation, padding, stride)))
+    out = columns(x, *(per_dimension(v, 2) for v in (kernel_size, dilation, padding, stride)))
     out = out.reshape(x.shape[0], x.shape[1] * out.shape[2], out.shape[3])
     return out if self.ndim == 4 else out[0]
 
@@ -40,13 +40,13 @@ def im2col(self, kernel_size, dilation, padding, stride):
 #     int[2] stride) -> Tensor
 @kernel("col2im")
 def col2im(self, output_size, kernel_size, dilation, padding, stride):
-    kernel_size, dilation, padding, stride = (expand(v, 2) for v in (kernel_size, dilation, padding, stride))
+    kernel_size, dilation, padding, stride = (per_dimension(v, 2) for v in (kernel_size, dilation, padding, stride))
     columns_ = self if self.ndim == 3 else self[None]
     batch, rows, positions = columns_.shape
     taps = prod(kernel_size)
     compute = compute_type(self.dtype)
     compute = compute if is_inexact(compute) else "float64"  # only inexact types have transposes
-    image = jax.ShapeDtypeStruct((batch, rows // taps, *expand(output_size, 2)), compute)
+    image = jax.ShapeDtypeStruct((batch, rows // taps, *per_dimension(output_size, 2)), compute)
     transpose = jax.linear_transpose(lambda x: columns(x, kernel_size, dilation, padding, stride), image)
     (out,) = transpose(cast(columns_, compute).reshape(batch, rows // taps, taps, positions))
     return cast(out if self.ndim == 3 else out[0], self.dtype)

@@ -39,14 +39,14 @@ def in_range(index: jax.Array, size: int, error: type[Exception], message: str) 
     return index
 
 
-def wrapped(index: jax.Array, size: int, message: str = "", check: bool = True) -> jax.Array:
+def wrapped_index(index: jax.Array, size: int, message: str = "", check: bool = True) -> jax.Array:
     """An index whose negative values count from the end."""
     if check:
         require((index >= -size) & (index < size), IndexError, message)
     return lax.select(index < 0, index + np.array(size, index.dtype), index)
 
 
-def where(mask: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+def broadcast_select(mask: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
     """`x` where the mask holds, else `y`; all broadcast, `x` and `y` of one dtype."""
     shape = np.broadcast_shapes(mask.shape, x.shape, y.shape)
     return lax.select(*(broadcast_to(a, shape) for a in (mask, x, y)))
@@ -74,7 +74,7 @@ class Places:
         for d in self.dims:
             which = f"{d} " if shape[d] else ""
             message = f"index is out of bounds for dimension {which}with size {shape[d]}"
-            arrays.append(wrapped(jnp.asarray(indices[d]), shape[d], message, check))
+            arrays.append(wrapped_index(jnp.asarray(indices[d]), shape[d], message, check))
         dtype = np.result_type(*(a.dtype for a in arrays))
         batch = _broadcast([a.shape for a in arrays])
         columns = [lax.convert_element_type(broadcast_to(a, batch), dtype) for a in arrays]
@@ -209,7 +209,7 @@ def _rows(x: jax.Array, dim: int, index: jax.Array) -> jax.Array:
 @kernel("take")
 def take(self, index):
     flat = lax.reshape(self, (self.size,))
-    i = wrapped(lax.reshape(index, (index.size,)), self.size, f"out of range on a tensor of {self.size} elements")
+    i = wrapped_index(lax.reshape(index, (index.size,)), self.size, f"out of range on a tensor of {self.size} elements")
     return lax.reshape(_rows(flat, 0, i), index.shape)
 
 
@@ -257,7 +257,7 @@ def unsafe_masked_index(self, mask, indices, fill):
     """`self[indices]` where the mask holds, with the indices clamped, and `fill` elsewhere."""
     indices = clamped(self.shape, indices, lowest=0)
     found = _index(self, indices, check=False)
-    return where(mask, found, scalar(fill, self.dtype))
+    return broadcast_select(mask, found, scalar(fill, self.dtype))
 
 
 def clamped(shape: Sequence[int], indices: Sequence[jax.Array | None], lowest: int | None = None) -> list[Any]:

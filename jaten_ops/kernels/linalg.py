@@ -16,12 +16,12 @@ from ..kernel_base.promotion import cast, is_complex, promote, to_real
 from .decomposition import lu_factor, lu_solve, require_svd, solve_stored, stored_lu, svd_of
 from .matrices import (
     adjoint,
-    diagonal,
     matmul,
+    matrix_diagonal,
+    matrix_transpose,
     require_regular,
     require_square,
     solve_triangular,
-    transpose,
     with_batch,
 )
 
@@ -59,7 +59,7 @@ def linalg_solve_ex(A, B, left=True, check_errors=False):
     factors, pivots, info = lu_factor(lax.stop_gradient(A))
     if check_errors:
         require_regular(info == 0, "torch.linalg.solve_ex", _SINGULAR)
-    x = solve(A, b) if left else transpose(solve(transpose(A), transpose(b)))
+    x = solve(A, b) if left else matrix_transpose(solve(matrix_transpose(A), matrix_transpose(b)))
     return (x[..., 0] if vector else x), factors, pivots, info
 
 
@@ -127,7 +127,9 @@ def cholesky_solve(self, input2, upper=False):
 @kernel("cholesky_inverse")
 def cholesky_inverse(self, upper=False):
     require_square(self, "cholesky_inverse")
-    require_regular(diagonal(self) != 0, "cholesky_inverse", "The inversion could not be completed: a zero diagonal.")
+    require_regular(
+        matrix_diagonal(self) != 0, "cholesky_inverse", "The inversion could not be completed: a zero diagonal."
+    )
     return _cholesky_solve(jnp.broadcast_to(jnp.eye(self.shape[-1], dtype=self.dtype), self.shape), self, upper)
 
 
@@ -149,7 +151,7 @@ def _parity(pivots: jax.Array, dtype: np.dtype) -> jax.Array:
 
 def _regularized(factors: jax.Array) -> jax.Array:
     """An LU whose zero pivots are replaced by a tiny number, as ATen's gradients do."""
-    pivots = diagonal(factors)
+    pivots = matrix_diagonal(factors)
     eps = np.array(jnp.finfo(factors.dtype).eps, factors.dtype)
     return factors + jnp.where(pivots == 0, eps, 0)[..., None] * jnp.eye(pivots.shape[-1], dtype=factors.dtype)
 
@@ -157,7 +159,7 @@ def _regularized(factors: jax.Array) -> jax.Array:
 @jax.custom_jvp
 def _det(a: jax.Array) -> jax.Array:
     factors, pivots, _ = stored_lu(a)
-    return jnp.prod(diagonal(factors), -1) * _parity(pivots, a.dtype)
+    return jnp.prod(matrix_diagonal(factors), -1) * _parity(pivots, a.dtype)
 
 
 @_det.defjvp
@@ -165,7 +167,7 @@ def _det_jvp(primals, tangents):
     out = _det(*primals)
     factors, pivots, _ = stored_lu(*primals)
     change = solve_stored(_regularized(factors), pivots, tangents[0])
-    return out, out * jnp.sum(diagonal(change), -1)
+    return out, out * jnp.sum(matrix_diagonal(change), -1)
 
 
 # aten::_linalg_det(Tensor A) -> (Tensor result, Tensor LU, Tensor pivots)
@@ -179,7 +181,7 @@ def linalg_det(A):
 @jax.custom_jvp
 def _slogdet(a: jax.Array) -> tuple[jax.Array, jax.Array]:
     factors, pivots, _ = stored_lu(a)
-    values = diagonal(factors)
+    values = matrix_diagonal(factors)
     return jnp.prod(lax.sign(values), -1) * _parity(pivots, a.dtype), jnp.sum(lax.log(lax.abs(values)), -1)
 
 
@@ -187,7 +189,7 @@ def _slogdet(a: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _slogdet_jvp(primals, tangents):
     (a,), (change,) = primals, tangents
     sign, logabs = _slogdet(a)
-    trace = jnp.sum(diagonal(solve(a, change)), -1)
+    trace = jnp.sum(matrix_diagonal(solve(a, change)), -1)
     turned = 1j * jnp.imag(trace) * sign if is_complex(a.dtype) else jnp.zeros_like(sign)
     return (sign, logabs), (turned, jnp.real(trace))
 
@@ -309,7 +311,9 @@ def linalg_lstsq(self, b, rcond=None, driver=None):
     cut = jnp.full((), _default_rtol(a), to_real(a.dtype)) if rcond is None else cast(rcond, to_real(a.dtype))
     x, rank, singular_values = _least_squares(fixed, lax.stop_gradient(rhs), cut, driver)
     cutoff = np.array(_default_rtol(a), to_real(a.dtype))
-    inverted = lax.stop_gradient(_pseudo_inverse(fixed, lambda top: cutoff * top, False)) if a.size else transpose(a)
+    inverted = (
+        lax.stop_gradient(_pseudo_inverse(fixed, lambda top: cutoff * top, False)) if a.size else matrix_transpose(a)
+    )
     x = _as_solution(a, rhs, lax.stop_gradient(x), inverted)
     residuals = jnp.zeros(0, to_real(a.dtype))
     if m > n and driver != "gelsy" and (driver == "gels" or bool(jnp.all(rank == n))):

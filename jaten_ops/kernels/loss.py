@@ -21,7 +21,7 @@ NONE, MEAN, SUM = 0, 1, 2
 """The values of a `reduction` argument (at::Reduction)."""
 
 
-def reduced(losses: jax.Array, reduction: int, dtype: np.dtype) -> jax.Array:
+def reduced_loss(losses: jax.Array, reduction: int, dtype: np.dtype) -> jax.Array:
     """The losses of elements, or their mean or sum, as `dtype`."""
     if reduction == NONE:
         return cast(losses, dtype)
@@ -47,7 +47,7 @@ def _computed(*operands: jax.Array | None) -> tuple[list, np.dtype]:
 @kernel("mse_loss")
 def mse_loss(self, target, reduction=MEAN):
     (self, target), dtype = _computed(self, target)
-    return reduced(lax.square(self - target), reduction, dtype)
+    return reduced_loss(lax.square(self - target), reduction, dtype)
 
 
 # aten::mse_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction) -> Tensor
@@ -84,7 +84,7 @@ def smooth_l1_loss(self, target, reduction=MEAN, beta=1.0):
     checks.require(beta >= 0, RuntimeError, "smooth_l1_loss does not support negative values for beta.")
     (self, target), dtype = _computed(self, target)
     self, target = jnp.broadcast_arrays(self, target)
-    return reduced(_smooth_l1(self, target, cast(beta, self.dtype)), reduction, dtype)
+    return reduced_loss(_smooth_l1(self, target, cast(beta, self.dtype)), reduction, dtype)
 
 
 # aten::smooth_l1_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction, float beta) -> Tensor
@@ -103,7 +103,7 @@ def huber_loss(self, target, reduction=MEAN, delta=1.0):
     (self, target), _ = _computed(self, target)
     delta = cast(delta, self.dtype)
     size = lax.abs(self - target)
-    return reduced(jnp.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta)), reduction, dtype)
+    return reduced_loss(jnp.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta)), reduction, dtype)
 
 
 # aten::huber_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction, float delta) -> Tensor
@@ -122,7 +122,7 @@ def huber_loss_backward(grad_output, self, target, reduction, delta):
 @kernel("soft_margin_loss")
 def soft_margin_loss(self, target, reduction=MEAN):
     losses = lax.log1p(lax.exp(cast(mul(lax.neg(self), target), self.dtype)))
-    return reduced(cast(losses, compute_type(self.dtype)), reduction, self.dtype)
+    return reduced_loss(cast(losses, compute_type(self.dtype)), reduction, self.dtype)
 
 
 # aten::soft_margin_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction) -> Tensor
@@ -167,7 +167,7 @@ def binary_cross_entropy(self, target, weight=None, reduction=MEAN):
     dtype = self.dtype
     (self, target, weight), _ = _computed(self, target, weight)
     losses = _binary_cross_entropy(self, target)
-    return reduced(losses if weight is None else losses * weight, reduction, dtype)
+    return reduced_loss(losses if weight is None else losses * weight, reduction, dtype)
 
 
 # aten::binary_cross_entropy_backward(Tensor grad_output, Tensor self, Tensor target, Tensor? weight=None,
@@ -189,7 +189,7 @@ def binary_cross_entropy_with_logits(self, target, weight=None, pos_weight=None,
     if pos_weight is not None:
         minus_log_sigmoid = ((pos_weight - 1) * target + 1) * minus_log_sigmoid
     losses = (1 - target) * self + minus_log_sigmoid
-    return reduced(losses if weight is None else losses * weight, reduction, dtype)
+    return reduced_loss(losses if weight is None else losses * weight, reduction, dtype)
 
 
 # Negative log likelihood: aten/src/ATen/native/LossNLL.cpp and LossNLL2d.cpp. The classes are dimension 1, or 0 of a
@@ -296,7 +296,7 @@ def multi_margin_loss(self, target, p=1, margin=1, weight=None, reduction=MEAN):
         terms = terms * cast(weight, x.dtype)[jnp.where(inside, target_column, 0)]
     terms = jnp.where(is_target, jnp.zeros((), x.dtype), terms)
     losses = lax.reduce_sum(terms, (1,)) / np.array(x.shape[1], x.dtype)
-    return reduced(losses if target.ndim or reduction else lax.squeeze(losses, (0,)), reduction, self.dtype)
+    return reduced_loss(losses if target.ndim or reduction else lax.squeeze(losses, (0,)), reduction, self.dtype)
 
 
 # aten::multi_margin_loss_backward(Tensor grad_output, Tensor self, Tensor target, Scalar p, Scalar margin,
@@ -337,7 +337,7 @@ def _multilabel_margin(x: jax.Array, target: jax.Array, reduction: int, is_targe
     terms = _hinge(1 - lax.expand_dims(at_labels, (2,)) + lax.expand_dims(rows, (1,)))
     terms = jnp.where(counts, terms, jnp.zeros((), rows.dtype))
     losses = lax.reduce_sum(terms, (1, 2)) / np.array(rows.shape[1], rows.dtype)
-    return reduced(losses if x.ndim > 1 or reduction else lax.squeeze(losses, (0,)), reduction, x.dtype)
+    return reduced_loss(losses if x.ndim > 1 or reduction else lax.squeeze(losses, (0,)), reduction, x.dtype)
 
 
 # aten::multilabel_margin_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction,

@@ -15,16 +15,16 @@ from ..kernel_base import checks
 matmul = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
-def transpose(x: jax.Array) -> jax.Array:
+def matrix_transpose(x: jax.Array) -> jax.Array:
     return jnp.swapaxes(x, -1, -2)
 
 
 def adjoint(x: jax.Array) -> jax.Array:
     """The conjugate transpose."""
-    return jnp.conj(transpose(x))
+    return jnp.conj(matrix_transpose(x))
 
 
-def diagonal(x: jax.Array) -> jax.Array:
+def matrix_diagonal(x: jax.Array) -> jax.Array:
     return jnp.diagonal(x, axis1=-2, axis2=-1)
 
 

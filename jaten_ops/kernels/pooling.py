@@ -19,21 +19,21 @@ from jaten_ops.registry import kernel
 from ..kernel_base import checks
 from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import cast, compute_type, is_inexact
-from .reduction import choose
+from .reduction import chosen_values
 from .windows import (
     Regular,
     adaptive,
     covering,
-    expand,
     is_valid,
     lowest,
     output_size,
-    padded,
+    pad_to_windows,
+    per_dimension,
     reduce_windows,
     regular,
     select_max,
     sliding,
-    take,
+    take_positions,
     weighted_sum,
     window_max,
 )
@@ -83,7 +83,7 @@ def _max_of_windows(x: jax.Array, windows: Sequence[np.ndarray]) -> tuple[jax.Ar
     start = np.array(lowest(x.dtype), x.dtype), np.array(np.iinfo(positions.dtype).max, positions.dtype)
     values, at = reduce_windows((lax.stop_gradient(x), positions), start, _later_nan_or_greater, axes)
     flat, of_windows = (*batch, prod(plane)), (*batch, -1)
-    chosen = choose(x.reshape(flat), values.reshape(of_windows), at.reshape(of_windows), len(batch))
+    chosen = chosen_values(x.reshape(flat), values.reshape(of_windows), at.reshape(of_windows), len(batch))
     return chosen.reshape(values.shape), at.astype("int64")
 
 
@@ -101,7 +101,7 @@ def _max_by_axis(x: jax.Array, windows: Sequence[np.ndarray]) -> tuple[jax.Array
     n = len(windows)
     first, plane = x.ndim - n, x.shape[x.ndim - n :]
     valid = [is_valid(w, size) for w, size in zip(windows, plane, strict=True)]
-    x, windows, low = padded(x, windows, lowest(x.dtype))
+    x, windows, low = pad_to_windows(x, windows, lowest(x.dtype))
     at = jnp.broadcast_to(_positions(plane, x.shape[first:], low), x.shape)
     for i in reversed(range(n)):
         x, at = window_max(x, at, windows[i], valid[i], first + i)
@@ -109,13 +109,13 @@ def _max_by_axis(x: jax.Array, windows: Sequence[np.ndarray]) -> tuple[jax.Array
 
 
 def _sliding_windows(x: jax.Array, n: int, kernel_size, stride, padding, dilation, ceil_mode) -> list[np.ndarray]:
-    kernel_size = expand(kernel_size, n)
+    kernel_size = per_dimension(kernel_size, n)
     settings = zip(
         x.shape[-n:],
         kernel_size,
-        expand(stride, n, kernel_size),
-        expand(padding, n),
-        expand(dilation, n),
+        per_dimension(stride, n, kernel_size),
+        per_dimension(padding, n),
+        per_dimension(dilation, n),
         strict=True,
     )
     return [sliding(*setting, ceil_mode) for setting in settings]
@@ -126,7 +126,7 @@ def _max_pool(n: int, self, kernel_size, stride=(), padding=(0,), dilation=(1,),
 
 
 def _adaptive_max_pool(n: int, self, output_size):
-    windows = [adaptive(s, o) for s, o in zip(self.shape[-n:], expand(output_size, n), strict=True)]
+    windows = [adaptive(s, o) for s, o in zip(self.shape[-n:], per_dimension(output_size, n), strict=True)]
     return _max_with_indices(self, windows)
 
 
@@ -152,14 +152,14 @@ def _from_windows(like: jax.Array, values: jax.Array, indices: jax.Array, owners
     """
     first = like.ndim - len(owners)
     plane = like.shape[first:]
-    indices = padded(indices.astype(_index_type(plane)), owners, -1)[0]
-    values, owners, _ = padded(values, owners)
+    indices = pad_to_windows(indices.astype(_index_type(plane)), owners, -1)[0]
+    values, owners, _ = pad_to_windows(values, owners)
     position = _positions(plane, plane, [0] * len(plane))
     total = None
     for columns in np.ndindex(*[w.shape[1] for w in owners]):
         named, given = indices, values
         for i, column in enumerate(columns):
-            named, given = (take(a, owners[i][:, column], first + i) for a in (named, given))
+            named, given = (take_positions(a, owners[i][:, column], first + i) for a in (named, given))
         term = jnp.where(named == position, given, np.zeros((), values.dtype))
         total = term if total is None else total + term
     assert total is not None
@@ -167,9 +167,11 @@ def _from_windows(like: jax.Array, values: jax.Array, indices: jax.Array, owners
 
 
 def _max_pool_backward(n: int, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices):
-    kernel_size = expand(kernel_size, n)
-    strides = expand(stride, n, kernel_size)
-    settings = zip(self.shape[-n:], kernel_size, strides, expand(padding, n), expand(dilation, n), strict=True)
+    kernel_size = per_dimension(kernel_size, n)
+    strides = per_dimension(stride, n, kernel_size)
+    settings = zip(
+        self.shape[-n:], kernel_size, strides, per_dimension(padding, n), per_dimension(dilation, n), strict=True
+    )
     # some of these do not cover the position, or are none of the outputs: they do not name it
     owners = [covering(size, d * (k - 1) + 1, s, p) for size, k, s, p, d in settings]
     return _given_by_windows(n, grad_output, self, owners, indices)
@@ -240,7 +242,7 @@ def _fractional_starts(sample: jax.Array, size: int, outputs: int, kernel_size: 
 
 
 def _fractional_max_pool(n: int, self, kernel_size, output_size, random_samples):
-    kernel_size, output_size = expand(kernel_size, n), expand(output_size, n)
+    kernel_size, output_size = per_dimension(kernel_size, n), per_dimension(output_size, n)
     x = self if self.ndim == n + 2 else self[None]
     batch, channels, *plane = x.shape
     if random_samples.ndim != 3 or random_samples.shape[0] < batch or random_samples.shape[1:] != (channels, n):
@@ -282,7 +284,7 @@ def _place_jvp(primals, tangents):
 
 
 def _max_unpool(n: int, self, indices, output_size, stride=(), padding=()):
-    output_size = expand(output_size, n)
+    output_size = per_dimension(output_size, n)
     plane, planes = prod(output_size), prod(self.shape[:-n])
     checks.require((indices >= 0) & (indices < plane), RuntimeError, f"Found an invalid max index: not below {plane}")
     shape = planes, prod(self.shape[-n:])
@@ -336,7 +338,7 @@ def _sums_of_windows(x: jax.Array, windows: Sequence[np.ndarray]) -> jax.Array:
 
 def _sums_by_axis(x: jax.Array, windows: Sequence[np.ndarray]) -> jax.Array:
     """By slices that XLA's CPU fuses, one axis after the other, last one first."""
-    x, windows, _ = padded(x, windows)
+    x, windows, _ = pad_to_windows(x, windows)
     for i in reversed(range(len(windows))):
         x = weighted_sum(x, windows[i], None, x.ndim - len(windows) + i)
     return x
@@ -346,8 +348,10 @@ def _averaged(
     n: int, x: jax.Array, kernel_size, stride=(), padding=(0,), ceil_mode=False, include_pad=True, divisor=None
 ) -> tuple[list[tuple[int, int, int, int]], np.ndarray | int]:
     """For each axis its size, and the windows' size, stride and padding; and what to divide their sums by."""
-    kernel_size = expand(kernel_size, n)
-    settings = zip(x.shape[-n:], kernel_size, expand(stride, n, kernel_size), expand(padding, n), strict=True)
+    kernel_size = per_dimension(kernel_size, n)
+    settings = zip(
+        x.shape[-n:], kernel_size, per_dimension(stride, n, kernel_size), per_dimension(padding, n), strict=True
+    )
     axes = [*settings]
     if divisor is not None:
         return axes, divisor

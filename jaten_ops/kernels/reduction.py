@@ -57,7 +57,7 @@ def positions(shape: tuple[int, ...], axis: int) -> jax.Array:
 # Sums and products
 
 
-def widened(x: jax.Array, dtype: np.dtype | None) -> jax.Array:
+def in_result_dtype(x: jax.Array, dtype: np.dtype | None) -> jax.Array:
     """The operand of a sum or product in its result's dtype: integers are summed as int64."""
     if dtype is None:
         dtype = np.dtype("int64") if is_integral(x.dtype) else x.dtype
@@ -74,7 +74,7 @@ def total(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 # aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
 @kernel("sum.dim_IntList")
 def sum_dim(self, dim, keepdim=False, dtype=None):
-    axes, terms = axes_of(self, dim), widened(self, dtype)
+    axes, terms = axes_of(self, dim), in_result_dtype(self, dtype)
     if is_integral(self.dtype) and is_float(terms.dtype):  # large terms may cancel and leave the small ones
         sums = cast(lax.reduce_sum(cast(terms, "float64"), axes), terms.dtype)
     else:
@@ -101,14 +101,14 @@ def nansum(self, dim=None, keepdim=False, dtype=None):
 # aten::prod(Tensor self, *, ScalarType? dtype=None) -> Tensor
 @kernel("prod")
 def prod(self, dtype=None):
-    return _product(widened(self, dtype), axes_of(self, None))
+    return _product(in_result_dtype(self, dtype), axes_of(self, None))
 
 
 # aten::prod.dim_int(Tensor self, int dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
 @kernel("prod.dim_int")
 def prod_dim(self, dim, keepdim=False, dtype=None):
     axes = axes_of(self, dim)
-    return keep(_product(widened(self, dtype), axes), axes, keepdim)
+    return keep(_product(in_result_dtype(self, dtype), axes), axes, keepdim)
 
 
 def _product(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
@@ -223,7 +223,7 @@ def gather_along(x: jax.Array, indices: jax.Array, axis: int) -> jax.Array:
     return jnp.take_along_axis(x, indices, axis, mode="promise_in_bounds")
 
 
-def choose(x: jax.Array, values: jax.Array, indices: jax.Array, axis: int) -> jax.Array:
+def chosen_values(x: jax.Array, values: jax.Array, indices: jax.Array, axis: int) -> jax.Array:
     """`chosen` without gradients into `values` itself."""
     return chosen(x, lax.stop_gradient(values), indices, axis) if is_inexact(x.dtype) else values
 
@@ -269,7 +269,7 @@ def _max_dim(reduce):
         fixed = lax.stop_gradient(x)
         values = lax.expand_dims(reduce(fixed, (axis,)), (axis,))
         indices = _index_of(reduce, fixed, axis, values)
-        values = choose(x, values, indices, axis)
+        values = chosen_values(x, values, indices, axis)
         return tuple(without_axis(out, axis, keepdim, self.ndim) for out in (values, cast(indices, "int64")))
 
     return max_dim

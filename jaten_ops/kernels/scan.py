@@ -18,7 +18,7 @@ from ..cpu.row_scans import Carry, row_by_row
 from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import cast, compute_type, is_complex, is_float
 from . import complex_functions
-from .reduction import choose, positions, total, widened, with_axis
+from .reduction import chosen_values, in_result_dtype, positions, total, with_axis
 
 Scan = Callable[[jax.Array, int], Any]
 
@@ -57,7 +57,7 @@ _cumulative_sum = _running(lax.add, 0, lax.cumsum)
 # aten::cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor
 @kernel("cumsum")
 def cumsum(self, dim, dtype=None):
-    return _along(_cumulative_sum, widened(self, dtype), dim)
+    return _along(_cumulative_sum, in_result_dtype(self, dtype), dim)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -74,7 +74,7 @@ def _cumulative_product_jvp(axis, primals, tangents):
 # aten::cumprod(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor
 @kernel("cumprod")
 def cumprod(self, dim, dtype=None):
-    return _along(_cumulative_product, widened(self, dtype), dim)
+    return _along(_cumulative_product, in_result_dtype(self, dtype), dim)
 
 
 def _log_add_exp(total: jax.Array, x: jax.Array) -> jax.Array:
@@ -141,7 +141,7 @@ def _cumulative_extremum(scan, is_beyond, sign):
         if not self.ndim or not x.size:
             return lax.copy_p.bind(self), jnp.zeros(self.shape, np.int64)
         values, indices = _by_platform(on_cpu, elsewhere)(lax.stop_gradient(x), axis)
-        values = choose(x, values, indices, axis)
+        values = chosen_values(x, values, indices, axis)
         return lax.reshape(values, self.shape), cast(lax.reshape(indices, self.shape), "int64")
 
     return cumulative
@@ -158,4 +158,4 @@ kernel("cummin")(_cumulative_extremum(lax.cummin, lax.le, -1))
 def trace(self):
     if self.ndim != 2:
         raise RuntimeError("trace: expected a matrix")
-    return total(widened(jnp.diagonal(self), None), (0,))
+    return total(in_result_dtype(jnp.diagonal(self), None), (0,))

@@ -19,7 +19,18 @@ from ..kernel_base.checks import require
 from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import cast, is_complex, is_float, is_integral
 from .conversion import scalar
-from .indexing import IN_BOUNDS, Places, clamped, cut, expand_masks, in_range, is_mask, warn_of_bytes, where, wrapped
+from .indexing import (
+    IN_BOUNDS,
+    Places,
+    broadcast_select,
+    clamped,
+    cut,
+    expand_masks,
+    in_range,
+    is_mask,
+    warn_of_bytes,
+    wrapped_index,
+)
 from .views import at_least_1d, wrap_dim
 
 _SCATTERS: dict[str, Callable[..., jax.Array]] = {
@@ -184,7 +195,7 @@ def _masked_put(self: jax.Array, mask: jax.Array, dim: int, values: jax.Array, a
     written = lax.broadcast_in_dim(mask, self.shape, range(dim, dim + mask.ndim))
     values = _spread(values, self.shape)
     _same_dtype(self, values, "Index put")
-    return where(written, self + values if accumulate else values, self)
+    return broadcast_select(written, self + values if accumulate else values, self)
 
 
 def _ranks(mask: jax.Array, count: int) -> jax.Array:
@@ -197,7 +208,7 @@ def _ranks(mask: jax.Array, count: int) -> jax.Array:
 # aten::_unsafe_masked_index_put_accumulate(Tensor self, Tensor mask, Tensor?[] indices, Tensor values) -> Tensor
 @kernel("_unsafe_masked_index_put_accumulate")
 def unsafe_masked_index_put_accumulate(self, mask, indices, values):
-    values = where(mask, values, np.zeros((), values.dtype))
+    values = broadcast_select(mask, values, np.zeros((), values.dtype))
     return _index_put(self, clamped(self.shape, indices), values, True, check=False)
 
 
@@ -208,7 +219,7 @@ def put(self, index, source, accumulate=False):
     if index.size == 0:
         return self
     flat, i = lax.reshape(self, (self.size,)), lax.reshape(index, (index.size,))
-    i = wrapped(i, self.size, f"out of range on a tensor of {self.size} elements")
+    i = wrapped_index(i, self.size, f"out of range on a tensor of {self.size} elements")
     return lax.reshape(_rows("add" if accumulate else "set", flat, 0, i, lax.reshape(source, i.shape)), self.shape)
 
 
@@ -375,10 +386,10 @@ def index_fill(self, dim, index, value):
     x, i = at_least_1d(self), at_least_1d(index)
     dim = wrap_dim(dim, x.ndim)
     size = x.shape[dim]
-    i = wrapped(i, size, f"index is out of bounds for dimension {dim} with size {size}")
+    i = wrapped_index(i, size, f"index is out of bounds for dimension {dim} with size {size}")
     filled = _rows("set", lax.full((size,), False), 0, i, lax.full(i.shape, True))
     value = lax.reshape(scalar(value, self.dtype), ())
-    return lax.reshape(where(lax.broadcast_in_dim(filled, x.shape, (dim,)), value, x), self.shape)
+    return lax.reshape(broadcast_select(lax.broadcast_in_dim(filled, x.shape, (dim,)), value, x), self.shape)
 
 
 # Masks
@@ -388,7 +399,7 @@ def index_fill(self, dim, index, value):
 # aten::masked_fill.Tensor(Tensor self, Tensor mask, Tensor value) -> Tensor
 @kernel("masked_fill.Scalar", "masked_fill.Tensor")
 def masked_fill(self, mask, value):
-    return where(mask, scalar(value, self.dtype), self)
+    return broadcast_select(mask, scalar(value, self.dtype), self)
 
 
 # aten::masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor
@@ -403,7 +414,7 @@ def masked_scatter(self, mask, source):
     if source.size == 0:
         return self
     taken = lax.reshape(source, (source.size,)).at[_ranks(mask, source.size)].get(mode="promise_in_bounds")
-    return where(mask, taken, self)
+    return broadcast_select(mask, taken, self)
 
 
 # aten::masked_scatter_backward(Tensor grad_output, Tensor mask, SymInt[] sizes) -> Tensor
@@ -413,7 +424,7 @@ def masked_scatter_backward(grad_output, mask, sizes):
     count = math.prod(sizes)
     mask = jnp.broadcast_to(mask, grad_output.shape)
     ranks = _ranks(mask, mask.size)
-    ranks = where(mask, ranks, np.array(count, ranks.dtype))
+    ranks = broadcast_select(mask, ranks, np.array(count, ranks.dtype))
     zeros = lax.full((count,), 0, grad_output.dtype)
     return lax.reshape(zeros.at[ranks].set(grad_output, mode="drop"), sizes)
 

@@ -21,7 +21,7 @@ from .attention import attention, attention_backward, dropout_factors, pack_key,
 from .sorting import binary_search
 
 
-class Rows(NamedTuple):
+class Sequences(NamedTuple):
     """Tensors (batch, heads, length, head size), and how many of each sequence's rows count: an int, or (batch,)."""
 
     x: jax.Array
@@ -42,27 +42,27 @@ class Rows(NamedTuple):
         return x.at[sequence, jnp.minimum(at - self.ends[sequence], x.shape[1] - 1)].get(mode="promise_in_bounds")
 
 
-def _rows(x: jax.Array, ends: jax.Array | None, longest: int, lengths: jax.Array | None) -> Rows:
+def _rows(x: jax.Array, ends: jax.Array | None, longest: int, lengths: jax.Array | None) -> Sequences:
     """Sequences (total, heads, size) with ends, or (batch, length, heads, size) without.
 
     Args:
         lengths: how many rows of each sequence count; None for all.
     """
     if ends is None:
-        return Rows(jnp.moveaxis(x, 1, 2), x.shape[1] if lengths is None else cast(lengths, "int64"), None)
+        return Sequences(jnp.moveaxis(x, 1, 2), x.shape[1] if lengths is None else cast(lengths, "int64"), None)
     ends = cast(ends, "int64")
     lengths = ends[1:] - ends[:-1] if lengths is None else cast(lengths, "int64")
     if not x.shape[0]:
-        return Rows(jnp.zeros((lengths.shape[0], x.shape[1], longest, x.shape[2]), x.dtype), lengths, ends)
+        return Sequences(jnp.zeros((lengths.shape[0], x.shape[1], longest, x.shape[2]), x.dtype), lengths, ends)
     at = jnp.clip(ends[:-1, None] + lax.iota(np.int64, longest), 0, x.shape[0] - 1)
-    return Rows(jnp.moveaxis(x.at[at].get(mode="promise_in_bounds"), 1, 2), lengths, ends)
+    return Sequences(jnp.moveaxis(x.at[at].get(mode="promise_in_bounds"), 1, 2), lengths, ends)
 
 
 def _column(lengths: Any) -> Any:
     return lengths if isinstance(lengths, int) else lengths[:, None, None, None]
 
 
-def _distance(query: Rows, key: Rows, from_right: bool) -> jax.Array:
+def _distance(query: Sequences, key: Sequences, from_right: bool) -> jax.Array:
     """The position of each query minus that of each key: (batch or 1, 1, queries, keys).
 
     `from_right`: the last query stands where the last key does, not the first where the first does.
@@ -72,7 +72,7 @@ def _distance(query: Rows, key: Rows, from_right: bool) -> jax.Array:
     return distance + (_column(key.lengths) - _column(query.lengths)) if from_right else distance
 
 
-def _visible(query: Rows, key: Rows, distance: jax.Array, left: int | None, right: int | None) -> Any:
+def _visible(query: Sequences, key: Sequences, distance: jax.Array, left: int | None, right: int | None) -> Any:
     """Mask of the keys at most `left` before a query and `right` after it; None if it attends to all."""
     conditions = []
     if left is not None:
@@ -99,7 +99,9 @@ def _limit(window: int | None) -> int | None:
 # FlashAttention: causal is from the right, and so are windows
 
 
-def _flash_mask(query: Rows, key: Rows, causal: bool, left: int | None, right: int | None, slopes: Any = None) -> Any:
+def _flash_mask(
+    query: Sequences, key: Sequences, causal: bool, left: int | None, right: int | None, slopes: Any = None
+) -> Any:
     distance = _distance(query, key, True)
     mask = _visible(query, key, distance, _limit(left), 0 if causal else _limit(right))
     if slopes is None:
@@ -202,7 +204,7 @@ def flash_attention_quantized(
     return jnp.moveaxis(out, 1, 2), logsumexp, None, None, *(jnp.asarray(n) for n in lengths), *rest
 
 
-def _statistics(queries: Rows, logsumexp: jax.Array) -> jax.Array:
+def _statistics(queries: Sequences, logsumexp: jax.Array) -> jax.Array:
     """(heads, total) to (batch, heads, length)."""
     return logsumexp if queries.ends is None else queries.put(logsumexp.T[..., None])[..., 0]
 
@@ -243,7 +245,7 @@ def flash_attention_backward(
 _FROM_RIGHT = 2  # of custom_mask_type: 0 none, 1 causal from the left
 
 
-def _efficient_rows(x: jax.Array, ends: jax.Array | None, longest: int | None, lengths: jax.Array | None) -> Rows:
+def _efficient_rows(x: jax.Array, ends: jax.Array | None, longest: int | None, lengths: jax.Array | None) -> Sequences:
     if ends is None:
         return _rows(x, None, 0, lengths)
     if x.shape[0] != 1:
@@ -251,7 +253,7 @@ def _efficient_rows(x: jax.Array, ends: jax.Array | None, longest: int | None, l
     return _rows(x[0], ends, x.shape[1] if longest is None else longest, lengths)
 
 
-def _efficient_mask(query: Rows, key: Rows, custom_mask_type: int, bias: Any, window_size: int | None) -> Any:
+def _efficient_mask(query: Sequences, key: Sequences, custom_mask_type: int, bias: Any, window_size: int | None) -> Any:
     distance = _distance(query, key, custom_mask_type == _FROM_RIGHT)
     left = window_size - 1 if window_size is not None and window_size > 0 else None
     mask = _visible(query, key, distance, left, 0 if custom_mask_type else None)
@@ -262,11 +264,11 @@ def _efficient_mask(query: Rows, key: Rows, custom_mask_type: int, bias: Any, wi
     return bias if mask is None else jnp.where(mask, bias, -np.inf)
 
 
-def _without_batch(x: jax.Array, rows: Rows) -> jax.Array:
+def _without_batch(x: jax.Array, rows: Sequences) -> jax.Array:
     return x if rows.ends is None else x[0]
 
 
-def _laid_out(rows: Rows, x: jax.Array, like: jax.Array) -> jax.Array:
+def _laid_out(rows: Sequences, x: jax.Array, like: jax.Array) -> jax.Array:
     return rows.take(x, 0) if rows.ends is None else rows.take(x, like.shape[1])[None]
 
 

@@ -11,7 +11,7 @@ from jaten_ops.registry import kernel
 
 from ..kernel_base import checks
 from ..kernel_base.promotion import cast, is_complex, is_float, promote
-from .reduction import choose, extremum_index, gather_along, positions, share_of_ties, with_axis, without_axis
+from .reduction import chosen_values, extremum_index, gather_along, positions, share_of_ties, with_axis, without_axis
 
 # Order
 
@@ -110,7 +110,7 @@ def _order_statistic(x: jax.Array, k: jax.Array, axis: int) -> tuple[jax.Array, 
     """The k-th smallest along an axis, which stays as 1, and its first position."""
     key = order_key(lax.stop_gradient(x))
     indices = extremum_index(key, kth_smallest(key, k, axis), axis)
-    values = choose(x, gather_along(lax.stop_gradient(x), indices, axis), indices, axis)
+    values = chosen_values(x, gather_along(lax.stop_gradient(x), indices, axis), indices, axis)
     return values, indices
 
 
@@ -193,7 +193,7 @@ def mode(self, dim=-1, keepdim=False):
     run = at - lax.cummax(jnp.where(new, at, jnp.zeros((), at.dtype)), axis)
     longest = lax.expand_dims(lax.reduce_max(run, (axis,)), (axis,)) if x.shape[axis] else run
     indices = gather_along(order, extremum_index(run, longest, axis), axis)
-    values = choose(x, gather_along(lax.stop_gradient(x), indices, axis), indices, axis)
+    values = chosen_values(x, gather_along(lax.stop_gradient(x), indices, axis), indices, axis)
     return _finished(self, values, indices, axis, keepdim)
 
 

@@ -203,7 +203,7 @@ def sign(self):
 # aten::sgn(Tensor self) -> Tensor
 @kernel("sgn")
 def sgn(self):
-    return complex_functions.sign(self) if is_complex(self.dtype) else sign(self)
+    return complex_functions.complex_sign(self) if is_complex(self.dtype) else sign(self)
 
 
 # aten::signbit(Tensor self) -> Tensor

@@ -39,7 +39,7 @@ def broadcast_to(x: jax.Array, shape: Sequence[int]) -> jax.Array:
     return lax.broadcast_in_dim(x, shape, range(len(shape) - x.ndim, len(shape)))
 
 
-def moved(x: jax.Array, source: int, target: int) -> jax.Array:
+def move_axis(x: jax.Array, source: int, target: int) -> jax.Array:
     """`x` with one dimension moved to another place."""
     order = [d for d in range(x.ndim) if d != source]
     order.insert(target, source)
@@ -230,12 +230,12 @@ def unfold(self, dimension, size, step):
     if min(size, count) > _MOST_SLICES:
         starts = lax.iota(np.int32, count) * np.int32(step)
         windows = jnp.take(x, starts[:, None] + lax.iota(np.int32, size), axis=dim, mode="clip")
-        return moved(windows, dim + 1, x.ndim)
+        return move_axis(windows, dim + 1, x.ndim)
     if size <= count:
         parts = [lax.slice_in_dim(x, k, k + (count - 1) * step + 1, step, dim) for k in range(size)]
         return lax.concatenate([lax.expand_dims(p, (x.ndim,)) for p in parts], x.ndim)
     windows = [lax.slice_in_dim(x, k * step, k * step + size, 1, dim) for k in range(count)]
-    return moved(lax.concatenate([lax.expand_dims(w, (dim,)) for w in windows], dim), dim + 1, x.ndim)
+    return move_axis(lax.concatenate([lax.expand_dims(w, (dim,)) for w in windows], dim), dim + 1, x.ndim)
 
 
 # Backward of slices

@@ -18,7 +18,7 @@ from jax import lax
 _MOST_UNROLLED = 16
 
 
-def expand(values: Sequence[int], n: int, default: Sequence[int] = ()) -> tuple[int, ...]:
+def per_dimension(values: Sequence[int], n: int, default: Sequence[int] = ()) -> tuple[int, ...]:
     """One value for each of n spatial dimensions; one stands for all, none for `default`."""
     values = tuple(values) or tuple(default)
     return values * n if len(values) == 1 else values
@@ -114,7 +114,7 @@ def _repeated(x: jax.Array, times: int, axis: int) -> jax.Array:
     return lax.broadcast_in_dim(x, (*before, size, times, *after), dims).reshape(*before, size * times, *after)
 
 
-def take(x: jax.Array, positions: np.ndarray, axis: int, fill: float | int = 0) -> jax.Array:
+def take_positions(x: jax.Array, positions: np.ndarray, axis: int, fill: float | int = 0) -> jax.Array:
     """The elements of x at constant positions along an axis, `fill` where a position is outside.
 
     Evenly spaced positions are a slice and repeated ones a broadcast, which XLA fuses and vectorizes; others a gather.
@@ -131,7 +131,7 @@ def take(x: jax.Array, positions: np.ndarray, axis: int, fill: float | int = 0) 
         return lax.slice_in_dim(x, first + low, last + low + 1, step, axis)
     if (repeats := _repeats(positions)) is not None:
         times, start = repeats
-        each = take(x, np.arange(positions[0], positions[-1] + 1), axis, fill)
+        each = take_positions(x, np.arange(positions[0], positions[-1] + 1), axis, fill)
         return lax.slice_in_dim(_repeated(each, times, axis), start, start + positions.size, axis=axis)
     taken = x[(slice(None),) * axis + (np.clip(positions, 0, max(size - 1, 0)).astype(np.int32),)]
     valid = is_valid(positions, size)
@@ -140,7 +140,7 @@ def take(x: jax.Array, positions: np.ndarray, axis: int, fill: float | int = 0) 
     return jnp.where(_along(valid, axis, x.ndim), taken, jnp.asarray(fill, x.dtype))
 
 
-def padded(
+def pad_to_windows(
     x: jax.Array, windows: Sequence[np.ndarray], fill: float | int = 0
 ) -> tuple[jax.Array, list[np.ndarray], list[int]]:
     """x padded so that no window of its last axes reaches outside, the windows, and the padding before each axis.
@@ -164,11 +164,11 @@ def _along(values: np.ndarray, axis: int, ndim: int) -> np.ndarray:
 def as_axis(x: jax.Array, windows: np.ndarray, axis: int, fill: float | int = 0) -> jax.Array:
     """x with `axis` replaced by the two axes of a matrix of positions."""
     if _is_even(windows.reshape(-1)) or min(windows.shape) > _MOST_UNROLLED:
-        taken = take(x, windows.reshape(-1), axis, fill)
+        taken = take_positions(x, windows.reshape(-1), axis, fill)
         return taken.reshape(*x.shape[:axis], *windows.shape, *x.shape[axis + 1 :])
     if windows.shape[0] <= windows.shape[1]:
-        return jnp.stack([take(x, row, axis, fill) for row in windows], axis)
-    return jnp.stack([take(x, column, axis, fill) for column in windows.T], axis + 1)
+        return jnp.stack([take_positions(x, row, axis, fill) for row in windows], axis)
+    return jnp.stack([take_positions(x, column, axis, fill) for column in windows.T], axis + 1)
 
 
 def weighted_sum(x: jax.Array, windows: np.ndarray, weights: np.ndarray | None, axis: int) -> jax.Array:
@@ -178,7 +178,7 @@ def weighted_sum(x: jax.Array, windows: np.ndarray, weights: np.ndarray | None, 
         return jnp.sum(taken if weights is None else taken * _along(weights, axis, x.ndim), axis + 1, dtype=x.dtype)
     total = None
     for k in range(windows.shape[1]):
-        term = take(x, windows[:, k], axis)
+        term = take_positions(x, windows[:, k], axis)
         term = term if weights is None else term * _along(weights[:, k], axis, x.ndim)
         total = term if total is None else total + term
     return total
@@ -205,15 +205,15 @@ def window_max(
     if not 0 < windows.shape[1] <= _MOST_UNROLLED:
         mask = _along(valid, axis, x.ndim)
         return select_max(as_axis(x, windows, axis), as_axis(at, windows, axis), axis + 1, mask)
-    best, best_at = take(x, windows[:, 0], axis), take(at, windows[:, 0], axis)
+    best, best_at = take_positions(x, windows[:, 0], axis), take_positions(at, windows[:, 0], axis)
     for k in range(1, windows.shape[1]):
-        candidate = take(x, windows[:, k], axis)
+        candidate = take_positions(x, windows[:, k], axis)
         better = _is_better(candidate, best)
         is_first = valid[:, k] & ~valid[:, :k].any(1)
         if is_first.any():
             better = better | _along(is_first, axis, x.ndim)
         best = jnp.where(better, candidate, best)
-        best_at = jnp.where(better, take(at, windows[:, k], axis), best_at)
+        best_at = jnp.where(better, take_positions(at, windows[:, k], axis), best_at)
     return best, best_at
 
 

@@ -15,7 +15,7 @@ NAME = "jaten_distributed::constrain"
 
 
 @op(f"{NAME}(Tensor x, str layout) -> Tensor", differentiable=["x"])
-def constrain(x: Any, layout: str) -> Any:
+def constrained_array(x: Any, layout: str) -> Any:
     """The values of x, partitioned as a layout says; its gradient likewise."""
     return jax.lax.with_sharding_constraint(x, layout_of_text(layout).sharding(x.shape))
 

@@ -35,7 +35,7 @@ def as_outside(fn: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if x64.outside() or not x64.CAN_NARROW or any(map(_is_wide, jax.tree.leaves((args, kwargs)))):
             return jax.tree.map(_array, fn(*args, **kwargs))
-        with x64.narrow():
+        with x64.narrow_defaults():
             args, kwargs = jax.tree.map(_narrowed, (args, kwargs))
             return jax.tree.map(_array, fn(*args, **kwargs))
 

@@ -32,7 +32,7 @@ def by_strides(tensor: torch.Tensor) -> list[int]:
     return sorted(range(tensor.dim()), key=lambda d: -strides[d])
 
 
-def inverse(order: Sequence[int]) -> list[int]:
+def inverse_order(order: Sequence[int]) -> list[int]:
     return sorted(range(len(order)), key=order.__getitem__)
 
 
@@ -58,7 +58,7 @@ def in_memory_order(resize: Callable[..., Any]) -> Callable[..., Any]:
             before = by_strides(torch.empty_like(torch.empty_strided(self.shape, self.stride(), device="meta")))
             target = target_of_resize(self, size, memory_format)
         after = by_strides(target)
-        return resize(self.permute(before), [target.shape[d] for d in after]).permute(inverse(after))
+        return resize(self.permute(before), [target.shape[d] for d in after]).permute(inverse_order(after))
 
     return call
 

@@ -47,7 +47,7 @@ def op(
     where = registry.caller()
     namespace, separator, rest = schema.partition("::")
     if not separator or "(" in namespace:
-        external_ops.refuse(schema, "it has no namespace", "name it as in 'mylib::f(Tensor x) -> Tensor'")
+        external_ops.refuse_schema(schema, "it has no namespace", "name it as in 'mylib::f(Tensor x) -> Tensor'")
     tags = frozenset(tags) | {"pt2_compliant_tag"}
     spec = OpSpec(schema=rest, differentiable=tuple(differentiable), tags=tags, namespace=namespace)
     _check(spec, frozenset(static))
@@ -65,14 +65,16 @@ def op(
 
 def _check(spec: OpSpec, static: frozenset[str]) -> None:
     if "(" not in spec.schema:
-        external_ops.refuse(spec.name, "this is a name, not a schema", "append '(Tensor x, ...) -> Tensor'")
+        external_ops.refuse_schema(spec.name, "this is a name, not a schema", "append '(Tensor x, ...) -> Tensor'")
     external_ops.require_functional(spec)
     arguments = {a.name: a for a in spec.arguments}
     for name in spec.differentiable:
         if name not in arguments or not arguments[name].is_tensor:
-            external_ops.refuse(spec.name, f"differentiable names {name!r}", "name tensor arguments of the schema")
+            external_ops.refuse_schema(
+                spec.name, f"differentiable names {name!r}", "name tensor arguments of the schema"
+            )
     for name in static - arguments.keys():
-        external_ops.refuse(spec.name, f"static names {name!r}", "name arguments of the schema")
+        external_ops.refuse_schema(spec.name, f"static names {name!r}", "name arguments of the schema")
     for name in spec.tags:
         if not hasattr(torch.Tag, name):
-            external_ops.refuse(spec.name, f"there is no torch.Tag {name!r}", "see dir(torch.Tag)")
+            external_ops.refuse_schema(spec.name, f"there is no torch.Tag {name!r}", "see dir(torch.Tag)")

@@ -60,17 +60,19 @@ def require_functional(spec: OpSpec) -> None:
             f"{spec.namespace}::{spec.schema}", str(error).strip(), "correct its syntax"
         ) from error
     if any(a.alias_info.is_write for a in marked):
-        refuse(spec.name, "it mutates an argument", "return the new value, and copy_ it in a torch function")
+        refuse_schema(spec.name, "it mutates an argument", "return the new value, and copy_ it in a torch function")
     if marked:
-        refuse(spec.name, "a result aliases an argument", "leave out the alias annotations: results are new tensors")
+        refuse_schema(
+            spec.name, "a result aliases an argument", "leave out the alias annotations: results are new tensors"
+        )
 
 
 def require_schema(spec: OpSpec, op: torch._ops.OpOverload) -> None:
     """Raises InvalidSchemaError if a kernel was registered with another schema than the library's operator has."""
     if str(torch._C.parse_schema(f"{spec.namespace}::{spec.schema}")) != str(op._schema):
-        refuse(str(op._schema), f"its kernel is for {spec.schema}", "register one for the schema that it has")
+        refuse_schema(str(op._schema), f"its kernel is for {spec.schema}", "register one for the schema that it has")
 
 
-def refuse(schema: str, problem: str, remedy: str) -> NoReturn:
+def refuse_schema(schema: str, problem: str, remedy: str) -> NoReturn:
     """Raises InvalidSchemaError."""
     raise InvalidSchemaError(schema, problem, remedy)

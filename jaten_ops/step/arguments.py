@@ -56,14 +56,14 @@ def flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Stru
     return leaves, Structure(structure)
 
 
-def moved(tensor: torch.Tensor) -> torch.Tensor:
+def moved_argument(tensor: torch.Tensor) -> torch.Tensor:
     """An argument of the step, moved to the device."""
     if tensor.device.type != "cpu":
         return tensor
     return from_array(borrowed_copy(tensor)).requires_grad_(tensor.requires_grad)
 
 
-def described(value: Any, reach: Reach) -> Any:
+def argument_key(value: Any, reach: Reach) -> Any:
     """The properties of an argument that the program depends on."""
     if isinstance(value, torch.Tensor):
         view = shared_view(value) if isinstance(value, Tensor) else None

@@ -15,13 +15,13 @@ from ..arrays.observers import observers
 from ..tracing import is_traced_now, opaque
 from ..xla import x64
 from ..xla.progress import announced
-from .arguments import Structure, described, flat, moved, shared
+from .arguments import Structure, argument_key, flat, moved_argument, shared
 from .code_names import Names
 from .holders import Reach, difference
 from .numbers import refusal
 from .optimizer_state import LateOptimizer, UnmadeState, settle
 from .state_capture import check_given
-from .step_program import Executables, Operands, Program
+from .step_program import Executables, Operands, StepProgram
 from .trace import Trace, require_on_device
 
 _log = logging.getLogger("jaten_ops.step")
@@ -85,7 +85,7 @@ class Step:
         self._step = step
         self._holders = list(holders)
         self._names = Names()
-        self._programs: dict[Any, list[Program]] = {}
+        self._programs: dict[Any, list[StepProgram]] = {}
         self._signatures: dict[Any, int] = {}
         self._structures: dict[int, Any] = {}
         self._executables: Executables = {}
@@ -101,7 +101,7 @@ class Step:
             return self._step(*args, **kwargs)
         with _ONE_AT_A_TIME:
             leaves, structure = flat(args, kwargs)
-            given = [moved(v) if isinstance(v, torch.Tensor) else v for v in leaves]
+            given = [moved_argument(v) if isinstance(v, torch.Tensor) else v for v in leaves]
             if self._warm:
                 return self._call(given, structure)
             result = self._as_it_is(given, structure)
@@ -127,7 +127,7 @@ class Step:
 
     def _program(
         self, reach: Reach, given: list[Any], structure: Structure
-    ) -> tuple[Program, Operands, list[float]] | None:
+    ) -> tuple[StepProgram, Operands, list[float]] | None:
         values = reach.numbers()
         for program in self._programs.get(self._key(reach, given, structure), ()):
             operands = program.operands(reach, given, values)
@@ -137,7 +137,7 @@ class Step:
 
     def _key(self, reach: Reach, given: list[Any], structure: Structure) -> Any:
         """The key by which a call finds its program; the programs themselves compare the rest."""
-        what = tuple([described(v, reach) for v in given])
+        what = tuple([argument_key(v, reach) for v in given])
         gradients = [t.grad is not None for t in reach.leaves]
         gradients += [v.grad is not None for v in given if isinstance(v, torch.Tensor) and v.is_leaf]
         return self._id, structure, what, shared(given), tuple(gradients), _settings()
@@ -170,7 +170,7 @@ class Step:
             with x64.tracing(), announced("a step"):
                 trace = Trace(self._step, reach, self._reached, given, structure.of, values)
                 try:
-                    program = Program(trace, reach, given, self._executables)
+                    program = StepProgram(trace, reach, given, self._executables)
                     operands = program.operands(reach, given, values)
                     assert operands is not None, "a program does not fit what it was traced with"
                     results = program(operands, reach, given, values)
@@ -194,7 +194,7 @@ class Step:
             self._executables.pop(next(iter(self._executables)))
         return results
 
-    def _tell(self, key: Any, program: Program) -> None:
+    def _tell(self, key: Any, program: StepProgram) -> None:
         """Logs a compile; warns at the fourth, and about a step that is traced again and again."""
         self._compiles += 1
         name = getattr(self._step, "__qualname__", type(self._step).__name__)

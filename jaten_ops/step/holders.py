@@ -59,7 +59,7 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(map(is_plain, value)))
 
 
-def place_of(tensor: torch.Tensor) -> View | None:
+def view_on_device(tensor: torch.Tensor) -> View | None:
     """The view of a tensor's values; None for one that is not on the device."""
     return tensor.view_of_arrays if isinstance(tensor, Tensor) else None
 
@@ -299,7 +299,7 @@ class Reach:
             self._getters.append(itemgetter(*keys) if len(keys) > 1 else itemgetter(keys[0]))
             self._watched.append(owner)
         self._saved = [*map(call, self._getters, self._watched)]
-        self.views = [*map(place_of, self.tensors)]
+        self.views = [*map(view_on_device, self.tensors)]
         self.roots: list[Storage | None] = [None if v is None else v.storage.root for v in self.views]
         self.root_at = {id(root): i for i, root in enumerate(self.roots) if root is not None}
         self._sharers = Counter(map(id, self.roots))
@@ -335,7 +335,7 @@ class Reach:
                 all(map(is_, map(getitem, self.owners, self.keys), self.values))
                 and [*map(len, self._sized)] == self.sizes
                 and [*map(call, self._getters, self._watched)] == self._saved
-                and all(map(is_, map(place_of, self.tensors), self.views))
+                and all(map(is_, map(view_on_device, self.tensors), self.views))
                 and [t.requires_grad for t in self.tensors] == self._flags
                 and self._gradient_hooks.are_current()
             )
@@ -361,11 +361,11 @@ class Reach:
             index = self._index.pop(id(old))
             self._index[id(value)] = index
             self.values[place] = self.tensors[index] = value
-            self._lies_at(index, place_of(value))
+            self._lies_at(index, view_on_device(value))
 
     def moved(self, index: int) -> None:
         """Takes note of a tensor's new place, if it lies alone there as it did before."""
-        old, new = self.views[index], place_of(self.tensors[index])
+        old, new = self.views[index], view_on_device(self.tensors[index])
         if old is None or new is None or _layout(old) != _layout(new):
             return
         if self._sharers[id(self.roots[index])] == 1 and id(new.storage.root) not in self.root_at:

@@ -21,7 +21,7 @@ Values = Sequence[float]
 Known = Callable[[Values], Any]  # from the values of the numbers to the value of an expression
 
 
-class Conditions:
+class Assumptions:
     """Assumptions of a program about the numbers that it is called with."""
 
     def __init__(self, values: Values) -> None:
@@ -59,7 +59,7 @@ def refusal(what: str) -> UnsupportedInputError:
 class Truth:
     """A comparison of numbers: the node of a torch `SymBool`."""
 
-    def __init__(self, known: Known | None, conditions: Conditions) -> None:
+    def __init__(self, known: Known | None, conditions: Assumptions) -> None:
         self._known, self._conditions = known, conditions
 
     def guard_bool(self, file: str, line: int) -> bool:
@@ -101,7 +101,7 @@ class Number:
         conditions: what the program assumes.
     """
 
-    def __init__(self, known: Known | None, array: Callable[[], Any], conditions: Conditions) -> None:
+    def __init__(self, known: Known | None, array: Callable[[], Any], conditions: Assumptions) -> None:
         self._known, self._make, self._conditions = known, array, conditions
         self._array: Any = None
 

@@ -64,7 +64,7 @@ def settle(reach: Reach) -> bool:
 
 
 @contextlib.contextmanager
-def traced(reach: Reach, capture: Capture, changed: list[str]) -> Iterator[None]:
+def traced_reads(reach: Reach, capture: Capture, changed: list[str]) -> Iterator[None]:
     """A context in which functions that read values are traced instead.
 
     Args:

@@ -24,7 +24,7 @@ from ..errors import UnsupportedInputError
 from ..schema import VARIANTS
 from ..tensor.operand_values import is_traced
 from ..tensor.tensor import Tensor, from_array
-from .numbers import Conditions, Number, node_of, refusal, symbol
+from .numbers import Assumptions, Number, node_of, refusal, symbol
 
 operand = core.Primitive("jaten_operand")
 """An operand of the program, bound at its first use. Compiled programs do not contain this primitive."""
@@ -77,7 +77,7 @@ class Capture(Observer):
 
     def __init__(self, sources: dict[int, Source], values: Sequence[float]) -> None:
         self._foreseen = sources
-        self.conditions = Conditions(values)
+        self.conditions = Assumptions(values)
         self.operands: list[tuple[Source, Any]] = []
         self.lifted: dict[int, Lifted] = {}
         self.born: dict[int, TensorWeakRef] = {}

@@ -45,7 +45,7 @@ class Missing(Exception):
     """An operand has moved or changed its type."""
 
 
-class Program:
+class StepProgram:
     """A step's executable for one combination of shapes and settings.
 
     Args:
@@ -275,4 +275,4 @@ def _geometry(kind: str, reach: Reach, given: Sequence[Any], index: int) -> Any:
     return view.shape, view.strides(), view.offset
 
 
-__all__ = ["Operands", "Program", "announced"]
+__all__ = ["Operands", "StepProgram", "announced"]

@@ -14,7 +14,7 @@ import torch
 from ..arrays.storage_views import View
 from ..tensor.tensor import Tensor, become
 from .gradient_hooks import hooks_of
-from .holders import Reach, place_of
+from .holders import Reach, view_on_device
 from .result_recipes import Outcome, Recipe, Recipes
 
 
@@ -59,7 +59,7 @@ class Watched:
 
     def _watch(self, tensor: torch.Tensor, at: int, is_held: bool) -> None:
         self._at[id(tensor)] = at, is_held
-        view = place_of(tensor)
+        view = view_on_device(tensor)
         self._before.append(_Before(tensor, tensor.is_leaf, tensor.requires_grad, view, tensor.dtype, hooks_of(tensor)))
 
     def changes(self, recipes: Recipes) -> list[Change]:
@@ -70,7 +70,7 @@ class Watched:
             if before.is_leaf and tensor.grad_fn is not None and not tensor._is_view():
                 tensor.detach_()  # it was written to with a graph, which ends with the step
             flag = tensor.requires_grad if tensor.is_leaf and tensor.requires_grad is not before.requires_grad else None
-            moved = isinstance(tensor, Tensor) and before.view is not None and place_of(tensor) is not before.view
+            moved = isinstance(tensor, Tensor) and before.view is not None and view_on_device(tensor) is not before.view
             if flag is not None or moved:
                 data = recipes.of_data(tensor) if moved else None
                 found.append(Change(*self._at[id(tensor)], flag, data))
@@ -83,7 +83,7 @@ class Watched:
             hooks: whether gradient hooks are undone as well, as after an error.
         """
         for tensor, is_leaf, requires_grad, view, dtype, had in self._before:
-            if view is not None and isinstance(tensor, Tensor) and place_of(tensor) is not view:
+            if view is not None and isinstance(tensor, Tensor) and view_on_device(tensor) is not view:
                 become(tensor, view, dtype)
             if is_leaf and tensor.grad_fn is not None and not tensor._is_view():
                 tensor.detach_()

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..arrays import seeds as random
 from ..arrays.storage_views import Storage
-from ..cpu.layouts.rules import bind
+from ..cpu.layouts.rules import rebind
 from ..device import placement
 from ..errors import UnsupportedInputError
 from ..ops.executor import collecting
@@ -90,7 +90,7 @@ class Trace:
             elif equation.primitive is weakened:
                 results = [read(equation.invars[0])]
             else:
-                results = bind(equation, [read(atom) for atom in equation.invars])
+                results = rebind(equation, [read(atom) for atom in equation.invars])
             known.update(zip(equation.outvars, results, strict=True))
         return jax.tree.unflatten(self._shape, [read(atom) for atom in jaxpr.outvars])
 
@@ -110,7 +110,7 @@ class Trace:
                 placement.traced_on(self._device()),
                 random.drawn_from(self._seeds()),
                 torch.autograd.set_multithreading_enabled(False),  # JAX traces in one thread
-                optimizer_state.traced(self._reach, capture, changed),
+                optimizer_state.traced_reads(self._reach, capture, changed),
                 uncompiled(),
                 collecting() as unchecked,
             ):

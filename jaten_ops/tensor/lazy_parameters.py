@@ -51,7 +51,7 @@ class UninitializedBuffer(torch.nn.UninitializedBuffer, Tensor):
 _LAZY = {torch.nn.UninitializedParameter: UninitializedParameter, torch.nn.UninitializedBuffer: UninitializedBuffer}
 
 
-def register() -> None:
+def register_lazy_classes() -> None:
     """Makes these the classes on the device of the parameters and buffers of lazy modules, such as `nn.LazyLinear`."""
     for cls, counterpart in _LAZY.items():
         CLASSES.add(cls, counterpart)

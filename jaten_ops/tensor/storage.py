@@ -21,7 +21,7 @@ from ..arrays import bridge
 from ..arrays.storage_views import Storage, View
 from ..arrays.strides import row_major
 from ..arrays.view_ops import with_bits_cast
-from ..device.placement import index_of, of_array, put
+from ..device.placement import index_of, of_array, put_on
 
 _DEVICE = "jax"
 _numbers = itertools.count(1)
@@ -157,7 +157,7 @@ def _from_bytes(held: torch.UntypedStorage, location: str) -> JaxStorage:
 
 def _array(held: torch.UntypedStorage, dtype: torch.dtype, device: torch.device) -> jax.Array:
     """The bytes in torch's memory as a flat array on a device; a copy."""
-    return put(bridge.borrow(torch.empty(0, dtype=dtype).set_(held).clone()), device)
+    return put_on(bridge.borrow(torch.empty(0, dtype=dtype).set_(held).clone()), device)
 
 
 def storage_of(view: View) -> JaxStorage:
@@ -187,7 +187,7 @@ def typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStora
     return found
 
 
-def reduced(view: View, dtype: torch.dtype, requires_grad: bool, state: dict[str, Any], cls: type) -> tuple[Any, ...]:
+def pickled(view: View, dtype: torch.dtype, requires_grad: bool, state: dict[str, Any], cls: type) -> tuple[Any, ...]:
     """The pickled form of a tensor, made of the functions that torch uses for its own tensors.
 
     Args:
@@ -236,12 +236,12 @@ def _restore(storage: Any, location: str) -> Any:
     return _from_bytes(storage, location)
 
 
-def register() -> None:
+def register_location() -> None:
     """Lets torch.load find the device before its rule for devices with an allocator."""
     torch.serialization.register_package(9, _tag, _restore)
 
 
-def whole(source: torch.UntypedStorage, dtype: torch.dtype) -> View:
+def all_elements(source: torch.UntypedStorage, dtype: torch.dtype) -> View:
     """All elements of a storage."""
     shape = (source.nbytes() // dtype.itemsize,)
     return view_in(source, dtype, 0, shape, row_major(shape))

@@ -27,7 +27,7 @@ from ..registry.handlers import CHOSEN, RECORDED, handler_of
 from ..tracing import is_recording, opaque, unrecorded
 from .mesh_methods import MeshMethods
 from .operand_values import Traced, is_traced, number, two_devices
-from .storage import TracedStorage, reduced, storage_of, typed
+from .storage import TracedStorage, pickled, storage_of, typed
 from .subclasses import Counterparts
 
 _get_data, _set_data = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]  # for mypy it is a tensor
@@ -62,7 +62,7 @@ class Tensor(torch.Tensor, MeshMethods):
 
         With `requires_grad` a parameter, as in `type(parameter)(data, requires_grad=False)`.
         """
-        privateuse1.require()
+        privateuse1.require_slot()
         if requires_grad is not None:
             return torch.nn.Parameter(inner, requires_grad)
         if rest or type(inner) is Tensor or not isinstance(inner, torch.Tensor) or inner.device.type != "jax":
@@ -160,7 +160,7 @@ class Tensor(torch.Tensor, MeshMethods):
         state = dict(attributes_of(self))
         if not isinstance(self, torch.nn.Parameter):
             cls = CLASSES.elsewhere(type(self))
-            return reduced(self.view_of_arrays, self.dtype, self.requires_grad, state, cls or torch.Tensor)
+            return pickled(self.view_of_arrays, self.dtype, self.requires_grad, state, cls or torch.Tensor)
         hooks: OrderedDict[Any, Any] = OrderedDict()
         parts = from_view(self.view_of_arrays, self.dtype), self.requires_grad, hooks
         if state:

@@ -22,7 +22,15 @@ from jaten_ops.xla.x64 import tracing
 
 from .leaks import none_kept
 from .run_context import inside
-from .torch_autograd import FlatFunction, conjugated, gradients, is_continuous, pulled_back, pushed_forward, run
+from .torch_autograd import (
+    FlatFunction,
+    conjugated,
+    gradients,
+    is_continuous,
+    pulled_back,
+    pushed_forward,
+    run_with_leaves,
+)
 
 Flags = tuple[bool, ...]
 
@@ -119,7 +127,7 @@ class TorchFunction:
 
     def evaluate(self, *arrays: Any) -> list[Any]:
         with inside(self._key(arrays), arrays):
-            return [array_of(r.detach()) for r in run(self._fn, self._operands(arrays))[0]]
+            return [array_of(r.detach()) for r in run_with_leaves(self._fn, self._operands(arrays))[0]]
 
     def record(self, arrays: Sequence[Any], wrt: tuple[int, ...]) -> tuple[Split, list[Any], list[Any]]:
         """Runs the forward pass on arrays, and traces the backward pass.
@@ -128,7 +136,7 @@ class TorchFunction:
             The split, without the forward pass; the results; and the saved values that the backward pass needs.
         """
         with inside(self._key(arrays), arrays):
-            results, leaves = run(self._fn, self._operands(arrays), self._shifted(wrt))
+            results, leaves = run_with_leaves(self._fn, self._operands(arrays), self._shifted(wrt))
             by = tuple([i for i, r in enumerate(results) if r.requires_grad and is_continuous(r)])
             parted = [results[i] for i in by]
             outs = [array_of(r.detach()) for r in results]

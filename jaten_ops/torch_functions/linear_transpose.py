@@ -22,7 +22,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 _INLINED = ("jit", "pjit", "closed_call")
 
 
-def transposed(backward: ClosedJaxpr, kept: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+def transposed_backward(backward: ClosedJaxpr, kept: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
     """The transpose of a backward pass, linear in its last operands, applied to tangents of its results.
 
     Its operations need not be linear: some clip gradients, and some take logarithms of them and mask those of zeros. So

@@ -20,10 +20,10 @@ from jax.interpreters import ad, batching, mlir
 from jaten_ops.xla.x64 import tracing
 
 from .functions import Batch, BatchedFunction, Function, Split, TorchFunction, evaluated, self_contained, spread, traced
-from .linear_transpose import transposed
+from .linear_transpose import transposed_backward
 
 
-class Program(Protocol):
+class TorchProgram(Protocol):
     """A program that the primitive evaluates.
 
     Attributes:
@@ -52,10 +52,10 @@ class Program(Protocol):
     def spread(self, flags: Sequence[bool], given: Sequence[Any]) -> list[bool | None]:
         """For each result, whether it is batched if these operands are; None if it depends on none of them."""
 
-    def transposed(self) -> Program: ...
+    def transposed(self) -> TorchProgram: ...
 
 
-def bind(program: Program, *arrays: Any) -> list[Any]:
+def bind(program: TorchProgram, *arrays: Any) -> list[Any]:
     with tracing():
         return program_p.bind(*arrays, program=program)
 
@@ -88,7 +88,7 @@ class Whole:
     def spread(self, flags: Sequence[bool], given: Sequence[Any]) -> list[bool | None]:
         return [True] * self.results
 
-    def transposed(self) -> Program:
+    def transposed(self) -> TorchProgram:
         raise AssertionError("not linear")
 
 
@@ -116,7 +116,7 @@ class Forward:
         found = [has or None for has in spread(self.program, flags)]
         return [True] * self.results + found[self.results :]
 
-    def transposed(self) -> Program:
+    def transposed(self) -> TorchProgram:
         raise AssertionError("not linear")
 
 
@@ -156,7 +156,7 @@ class Linear:
             return evaluated(self.split.backward, [*kept, *carried])
 
         with tracing():
-            return transposed(self.split.backward, kept, carried)
+            return transposed_backward(self.split.backward, kept, carried)
 
     def _cotangents(self) -> list[Any]:
         return list(self.split.backward.in_avals[len(self.split.kept) :])
@@ -175,7 +175,7 @@ class Linear:
 class Batched:
     """A program mapped over a batch."""
 
-    one: Program
+    one: TorchProgram
     batch: Batch
 
     def __post_init__(self) -> None:
@@ -215,16 +215,16 @@ program_p.multiple_results = True
 
 
 @program_p.def_impl
-def _impl(*arrays: Any, program: Program) -> list[Any]:
+def _impl(*arrays: Any, program: TorchProgram) -> list[Any]:
     return program.evaluate(*arrays)
 
 
 @program_p.def_abstract_eval
-def _abstract_eval(*avals: Any, program: Program) -> list[Any]:
+def _abstract_eval(*avals: Any, program: TorchProgram) -> list[Any]:
     return program.avals(avals)
 
 
-def _lowered(*arrays: Any, program: Program) -> list[Any]:
+def _lowered(*arrays: Any, program: TorchProgram) -> list[Any]:
     return program.evaluate(*arrays)
 
 
@@ -239,7 +239,7 @@ def _zero_of(array: Any) -> Any:
     return ad.Zero(jax.typeof(array).to_tangent_aval())
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: Program) -> tuple[list[Any], list[Any]]:
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: TorchProgram) -> tuple[list[Any], list[Any]]:
     wrt = tuple([k for k, i in enumerate(program.arguments) if not _is_zero(tangents[i])])
     if all(program.arguments[k] in program.linear for k in wrt):
         results = bind(program, *primals)
@@ -260,7 +260,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: Program) -
     return results, out
 
 
-def _is_whole(program: Program) -> bool:
+def _is_whole(program: TorchProgram) -> bool:
     return isinstance(program, Whole) or (isinstance(program, Batched) and _is_whole(program.one))
 
 
@@ -278,7 +278,7 @@ def _split(function: Function, operands: list[Any], wrt: tuple[int, ...]) -> tup
 ad.primitive_jvps[program_p] = _jvp
 
 
-def _transpose(cotangents: Sequence[Any], *operands: Any, program: Program) -> list[Any]:
+def _transpose(cotangents: Sequence[Any], *operands: Any, program: TorchProgram) -> list[Any]:
     out: list[Any] = [None] * len(operands)
     if all(map(_is_zero, cotangents)):
         for i in program.linear:
@@ -294,7 +294,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, program: Program) -> l
 ad.primitive_transposes[program_p] = _transpose
 
 
-def _batch(operands: Sequence[Any], dims: Sequence[Any], *, program: Program) -> tuple[list[Any], list[Any]]:
+def _batch(operands: Sequence[Any], dims: Sequence[Any], *, program: TorchProgram) -> tuple[list[Any], list[Any]]:
     size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
     first = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]
     flags = tuple([d is not None for d in dims])

@@ -18,7 +18,7 @@ _WRITES_TO_LEAF = "leaf Variable that requires grad"
 _NEEDS_GRADIENT = ("doesn't require grad", "does not require grad")
 
 
-def run(fn: FlatFunction, operands: _Tensors, wrt: Sequence[int] = ()) -> tuple[_Tensors, _Tensors]:
+def run_with_leaves(fn: FlatFunction, operands: _Tensors, wrt: Sequence[int] = ()) -> tuple[_Tensors, _Tensors]:
     """A function's results; and the operands `wrt`, which require gradients.
 
     They are leaves, or clones of leaves if the function writes to one. The function is run again with clones, or with
@@ -76,7 +76,7 @@ def pulled_back(fn: FlatFunction, wrt: tuple[int, ...], by: tuple[int, ...]) -> 
 
     def pull(operands: _Tensors) -> _Tensors:
         count = len(operands) - len(by)
-        results, leaves = run(fn, operands[:count], wrt)
+        results, leaves = run_with_leaves(fn, operands[:count], wrt)
         along = [conjugated(c) for c in operands[count:]]
         found = gradients([results[i] for i in by], along, leaves, create_graph=True)
         return [conjugated(g) for g in found]
@@ -105,7 +105,7 @@ class _Parts:
         self.fn, self.wrt, self.by, self.count = fn, wrt, by, count
 
     def differentiated(self, operands: Sequence[torch.Tensor]) -> tuple[_Tensors, _Tensors]:
-        results, leaves = run(self.fn, list(operands[: self.count]), self.wrt)
+        results, leaves = run_with_leaves(self.fn, list(operands[: self.count]), self.wrt)
         return [results[i] for i in self.by], leaves
 
 

@@ -81,7 +81,7 @@ def of_program(platform: str, text: str) -> Told:
     return Told(known(platform) | more, keeps_loops=not _PADS.search(text) and _are_middle(types))
 
 
-def described(platform: str) -> str:
+def options_key(platform: str) -> str:
     """A description of the options that a platform's programs may get, for keys of caches."""
     return repr((wanted(platform), _unrolls(platform)))
 

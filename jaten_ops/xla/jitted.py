@@ -35,7 +35,7 @@ def _named(fn: Callable[..., Any]) -> Callable[..., Any]:
     return program
 
 
-def forget() -> None:
+def clear_traces() -> None:
     """Clears the traces and executables of jaten's functions that are not in use, and nothing of the user's."""
     for made in list(_ALL):
         made.clear_cache()

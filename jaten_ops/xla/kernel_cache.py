@@ -81,7 +81,7 @@ def _make_room() -> None:
         _log.info(
             "%d executables of kernels are in memory: they are cleared, and loaded from the disk if needed", _MOST
         )
-        jitted.forget()
+        jitted.clear_traces()
 
 
 def _is_ours(module: Any) -> bool:

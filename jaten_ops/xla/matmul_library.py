@@ -54,7 +54,7 @@ def _type(text: str) -> tuple[list[int], str]:
     return [int(n) for n in shape], dtype
 
 
-def products(text: str) -> Iterator[Product]:
+def matmuls_in(text: str) -> Iterator[Product]:
     """The matrix products of a program, from its text in StableHLO; transposing a factor is part of it."""
     swapped, is_inner = set[str](), False
     for found in _STEP.finditer(text):
@@ -82,7 +82,7 @@ def products(text: str) -> Iterator[Product]:
 def suits_eigen(text: str) -> bool:
     """True if a program, given as StableHLO, takes less time with Eigen."""
     saved = spent = 0.0
-    for product in products(text):
+    for product in matmuls_in(text):
         if product.dtype in _HALF:  # for which YNNPACK has kernels of its own
             return False
         if product.dtype != "f32" or 1 in (product.rows, product.columns):

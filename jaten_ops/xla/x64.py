@@ -86,7 +86,7 @@ CAN_NARROW = _explicit is not None
 
 
 @contextlib.contextmanager
-def narrow() -> Iterator[None]:
+def narrow_defaults() -> Iterator[None]:
     """A context in which JAX's default types have 32 bits, and 64-bit arrays stay as they are."""
     assert _explicit is not None
     with jax.enable_x64(False), _explicit():

@@ -25,7 +25,7 @@ CALLS: dict[str, Any] = {
 
 
 def _tables() -> list[dict[Any, Any]]:
-    return [dict(op.py_kernels) for op in keep_whole.operators()]
+    return [dict(op.py_kernels) for op in keep_whole.kept_operators()]
 
 
 @pytest.mark.parametrize("name", CALLS)

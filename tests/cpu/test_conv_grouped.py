@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from jaten_ops.cpu import conv_choice, conv_grouped, conv_volumes
-from jaten_ops.kernel_base.conv_parts import Call, Windows
+from jaten_ops.kernel_base.conv_parts import ConvCall, Windows
 
 from ..harness.convolutions import PARTS, convolved, parts_of
 from ..harness.crossings import crossed
@@ -107,7 +107,7 @@ def _operands(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
 def _computed(name: str, part: str, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> np.ndarray:
     """A part as it is computed with channels last, in the program's order."""
     windows = CASES[name].windows
-    *taken, left = conv_choice.orders(Call(part, windows, ()), a.dim())
+    *taken, left = conv_choice.orders(ConvCall(part, windows, ()), a.dim())
     shape = tuple(result.shape[d] for d in left)
     with jax.enable_x64(True):
         operands = [jnp.asarray(t.detach().numpy()).transpose(order) for t, order in zip((a, b), taken, strict=True)]
@@ -169,16 +169,16 @@ def test_the_choice(case: Case, part: str, chosen: str) -> None:
     shapes = {"forward": given, "input_gradient": [out, given[1]], "weight_gradient": [given[0], out]}[part]
     result = {"forward": (), "input_gradient": given[0], "weight_gradient": given[1]}[part]
     operands = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
-    call = Call(part, case.windows, result)
+    call = ConvCall(part, case.windows, result)
     found = [conv_choice.lowering(call, *operands, follows=follows) is not None for follows in (True, False)]
     assert found == {FOLLOWS: [True, False], LEADS: [True, True], NEITHER: [False, False]}[chosen]
 
 
 def test_few_channels_are_sums() -> None:
-    assert conv_volumes.are_sums("forward", (3, 3, 3), 1, 16)
-    assert conv_volumes.are_sums("input_gradient", (3, 3, 3), 16, 1)
-    assert not conv_volumes.are_sums("weight_gradient", (3, 3, 3), 1, 16)
-    assert not conv_volumes.are_sums("forward", (3, 3, 3), 16, 32)
+    assert conv_volumes.are_sums_of_volumes("forward", (3, 3, 3), 1, 16)
+    assert conv_volumes.are_sums_of_volumes("input_gradient", (3, 3, 3), 16, 1)
+    assert not conv_volumes.are_sums_of_volumes("weight_gradient", (3, 3, 3), 1, 16)
+    assert not conv_volumes.are_sums_of_volumes("forward", (3, 3, 3), 16, 32)
     assert conv_grouped.are_sums("forward", (3, 3), 8, 8)
     assert not conv_grouped.are_sums("forward", (3, 3), 16, 16)
     assert not conv_grouped.are_sums("forward", (3, 3), 8, 6)

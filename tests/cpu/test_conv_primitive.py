@@ -13,7 +13,7 @@ import pytest
 
 from jaten_ops.cpu import conv_primitive
 from jaten_ops.kernel_base import conv_parts as xla
-from jaten_ops.kernel_base.conv_parts import Call, Windows
+from jaten_ops.kernel_base.conv_parts import ConvCall, Windows
 
 from ..harness.convolutions import calls_of
 
@@ -21,11 +21,11 @@ _RNG = np.random.default_rng(0)
 _WINDOWS = Windows((3, 2), (2, 1), (1, 0), (1, 2), 1)
 _X, _W = (_RNG.standard_normal(s).astype("float32") for s in ((2, 3, 9, 8), (4, 3, 3, 2)))
 _G = _RNG.standard_normal((2, 4, *_WINDOWS.positions((9, 8)))).astype("float32")
-CALLS: dict[str, tuple[Call, Any, Any]] = {
-    "forward": (Call("forward", _WINDOWS, ()), _X, _W),
-    "input_gradient": (Call("input_gradient", _WINDOWS, _X.shape), _G, _W),
-    "weight_gradient": (Call("weight_gradient", _WINDOWS, _W.shape), _X, _G),
-    "in groups": (Call("forward", _WINDOWS._replace(groups=3), ()), _X, _W[:3, :1]),
+CALLS: dict[str, tuple[ConvCall, Any, Any]] = {
+    "forward": (ConvCall("forward", _WINDOWS, ()), _X, _W),
+    "input_gradient": (ConvCall("input_gradient", _WINDOWS, _X.shape), _G, _W),
+    "weight_gradient": (ConvCall("weight_gradient", _WINDOWS, _W.shape), _X, _G),
+    "in groups": (ConvCall("forward", _WINDOWS._replace(groups=3), ()), _X, _W[:3, :1]),
 }
 _Function = Callable[[Any, Any], Any]
 

@@ -10,7 +10,7 @@ import torch
 
 from jaten_ops.cpu import conv_choice
 from jaten_ops.cpu.conv_space_to_depth import Blocks, side_by_side
-from jaten_ops.kernel_base.conv_parts import Call, Windows
+from jaten_ops.kernel_base.conv_parts import ConvCall, Windows
 
 from ..harness.convolutions import PARTS, parts_of
 from ..harness.crossings import crossed
@@ -39,7 +39,7 @@ def _operands(case: str) -> tuple[torch.Tensor, torch.Tensor, Windows]:
 
 def _computed(part: str, windows: Windows, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> np.ndarray:
     """A part as it is computed with channels last, in the program's order."""
-    call = Call(part, windows, () if part == "forward" else tuple(result.shape))
+    call = ConvCall(part, windows, () if part == "forward" else tuple(result.shape))
     with jax.enable_x64(True):
         x, y = (jnp.asarray(t.detach().numpy()) for t in (a, b))
         run = conv_choice.lowering(call, x, y, follows=True)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from jaten_ops.cpu import conv_choice, conv_winograd
-from jaten_ops.kernel_base.conv_parts import Call, Windows
+from jaten_ops.kernel_base.conv_parts import ConvCall, Windows
 from jaten_ops.xla import cpu_features
 
 from ..harness.convolutions import PARTS, parts_of
@@ -43,7 +43,7 @@ def _operands(case: str, dtype: torch.dtype = torch.float64) -> tuple[torch.Tens
 
 def _computed(part: str, windows: Windows, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> np.ndarray:
     """A part with channels last, in the program's order; the plain convolution would give NaN."""
-    call = Call(part, windows, () if part == "forward" else tuple(result.shape))
+    call = ConvCall(part, windows, () if part == "forward" else tuple(result.shape))
     first, second, left = conv_choice.orders(call, a.dim())
     shape = tuple(result.shape[d] for d in left)
 
@@ -101,7 +101,7 @@ def test_a_compiled_program(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch)
     ).to(dtype)
     compiled = torch.compile(net, backend="jaten")
     x = torch.randn(2, 3, 18, 18, dtype=dtype)
-    assert conv_winograd.pays(2, (16, 16), 64, 64, of_weight=False)
+    assert conv_winograd.transforms_pay(2, (16, 16), 64, 64, of_weight=False)
     for value in (0.0, float("inf")):
         x[1, 2, 5, 5] = value
         expected, found = net(x), compiled(x)
@@ -113,7 +113,7 @@ def test_a_compiled_program(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("fast", [False, True])
 def test_it_pays_where_products_take_long(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_features, "multiplies_fast", lambda: fast)
-    assert conv_winograd.pays(8, (56, 56), 64, 64, of_weight=False) is not fast
+    assert conv_winograd.transforms_pay(8, (56, 56), 64, 64, of_weight=False) is not fast
 
 
 @pytest.mark.parametrize(

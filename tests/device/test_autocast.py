@@ -11,7 +11,7 @@ from jaten_ops.device import autocast
 
 def test_tables_name_operators_of_this_torch() -> None:
     assert (autocast.LOWER | autocast.WIDEST | autocast.DTYPE_GIVEN | autocast.REFUSED.keys()) <= set(
-        autocast.operators()
+        autocast.autocast_operators()
     )
 
 

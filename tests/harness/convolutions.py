@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from jaten_ops.cpu.conv_primitive import convolution_p
-from jaten_ops.kernel_base.conv_parts import Call, Windows
+from jaten_ops.kernel_base.conv_parts import ConvCall, Windows
 from jaten_ops.kernel_base.platform import cpu_branch
 
 PARTS = ("forward", "input_gradient", "weight_gradient")
@@ -28,7 +28,7 @@ def parts_of(image: Tensor, weight: Tensor, windows: Windows) -> dict[str, tuple
     return dict(zip(PARTS, results, strict=True))
 
 
-def calls_of(jaxpr: Any) -> list[Call]:
+def calls_of(jaxpr: Any) -> list[ConvCall]:
     """The convolutions in a traced program, and in the programs inside it, that a CPU's rewrites recognize."""
     found = []
     for equation in jaxpr.eqns:

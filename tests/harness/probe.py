@@ -112,7 +112,7 @@ def foreign() -> dict[str, Any]:
         "fallback of jaten": "jaten_ops" in torch._C._dispatch_dump_table("aten::add.Tensor"),
         "direct": torch.ops.jaten.add.Tensor(torch.ones(2), torch.ones(2)).tolist(),
         "gradient of compiled": x.grad.tolist() if x.grad is not None else None,
-        "require": _outcome(privateuse1.require),
+        "require": _outcome(privateuse1.require_slot),
         "tensor": _outcome(lambda: jaten_ops.Tensor(torch.ones(2))),
         "to": _outcome(lambda: torch.ones(2).to("jax")),
     }

@@ -77,8 +77,8 @@ def test_what_the_guard_refuses_is_off(
     refused: Patch, reason: str, library: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "jaten_ops"):
-        ledger.install([refused], "import", has_device=True)
-        ledger.install([refused], "import", has_device=True)  # says it once
+        ledger.install_rows([refused], "import", has_device=True)
+        ledger.install_rows([refused], "import", has_device=True)  # says it once
     assert {refused.what: reason} == ledger.OFF and len(caplog.records) == 1
     assert refused.what in caplog.text and "why not" in caplog.text
 
@@ -103,7 +103,7 @@ def test_a_row_whose_loss_is_no_error_raises_nothing(library: Any, caplog: pytes
 )
 def test_rows_that_are_not_due_wait(options: dict[str, Any], library: Any) -> None:
     waiting = Patch("another_library:twice", _never, "why not", "test", **options)
-    ledger.install([waiting], "import", has_device="for_device" not in options)
+    ledger.install_rows([waiting], "import", has_device="for_device" not in options)
     assert not ledger.OFF
 
 

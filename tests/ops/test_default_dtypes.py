@@ -169,7 +169,7 @@ def test_the_setting_may_change() -> None:
 def test_jax_has_what_is_private() -> None:
     """Without it kernels of users have 64-bit defaults."""
     assert x64.CAN_NARROW
-    with x64.narrow():
+    with x64.narrow_defaults():
         assert jnp.zeros(2).dtype == np.float32 and jnp.zeros(2, np.float64).dtype == np.float64
     with x64.tracing():
         assert jax.config.jax_enable_x64 and not x64.outside()

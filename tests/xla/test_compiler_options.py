@@ -108,10 +108,10 @@ def test_unrolling_is_left_to_other_platforms_and_to_the_user(monkeypatch: pytes
     given = _jax.CompileOptions()
     assert compiler_options.without_unrolling(given, "cuda") is given
     assert compiler_options.without_unrolling("no such options", "cpu") == "no such options"
-    before = compiler_options.described("cpu")
+    before = compiler_options.options_key("cpu")
     monkeypatch.setenv("XLA_FLAGS", f"--xla_backend_extra_options={compiler_options._NO_UNROLLING.decode()}")
     assert compiler_options.without_unrolling(given, "cpu") is given
-    assert compiler_options.described("cpu") != before
+    assert compiler_options.options_key("cpu") != before
 
 
 def test_unrolling_is_left_to_the_programs_of_others(monkeypatch: pytest.MonkeyPatch) -> None:

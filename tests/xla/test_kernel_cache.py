@@ -40,7 +40,7 @@ def test_a_users_function_stays(monkeypatch: pytest.MonkeyPatch) -> None:
         traces.append(x.shape)
         return jnp.sin(x) + x
 
-    monkeypatch.setattr(jitted, "forget", lambda forget=jitted.forget: forgotten.append(1) or forget())
+    monkeypatch.setattr(jitted, "clear_traces", lambda forget=jitted.clear_traces: forgotten.append(1) or forget())
     own(jnp.ones(3))
     for size in range(2000, 2012):
         own(jnp.ones(size))

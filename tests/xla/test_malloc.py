@@ -14,12 +14,12 @@ from jaten_ops.xla import executables, malloc
 
 _PROGRAM = """
 import torch, jaten_ops
-from jaten_ops import allocator
+from jaten_ops.xla import malloc
 asked = []
-retain = allocator.retain.__wrapped__
-allocator.retain = lambda: asked.append(retain())
+retain = malloc.retain.__wrapped__
+malloc.retain = lambda: asked.append(retain())
 {use}
-print(any(asked), allocator.retain is not None)
+print(any(asked), malloc.retain is not None)
 """
 USES = {
     "an operator": "torch.ops.jaten.add.Tensor(torch.ones(2), torch.ones(2))",

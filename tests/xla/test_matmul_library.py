@@ -33,7 +33,7 @@ def _text(fn: Callable[..., object], *shapes: tuple[int, ...], dtype: str = "flo
 def test_the_products_of_a_program(
     fn: Callable[..., object], a: tuple[int, ...], b: tuple[int, ...], transposed: tuple[bool, bool]
 ) -> None:
-    assert list(matmul_library.products(_text(fn, a, b))) == [Product("f32", 1, ROWS, COLUMNS, TERMS, *transposed)]
+    assert list(matmul_library.matmuls_in(_text(fn, a, b))) == [Product("f32", 1, ROWS, COLUMNS, TERMS, *transposed)]
 
 
 def test_batches_loops_and_names_of_other_functions() -> None:
@@ -44,7 +44,7 @@ def test_batches_loops_and_names_of_other_functions() -> None:
         steps = lax.scan(lambda h, _: (h @ turned, h), x, length=3)
         return steps, jnp.einsum("bik,bjk->bij", both, both), jax.jit(lambda a, b: a @ b)(x, weight)
 
-    found = list(matmul_library.products(_text(program, (8, 16), (16, 16), (4, 8, 16))))
+    found = list(matmul_library.matmuls_in(_text(program, (8, 16), (16, 16), (4, 8, 16))))
     assert sorted(found) == sorted([
         Product("f32", 1, 8, 16, 16, False, False, is_known=False), Product("f32", 4, 8, 8, 16, False, True),
         Product("f32", 1, 8, 16, 16, False, False, is_known=False),

@@ -31,7 +31,7 @@ from ..lowering import Lowered
 from ..nodes import overload_of, source_line
 from ..passes.traced_ints import SPEC, from_operand
 from . import padding_programs, padding_rules  # noqa: F401  # register the rules
-from .padding_proof import NotProved, Rows, State, Walk, plain
+from .padding_proof import NotProved, Rows, State, Walk, without_fact
 
 POWERS = "powers of two"
 Sizes = Sequence[int] | str
@@ -196,7 +196,7 @@ class Bucketed:
         inputs = [self._rows_in(v, symbol) for v, n in self._tensors()]
         small, large = (self._trace(s) for s in (sizes, sizes | {symbol: padded}))
         inputs += [None] * (len(large.jaxpr.invars) - len(inputs))
-        found = map(plain, Walk(sizes[symbol], padded)(small, large, inputs))
+        found = map(without_fact, Walk(sizes[symbol], padded)(small, large, inputs))
         return [next(found) if self._is_array(n) else None for n in self._lowered.outputs]
 
     def _tensors(self) -> list[tuple[Any, torch.fx.Node]]:

@@ -78,7 +78,7 @@ State = Rows | None
 def join(states: Sequence[State]) -> State:
     """The rows of an elementwise result of values with these rows."""
     joined: State = None
-    for state in map(plain, states):
+    for state in map(without_fact, states):
         if joined is None or state is None:
             joined = joined or state
             continue
@@ -91,7 +91,7 @@ def join(states: Sequence[State]) -> State:
     return joined
 
 
-def plain(state: State) -> State:
+def without_fact(state: State) -> State:
     """The rows without the fact.
 
     Raises:
@@ -200,7 +200,7 @@ class Walk:
         results: Sequence[State] = [None] * len(large.outvars)
         how = RULES.get(large.primitive.name)
         if how is not None and (any(operands) or any(v is not None for v in varying) or how in WALKING):
-            told = operands if large.primitive.name in KNOWING else list(map(plain, operands))
+            told = operands if large.primitive.name in KNOWING else list(map(without_fact, operands))
             results = self._asked(how, EquationPair(small, large, told, varying, self))
         elif any(str(small.params[name]) != str(large.params[name]) for name in _PROGRAMS & large.params.keys()):
             raise NotProved(_OTHERWISE)

@@ -13,7 +13,7 @@ from jax.extend import core
 from jaten_ops.cpu.conv_primitive import convolution_p
 from jaten_ops.cpu.layouts.rules import ELEMENTWISE
 
-from .padding_proof import KNOWING, Columns, EquationPair, Fact, NotProved, Rows, State, join, plain, rule
+from .padding_proof import KNOWING, Columns, EquationPair, Fact, NotProved, Rows, State, join, rule, without_fact
 
 _MIXES = "adds up, or compares, rows"
 
@@ -31,7 +31,7 @@ def _first(step: EquationPair) -> Rows:
     if state is None:
         raise NotProved("makes rows in a way that is not known")
     if state.axis < 0:
-        plain(state)  # raises
+        without_fact(state)  # raises
     return replace(state, fact=None) if isinstance(state.fact, Columns) else state
 
 
@@ -94,7 +94,7 @@ def _broadcast(step: EquationPair) -> Sequence[State]:
     if state is None:
         return [None if axis is None else Rows(axis, None, None)]
     if state.axis < 0 or isinstance(state.fact, Columns):
-        state = plain(state) or state
+        state = without_fact(state) or state
     return [replace(state, axis=places[state.axis])]
 
 
@@ -155,7 +155,7 @@ def _reduce_idempotent(step: EquationPair) -> Sequence[State]:
     """Copies of the first row do not change a maximum, or whether a condition holds for all rows."""
     state, axes = _first(step), step.params["axes"]
     if state.axis not in axes:
-        return [plain(_without(state, axes))]
+        return [without_fact(_without(state, axes))]
     if state.differs() or (state.indexed and state.fact is not Fact.TRUE):
         raise NotProved(_MIXES)
     return [None]
@@ -350,7 +350,7 @@ def _columns(index: State) -> Columns | None:
 def _gather(step: EquationPair) -> Sequence[State]:
     (table, index), numbers = step.operands, step.params["dimension_numbers"]
     columns = _columns(index)
-    table, index = plain(table), plain(index)
+    table, index = without_fact(table), without_fact(index)
     among_indices = [d for d in range(len(step.out_shape)) if d not in numbers.offset_dims]
     if index is None:
         window = _window_dims(step, (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims))

@@ -18,9 +18,9 @@ import torch
 from jaten_ops.arrays.view_ops import is_view
 
 from ..graph_info import GraphInfo
-from ..layout import expressions_of, geometry_of, layout_of
+from ..layout import expressions_of, geometry_of, strided_layout_of
 from ..nodes import overload_of
-from ..view_calls import DETACH, ITEM, Number, ViewCall, Views
+from ..view_calls import DETACH, ITEM, NumberRef, ViewCall, Views
 from .output_offsets import MADE_AGAIN
 
 _Call = tuple[str, tuple[Any, ...]]
@@ -140,7 +140,7 @@ def _has_layout(node: torch.fx.Node) -> bool:
     sizes, strides = value.shape, value.stride()
     if _is_on_jax(node) or not all(isinstance(n, int) for n in (*sizes, *strides)):
         return True
-    return value.is_contiguous() or layout_of(sizes, strides) is not None
+    return value.is_contiguous() or strided_layout_of(sizes, strides) is not None
 
 
 def _step_of(node: torch.fx.Node) -> tuple[str, torch.fx.Node] | None:
@@ -191,7 +191,7 @@ class _Maker:
         placeholders = [n.meta.get("val") for n in graph.find_nodes(op="placeholder")]
         self._symbols = {e for v in placeholders for e in expressions_of(geometry_of(v)) if e.is_symbol}
         self._more: list[torch.fx.Node] = []
-        self._numbers: dict[torch.fx.Node, Number] = {}
+        self._numbers: dict[torch.fx.Node, NumberRef] = {}
         self._places: dict[Any, int] = {}
 
     def made(self, outputs: list[Any], shared: dict[int, tuple[torch.fx.Node, list[torch.fx.Node]]]) -> Views:
@@ -246,11 +246,11 @@ class _Maker:
         if not isinstance(value, torch.SymInt):
             return value
         self._views.numbers.append(value)
-        return Number(len(self._views.numbers) - 1)
+        return NumberRef(len(self._views.numbers) - 1)
 
-    def _number(self, node: torch.fx.Node) -> Number:
+    def _number(self, node: torch.fx.Node) -> NumberRef:
         if node not in self._numbers:
-            self._numbers[node] = Number(len(self._views.numbers))
+            self._numbers[node] = NumberRef(len(self._views.numbers))
             value = node.meta["val"]
             is_known = all(e.free_symbols <= self._symbols for e in expressions_of([value]))
             self._views.numbers.append(self._inputs.get(node, value if is_known else None))

@@ -56,7 +56,7 @@ def _keep_memory_order(node: Any) -> None:
         given = node.graph.call_function(torch.ops.aten.permute.default, (node.args[0], before))
         given.meta["val"] = operand.permute(before)
     with node.graph.inserting_after(node):
-        result = node.graph.call_function(torch.ops.aten.permute.default, (node, memory_layout.inverse(after)))
+        result = node.graph.call_function(torch.ops.aten.permute.default, (node, memory_layout.inverse_order(after)))
         result.meta = dict(node.meta)
     node.replace_all_uses_with(result, lambda user: user is not result)
     node.target = torch.ops.aten.resize.default

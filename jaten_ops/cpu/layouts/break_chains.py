@@ -23,7 +23,7 @@ _MOVES = frozenset({"broadcast_in_dim", "concatenate", "pad", "reshape", "rev", 
 _LONGEST = 16  # operations, one after the other
 
 
-def shortened(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
+def with_chains_stored(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """The program with steps of its long chains stored; the same object if it has none."""
     if len(program.jaxpr.eqns) < _LONGEST:
         return program

@@ -12,11 +12,11 @@ from jax.extend import core
 
 from jaten_ops.cpu import conv_choice
 from jaten_ops.cpu.conv_primitive import convolution_p
-from jaten_ops.kernel_base.conv_parts import Call
+from jaten_ops.kernel_base.conv_parts import ConvCall
 from jaten_ops.kernel_base.platform import cpu_branch, is_over_mesh
 
-from .break_chains import shortened
-from .rules import MATRIX_RULES, RULES, Rule, bind, work_of
+from .break_chains import with_chains_stored
+from .rules import MATRIX_RULES, RULES, Rule, rebind, work_of
 from .steps import bodies_of, body_of, branch_of
 from .tile_gather_scatter import in_stretches
 from .values import Order, Ordered, places, program_order
@@ -53,7 +53,7 @@ def ordered(
         inputs = [_as_program(a, order) for a, order in zip(leaves, orders, strict=True)]
         program, shape = jax.make_jaxpr(fn, return_shape=True)(*jax.tree.unflatten(jax.tree.structure(arrays), inputs))
         if on_cpu:
-            program = shortened(in_stretches(program))
+            program = with_chains_stored(in_stretches(program))
         values = [Ordered(x.shape, {order: a}) for x, order, a in zip(inputs, orders, leaves, strict=True)]
         rules = _rules_for(program.jaxpr) if on_cpu else {}
         results = _run(program, values, rules)
@@ -102,7 +102,7 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
             yield from _equations(body)
 
 
-def _call_of(equation: Any) -> Call | None:
+def _call_of(equation: Any) -> ConvCall | None:
     """The convolution, or the part of its gradient, that an equation stands for."""
     return equation.params["call"] if equation.primitive is convolution_p else None
 
@@ -142,4 +142,4 @@ def _apply(equation: Any, operands: list[Ordered], rules: dict[str, Rule]) -> li
 
 
 def _as_it_is(equation: Any, operands: list[Ordered]) -> list[Ordered]:
-    return [Ordered.of(r) for r in bind(equation, [x.array() for x in operands])]
+    return [Ordered.of(r) for r in rebind(equation, [x.array() for x in operands])]

@@ -53,7 +53,7 @@ def _rule(*names: str) -> Callable[[Rule], Rule]:
     return add
 
 
-def bind(equation: Any, arrays: Sequence[Any], **changed: Any) -> Sequence[Any]:
+def rebind(equation: Any, arrays: Sequence[Any], **changed: Any) -> Sequence[Any]:
     """The results of an equation's primitive for other operands, with some of its parameters changed."""
     params = equation.primitive.get_bind_params(equation.params | changed)  # of some that hold functions it makes them
     with equation.ctx.manager:
@@ -88,7 +88,7 @@ def _elementwise(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | 
     if order is None:
         return None
     arrays = [x.array(order if x.ndim == ndim else None) for x in operands]  # a number may stand beside
-    return _results(equation, bind(equation, arrays), order)
+    return _results(equation, rebind(equation, arrays), order)
 
 
 _FUSED = dict.fromkeys(ELEMENTWISE.split(), MUCH_WORK) | dict.fromkeys(SIMPLE.split(), 1)
@@ -198,7 +198,7 @@ def _reduction(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | No
     results = (
         [_sum_in_stretches(array, at, is_simple=operand.work < MUCH_WORK)]
         if is_sum
-        else bind(equation, [array], axes=at)
+        else rebind(equation, [array], axes=at)
     )
     return _results(equation, results, without(order, axes))
 
@@ -210,7 +210,7 @@ def _reduce(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
     if order is None:
         return None
     arrays = [x.array(order) for x in operands[:half]] + [x.array() for x in operands[half:]]
-    results = bind(equation, arrays, dimensions=tuple(sorted(places(axes, order))))
+    results = rebind(equation, arrays, dimensions=tuple(sorted(places(axes, order))))
     return _results(equation, results, without(order, axes))
 
 
@@ -222,7 +222,7 @@ def _along(name: str) -> Rule:
         if order is None:
             return None
         arrays = [x.array(order) for x in operands]
-        return _results(equation, bind(equation, arrays, **{name: order.index(equation.params[name])}), order)
+        return _results(equation, rebind(equation, arrays, **{name: order.index(equation.params[name])}), order)
 
     return rule
 
@@ -242,7 +242,7 @@ def _settings(*names: str) -> Rule:
             name: None if (value := equation.params[name]) is None else tuple(value[d] for d in order) for name in names
         }
         arrays = [x.array(order if x.ndim else None) for x in operands]
-        return _results(equation, bind(equation, arrays, **moved), order)
+        return _results(equation, rebind(equation, arrays, **moved), order)
 
     return rule
 
@@ -261,7 +261,7 @@ def _dynamic_slice(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] 
     if order is None:
         return None
     arrays = [operand.array(order), *[starts[d].array() for d in order]]
-    return _results(equation, bind(equation, arrays, slice_sizes=tuple(sizes[d] for d in order)), order)
+    return _results(equation, rebind(equation, arrays, slice_sizes=tuple(sizes[d] for d in order)), order)
 
 
 @_rule("dynamic_update_slice")
@@ -271,7 +271,7 @@ def _dynamic_update_slice(equation: Any, operands: Sequence[Ordered]) -> list[Or
     if order is None:
         return None
     arrays = [operand.array(order), update.array(order), *[starts[d].array() for d in order]]
-    return _results(equation, bind(equation, arrays), order)
+    return _results(equation, rebind(equation, arrays), order)
 
 
 @_rule("rev")
@@ -281,7 +281,7 @@ def _rev(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
     if order is None:
         return None
     dims = places(equation.params["dimensions"], order)
-    return _results(equation, bind(equation, [operand.array(order)], dimensions=dims), order)
+    return _results(equation, rebind(equation, [operand.array(order)], dimensions=dims), order)
 
 
 # Other dimensions, the same elements
@@ -374,7 +374,7 @@ def _dot_general(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | 
         tuple(places(dims, order) for dims, order in zip(pair, orders, strict=True)) for pair in (contracted, batch)
     )
     arrays = [x.array(order) for x, order in zip(operands, orders, strict=True)]
-    results = bind(equation, arrays, dimension_numbers=numbers)
+    results = rebind(equation, arrays, dimension_numbers=numbers)
     found, start = list(range(len(batch[0]))), len(batch[0])
     for dims, of_batch, order in zip(contracted, batch, orders, strict=True):
         free = without(order, [*dims, *of_batch])
@@ -386,7 +386,7 @@ def _dot_general(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | 
 @_rule("optimization_barrier")
 def _optimization_barrier(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
     orders = [x.order or program_order(x.ndim) for x in operands]
-    results = bind(equation, [x.array(order) for x, order in zip(operands, orders, strict=True)])
+    results = rebind(equation, [x.array(order) for x, order in zip(operands, orders, strict=True)])
     return [Ordered(x.shape, {order: a}) for x, order, a in zip(operands, orders, results, strict=True)]
 
 

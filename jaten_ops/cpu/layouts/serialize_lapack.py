@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from .rules import bind
+from .rules import rebind
 from .steps import bodies_of, body_of
 
 _OF_LAPACK = frozenset({
@@ -55,11 +55,11 @@ def _run(program: core.ClosedJaxpr, values: Sequence[Any], before: list[Any]) ->
     for equation in jaxpr.eqns:
         operands = list(map(read, equation.invars))
         if not _calls_lapack(equation):
-            results = bind(equation, operands)
+            results = rebind(equation, operands)
         elif equation.primitive.name in _CALLS:
             results = _run(body_of(equation), operands, before)
         else:
-            results = bind(equation, _after(before, operands))
+            results = rebind(equation, _after(before, operands))
             before[:] = [r for r in results if np.size(r)][:1] or before
         known.update(zip(equation.outvars, results, strict=True))
     return list(map(read, jaxpr.outvars))

@@ -12,7 +12,7 @@ from jax.extend import core
 from jaten_ops.kernel_base.platform import cpu_branch
 
 from .rules import ELEMENTWISE as _NAMES
-from .rules import RULES, bind
+from .rules import RULES, rebind
 
 ELEMENTWISE = frozenset(_NAMES.split())
 _CALLS = frozenset({"custom_jvp_call", "jit", "pjit"})
@@ -80,7 +80,7 @@ class Instruction:
 
     def apply(self, known: dict[int, Any]) -> Sequence[Any]:
         """The results for known values, by `id`."""
-        return bind(self.equation, [known[id(a)] if isinstance(a, Value) else a for a in self.taken])
+        return rebind(self.equation, [known[id(a)] if isinstance(a, Value) else a for a in self.taken])
 
 
 def list_steps(

@@ -14,7 +14,7 @@ from typing import Any
 from jax import lax
 from jax.extend import core
 
-from .rules import bind
+from .rules import rebind
 from .steps import ELEMENTWISE, Instruction, Listed, Value
 
 _SCATTERS = frozenset({"scatter", "scatter-add", "scatter-max", "scatter-min", "scatter-mul", "scatter-sub"})
@@ -70,7 +70,7 @@ class _Loop:
                     for a, by_rows in zip(step.taken, takes, strict=True)
                 ]
                 rows[id(step.made[0])] = _of_rows(step, taken, len(parts[0]))
-            return bind(self.scatter.equation, [target, rows[id(index)], rows[id(updates)]])[0], None
+            return rebind(self.scatter.equation, [target, rows[id(index)], rows[id(updates)]])[0], None
 
         arrays = [known[id(v)] for v in self.sliced]
         whole = count // length * length
@@ -148,4 +148,4 @@ def _of_rows(step: Instruction, taken: Sequence[Any], count: int) -> Any:
     """The results of a step for `count` rows."""
     changed = {"broadcast_in_dim": "shape", "reshape": "new_sizes"}.get(step.name)
     sizes = {} if changed is None else {changed: (count, *step.equation.params[changed][1:])}
-    return bind(step.equation, taken, **sizes)[0]
+    return rebind(step.equation, taken, **sizes)[0]

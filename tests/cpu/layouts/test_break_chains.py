@@ -12,7 +12,7 @@ import pytest
 import torch
 from jax import lax
 
-from jaten_ops.cpu.layouts.break_chains import shortened
+from jaten_ops.cpu.layouts.break_chains import with_chains_stored
 from jaten_ops.xla.x64 import Enabled
 
 _RNG = np.random.default_rng(0)
@@ -73,7 +73,7 @@ PROGRAMS: dict[Callable[..., Any], bool] = {
 def test_results_are_the_same(program: Callable[..., Any]) -> None:
     with Enabled():
         plain = jax.make_jaxpr(program)(K, W)
-        short = shortened(plain)
+        short = with_chains_stored(plain)
         got, expected = (jax.jit(jax.extend.core.jaxpr_as_fun(p))(K, W) for p in (short, plain))
     assert (short is not plain) is PROGRAMS[program]
     assert any(e.primitive is lax.cond_p for e in short.jaxpr.eqns) is PROGRAMS[program]
@@ -89,7 +89,7 @@ def test_code_grows_as_the_chain_does() -> None:
             compiled = jax.jit(jax.extend.core.jaxpr_as_fun(program)).lower(K[:, :steps], W).compile()
         return len(compiled.as_text().splitlines())
 
-    assert size(STEPS, shortened) < 2.5 * size(STEPS // 2, shortened)
+    assert size(STEPS, with_chains_stored) < 2.5 * size(STEPS // 2, with_chains_stored)
     assert size(STEPS, lambda p: p) > 2.5 * size(STEPS // 2, lambda p: p)
 
 
