@@ -157,7 +157,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "interop": (),
     "__init__": (),
     "distributed": (
-        "meshes tensors",
+        "costs meshes tensors",
         "styles",
         "module_plans",
         "__init__",

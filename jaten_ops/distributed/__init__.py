@@ -1,7 +1,17 @@
 """A torch model over many devices, by JAX's SPMD, in the words of `torch.distributed`."""
 
+from .costs import Traffic, collectives
 from .meshes import make_mesh
 from .module_plans import fully_shard, parallelize_module
 from .tensors import constrain, distribute_batch, distribute_tensor
 
-__all__ = ["constrain", "distribute_batch", "distribute_tensor", "fully_shard", "make_mesh", "parallelize_module"]
+__all__ = [
+    "Traffic",
+    "collectives",
+    "constrain",
+    "distribute_batch",
+    "distribute_tensor",
+    "fully_shard",
+    "make_mesh",
+    "parallelize_module",
+]

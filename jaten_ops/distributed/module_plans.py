@@ -145,7 +145,43 @@ def fully_shard(module: torch.nn.Module, mesh: Mesh, axis: str = "data") -> torc
         dim = _largest_dim(parameter, mesh, axis)
         layouts[name] = Layout(mesh, () if dim is None else ((dim, (axis,)),))
     _place(module, mesh, layouts)
+    for part in module.modules():
+        _gather_in_forward(part, mesh, axis)
     return module
+
+
+def _gather_in_forward(module: torch.nn.Module, mesh: Mesh, axis: str) -> None:
+    """Makes a module gather those of its parameters that are partitioned over an axis, while its forward runs.
+
+    A batch and a weight that are partitioned over one axis could meet in two ways: the weight is gathered, or the batch
+    is and the results are partitioned by features. The compiler would choose the latter as often.
+    """
+    texts = {}
+    for name, parameter in module.named_parameters(recurse=False):
+        axes = _axes_now(parameter, mesh)
+        if any(axis in found for found in axes):
+            texts[name] = Layout(mesh, tuple((d, tuple(a for a in x if a != axis)) for d, x in enumerate(axes))).text()
+    if texts:
+        gatherer = _Gatherer(texts)
+        module.register_forward_pre_hook(gatherer.before)
+        module.register_forward_hook(gatherer.after, always_call=True)
+
+
+class _Gatherer:
+    """Hooks of a module, between which its parameters are gathered ones."""
+
+    def __init__(self, texts: dict[str, str]) -> None:
+        self.texts = texts
+        self.own: dict[str, Any] = {}
+
+    def before(self, module: torch.nn.Module, args: Any) -> None:
+        for name, text in self.texts.items():
+            self.own[name] = module._parameters[name]
+            module._parameters[name] = constrained_by(self.own[name], text)
+
+    def after(self, module: torch.nn.Module, args: Any, result: Any) -> None:
+        module._parameters.update(self.own)
+        self.own.clear()
 
 
 def _largest_dim(parameter: torch.Tensor, mesh: Mesh, axis: str) -> int | None:

@@ -108,6 +108,32 @@ class Step:
             self._warm = True
             return result
 
+    def executable_for(self, *args: Any, **kwargs: Any) -> jax.stages.Compiled:
+        """The executable that a call would run. It is compiled if need be, but not run, and nothing is changed.
+
+        Raises:
+            RuntimeError: an optimizer in it has no state yet.
+        """
+        with _ONE_AT_A_TIME:
+            leaves, structure = flat(args, kwargs)
+            given = [moved(v) if isinstance(v, torch.Tensor) else v for v in leaves]
+            reach = self._look(given)
+            found = self._program(reach, given, structure)
+            if found is not None:
+                return found[0].executable
+            try:
+                with x64.tracing(), announced("a step"):
+                    trace = Trace(self._step, reach, self._reached, given, structure.of, reach.numbers())
+                    return Program(trace, reach, given, self._executables).executable
+            except (LateOptimizer, UnmadeState) as error:
+                raise RuntimeError(
+                    "an optimizer of the step has no state yet. Fix: call the step once before"
+                ) from error
+            except jax.errors.ConcretizationTypeError as error:
+                raise refusal(str(error).partition("\n")[0]) from error
+            finally:
+                reach.restore()
+
     def _as_it_is(self, given: list[Any], structure: Structure) -> Any:
         args, kwargs = tree_unflatten(given, structure.of)
         return self._step(*args, **kwargs)

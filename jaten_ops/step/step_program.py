@@ -87,7 +87,7 @@ class StepProgram:
             self._no_seed = jax.device_put(np.zeros((), np.int64))
         self._mesh = onto_one_mesh([lifted.storage for lifted in storages.values()]) if partitioned.MET else None
         self._shardings = self._shardings_of(self._written), self._shardings_of(self._read)
-        self._run = self._compiled(known)
+        self.executable = self._compiled(known)
         self._storages = {}
         trace.release()
 
@@ -217,7 +217,7 @@ class StepProgram:
         seed = self._no_seed if self._seed is None else np.int64(seeds.draw_seed())
         arrays = [owned(s) for s in operands.written]
         with Enabled():
-            written, made, left, holds = self._run(
+            written, made, left, holds = self.executable(
                 arrays, [s.array for s in operands.read], operands.others, self._array_of(values), seed
             )
         for storage, array in zip(operands.written, written, strict=True):
