@@ -157,7 +157,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "interop": (),
     "__init__": (),
     "distributed": (
-        "costs meshes tensors",
+        "costs meshes processes tensors",
         "styles",
         "module_plans",
         "__init__",

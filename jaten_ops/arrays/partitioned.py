@@ -11,9 +11,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from ..errors import UnsupportedInputError
+from ..xla.x64 import Enabled
 
 MET: list[Sharding] = []
 """The shardings over several devices that tensors have had so far: empty in most processes."""
@@ -34,7 +36,7 @@ def kept_in_place(new: Any, old: Any) -> Any:
     """The values that replace others, moved to where those are if they are partitioned and of the same shape."""
     if isinstance(new, jax.core.Tracer) or not is_partitioned(old) or new.shape != old.shape:
         return new
-    return new if new.sharding == old.sharding else jax.device_put(new, old.sharding)
+    return new if new.sharding == old.sharding else put(new, old.sharding)
 
 
 @functools.cache
@@ -99,6 +101,17 @@ def _devices(sharding: Sharding) -> list[Any]:
     return sorted(devices, key=lambda device: device.id)
 
 
+def put(array: Any, sharding: Sharding) -> jax.Array:
+    """An array with a sharding. Over the devices of several processes, all of them must call it with the same values."""
+    if sharding.is_fully_addressable:
+        return jax.device_put(array, sharding)
+    with Enabled():
+        if isinstance(array, jax.Array) and not array.is_fully_addressable:
+            return jax.jit(lambda x: x, out_shardings=sharding)(array)  # `device_put` would need a network of devices
+        values = np.asarray(array)
+        return jax.make_array_from_callback(values.shape, sharding, lambda part: values[part])
+
+
 def beside(array: Any, others: Sequence[Any], sharding: Sharding) -> Any:
     """An array of one device, moved to the devices of a sharding, for a program that also takes others.
 
@@ -116,7 +129,7 @@ def beside(array: Any, others: Sequence[Any], sharding: Sharding) -> Any:
             f" {sharding}! (move one with jaten_ops.distributed.distribute_tensor(...))"
         )
     like = next((a.sharding for a in others if is_partitioned(a) and a.shape == array.shape), None)
-    return jax.device_put(array, like or replicated(sharding))
+    return put(array, like or replicated(sharding))
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from .costs import Traffic, collectives
 from .meshes import make_mesh
 from .module_plans import fully_shard, parallelize_module
+from .processes import initialize
 from .tensors import constrain, distribute_batch, distribute_tensor
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "distribute_batch",
     "distribute_tensor",
     "fully_shard",
+    "initialize",
     "make_mesh",
     "parallelize_module",
 ]
