@@ -80,8 +80,6 @@ _SETTINGS = {
     "unlift_effect_tokens": True,
     # the gradient of a tensor of the device that is written to is one of the device, zeros as well
     "disable_guess_zero_tangent_for_mutated_input_subclass": True,
-    # a backward graph takes no buffer for its results, so that it may be called twice
-    "donated_buffer": False,
 }
 
 
@@ -163,6 +161,10 @@ class _Capture:
         """The graph as a function of a list of inputs, and its `GraphInfo` after all passes."""
         context = TracingContext.try_get()
         metadata = None if context is None else context.fw_metadata
+        if metadata is not None and metadata.bw_donated_idxs:
+            # a backward graph takes no buffer for its results, so that it may be called twice; in place, since the
+            # list is in both accounts that torch has of a subclass
+            metadata.bw_donated_idxs.clear()
         forward = self.graphs[-1] if kind == "backward" and self.graphs else None
         info = pipeline.run_passes(Stage.ATEN, gm, GraphInfo(kind, inputs=inputs, metadata=metadata, forward=forward))
         self.found(info)
