@@ -116,7 +116,7 @@ class Step:
         """
         with _ONE_AT_A_TIME:
             leaves, structure = flat(args, kwargs)
-            given = [moved(v) if isinstance(v, torch.Tensor) else v for v in leaves]
+            given = [moved_argument(v) if isinstance(v, torch.Tensor) else v for v in leaves]
             reach = self._look(given)
             found = self._program(reach, given, structure)
             if found is not None:
@@ -124,7 +124,7 @@ class Step:
             try:
                 with x64.tracing(), announced("a step"):
                     trace = Trace(self._step, reach, self._reached, given, structure.of, reach.numbers())
-                    return Program(trace, reach, given, self._executables).executable
+                    return StepProgram(trace, reach, given, self._executables).executable
             except (LateOptimizer, UnmadeState) as error:
                 raise RuntimeError(
                     "an optimizer of the step has no state yet. Fix: call the step once before"
