@@ -36,7 +36,7 @@ def kept_in_place(new: Any, old: Any) -> Any:
     """The values that replace others, moved to where those are if they are partitioned and of the same shape."""
     if isinstance(new, jax.core.Tracer) or not is_partitioned(old) or new.shape != old.shape:
         return new
-    return new if new.sharding == old.sharding else put_on(new, old.sharding)
+    return new if new.sharding == old.sharding else put_over(new, old.sharding)
 
 
 @functools.cache
@@ -101,7 +101,7 @@ def _devices(sharding: Sharding) -> list[Any]:
     return sorted(devices, key=lambda device: device.id)
 
 
-def put_on(array: Any, sharding: Sharding) -> jax.Array:
+def put_over(array: Any, sharding: Sharding) -> jax.Array:
     """An array with a sharding. If that is over several processes, all of them must call it with the same values."""
     if sharding.is_fully_addressable:
         return jax.device_put(array, sharding)
@@ -129,7 +129,7 @@ def beside(array: Any, others: Sequence[Any], sharding: Sharding) -> Any:
             f" {sharding}! (move one with jaten_ops.distributed.distribute_tensor(...))"
         )
     like = next((a.sharding for a in others if is_partitioned(a) and a.shape == array.shape), None)
-    return put_on(array, like or replicated(sharding))
+    return put_over(array, like or replicated(sharding))
 
 
 @functools.cache

@@ -177,7 +177,7 @@ class _Gatherer:
     def before(self, module: torch.nn.Module, args: Any) -> None:
         for name, text in self.texts.items():
             self.own[name] = module._parameters[name]
-            module._parameters[name] = constrained_by(self.own[name], text)
+            module._parameters[name] = constrained_by(self.own[name], text)  # type: ignore[assignment]  # a gathered one, no leaf
 
     def after(self, module: torch.nn.Module, args: Any, result: Any) -> None:
         module._parameters.update(self.own)

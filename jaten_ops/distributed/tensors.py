@@ -63,10 +63,10 @@ def distributed_array(tensor: torch.Tensor, layout: Layout, what: str = "distrib
     if tensor.device.type == "meta":
         return distributed_zeros(tuple(tensor.shape), bridge.to_numpy_dtype(tensor.dtype), sharding)
     if tensor.device.type == "jax":
-        return partitioned.put_on(array_of(tensor.detach()), sharding)
+        return partitioned.put_over(array_of(tensor.detach()), sharding)
     array = bridge.borrow(tensor.detach())
     with Enabled():
-        placed = partitioned.put_on(np.asarray(array), sharding)
+        placed = partitioned.put_over(np.asarray(array), sharding)
         # torch may write to its memory after this, which a part may still share
         return placed.copy() if tensor.device.type == "cpu" else placed
 

@@ -162,7 +162,7 @@ class StepProgram:
         for part, shardings in zip((written, read), self._shardings, strict=True):
             for storage, sharding in zip(part, shardings, strict=True):
                 if not partitioned.is_partitioned(storage.array):
-                    storage.move(partitioned.put_on(storage.array, sharding))
+                    storage.move(partitioned.put_over(storage.array, sharding))
                 elif storage.array.sharding != sharding:
                     return False
         return True
