@@ -139,8 +139,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "step": (
-        "code_names gradient_hooks numbers",
-        "holders state_capture",
+        "code_names gradient_hooks numbers places random_states",
+        "state_capture walk",
+        "holders",
         "arguments optimizer_state result_recipes",
         "tensor_changes",
         "trace",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -13,7 +14,9 @@ from ..dispatch.operands import borrowed_copy
 from ..errors import UnsupportedInputError
 from ..tensor.operand_values import shared_view
 from ..tensor.tensor import Tensor, from_array
+from .code_names import holds_state
 from .holders import Reach
+from .places import is_plain
 
 _LEAVES = frozenset({Tensor, torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)})
 
@@ -63,6 +66,12 @@ def moved_argument(tensor: torch.Tensor) -> torch.Tensor:
     return from_array(borrowed_copy(tensor)).requires_grad_(tensor.requires_grad)
 
 
+def is_searched(value: Any) -> bool:
+    """True if an argument is an object with attributes, in which the walk finds what the step reaches."""
+    known = torch.Tensor, torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler, type, FunctionType, MethodType
+    return not isinstance(value, known) and not is_plain(value) and holds_state(type(value))
+
+
 def argument_key(value: Any, reach: Reach) -> Any:
     """The properties of an argument that the program depends on."""
     if isinstance(value, torch.Tensor):
@@ -73,6 +82,8 @@ def argument_key(value: Any, reach: Reach) -> Any:
             lies = reach.root_at.get(id(view.storage.root)), view.offset, stride
             lies = None if lies == (None, 0, None) else lies
         return value.shape, value.dtype, value.requires_grad, lies
+    if is_searched(value):
+        return type(value)
     if value.__hash__ is None:
         raise UnsupportedInputError("an argument of the step", type(value).__name__, "a tensor or a hashable value")
     return type(value), value

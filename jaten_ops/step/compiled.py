@@ -15,7 +15,7 @@ from ..arrays.observers import observers
 from ..tracing import is_traced_now, opaque
 from ..xla import x64
 from ..xla.progress import announced
-from .arguments import Structure, argument_key, flat, moved_argument, shared
+from .arguments import Structure, argument_key, flat, is_searched, moved_argument, shared
 from .code_names import Names
 from .holders import Reach, difference
 from .numbers import refusal
@@ -38,26 +38,29 @@ def compile_step(step: Callable[..., Any], *holders: Any) -> Callable[..., Any]:
     The first call runs `step` eagerly, so that optimizers create their state; if a gradient scaler may skip that, a
     later call does. The second call traces the step, and so does each new combination of argument shapes, flags and
     `training`. Writes to tensors happen in place, without a second copy of them; values stored in attributes, dicts and
-    lists are stored. Modules, optimizers, scalers and other tensors are found through the names in the step's code.
+    lists are stored. Modules, optimizers, scalers, settings and other tensors are found through the names in the step's
+    code.
 
     Floats in an optimizer's groups (`lr`, `momentum`, `betas`, `weight_decay`) are operands: changing them between
     calls compiles nothing. Integers and flags, and numbers elsewhere, are constants of the program. Counts that
     optimizers keep on the CPU move to the device.
 
-    A step that changes Python objects (appends to a list, counts in an attribute that it reads) is traced again at each
-    call, with a warning: return such values instead. End the step with `zero_grad()` if the gradients are not needed
-    after it: then they never leave the executable.
+    A step that changes Python objects (appends to a list, counts in an attribute that it reads), takes what is next
+    from an iterator, or draws random numbers on the CPU, is traced again at each call, with a warning: return such
+    values, or take them as arguments, instead. End the step with `zero_grad()` if the gradients are not needed after
+    it: then they never leave the executable.
 
     Args:
         step: takes and returns tensors of any shape and dtype, in any structure, and other values. It must not read
-            the values of tensors (`item()`, `if loss > 1:`). Tensors on the CPU among its arguments move to the device.
+            the values of tensors (`item()`, `if loss > 1:`). Tensors on the CPU among its arguments move to the device;
+            those in attributes of objects do not.
         holders: modules, optimizers and other objects that the step reaches without naming them in its code.
 
     Returns:
         A function of the same arguments. Its results, with the shapes and dtypes of `step`'s, have no autograd graph.
-        Calls from several threads run one after another. If the step raises, tensors, optimizers and attributes are as
-        they were before the call. Errors of ATen about the values of tensors (an index out of range) are raised after
-        the step.
+        Calls from several threads run one after another. If the step raises in a later call than the first, tensors,
+        optimizers and attributes are as they were before the call. Errors of ATen about the values of tensors (an index
+        out of range) are raised after the step.
 
     Raises:
         UnsupportedInputError: a module is on another device, or the step reads a value.
@@ -89,6 +92,7 @@ class Step:
         self._signatures: dict[Any, int] = {}
         self._structures: dict[int, Any] = {}
         self._executables: Executables = {}
+        self._objects: list[Any] = []  # the arguments of the last call in which the walk searches
         self._reach: Reach | None = None
         self._id = -1
         self._warm = False
@@ -139,7 +143,9 @@ class Step:
         return self._step(*args, **kwargs)
 
     def _call(self, given: list[Any], structure: Structure) -> Any:
-        reach = self._reach
+        reach, objects = self._reach, [v for v in given if is_searched(v)]
+        if objects or self._objects:
+            self._objects, reach = objects, None
         if reach is None or not reach.is_current():
             reach = self._look(given)
         found = self._program(reach, given, structure)
@@ -185,7 +191,7 @@ class Step:
         return reach
 
     def _reached(self) -> Reach:
-        return Reach(self._step, self._holders, self._names)
+        return Reach(self._step, [*self._holders, *self._objects], self._names)
 
     def _trace(self, key: Any, reach: Reach, given: list[Any], structure: Structure) -> Any:
         values = reach.numbers()

@@ -21,8 +21,9 @@ from ..errors import UnsupportedInputError
 from ..hooks.ledger import shadowed
 from ..tensor.tensor import Tensor
 from ..tracing import set_compiling
-from .holders import Float, Reach
+from .holders import Reach
 from .numbers import node_of
+from .places import Float
 from .state_capture import Capture
 
 _COUNTS = ("step", "mu_product")  # state that optimizers keep in single precision and use in double precision

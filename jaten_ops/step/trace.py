@@ -23,6 +23,7 @@ from ..tensor.tensor import Tensor
 from ..tracing import uncompiled
 from . import optimizer_state
 from .holders import Reach, difference
+from .random_states import RandomStates
 from .result_recipes import Kept, Recipe, Recipes
 from .state_capture import Capture, Lifted, Source, operand, weakened
 from .tensor_changes import Watched
@@ -61,18 +62,20 @@ class Trace:
             if _is_leaf(tensor):
                 self.capture.leaves[id(tensor)] = tensor, tensor.grad
         self._watched = Watched(reach.tensors, given)
-        before = torch.default_generator.get_state()
+        drawn = RandomStates([*reach.values, *given])
         try:
             closed, shape = jax.make_jaxpr(self._run, return_shape=True)()
         except BaseException:
             self.capture.restore()
             self._watched.undo(hooks=True)
             reach.restore()
+            drawn.restore()
             raise
         self.capture.restore()
         self._watched.undo()
-        if not torch.equal(before, torch.default_generator.get_state()):
+        if drawn.have_changed():
             self.effects.append("it draws random numbers on the CPU")
+        self.effects += [f"it may take what comes next from {path}, an iterator" for path in reach.iterators]
         self._closed, self._shape = closed, jax.tree.structure(shape)
         self.capture.forget_moved()
 

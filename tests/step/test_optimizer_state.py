@@ -16,7 +16,7 @@ from jaten_ops import compile_step
 from jaten_ops.errors import UnsupportedInputError
 
 from ..harness.crossings import crossed
-from ..programs import steps_of_models, steps_of_optimizers, steps_that_keep  # noqa: F401  # their scenarios
+from ..programs import steps_of_models, steps_of_optimizers, steps_that_keep, steps_with_settings  # noqa: F401  # their scenarios
 from ..programs.steps import SCENARIOS, Scenario, Wrap, assert_as_plain_torch, batches, linear, make, state_of
 
 Optimizer = Callable[..., torch.optim.Optimizer]

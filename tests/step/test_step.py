@@ -22,7 +22,7 @@ from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.tensor.operand_values import is_traced
 from jaten_ops.tensor.tensor import array_of
 
-from ..programs import steps_of_models, steps_of_optimizers, steps_that_keep  # noqa: F401  # their scenarios
+from ..programs import steps_of_models, steps_of_optimizers, steps_that_keep, steps_with_settings  # noqa: F401  # their scenarios
 from ..programs.steps import SCENARIOS, assert_as_plain_torch, copied, linear, numbers_in
 
 
@@ -160,6 +160,9 @@ SAMPLE = (
     "closure_list_and_nonlocal", "averaged: SWA", "scaler, clipped: SGD nesterov", "arguments", "tied_and_swapped",
     "teacher_and_tensors_of_the_closure", "cpu_tensors_of_the_closure", "gradients_of_arguments", "model: compiled",
     "model: checkpoint", "scaler, bad at first: SGD momentum", "scaler, bad at first: Lion",
+    "settings: default_of_objects", "settings: of_module", "settings: namespaces", "settings: new_attributes",
+    "settings: of_parameters", "settings: globals_of_forward", "settings: sets", "settings: random_of_python",
+    "settings: what_comes_next", "settings: an argument",
 )  # fmt: skip
 
 
