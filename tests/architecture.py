@@ -41,7 +41,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "kernel_base": (
-        "checks conv_parts materialize platform promotion",
+        "checks conv_parts division materialize platform promotion",
         "derivatives extrema prng vjp",
         "__init__",
     ),

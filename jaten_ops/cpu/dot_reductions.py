@@ -38,26 +38,32 @@ def sum_of_products(x: jax.Array, factor: jax.Array, dims: Dims) -> jax.Array:
         factor: of the dtype of x and as many dimensions.
         dims: those that are summed over.
     """
+    return by_platform(
+        x,
+        factor,
+        cpu=lambda x, factor: _as_product(x, factor, dims),
+        default=lambda x, factor: jnp.sum(x * factor, dims, keepdims=True),
+    )
+
+
+def _as_product(x: jax.Array, factor: jax.Array, dims: Dims) -> jax.Array:
     others = tuple(d for d in range(x.ndim) if d not in dims)
-
-    def product(x: jax.Array, factor: jax.Array) -> jax.Array:
-        operands = [(x, dims), (lax.squeeze(factor, others), tuple(range(len(dims))))]
-        (a, of_a), (b, of_b) = operands[:: -1 if 0 in dims else 1]  # so that x is not transposed
-        out = lax.dot_general(a, b, ((of_a, of_b), ((), ())), precision=lax.Precision.HIGHEST)
-        return lax.expand_dims(out, dims)
-
-    def total(x: jax.Array, factor: jax.Array) -> jax.Array:
-        return jnp.sum(x * factor, dims, keepdims=True)
-
-    return by_platform(x, factor, cpu=product, default=total)
+    operands = [(x, dims), (lax.squeeze(factor, others), tuple(range(len(dims))))]
+    (a, of_a), (b, of_b) = operands[:: -1 if 0 in dims else 1]  # so that x is not transposed
+    out = lax.dot_general(a, b, ((of_a, of_b), ((), ())), precision=lax.Precision.HIGHEST)
+    return lax.expand_dims(out, dims)
 
 
 def sum_of_last(x: jax.Array, dims: Dims) -> jax.Array:
     """`sum(x, dims, keepdims=True)` of what has been computed for it; a plain sum if other dimensions come behind."""
-    if not dims or dims != tuple(range(x.ndim - len(dims), x.ndim)):
+
+    def total(x: jax.Array) -> jax.Array:
         return jnp.sum(x, dims, keepdims=True)
-    ones = jnp.ones((1,) * (x.ndim - len(dims)) + x.shape[x.ndim - len(dims) :], x.dtype)
-    return sum_of_products(x, ones, dims)
+
+    if not dims or dims != tuple(range(x.ndim - len(dims), x.ndim)):
+        return total(x)
+    shape = (1,) * (x.ndim - len(dims)) + x.shape[x.ndim - len(dims) :]
+    return by_platform(x, cpu=lambda x: _as_product(x, jnp.ones(shape, x.dtype), dims), default=total)
 
 
 def all_finite(x: jax.Array) -> jax.Array:

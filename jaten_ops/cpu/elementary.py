@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..kernel_base.division import quotient
 from ..kernel_base.platform import by_platform
 
 Function = Callable[..., jax.Array]
@@ -45,15 +46,6 @@ def _polynomial(x: jax.Array, coefficients: Sequence[float]) -> jax.Array:
     for coefficient in coefficients[-2::-1]:
         total = total * x + coefficient
     return total
-
-
-def quotient(a: jax.Array, b: jax.Array) -> jax.Array:
-    """`a / b`, rounded correctly.
-
-    XLA turns the division by a broadcast or constant `b` into a product with 1 / b, so that 49 / 49 is less than 1. A
-    divisor that depends on `a` prevents that, and where `a` is NaN it makes no difference.
-    """
-    return a / jnp.where(jnp.isnan(a), a, b)
 
 
 def _unless(rare: jax.Array, otherwise: Function, result: jax.Array, *xs: jax.Array) -> jax.Array:

@@ -10,6 +10,7 @@ from jax import lax
 from jaten_ops.registry import kernel
 
 from ..cpu import elementary
+from ..kernel_base import division
 from ..kernel_base.checks import require
 from ..kernel_base.derivatives import with_partials
 from ..kernel_base.promotion import (
@@ -88,7 +89,7 @@ def mul(self, other):
     return a & b if dtype.kind == "b" else cast(a * b, dtype)
 
 
-divide = with_partials(elementary.quotient, lambda r, a, b: 1 / b, lambda r, a, b: -r / b)
+divide = with_partials(division.quotient, lambda r, a, b: 1 / b, lambda r, a, b: -r / b)
 """`a / b`, correctly rounded, where XLA would multiply by 1 / b."""
 
 
@@ -135,9 +136,9 @@ def _divide_floor(a: jax.Array, b: jax.Array) -> jax.Array:
         quotient = _divide_integers(a, b)
         inexact = quotient * b != a
         return jnp.where(inexact & ((a < 0) != (b < 0)), quotient - 1, quotient)
-    basic = elementary.quotient(a, b)
+    basic = division.quotient(a, b)
     mod = _fmod(a, b)
-    exact = elementary.quotient(a - mod, b)
+    exact = division.quotient(a - mod, b)
     exact = jnp.where((mod != 0) & ((b < 0) != (mod < 0)), exact - 1, exact)
     floor = lax.floor(exact)
     floor = jnp.where(exact - floor > 0.5, floor + 1, floor)
@@ -146,7 +147,7 @@ def _divide_floor(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _divide_truncate(a: jax.Array, b: jax.Array) -> jax.Array:
-    return _truncate(elementary.quotient(a, b)) if is_inexact(a.dtype) else _divide_integers(a, b)
+    return _truncate(division.quotient(a, b)) if is_inexact(a.dtype) else _divide_integers(a, b)
 
 
 _ROUNDED = {"floor": with_partials(_divide_floor, None, None), "trunc": with_partials(_divide_truncate, None, None)}

@@ -18,7 +18,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from ..cpu.elementary import quotient
+from ..kernel_base.division import quotient
 from ..kernel_base.promotion import cast, compute_type
 from .indexing import IN_BOUNDS
 from .resampling import cubic_weights

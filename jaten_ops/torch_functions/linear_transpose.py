@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
-from jaten_ops.cpu.elementary import quotient
+from jaten_ops.kernel_base.division import quotient
 
 _NEAR_ZERO = 2.0**-10
 _GOLDEN = (math.sqrt(5) - 1) / 2
