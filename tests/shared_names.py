@@ -1,4 +1,4 @@
-"""A rule of names: a public class or function has a name that no other module uses for another one."""
+"""A rule of names: a public class, type or function has a name that no other module has for one of its own."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ SHARED_NAMES: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
-def _kind(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
+def _kind(node: ast.stmt) -> str:
     """The decorator that says what of an operator a function implements; empty for any other definition."""
-    calls = (ast.unparse(d.func).rpartition(".")[2] for d in node.decorator_list if isinstance(d, ast.Call))
+    decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+    calls = (ast.unparse(d.func).rpartition(".")[2] for d in decorators if isinstance(d, ast.Call))
     return next((name for name in calls if name in IMPLEMENTATIONS), "")
 
 
@@ -41,9 +42,20 @@ def defined_names(modules: list[Module]) -> dict[str, dict[str, set[str]]]:
     found: dict[str, dict[str, set[str]]] = {}
     for module in modules:
         for node in module.tree.body:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name[0] != "_":
-                found.setdefault(node.name, {}).setdefault(_kind(node), set()).add(module.inner)
+            name = _alias(node)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                name = node.name
+            if name and name[0] != "_":
+                found.setdefault(name, {}).setdefault(_kind(node), set()).add(module.inner)
     return found
+
+
+def _alias(node: ast.stmt) -> str:
+    """The name of a type, written as that of a class, to which a statement assigns; empty if it does not."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+        return ""
+    name, is_variable = node.targets[0].id, ast.unparse(node.value).startswith("TypeVar(")
+    return "" if is_variable or name.isupper() or not name[0].isupper() else name
 
 
 def shared_names(modules: list[Module]) -> Iterator[str]:

@@ -189,6 +189,7 @@ BAD = [
     ("shared_stems", "kernels/reuse.py", "", "reuse is the name of several modules"),
     ("shared_names", "ops/define.py", "class gamma: ...", "gamma is defined by several modules"),
     ("shared_names", "ops/define.py", "def mm(): ...", "mm is defined by several modules"),
+    ("shared_names", "ops/define.py", "JatenError = int | str", "JatenError is defined by several modules"),
     ("shared_names", "kernels/special.py", "@kernel('mm.out')\ndef mm(): ...", "mm is defined by several modules"),
 ]
 

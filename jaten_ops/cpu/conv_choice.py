@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from ..arrays.strides import Shape
 from ..kernel_base import conv_parts
-from ..kernel_base.conv_parts import FIRST, LAST, ConvCall, ConvLayout, Shape, Windows
+from ..kernel_base.conv_parts import FIRST, LAST, ConvCall, ConvLayout, Windows
 from ..kernel_base.promotion import cast, compute_type, is_float, widened
 from . import (
     conv_direct,
@@ -34,18 +35,18 @@ from .conv_patches import apart
 from .conv_space_to_depth import FEW_CHANNELS
 from .conv_taps import MOST_TAPS
 
-Part = Callable[[jax.Array, jax.Array, Windows, Shape], jax.Array]  # the last is the result's shape
+_Part = Callable[[jax.Array, jax.Array, Windows, Shape], jax.Array]  # the last is the result's shape
 
 
 class Lowering(NamedTuple):
     """One way to compute a convolution and its gradients, in a real dtype."""
 
-    forward: Part
-    input_gradient: Part
-    weight_gradient: Part
+    forward: _Part
+    input_gradient: _Part
+    weight_gradient: _Part
 
-    def of(self, part: str) -> Part:
-        found: Part = getattr(self, part)
+    def of(self, part: str) -> _Part:
+        found: _Part = getattr(self, part)
         return found
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax
 from jax import lax
 
+from ..arrays.strides import Shape
 from ..kernel_base import conv_parts
-from ..kernel_base.conv_parts import LAST, ConvLayout, Shape, Windows
+from ..kernel_base.conv_parts import LAST, ConvLayout, Windows
 
 
 def padded_first(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import jax
 from jax import lax
 
-from ..kernel_base.conv_parts import ConvCall, Shape, Windows
+from ..arrays.strides import Shape
+from ..kernel_base.conv_parts import ConvCall, Windows
 
 
 class _Folding(NamedTuple):

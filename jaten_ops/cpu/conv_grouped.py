@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..kernel_base.conv_parts import LAST, Shape, Windows
+from ..arrays.strides import Shape
+from ..kernel_base.conv_parts import LAST, Windows
 from ..kernel_base.materialize import stored
 from .conv_taps import padded, products
 

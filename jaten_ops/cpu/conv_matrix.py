@@ -8,7 +8,8 @@ import jax
 import numpy as np
 from jax import lax
 
-from ..kernel_base.conv_parts import Shape, Windows
+from ..arrays.strides import Shape
+from ..kernel_base.conv_parts import Windows
 
 
 def _taken(x: jax.Array, windows: Windows) -> jax.Array:

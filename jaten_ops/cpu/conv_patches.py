@@ -10,7 +10,8 @@ import jax
 import numpy as np
 from jax import lax
 
-from ..kernel_base.conv_parts import FIRST, Shape, Windows
+from ..arrays.strides import Shape
+from ..kernel_base.conv_parts import FIRST, Windows
 
 _FEW_POSITIONS = 64  # of an image: below, a matrix product of all images beats one for each
 

@@ -9,8 +9,9 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from ..arrays.strides import Shape
 from ..kernel_base import conv_parts
-from ..kernel_base.conv_parts import ConvCall, Shape
+from ..kernel_base.conv_parts import ConvCall
 from . import conv_choice, conv_fold_full_dims
 
 convolution_p = Primitive("cpu_convolution")

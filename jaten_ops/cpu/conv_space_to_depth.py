@@ -17,7 +17,8 @@ import jax
 import numpy as np
 from jax import lax
 
-from ..kernel_base.conv_parts import Shape, Windows
+from ..arrays.strides import Shape
+from ..kernel_base.conv_parts import Windows
 from ..kernel_base.materialize import stored
 from . import conv_direct
 from .dot_reductions import all_finite

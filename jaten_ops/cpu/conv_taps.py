@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..kernel_base.conv_parts import ConvLayout, Shape, Windows
+from ..arrays.strides import Shape
+from ..kernel_base.conv_parts import ConvLayout, Windows
 from ..kernel_base.materialize import stored
 
 MOST_TAPS = 128  # each is an instruction of the loop

@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..kernel_base.conv_parts import ConvLayout, Shape, Windows
+from ..arrays.strides import Shape
+from ..kernel_base.conv_parts import ConvLayout, Windows
 from . import conv_grouped
 from .conv_space_to_depth import FEW_CHANNELS
 from .conv_taps import padded

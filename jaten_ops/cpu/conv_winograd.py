@@ -26,7 +26,8 @@ from jax import lax
 
 from jaten_ops.xla import cpu_features
 
-from ..kernel_base.conv_parts import LAST, Shape, Windows
+from ..arrays.strides import Shape
+from ..kernel_base.conv_parts import LAST, Windows
 from .conv_direct import turned
 from .dot_reductions import all_finite
 

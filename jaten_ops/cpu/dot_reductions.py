@@ -15,7 +15,7 @@ from jax import lax
 from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import compute_type
 
-Dims = tuple[int, ...]
+_Dims = tuple[int, ...]
 
 
 def contract(a: jax.Array, b: jax.Array, dimension_numbers: Any) -> jax.Array:
@@ -30,7 +30,7 @@ def contract(a: jax.Array, b: jax.Array, dimension_numbers: Any) -> jax.Array:
 # "Unsupported element type for DotThunk::Execute"). Nothing is folded through a barrier.
 
 
-def sum_of_products(x: jax.Array, factor: jax.Array, dims: Dims) -> jax.Array:
+def sum_of_products(x: jax.Array, factor: jax.Array, dims: _Dims) -> jax.Array:
     """`sum(x * factor, dims, keepdims=True)`, for a factor that has size 1 in all other dimensions.
 
     Args:
@@ -46,7 +46,7 @@ def sum_of_products(x: jax.Array, factor: jax.Array, dims: Dims) -> jax.Array:
     )
 
 
-def _as_product(x: jax.Array, factor: jax.Array, dims: Dims) -> jax.Array:
+def _as_product(x: jax.Array, factor: jax.Array, dims: _Dims) -> jax.Array:
     others = tuple(d for d in range(x.ndim) if d not in dims)
     operands = [(x, dims), (lax.squeeze(factor, others), tuple(range(len(dims))))]
     (a, of_a), (b, of_b) = operands[:: -1 if 0 in dims else 1]  # so that x is not transposed
@@ -54,7 +54,7 @@ def _as_product(x: jax.Array, factor: jax.Array, dims: Dims) -> jax.Array:
     return lax.expand_dims(out, dims)
 
 
-def sum_of_last(x: jax.Array, dims: Dims) -> jax.Array:
+def sum_of_last(x: jax.Array, dims: _Dims) -> jax.Array:
     """`sum(x, dims, keepdims=True)` of what has been computed for it; a plain sum if other dimensions come behind."""
 
     def total(x: jax.Array) -> jax.Array:

@@ -17,10 +17,10 @@ from jax import lax
 from ..kernel_base.division import quotient
 from ..kernel_base.platform import by_platform
 
-Function = Callable[..., jax.Array]
+_Function = Callable[..., jax.Array]
 
 
-def _for_floats(general: Function, on_cpu: Function) -> Function:
+def _for_floats(general: _Function, on_cpu: _Function) -> _Function:
     """`general`, with another implementation for float32 on a CPU."""
 
     def function(*xs: jax.Array) -> jax.Array:
@@ -48,7 +48,7 @@ def _polynomial(x: jax.Array, coefficients: Sequence[float]) -> jax.Array:
     return total
 
 
-def _unless(rare: jax.Array, otherwise: Function, result: jax.Array, *xs: jax.Array) -> jax.Array:
+def _unless(rare: jax.Array, otherwise: _Function, result: jax.Array, *xs: jax.Array) -> jax.Array:
     """`result`, or if a condition holds anywhere, `otherwise(*xs)` everywhere."""
     return lax.cond(lax.reduce_or(rare, tuple(range(rare.ndim))), lambda: otherwise(*xs), lambda: result)
 
@@ -78,7 +78,7 @@ def _sine_and_cosine(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     return sine, cosine, lax.convert_element_type(turns, np.int32)
 
 
-def _trigonometric(general: Function, choose: Function) -> Function:
+def _trigonometric(general: _Function, choose: _Function) -> _Function:
     def on_cpu(x: jax.Array) -> jax.Array:
         far = (lax.abs(x) >= _FAR) & lax.is_finite(x)
         return _unless(far, general, choose(*_sine_and_cosine(_wide(x)), x), x)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax import lax
 
-Shape = tuple[int, ...]
+from ..arrays.strides import Shape
 
 
 class Windows(NamedTuple):

@@ -19,10 +19,10 @@ from ..kernel_base.derivatives import with_partials
 from ..kernel_base.promotion import cast, float_type, is_complex, opmath, result_type
 from . import complex_functions
 
-Function = Callable[..., jax.Array]
+_Function = Callable[..., jax.Array]
 
 
-def _forward(fn: Function) -> Function:
+def _forward(fn: _Function) -> _Function:
     """A kernel from a function of (input, numbers) in the dtype that ATen computes in; rounds the result."""
 
     def forward(self, *numbers):
@@ -32,7 +32,7 @@ def _forward(fn: Function) -> Function:
     return forward
 
 
-def _backward(fn: Function) -> Function:
+def _backward(fn: _Function) -> _Function:
     """The same for a function of (gradient, input, numbers)."""
 
     def backward(grad, self, *numbers):
@@ -43,17 +43,17 @@ def _backward(fn: Function) -> Function:
     return backward
 
 
-def _scaled(slope: Function) -> Function:
+def _scaled(slope: _Function) -> _Function:
     """The function of (gradient, input, numbers) that multiplies with the slope at the input."""
     return lambda g, x, *numbers: g * slope(x, *numbers)
 
 
-def _masked(passes: Function) -> Function:
+def _masked(passes: _Function) -> _Function:
     """The function of (gradient, input, numbers) that lets the gradient pass where a mask is true."""
     return lambda g, x, *numbers: jnp.where(passes(x, *numbers), g, _zero(g))
 
 
-def _with_slope(fn: Function, slope: Function, numbers: int = 0) -> Function:
+def _with_slope(fn: _Function, slope: _Function, numbers: int = 0) -> _Function:
     """A function of (input, numbers) that has the given derivative by its input."""
     return with_partials(fn, lambda r, *args: slope(*args), *[None] * numbers)
 
@@ -171,7 +171,7 @@ def _hardswish_backward(g: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.where(x <= -3, _zero(g), jnp.where(x < 3, g * (inner / 3 + 0.5), g))
 
 
-def _slope(backward: Function) -> Function:
+def _slope(backward: _Function) -> _Function:
     """The slope from the function of (gradient, input)."""
     return lambda x: backward(jnp.ones_like(x), x)
 
@@ -333,7 +333,7 @@ def _logit(x: jax.Array) -> jax.Array:
     return jnp.where(x == 1, jnp.full_like(x, jnp.inf), lax.log(x / (1 - x)))
 
 
-def _logit_backward(eps: float | None, dtype: jnp.dtype) -> Function:
+def _logit_backward(eps: float | None, dtype: jnp.dtype) -> _Function:
     """The gradient by (gradient, input): beyond the bounds there is none."""
     low, high, outside = (0, 1, math.nan) if eps is None else (*_bounds(eps, dtype), 0)
     return lambda g, x: jnp.where((x < low) | (x > high), jnp.full_like(x, outside), g / (x * (1 - x)))

@@ -17,7 +17,7 @@ from jax import lax
 from ..cpu import elementary
 from ..kernel_base.derivatives import with_partials
 
-Function = Callable[[jax.Array], jax.Array]
+_Function = Callable[[jax.Array], jax.Array]
 
 
 def _parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -28,7 +28,7 @@ def _swapped(x: jax.Array) -> jax.Array:
     return lax.complex(lax.imag(x), lax.real(x))
 
 
-def _between_swaps(fn: Function) -> Function:
+def _between_swaps(fn: _Function) -> _Function:
     """A function with real and imaginary parts exchanged, of argument and result: sin from sinh, asinh from asin."""
     return lambda x: _swapped(fn(_swapped(x)))
 

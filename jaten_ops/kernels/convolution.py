@@ -11,22 +11,23 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..arrays.strides import Shape
 from ..cpu import conv_primitive as cpu
 from ..cpu.reductions import sum_over_positions
 from ..kernel_base import conv_parts as xla
-from ..kernel_base.conv_parts import ConvCall, Shape, Windows, resized_at_end
+from ..kernel_base.conv_parts import ConvCall, Windows, resized_at_end
 from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import cast, compute_type, is_complex
 
-Ints = Sequence[int]
+_Ints = Sequence[int]
 
 
-def _expand(values: Ints, n: int) -> tuple[int, ...]:
+def _expand(values: _Ints, n: int) -> tuple[int, ...]:
     """One value for each of n spatial dimensions, where a list of one stands for all."""
     return tuple(values) * n if len(values) == 1 else tuple(values)
 
 
-def _windows(weight: jax.Array, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Windows:
+def _windows(weight: jax.Array, stride: _Ints, padding: _Ints, dilation: _Ints, groups: int) -> Windows:
     n = weight.ndim - 2
     return Windows(weight.shape[2:], _expand(stride, n), _expand(padding, n), _expand(dilation, n), groups)
 
@@ -64,7 +65,7 @@ def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shap
     )
 
 
-def _transposed_shape(x: jax.Array, weight: jax.Array, windows: Windows, output_padding: Ints) -> tuple[int, ...]:
+def _transposed_shape(x: jax.Array, weight: jax.Array, windows: Windows, output_padding: _Ints) -> tuple[int, ...]:
     """The shape of the result of a transposed convolution by a weight (C, O / groups, ...)."""
     extras = _expand(output_padding, len(windows.kernel))
     for extra, stride, dilation in zip(extras, windows.stride, windows.dilation, strict=True):
@@ -80,7 +81,7 @@ def _transposed_shape(x: jax.Array, weight: jax.Array, windows: Windows, output_
     return (x.shape[0], weight.shape[1] * windows.groups, *sizes)
 
 
-def _check(input: jax.Array, weight: jax.Array, bias: jax.Array | None, stride: Ints, padding: Ints, dilation: Ints):
+def _check(input: jax.Array, weight: jax.Array, bias: jax.Array | None, stride: _Ints, padding: _Ints, dilation: _Ints):
     if min(stride) < 1 or min(dilation) < 1 or min(padding) < 0:
         raise RuntimeError(
             "convolution: stride and dilation must be positive, padding must not be negative,"

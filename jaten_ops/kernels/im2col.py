@@ -12,10 +12,10 @@ from jaten_ops.registry import kernel
 from ..kernel_base.promotion import cast, compute_type, is_inexact
 from .windows import as_axis, per_dimension, sliding
 
-Ints = Sequence[int]
+_Ints = Sequence[int]
 
 
-def columns(x: jax.Array, kernel_size: Ints, dilation: Ints, padding: Ints, stride: Ints) -> jax.Array:
+def columns(x: jax.Array, kernel_size: _Ints, dilation: _Ints, padding: _Ints, stride: _Ints) -> jax.Array:
     """The patches of x (N, C, ...): (N, C, taps in all, positions in all), zeros outside."""
     n = x.ndim - 2
     sizes = x.shape[2:]

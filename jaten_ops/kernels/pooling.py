@@ -38,17 +38,17 @@ from .windows import (
     window_max,
 )
 
-Ints = Sequence[int]
+_Ints = Sequence[int]
 
 
 # ---- maximum ----
 
 
-def _index_type(plane: Ints) -> np.dtype:
+def _index_type(plane: _Ints) -> np.dtype:
     return np.dtype("int32") if prod(plane) < 2**31 else np.dtype("int64")
 
 
-def _positions(plane: Ints, shape: Ints, low: Ints) -> jax.Array:
+def _positions(plane: _Ints, shape: _Ints, low: _Ints) -> jax.Array:
     """Flat positions in a plane of the elements of a box of `shape` that begins at `-low`, row by row."""
     dtype = _index_type(shape)
     steps = [dtype.type(prod(plane[i + 1 :])) for i in range(len(plane))]
@@ -372,7 +372,7 @@ def _avg_pool_backward(n: int, grad_output, self, *settings):
     axes, divisor = _averaged(n, self, *settings)
     compute = compute_type(grad_output.dtype)
 
-    def spread(given: jax.Array, gaps: Ints) -> tuple[jax.Array, list[np.ndarray]]:
+    def spread(given: jax.Array, gaps: _Ints) -> tuple[jax.Array, list[np.ndarray]]:
         """Gradients with gaps between windows, whose stride is 1 then; and the windows that cover each position."""
         given = lax.pad(given, np.zeros((), compute), [(0, 0, gap) for gap in (*[0] * (self.ndim - n), *gaps)])
         return given, [covering(size, k, 1 if gap else s, p) for (size, k, s, p), gap in zip(axes, gaps, strict=True)]
@@ -385,7 +385,7 @@ def _avg_pool_backward(n: int, grad_output, self, *settings):
     return cast(total, grad_output.dtype)
 
 
-def _adaptive_counts(plane: Ints, output_size: Ints) -> np.ndarray:
+def _adaptive_counts(plane: _Ints, output_size: _Ints) -> np.ndarray:
     pairs = zip(plane, output_size, strict=True)
     return _outer([is_valid(adaptive(size, outputs), size).sum(1) for size, outputs in pairs])
 

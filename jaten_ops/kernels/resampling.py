@@ -21,7 +21,7 @@ from jaten_ops.registry import kernel
 from ..kernel_base.promotion import cast, compute_type
 from .windows import weighted_sum
 
-Ints = Sequence[int]
+_Ints = Sequence[int]
 
 
 class Taps(NamedTuple):
@@ -191,7 +191,7 @@ Mode = Callable[[np.dtype, int, int, bool, float | None], Taps]
 Scales = Sequence[float | None]
 
 
-def _axes(ndim: int, sizes: Ints, outputs: Ints, scales: Scales) -> list[tuple[int, int, int, float | None]]:
+def _axes(ndim: int, sizes: _Ints, outputs: _Ints, scales: Scales) -> list[tuple[int, int, int, float | None]]:
     """Axis, size, number of outputs and scale of each resampled axis, the last one first."""
     n = len(outputs)
     return list(zip(range(ndim - n, ndim), sizes[-n:], outputs, scales, strict=True))[::-1]
@@ -201,7 +201,7 @@ def _is_antialiased(mode: Mode) -> bool:
     return isinstance(mode, partial)
 
 
-def _resample(mode: Mode, x: jax.Array, output_size: Ints, align_corners: bool, scales: Scales) -> jax.Array:
+def _resample(mode: Mode, x: jax.Array, output_size: _Ints, align_corners: bool, scales: Scales) -> jax.Array:
     on_bytes = x.dtype == np.uint8 and mode not in (_nearest, _nearest_exact)
     compute = np.dtype("float64") if on_bytes else compute_type(x.dtype)
     out = x if on_bytes or mode in (_nearest, _nearest_exact) else cast(x, compute)
@@ -217,7 +217,7 @@ def _resample(mode: Mode, x: jax.Array, output_size: Ints, align_corners: bool, 
 
 
 def _resample_backward(
-    mode: Mode, grad: jax.Array, output_size: Ints, input_size: Ints, align_corners: bool, scales: Scales
+    mode: Mode, grad: jax.Array, output_size: _Ints, input_size: _Ints, align_corners: bool, scales: Scales
 ) -> jax.Array:
     compute = compute_type(grad.dtype)
     out = cast(grad, compute)

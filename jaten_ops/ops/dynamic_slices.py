@@ -15,31 +15,31 @@ from jax import lax
 from ..kernels.views import slice_bounds
 from ..xla.jitted import jitted
 
-Part = tuple[int, int, int, bool]
+_Part = tuple[int, int, int, bool]
 """A slice of one dimension: its start and length, and whether the dimension is removed."""
 
 
-def _selected(shape: Sequence[int], dim: int, index: int) -> Part | None:
+def _selected(shape: Sequence[int], dim: int, index: int) -> _Part | None:
     if not -len(shape) <= dim < len(shape) or not -shape[dim] <= index < shape[dim]:
         return None
     return dim % len(shape), index % shape[dim], 1, True
 
 
-def _sliced(shape: Sequence[int], dim: int, start: int | None, end: int | None, step: int) -> Part | None:
+def _sliced(shape: Sequence[int], dim: int, start: int | None, end: int | None, step: int) -> _Part | None:
     if step != 1 or not -len(shape) <= dim < len(shape):
         return None
     begin, stop = slice_bounds(shape[dim], start, end)
     return dim % len(shape), begin, stop - begin, False
 
 
-def _narrowed(shape: Sequence[int], dim: int, start: int, length: int) -> Part | None:
+def _narrowed(shape: Sequence[int], dim: int, start: int, length: int) -> _Part | None:
     if not -len(shape) <= dim < len(shape) or length < 0 or not -shape[dim] <= start <= shape[dim]:
         return None
     begin = start + shape[dim] if start < 0 else start
     return (dim % len(shape), begin, length, False) if begin + length <= shape[dim] else None
 
 
-_PARTS: dict[str, Callable[..., Part | None]] = {
+_PARTS: dict[str, Callable[..., _Part | None]] = {
     "select.int": _selected,
     "select_copy.int": _selected,
     "slice.Tensor": _sliced,
@@ -63,7 +63,7 @@ _taken = jitted(_take, static_argnums=(2, 3, 4))
 _placed = jitted(_put, static_argnums=(2, 3, 4, 5))
 
 
-def _of_kernel(part_of: Callable[..., Part | None]) -> Callable[..., Any]:
+def _of_kernel(part_of: Callable[..., _Part | None]) -> Callable[..., Any]:
     def run(x: jax.Array, *where: Any) -> Any:
         part = part_of(x.shape, *where)
         if part is None:
@@ -74,7 +74,7 @@ def _of_kernel(part_of: Callable[..., Part | None]) -> Callable[..., Any]:
     return run
 
 
-def _of_gradient(part_of: Callable[..., Part | None]) -> Callable[..., Any]:
+def _of_gradient(part_of: Callable[..., _Part | None]) -> Callable[..., Any]:
     def run(grads: Sequence[jax.Array], mask: Sequence[bool], x: jax.Array, *where: Any) -> Any:
         part = part_of(x.shape, *where) if mask[0] else None
         if part is None:

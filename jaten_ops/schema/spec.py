@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-Kind = Literal["functional", "view", "composite", "inplace", "out"]
+_Kind = Literal["functional", "view", "composite", "inplace", "out"]
 
 # Arguments about where and how to store a result, with their types: a JAX kernel does not get them.
 STORAGE_ARGUMENTS = {
@@ -97,7 +97,7 @@ class OpSpec:
     """
 
     schema: str
-    kind: Kind = "functional"
+    kind: _Kind = "functional"
     tags: frozenset[str] = frozenset()
     differentiable: tuple[str, ...] = ()
     nondifferentiable_outputs: tuple[int, ...] = ()

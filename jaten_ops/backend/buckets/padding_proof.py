@@ -134,14 +134,14 @@ class EquationPair:
         return all(size(e) == e.invars[0].aval.shape[axis] for e in (self.small, self.large))
 
 
-Rule = Callable[[EquationPair], Sequence[State]]
-RULES: dict[str, Rule] = {}
+_Rule = Callable[[EquationPair], Sequence[State]]
+RULES: dict[str, _Rule] = {}
 """Rules by primitive: from the rows of operands to those of results. They raise `NotProved`."""
 
 KNOWING: set[str] = set()
 """The primitives whose rules use facts."""
 
-WALKING: set[Rule] = set()
+WALKING: set[_Rule] = set()
 """The rules of primitives that run programs, which are always called."""
 
 # Parameters that may differ between the two traces: shapes and convolutions, compared separately, and programs.
@@ -150,10 +150,10 @@ _PROGRAMS = frozenset({"jaxpr", "call_jaxpr", "cond_jaxpr", "body_jaxpr", "branc
 _HOW = frozenset({"jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd", "out_trees", "policy", "ctx_mesh", "name"})
 
 
-def rule(*primitives: str) -> Callable[[Rule], Rule]:
+def rule(*primitives: str) -> Callable[[_Rule], _Rule]:
     """Registers a rule for primitives."""
 
-    def register(fn: Rule) -> Rule:
+    def register(fn: _Rule) -> _Rule:
         RULES.update(dict.fromkeys(primitives, fn))
         return fn
 
@@ -210,7 +210,7 @@ class Walk:
             self._hold(state, axis, a, b)
             same[a], env[b] = b, state
 
-    def _asked(self, how: Rule, step: EquationPair) -> Sequence[State]:
+    def _asked(self, how: _Rule, step: EquationPair) -> Sequence[State]:
         try:
             return how(step)
         except (KeyError, IndexError, ValueError, TypeError) as error:  # an unknown form of the operation

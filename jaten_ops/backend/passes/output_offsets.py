@@ -6,7 +6,7 @@ executable's own results always start at their memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch._functorch._aot_autograd.schemas import OutputType  # private to torc
 from ..graph_info import GraphInfo
 from ..layout import concretize, expressions_of, geometry_of, symbols_of
 from ..nodes import fake_value
+from ..view_calls import Run
 
 MADE_AGAIN = (
     OutputType.alias_of_input,
@@ -24,8 +25,6 @@ MADE_AGAIN = (
     OutputType.alias_of_intermediate_base_is_user_output,
 )
 """The kinds of outputs that AOTAutograd recreates from the owner of their memory, unless they are on the device."""
-
-Run = Callable[[list[Any]], list[Any]]
 
 
 def output_offsets(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:

@@ -35,7 +35,7 @@ def output_views(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
     if info.is_backward or info.metadata is None:
         return info
     infos, first = info.metadata.output_info, info.first_result
-    known = Known(
+    known = _Known(
         first,
         first + len(infos) + info.metadata.num_intermediate_bases,
         infos,
@@ -47,7 +47,7 @@ def output_views(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
 
 
 @dataclass(frozen=True)
-class Known:
+class _Known:
     """AOTAutograd's description of a graph's outputs.
 
     Attributes:
@@ -64,7 +64,7 @@ class Known:
     inference: bool
 
 
-def _taken_out(graph: torch.fx.Graph, known: Known) -> Views | None:
+def _taken_out(graph: torch.fx.Graph, known: _Known) -> Views | None:
     """Makes a graph return the owners of memory in place of views of them.
 
     Returns:
@@ -183,7 +183,7 @@ class _Maker:
     def __init__(
         self,
         graph: torch.fx.Graph,
-        known: Known,
+        known: _Known,
         inputs: Mapping[torch.fx.Node, int],
         new: Mapping[torch.fx.Node, tuple[int, list[_Call]]],
     ) -> None:

@@ -16,7 +16,7 @@ from jaten_ops.kernel_base.conv_parts import ConvCall
 from jaten_ops.kernel_base.platform import cpu_branch, is_over_mesh
 
 from .break_chains import with_chains_stored
-from .rules import MATRIX_RULES, RULES, Rule, rebind, work_of
+from .rules import MATRIX_RULES, RULES, LayoutRule, rebind, work_of
 from .steps import bodies_of, body_of, branch_of
 from .tile_gather_scatter import in_stretches
 from .values import Order, Ordered, places, program_order
@@ -77,7 +77,7 @@ def _as_program(array: Any, order: Order) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, array.dtype, **kind)
 
 
-def _rules_for(jaxpr: Any) -> dict[str, Rule]:
+def _rules_for(jaxpr: Any) -> dict[str, LayoutRule]:
     return RULES if _has_images(jaxpr) else MATRIX_RULES
 
 
@@ -107,7 +107,7 @@ def _call_of(equation: Any) -> ConvCall | None:
     return equation.params["call"] if equation.primitive is convolution_p else None
 
 
-def _run(program: core.ClosedJaxpr, values: Sequence[Ordered], rules: dict[str, Rule]) -> list[Ordered]:
+def _run(program: core.ClosedJaxpr, values: Sequence[Ordered], rules: dict[str, LayoutRule]) -> list[Ordered]:
     """The results of a program for some operands."""
     jaxpr = program.jaxpr
     known: dict[Any, Ordered] = dict(zip(jaxpr.invars, values, strict=True))
@@ -125,7 +125,7 @@ def _run(program: core.ClosedJaxpr, values: Sequence[Ordered], rules: dict[str, 
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _apply(equation: Any, operands: list[Ordered], rules: dict[str, Rule]) -> list[Ordered]:
+def _apply(equation: Any, operands: list[Ordered], rules: dict[str, LayoutRule]) -> list[Ordered]:
     name = equation.primitive.name
     if rules is RULES and (branch := branch_of(equation)) is not None:
         return _run(branch, operands[1:], rules)

@@ -21,8 +21,8 @@ from .. import conv_choice
 from ..conv_primitive import convolution_p
 from .values import Order, Ordered, places, program_order, without
 
-Rule = Callable[[Any, Sequence[Ordered]], list[Ordered] | None]
-RULES: dict[str, Rule] = {}
+LayoutRule = Callable[[Any, Sequence[Ordered]], list[Ordered] | None]
+RULES: dict[str, LayoutRule] = {}
 """The rules for programs with convolutions."""
 
 
@@ -45,8 +45,8 @@ def work_of(name: str, operands: Sequence[Ordered]) -> int:
     return sum(x.work for x in operands if math.prod(x.shape) == most) + _FUSED[name]
 
 
-def _rule(*names: str) -> Callable[[Rule], Rule]:
-    def add(rule: Rule) -> Rule:
+def _rule(*names: str) -> Callable[[LayoutRule], LayoutRule]:
+    def add(rule: LayoutRule) -> LayoutRule:
         RULES.update(dict.fromkeys(names, rule))
         return rule
 
@@ -214,7 +214,7 @@ def _reduce(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
     return _results(equation, results, without(order, axes))
 
 
-def _along(name: str) -> Rule:
+def _along(name: str) -> LayoutRule:
     """The rule of a primitive with one dimension as a parameter."""
 
     def rule(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
@@ -231,7 +231,7 @@ _rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "split")(_along("
 _rule("sort", "concatenate")(_along("dimension"))
 
 
-def _settings(*names: str) -> Rule:
+def _settings(*names: str) -> LayoutRule:
     """The rule of a primitive with parameters that have a value for each dimension; numbers may stand beside."""
 
     def rule(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
@@ -402,5 +402,5 @@ def _product_of_matrices(equation: Any, operands: Sequence[Ordered]) -> list[Ord
     return None if any(map(len, equation.params["dimension_numbers"][1])) else _dot_general(equation, operands)
 
 
-MATRIX_RULES: dict[str, Rule] = {"transpose": _transposed_matrix, "dot_general": _product_of_matrices}
+MATRIX_RULES: dict[str, LayoutRule] = {"transpose": _transposed_matrix, "dot_general": _product_of_matrices}
 """The rules for other programs."""
