@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,7 @@ BLOCKS = re.findall(r"^## ([^\n]+)$(?:(?!^## ).)*?^```python\n(.*?)^```$", READM
 
 
 def test_every_block_is_found() -> None:
-    assert len(BLOCKS) == README.count("```python") == 5
+    assert len(BLOCKS) == README.count("```python") == 6
 
 
 @pytest.mark.parametrize(("title", "code"), BLOCKS, ids=[title for title, _ in BLOCKS])
@@ -26,7 +29,20 @@ def test_code(title: str, code: str) -> None:
     exec(compile(code, f"README.md: {title}", "exec"), {"__name__": "readme"})
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_code_for_many_devices() -> None:
+    """The blocks of the page are one program, which needs a process of its own for its devices."""
+    page = (ROOT / "docs" / "many_devices.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "all-reduce" in done.stdout
+    assert len(blocks) == 7
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/many_devices.md"])
 def test_links_lead_somewhere(name: str) -> None:
     targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text(encoding="utf-8"))
     assert [t for t in targets if not t.startswith("http") and not (ROOT / t).exists()] == []

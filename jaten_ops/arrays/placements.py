@@ -53,7 +53,10 @@ class Layout:
             if not -len(shape) <= dim < len(shape):
                 raise UnsupportedInputError(what, f"a placement of dimension {dim}", f"one of its {len(shape)}")
             entries[dim] = None if axes is None else [*(entries[dim] or ()), *axes]
-        return NamedSharding(self.mesh, PartitionSpec(*map(self._dividing, entries, shape)))
+        spec = list(map(self._dividing, entries, shape))
+        while spec and spec[-1] is None:  # as JAX writes those of results: equal ones are to compare equal
+            spec.pop()
+        return NamedSharding(self.mesh, PartitionSpec(*spec))
 
     def _dividing(self, axes: list[str] | None, size: int) -> Any:
         """The entry of a PartitionSpec for a dimension."""
