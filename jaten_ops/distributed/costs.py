@@ -33,7 +33,7 @@ def collectives(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, 
 
     Args:
         fn: a function or a module of tensors over a mesh, which is compiled as a whole, with `backward()` if it calls
-            that; or a function of `compile_step`, which must have been called once if it has an optimizer.
+            that; or a function of `compile_step`.
         args, kwargs: those of the call, on the mesh.
 
     Returns:
@@ -42,7 +42,7 @@ def collectives(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, 
 
     Raises:
         UnsupportedInputError: the function reads the value of a tensor.
-        RuntimeError: an optimizer has no state yet.
+        RuntimeError: an optimizer makes its state in the step alone: call it once before.
 
     Example:
         >>> from jaten_ops import distributed

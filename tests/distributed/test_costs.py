@@ -1,0 +1,94 @@
+"""The collectives of compiled programs: of a text whose collectives are known, and beside plain JAX's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import jaten_ops
+from jaten_ops.distributed import collectives
+from jaten_ops.distributed.costs import KINDS, traffic_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# the line of a program, its kind, its bytes
+LINES = {
+    "one array": ("%a = f32[8,16]{1,0} all-reduce(%x), channel_id=1, to_apply=%add", "all-reduce", 512),
+    "several": ("%a = (f32[8]{0}, bf16[4,2]{1,0}) all-reduce(%x, %y), channel_id=1", "all-reduce", 48),
+    "a scalar": ("%a = pred[] all-reduce(%x), channel_id=1", "all-reduce", 1),
+    "gathered": ("ROOT %a = s64[8,4]{1,0} all-gather(s64[1,4]{1,0} %x), dimensions={0}", "all-gather", 256),
+    "scattered": ("%a = f32[2]{0} reduce-scatter(f32[16]{0} %x), dimensions={0}", "reduce-scatter", 64),
+    "started": ("%a = (f32[2]{0}, f32[16]{0}) all-gather-start(f32[2]{0} %x), dimensions={0}", "all-gather", 64),
+    "exchanged": ("%a = f32[4,4]{1,0} all-to-all(%x), dimensions={1}", "all-to-all", 64),
+    "passed on": ("%a = c64[4]{0} collective-permute(%x), source_target_pairs={{0,1}}", "collective-permute", 32),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_line_is_counted(name: str) -> None:
+    line, kind, size = LINES[name]
+    text = f'ENTRY %main {{\n  {line}\n  %b = f32[8]{{0}} add(%a, %a), metadata={{op_name="all-reduce(x)"}}\n}}'
+    found = traffic_of(SimpleNamespace(as_text=lambda: text))  # type: ignore[arg-type]  # all that it is asked
+    assert found == {k: (1, size) if k == kind else (0, 0) for k in KINDS}
+
+
+def test_a_program_of_one_device_has_none() -> None:
+    assert set(collectives(torch.sum, torch.ones(4, device="jax")).values()) == {(0, 0)}
+
+
+def test_a_step_is_compiled_and_not_run() -> None:
+    weight = torch.ones(3, device="jax", requires_grad=True)
+    optimizer = torch.optim.Adam([weight], lr=0.5)
+    seen: list[int] = []
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = (weight * x).sum()
+        loss.backward()
+        optimizer.step()
+        seen.append(1)
+        return loss
+
+    compiled = jaten_ops.compile_step(step)
+    compiled(torch.ones(3, device="jax"))
+
+    def state() -> list[Any]:
+        gradient = weight.grad
+        assert gradient is not None
+        return [weight.tolist(), gradient.tolist(), optimizer.state[weight]["exp_avg"].tolist(), list(seen)]
+
+    before = state()
+    collectives(compiled, torch.ones(3, device="jax"))
+    assert state() == before
+
+
+_PROGRAM = """
+import json
+from benchmarks import collectives as bench
+from jaten_ops import distributed
+import torch
+found = {}
+for name, (axes, place, gathers) in bench.PLANS.items():
+    mesh = distributed.make_mesh(**axes)
+    model = place(bench._model(), mesh)
+    batch = torch.randn(bench.BATCH, bench.WIDTH)
+    x = distributed.distribute_batch(batch, mesh) if "data" in axes else distributed.distribute_tensor(batch, mesh)
+    found[name] = bench.of_jax(model, x, mesh, gathers), bench.of_jaten(model, x)
+print(json.dumps(found))
+"""
+
+
+def test_a_step_has_the_collectives_of_plain_jax() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], env={**os.environ}, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert {name: by_jaten for name, (_, by_jaten) in found.items()} == {name: jax for name, (jax, _) in found.items()}
