@@ -143,7 +143,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "state_capture walk",
         "holders",
         "arguments optimizer_state result_recipes",
-        "tensor_changes",
+        "cpu_tensors tensor_changes",
         "trace",
         "step_program",
         "compiled",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,11 +19,12 @@ def draw_seed(generator: torch.Generator | None = None) -> Any:
     """A 63-bit seed drawn from a torch generator, the default CPU one if None.
 
     Each random op, and each call of a compiled graph, draws one, so that `torch.manual_seed`, `get_rng_state` and
-    `fork_rng` control JAX's random numbers like torch's. Within `drawn_from` it is the next of its seeds.
+    `fork_rng` control JAX's random numbers like torch's. Within `drawn_from` it is the next of its seeds, or of those
+    that they have of a generator.
     """
     seeds = _seeds.get()
     if seeds is not None:
-        return next(seeds)
+        return next(seeds.of(generator) if isinstance(seeds, SeedsOfGenerators) else seeds)
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
 
 
@@ -34,6 +36,20 @@ def drawn_from(seeds: Iterator[Any]) -> Iterator[None]:
         yield
     finally:
         _seeds.reset(token)
+
+
+class SeedsOfGenerators(ABC):
+    """Seeds of several generators, each a stream of its own."""
+
+    @abstractmethod
+    def of(self, generator: torch.Generator | None) -> Iterator[Any]:
+        """The seeds of one generator, the default CPU one if None."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.of(None))
 
 
 class Rewindable:

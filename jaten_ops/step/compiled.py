@@ -219,7 +219,8 @@ class Step:
             raise refusal(str(error).partition("\n")[0]) from error
         self._tell(key, program)
         if program.repeats:
-            self._programs.setdefault(key, []).append(program)
+            before = [known for known in self._programs.get(key, ()) if not known.is_outdated()]
+            self._programs[key] = [*before, program]
         while len(self._programs) > _MOST_PROGRAMS:
             self._programs.pop(next(iter(self._programs)))
         while len(self._executables) > _MOST_TEXTS:

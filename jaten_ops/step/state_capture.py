@@ -19,6 +19,7 @@ from torch.utils.weak import TensorWeakRef
 from .. import registry
 from ..arrays import bridge, partitioned
 from ..arrays.observers import Observer, observed_by
+from ..arrays.seeds import SeedsOfGenerators, seeds_of
 from ..arrays.storage_views import Storage
 from ..errors import UnsupportedInputError
 from ..schema import VARIANTS
@@ -50,7 +51,7 @@ class Source(NamedTuple):
     Attributes:
         kind: "held" (a tensor of the holders), "given" (an argument), "grad" (the gradient of a leaf), "met" (a tensor
             of no holder), "storage" (one whose tensors are all gone), "cpu" (a tensor in torch's memory), "constant"
-            (an array), "number" (of a parameter group), "seed".
+            (an array), "number" (of a parameter group), "seed" (of a generator, the default one if None).
         what: an index, or the operand itself.
     """
 
@@ -234,6 +235,11 @@ class Capture(Observer):
         """True if a tensor stands for one in torch's memory."""
         return any(moved is tensor for _, moved in self._moved.values())
 
+    def taken_from_memory(self) -> frozenset[int]:
+        """The tensors in torch's memory, by `id`, that are operands."""
+        found = [source.what[0]() for source, _ in self.operands if source.kind == "cpu"]
+        return frozenset([id(tensor) for tensor in found if tensor is not None])
+
     def forget_moved(self) -> None:
         """Releases the tensors that stand for those in torch's memory."""
         self._moved.clear()
@@ -245,6 +251,26 @@ class Capture(Observer):
         for leaf, gradient in self.leaves.values():
             if leaf.is_leaf and leaf.grad is not gradient:
                 leaf.grad = gradient
+
+
+class Seeds(SeedsOfGenerators):
+    """Seeds that a program makes of its operands: of one for each generator, which a call draws from it."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._known: dict[int, Iterator[Any]] = {}
+
+    def of(self, generator: torch.Generator | None) -> Iterator[Any]:
+        generator = None if generator is torch.default_generator else generator
+        if id(generator) not in self._known:
+            self._known[id(generator)] = self._stream(generator)
+        return self._known[id(generator)]
+
+    def _stream(self, generator: torch.Generator | None) -> Iterator[Any]:
+        seed = self._capture.bind(Source("seed", generator), jax.core.ShapedArray((), "int64"))
+        seeds = self._capture.outermost(lambda: seeds_of(jax.random.key(seed)))
+        while True:
+            yield self._capture.outermost(lambda: next(seeds))
 
 
 def _has_numbers(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

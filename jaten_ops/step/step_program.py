@@ -65,7 +65,8 @@ class StepProgram:
         self._sources = [source for source, _ in trace.capture.operands]
         self._others, self._constants = self._outside()
         self._numbers = [i for i, s in enumerate(self._sources) if s.kind == "number"]
-        self._seed = next((i for i, s in enumerate(self._sources) if s.kind == "seed"), None)
+        self._seeds = [(i, _generator(s.what, reach, given)) for i, s in enumerate(self._sources) if s.kind == "seed"]
+        self._assumed = trace.assumed
         self._storages = storages
         self._shapes = [[storages[i].array.shape for i in part] for part in (self._written, self._read)]
         self._from_written, self._from_read = self._finder(self._written), self._finder(self._read)
@@ -83,8 +84,6 @@ class StepProgram:
         self._make_result = _maker(trace.structure)
         self._values: list[float] | None = None  # the numbers of the last call
         self._array: Any = None
-        with Enabled():
-            self._no_seed = jax.device_put(np.zeros((), np.int64))
         self._mesh = onto_one_mesh([lifted.storage for lifted in storages.values()]) if partitioned.MET else None
         self._shardings = self._shardings_of(self._written), self._shardings_of(self._read)
         self.executable = self._compiled(known)
@@ -98,23 +97,22 @@ class StepProgram:
         return alive, {i: s.what[2] for i, s in found if i not in alive}
 
     def _compiled(self, known: Executables) -> jax.stages.Compiled:
-        def program(written: Any, read: Any, others: Any, numbers: Any, seed: Any) -> Any:
+        def program(written: Any, read: Any, others: Any, numbers: Any, seeds: Any) -> Any:
             operands: dict[int, Any] = dict(self._constants)
             operands.update(zip(self._written, written, strict=True))
             operands.update(zip(self._read, read, strict=True))
             operands.update(zip(self._others, others, strict=True))
             operands.update((index, numbers[i]) for i, index in enumerate(self._numbers))
-            if self._seed is not None:
-                operands[self._seed] = seed
+            operands.update(zip([i for i, _ in self._seeds], seeds, strict=True))
             return self.trace.program(operands)  # type: ignore[arg-type]  # by index, as a list
 
         malloc.retain()
-        seed = jax.ShapeDtypeStruct((), np.dtype("int64"))
+        drawn = [jax.ShapeDtypeStruct((), np.dtype("int64"))] * len(self._seeds)
         numbers = jax.ShapeDtypeStruct((len(self._numbers),), np.dtype("float64"))
         others = [self._sources[i].what[2] for i in self._others]
         taken = (
             *([self._storages[i].storage.array for i in part] for part in (self._written, self._read)), others,
-            numbers, seed,
+            numbers, drawn,
         )  # fmt: skip
         placed: dict[str, Any] = {} if self._mesh is None else {"out_shardings": (self._shardings[0], None, None, None)}
         platform = None if self._mesh is None else "partitioned"
@@ -134,7 +132,7 @@ class StepProgram:
 
     def operands(self, reach: Reach, given: Sequence[Any], values: Sequence[float]) -> Operands | None:
         """The operands of a call; None if this is not the program for it."""
-        if not self._conditions.hold(values):
+        if not self._conditions.hold(values) or not all(a.holds(reach) for a in self._assumed):
             return None
         try:
             written, read = self._from_written(reach, given), self._from_read(reach, given)
@@ -166,6 +164,10 @@ class StepProgram:
                 elif storage.array.sharding != sharding:
                     return False
         return True
+
+    def is_outdated(self) -> bool:
+        """True if no call can fit any more."""
+        return any(a.is_outdated() for a in self._assumed)
 
     def _finder(self, part: list[int]) -> Callable[[Reach, Sequence[Any]], list[Storage]]:
         """Finds the storages of some operands; those of holders, which are most, all at once."""
@@ -214,11 +216,11 @@ class StepProgram:
     def __call__(self, operands: Operands, reach: Reach, given: Sequence[Any], values: Sequence[float]) -> Any:
         """Runs the executable, and stores its results where the step would have."""
         trace = self.trace
-        seed = self._no_seed if self._seed is None else np.int64(seeds.draw_seed())
+        drawn = [np.int64(seeds.draw_seed(find(reach, given))) for _, find in self._seeds]
         arrays = [owned(s) for s in operands.written]
         with Enabled():
             written, made, left, holds = self.executable(
-                arrays, [s.array for s in operands.read], operands.others, self._array_of(values), seed
+                arrays, [s.array for s in operands.read], operands.others, self._array_of(values), drawn
             )
         for storage, array in zip(operands.written, written, strict=True):
             storage.put(array)
@@ -264,6 +266,19 @@ def _finder(
         at = given[id(leaf)]
         return lambda _, arguments: arguments[at]  # type: ignore[no-any-return]  # a tensor among arguments
     return lambda *_: leaf
+
+
+def _generator(
+    generator: torch.Generator | None, reach: Reach, given: Sequence[Any]
+) -> Callable[[Reach, Sequence[Any]], torch.Generator | None]:
+    """Finds a generator at a call."""
+    for i, value in enumerate(reach.values):
+        if generator is not None and value is generator:
+            return lambda reach, _: reach.values[i]
+    for i, value in enumerate(given):
+        if generator is not None and value is generator:
+            return lambda _, given: given[i]  # type: ignore[no-any-return]  # a generator among arguments
+    return lambda *_: generator
 
 
 def _geometry(kind: str, reach: Reach, given: Sequence[Any], index: int) -> Any:

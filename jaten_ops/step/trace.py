@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,10 +22,11 @@ from ..ops.executor import collecting
 from ..tensor.tensor import Tensor
 from ..tracing import uncompiled
 from . import optimizer_state
+from .cpu_tensors import CpuTensors
 from .holders import Reach, difference
 from .random_states import RandomStates
 from .result_recipes import Kept, Recipe, Recipes
-from .state_capture import Capture, Lifted, Source, operand, weakened
+from .state_capture import Capture, Lifted, Seeds, Source, operand, weakened
 from .tensor_changes import Watched
 
 
@@ -41,6 +42,7 @@ class Trace:
         changes: the changes of the tensors themselves.
         slots: the places whose tensor it replaces, and by what.
         left: storages of tensors that it has stored where no call of the program would put them.
+        assumed: the tensors in torch's memory that its constants may have been computed from.
         effects: what it did that a call of the program would not do.
         errors: of the conditions that the program checks.
     """
@@ -61,7 +63,7 @@ class Trace:
         for tensor in [*reach.tensors, *given]:
             if _is_leaf(tensor):
                 self.capture.leaves[id(tensor)] = tensor, tensor.grad
-        self._watched = Watched(reach.tensors, given)
+        self._watched, in_memory = Watched(reach.tensors, given), CpuTensors(reach.tensors)
         drawn = RandomStates([*reach.values, *given])
         try:
             closed, shape = jax.make_jaxpr(self._run, return_shape=True)()
@@ -70,12 +72,16 @@ class Trace:
             self._watched.undo(hooks=True)
             reach.restore()
             drawn.restore()
+            in_memory.restore()
             raise
         self.capture.restore()
         self._watched.undo()
         if drawn.have_changed():
             self.effects.append("it draws random numbers on the CPU")
+        if in_memory.are_written():
+            self.effects.append("it writes to a tensor on the CPU")
         self.effects += [f"it may take what comes next from {path}, an iterator" for path in reach.iterators]
+        self.assumed = [] if self.effects else in_memory.assumed(self.capture.taken_from_memory())
         self._closed, self._shape = closed, jax.tree.structure(shape)
         self.capture.forget_moved()
 
@@ -111,7 +117,7 @@ class Trace:
         with capture.watching():
             with (
                 placement.traced_on(self._device()),
-                random.drawn_from(self._seeds()),
+                random.drawn_from(Seeds(capture)),
                 torch.autograd.set_multithreading_enabled(False),  # JAX traces in one thread
                 optimizer_state.traced_reads(self._reach, capture, changed),
                 uncompiled(),
@@ -142,12 +148,6 @@ class Trace:
         """The device on which the step computes: that of the first tensor that it reaches or is given."""
         tensors = [*self._reach.tensors, *(v for v in self._given if isinstance(v, torch.Tensor))]
         return next((t.device for t in tensors if t.device.type == "jax"), torch.device("jax", 0))
-
-    def _seeds(self) -> Iterator[Any]:
-        seed = self.capture.bind(Source("seed", None), jax.core.ShapedArray((), "int64"))
-        seeds = self.capture.outermost(lambda: random.seeds_of(jax.random.key(seed)))
-        while True:
-            yield self.capture.outermost(lambda: next(seeds))
 
     def _note_gradients(self, recipes: Recipes) -> None:
         self.gradients: list[tuple[torch.Tensor, Recipe]] = []

@@ -188,6 +188,23 @@ def generator_of_torch(model: nn.Module) -> Found:
 
 
 @setting
+def on_the_cpu(model: nn.Module) -> Found:
+    scale, two, three = torch.tensor(1.0), torch.tensor(2.0), torch.tensor(3.0)
+    box = types.SimpleNamespace(read=torch.tensor(1.0), taken=two)
+    changes: dict[int, Callable[[], Any]] = {
+        2: lambda: scale.fill_(4), 3: lambda: setattr(box, "read", torch.tensor(2.0)), 4: lambda: two.fill_(5),
+        5: lambda: setattr(box, "taken", three), 6: lambda: setattr(box, "taken", two),
+    }  # fmt: skip
+    return lambda: (scale + 1).item() * float(box.read) * box.taken, changes
+
+
+@setting
+def counted_on_the_cpu(model: nn.Module) -> Found:
+    count = torch.tensor(0.0)
+    return lambda: count.add_(1).item(), {}
+
+
+@setting
 def what_comes_next(model: nn.Module) -> Found:
     one, two = iter([1.0, 2.0, 3.0] * 3), (i + 1.0 for i in range(9))
     return lambda: next(one) + next(two), {}

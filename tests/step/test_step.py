@@ -67,6 +67,20 @@ def test_random_numbers_differ_and_come_again() -> None:
     assert draws() == first
 
 
+def test_random_numbers_of_a_generator_come_again() -> None:
+    own, x = torch.Generator(device="jax"), torch.ones(20, device="jax")
+    fn = compile_step(lambda: [torch.rand(20, generator=own, device="jax") for _ in range(2)] + [torch.rand_like(x)])
+    fn()
+    draws = []
+    for seed in (3, 3, 4):
+        own.manual_seed(seed)
+        torch.manual_seed(5)
+        draws.append([[found.tolist() for found in fn()] for _ in range(2)])
+    assert draws[0] == draws[1]
+    assert [a != b for a, b in zip(draws[0][0], draws[2][0], strict=True)] == [True, True, False]
+    assert len({str(found) for call in draws[0] for found in call}) == 6
+
+
 def test_arrays_and_views_that_others_have_stay() -> None:
     model, optimizer = linear()
 
@@ -162,7 +176,7 @@ SAMPLE = (
     "model: checkpoint", "scaler, bad at first: SGD momentum", "scaler, bad at first: Lion",
     "settings: default_of_objects", "settings: of_module", "settings: namespaces", "settings: new_attributes",
     "settings: of_parameters", "settings: globals_of_forward", "settings: sets", "settings: random_of_python",
-    "settings: what_comes_next", "settings: an argument",
+    "settings: what_comes_next", "settings: an argument", "settings: on_the_cpu", "settings: counted_on_the_cpu",
 )  # fmt: skip
 
 
