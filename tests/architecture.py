@@ -97,7 +97,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "tensor": (
-        "mesh_methods operand_values storage subclasses",
+        "checkpoint_shards mesh_methods operand_values storage subclasses",
         "tensor",
         "lazy_parameters moves",
         "__init__",

@@ -25,6 +25,7 @@ from ..arrays.strides import row_major
 from ..device import placement, privateuse1
 from ..registry.handlers import CHOSEN, RECORDED, handler_of
 from ..tracing import is_recording, opaque, unrecorded
+from .checkpoint_shards import CheckpointShards
 from .mesh_methods import MeshMethods
 from .operand_values import Traced, is_traced, number, two_devices
 from .storage import TracedStorage, pickled, storage_of, typed
@@ -35,7 +36,7 @@ _COMPILER = ("torch._dynamo", "torch._functorch", "torch._subclasses")  # privat
 _MARK = "_dynamo_weak_dynamic_indices"  # sizes that may become symbolic and may be specialized again; private to torch
 
 
-class Tensor(torch.Tensor, MeshMethods):
+class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
     """A tensor on the device `jax`, of any shape and of a dtype that JAX has.
 
     It is made by `tensor.to("jax")`, a factory's `device="jax"`, or `jaten_ops.from_jax`. Its values are a `jax.Array`,
