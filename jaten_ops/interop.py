@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map_only
 from . import torch_functions
 from .arrays import bridge
 from .arrays.observers import OBSERVERS, met
+from .arrays.partitioned import with_auto_axes
 from .device import privateuse1
 from .errors import UnsupportedInputError
 from .ops import user_ops
@@ -56,7 +57,7 @@ def from_jax(tree: Any) -> Any:
         {'x': tensor([0., 1., 2.], device='jax:0')}
     """
     privateuse1.require_slot()
-    return jax.tree.map(lambda a: from_array(_strong(a)) if isinstance(a, jax.Array) else a, tree)
+    return jax.tree.map(lambda a: from_array(with_auto_axes(_strong(a))) if isinstance(a, jax.Array) else a, tree)
 
 
 def _strong(array: jax.Array) -> jax.Array:
@@ -133,7 +134,7 @@ def as_jax(program: Callable[..., Any], *, mutable: bool = False) -> Callable[..
         privateuse1.require_slot()
         leaves, structure = jax.tree.flatten((args, kwargs))
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, _ARRAYS)]
-        arrays = [_strong(jnp.asarray(leaves[i])) for i in places]
+        arrays = [with_auto_axes(_strong(jnp.asarray(leaves[i]))) for i in places]
         made: list[Any] = []
 
         def flat(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -14,7 +14,7 @@ import jax.dlpack
 import jax.numpy as jnp
 import numpy as np
 import torch
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Sharding, SingleDeviceSharding
 from torch.utils import dlpack as torch_dlpack
 
 from ..errors import UnsupportedInputError
@@ -86,11 +86,15 @@ def borrow(tensor: torch.Tensor, place: Any = None) -> jax.Array:
 
     Args:
         tensor: the tensor.
-        place: the JAX device for a CPU tensor; None for JAX's first CPU device.
+        place: the JAX device for a CPU tensor; None for JAX's first CPU device. A sharding over several devices copies
+            the values to each.
 
     Raises:
         UnsupportedInputError: a layout or dtype that JAX does not have.
     """
+    if isinstance(place, Sharding):
+        with Enabled():
+            return partitioned.put_over(borrow(tensor), place).copy()  # one of the copies might share the memory
     if tensor.dtype not in DTYPES:
         raise UnsupportedInputError("tensor dtype", tensor.dtype, "a dtype that JAX has; convert it with .to(...)")
     tensor = _plain(tensor)
@@ -144,9 +148,9 @@ def export(array: jax.Array) -> torch.Tensor:
 def gathered(array: jax.Array) -> jax.Array:
     """An array on one device of this process, with all values of one that is on several."""
     sharding = array.sharding
+    if sharding.is_fully_addressable:
+        return jax.device_put(array, partitioned.first_device(sharding))
     if not sharding.is_fully_replicated:
-        if sharding.is_fully_addressable:
-            return jax.device_put(array, partitioned.first_device(sharding))
         with Enabled():
             array = jax.jit(lambda x: x, out_shardings=partitioned.replicated(sharding))(array)
     return array.addressable_data(0)

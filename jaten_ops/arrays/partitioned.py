@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend import core
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from ..errors import UnsupportedInputError
@@ -83,6 +84,20 @@ def common_sharding(arrays: Iterable[Any]) -> Sharding | None:
     return found[0]
 
 
+def constraint_in(program: core.Jaxpr) -> Sharding | None:
+    """A sharding that a traced program gives one of its values; None if it gives none over several devices."""
+    for equation in program.eqns:
+        if equation.primitive.name == "sharding_constraint" and len(equation.params["sharding"].device_set) > 1:
+            found: Sharding = equation.params["sharding"]
+            return found
+        for part in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda p: hasattr(p, "jaxpr")):
+            inner = getattr(part, "jaxpr", part)
+            sharding = constraint_in(inner) if isinstance(inner, core.Jaxpr) else None
+            if sharding is not None:
+                return sharding
+    return None
+
+
 def first_device(sharding: Sharding) -> Any:
     """The first device of this process among those of a sharding."""
     devices: Any = sharding.addressable_devices
@@ -130,6 +145,20 @@ def beside(array: Any, others: Sequence[Any], sharding: Sharding) -> Any:
         )
     like = next((a.sharding for a in others if is_partitioned(a) and a.shape == array.shape), None)
     return put_over(array, like or replicated(sharding))
+
+
+def together(*arrays: Any) -> tuple[Any, ...]:
+    """Arrays that one program takes: those of one device are moved to the mesh of the others.
+
+    Raises:
+        RuntimeError: they are on two meshes, or on other devices than those of the mesh.
+    """
+    mesh = common_sharding(arrays)
+    if mesh is None:
+        return arrays
+    return tuple([
+        a if isinstance(a, jax.core.Tracer) or is_partitioned(a) else beside(a, arrays, mesh) for a in arrays
+    ])  # fmt: skip
 
 
 @functools.cache

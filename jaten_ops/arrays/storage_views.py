@@ -244,8 +244,8 @@ class View:
         return take_elements(array, self.offset, self.shape, self.strides())
 
     def _scatter(self, array: jax.Array, values: jax.Array) -> jax.Array:
-        if partitioned.MET and partitioned.is_partitioned(array) and not partitioned.is_partitioned(values):
-            values = values if isinstance(values, jax.core.Tracer) else partitioned.beside(values, (), array.sharding)
+        if partitioned.MET:
+            array, values = partitioned.together(array, values)
         return put_elements(array, values, self.offset, self.strides())
 
 

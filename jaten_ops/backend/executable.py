@@ -7,15 +7,19 @@ import weakref
 from typing import Any
 
 import torch
+from jax.sharding import Sharding
 
 from jaten_ops.arrays import carrier, partitioned
+from jaten_ops.arrays.placements import layout_of_text
 from jaten_ops.arrays.storage_views import onto_one_mesh
+from jaten_ops.ops import constraint
 from jaten_ops.xla import disk_store
 
 from .compile_log import GraphLog
 from .graph_compilation import Call, Compiler
 from .graph_description import describe
 from .graph_info import GraphInfo
+from .nodes import fake_value, overload_of
 from .serialized_graph import plan_of
 
 _EXECUTABLES: weakref.WeakSet[Executable] = weakref.WeakSet()
@@ -52,14 +56,15 @@ class Executable:
         self.log = GraphLog(gm, "backward graph" if info.is_backward else "graph")
         described = describe(gm, info)
         self._tensors, self._sizes, self._dynamic = described.tensors, described.sizes, described.is_dynamic
+        self._mesh = _mesh_of(gm)
         self._compiler = Compiler(described, self.plan, self.log)
         self._calls: dict[tuple[Any, ...], Call] = {}
         _EXECUTABLES.add(self)
 
     def __call__(self, args: list[Any]) -> list[Any]:
         key = (*[_shape(args[i]) for i in self._tensors], *[args[i] for i in self._sizes]) if self._dynamic else ()
-        if partitioned.MET:
-            key += _places([args[i] for i in self._tensors])
+        if partitioned.MET or self._mesh is not None:
+            key += _places([args[i] for i in self._tensors], self._mesh)
         call = self._calls.get(key)
         if call is None:
             call = self._calls[key] = self._compiler.compile(args)
@@ -70,10 +75,18 @@ class Executable:
         self._calls.clear()
 
 
-def _places(given: list[Any]) -> tuple[Any, ...]:
+def _mesh_of(gm: torch.fx.GraphModule) -> Sharding | None:
+    """A sharding over the mesh on which the graph places values; None if it does not."""
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and overload_of(node.target) == constraint.NAME:
+            return partitioned.replicated(layout_of_text(node.args[1]).sharding(fake_value(node).shape))
+    return None
+
+
+def _places(given: list[Any], mesh: Sharding | None) -> tuple[Any, ...]:
     """The shardings of tensors of the device, all of which are moved to one mesh; empty if there is none."""
     roots = [carrier.view_of(t).storage.root for t in given if isinstance(t, torch.Tensor) and t.device.type == "jax"]
-    return tuple([root.array.sharding for root in roots]) if onto_one_mesh(roots) is not None else ()
+    return tuple([root.array.sharding for root in roots]) if onto_one_mesh(roots, mesh) is not None else ()
 
 
 def _shape(value: Any) -> Any:

@@ -52,7 +52,9 @@ class Compiler:
         """The call for inputs of the sizes that these have."""
         graph = self.described
         orders = {i: None if i in graph.donated else _order(args[i]) for i in graph.tensors}
-        operands = self._operands(args, orders)
+        mesh = partitioned.common_sharding(map(carrier.unwrap, _on_jax(graph, args))) if partitioned.MET else None
+        place = graph.place if mesh is None else partitioned.replicated(mesh)
+        operands = self._operands(args, orders, place)
         arrays = [take.keep(args[i]) if isinstance(take, Static) else take(args[i]) for i, take in operands]
         values = [None if i in graph.passed else fake_value(n) for i, n in enumerate(graph.lowered.placeholders)]
         symbols = symbols_of(values, args) if graph.is_dynamic else {}
@@ -61,7 +63,7 @@ class Compiler:
         places = {at: _sharding(args[i]) for at, i in graph.replaced.items() if layouts[at] is None}
         request = CompileRequest(
             _traceable(graph, args, symbols, layouts, errors, places),
-            self._specs(arrays),
+            self._specs(arrays, place),
             [*orders.values(), *[None] * graph.lowered.random],
             [o.is_free for o in graph.arrays],
             [at for at, i in enumerate(graph.tensors) if i in graph.donated],
@@ -91,27 +93,27 @@ class Compiler:
         )
         return generate_call(plan, len(args))
 
-    def _operands(self, args: list[Any], orders: Mapping[int, Order | None]) -> list[tuple[int, Any]]:
+    def _operands(self, args: list[Any], orders: Mapping[int, Order | None], place: Any) -> list[tuple[int, Any]]:
         """For each operand the index of its input, and its conversion or stored array."""
         graph = self.described
         numbers = {graph.tensors[at] for at in graph.numbers}
         found: list[tuple[int, Any]] = []
         for i in graph.tensors:
-            if i in graph.static:
-                found.append((i, self.statics.setdefault((i, orders[i]), Static(orders[i], graph.place))))
+            if i in graph.static and place is graph.place:  # several devices do not share torch's memory
+                found.append((i, self.statics.setdefault((i, orders[i]), Static(orders[i], place))))
             elif (order := orders[i]) is not None:
-                found.append((i, _converter_in(order, args[i], graph.place)))
+                found.append((i, _converter_in(order, args[i], place)))
             elif i in graph.donated:
                 found.append((i, taken))
             else:
-                found.append((i, to_operand if i in numbers else _converter(args[i], graph)))
+                found.append((i, to_operand if i in numbers else _converter(args[i], graph.on_host, place)))
         return found
 
-    def _specs(self, arrays: Sequence[Any]) -> list[Any]:
+    def _specs(self, arrays: Sequence[Any], place: Any) -> list[Any]:
         """Shape, dtype and place of each operand, and of the seed behind them."""
         graph = self.described
-        specs = [SPEC if at in graph.numbers else _spec(a, graph.place) for at, a in enumerate(arrays)]
-        return [*specs, *[_spec(np.empty((), np.int64), graph.place)] * graph.lowered.random]
+        specs = [SPEC if at in graph.numbers else _spec(a, place) for at, a in enumerate(arrays)]
+        return [*specs, *[_spec(np.empty((), np.int64), None if graph.place is None else place)] * graph.lowered.random]
 
     def _writes(self, exports: Iterator[Callable[[Any], Any]]) -> list[WriteBack]:
         """The writes of the results that follow the graph's own."""
@@ -166,11 +168,11 @@ def _sharding(value: Any) -> Any:
     return array.sharding if partitioned.is_partitioned(array) else None
 
 
-def _converter(value: Any, graph: Description) -> Callable[[Any], Any]:
+def _converter(value: Any, on_host: bool, place: Any) -> Callable[[Any], Any]:
     """A conversion for an input that is not static, with dimensions in the program's order."""
-    kind, place = value.device.type, graph.place
+    kind = value.device.type
     if kind == "cpu":
-        return _converter_of_saved(place) if graph.on_host else lambda tensor: bridge.lend(tensor, place)
+        return _converter_of_saved(place) if on_host else lambda tensor: bridge.lend(tensor, place)
     return carrier.unwrap if kind == "jax" else bridge.borrow
 
 
@@ -205,8 +207,12 @@ def _spec(array: Any, place: Any) -> Any:
     """An operand's shape, dtype and device; for torch's memory the program's device, if it has one."""
     if isinstance(array, jax.Array):
         return array
-    sharding = None if place is None else jax.sharding.SingleDeviceSharding(place)
+    sharding = jax.sharding.SingleDeviceSharding(place) if isinstance(place, jax.Device) else place
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+
+
+def _on_jax(graph: Description, args: Sequence[Any]) -> list[torch.Tensor]:
+    return [args[i] for i in graph.tensors if isinstance(args[i], torch.Tensor) and args[i].device.type == "jax"]
 
 
 def _device(graph: Description, args: Sequence[Any]) -> Any:
@@ -214,8 +220,7 @@ def _device(graph: Description, args: Sequence[Any]) -> Any:
     made = {o.value.device for o in graph.arrays if o.on_jax}
     if not made:
         return None
-    given = [args[i] for i in graph.tensors if isinstance(args[i], torch.Tensor) and args[i].device.type == "jax"]
-    arrays = [carrier.unwrap(tensor) for tensor in given]
+    arrays = [carrier.unwrap(tensor) for tensor in _on_jax(graph, args)]
     if any(map(partitioned.is_partitioned, arrays)):
         return None
     used = [d for array in arrays for d in array.devices()]

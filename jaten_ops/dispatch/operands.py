@@ -71,6 +71,7 @@ def on_one_mesh(args: Any, kwargs: Any) -> tuple[Any, Any] | None:
     """
     given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
     if all(partitioned.is_partitioned(array_of(t)) for t in given):
+        partitioned.common_sharding(array_of(t) for t in given)
         return None
     mesh = onto_one_mesh([carrier.view_of(t).storage.root for t in given if is_on_jax(t)])
     if mesh is None:

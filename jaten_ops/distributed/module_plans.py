@@ -14,7 +14,7 @@ from ..arrays import partitioned
 from ..arrays.placements import Layout, layout_of, mesh_axes_of
 from ..device import privateuse1
 from ..errors import UnsupportedInputError
-from ..tensor.mesh_methods import constrained_by
+from ..tensor.mesh_methods import constrained_by, place_gradient
 from ..tensor.tensor import Tensor, array_of, from_array
 from .styles import ANY, PARAMETER_WORDS, Place, Style, style_of
 from .tensors import distributed_array
@@ -217,7 +217,8 @@ def _place(module: torch.nn.Module, mesh: Mesh, layouts: Mapping[str, Layout]) -
         layout = _together(parameter, layouts.get(name, whole))
         new = from_array(distributed_array(parameter, layout, name))
         _replace(parameter, torch.nn.Parameter(new, parameter.requires_grad))
-        _place_gradient(parameter, layout)
+        if parameter.is_floating_point() or parameter.is_complex():
+            place_gradient(parameter, layout.text())
     for owner in module.modules():
         for name, buffer in owner._buffers.items():
             if buffer is not None:
@@ -254,30 +255,6 @@ def _together(parameter: torch.Tensor, layout: Layout) -> Layout:
     named = {axis for _, axes in layout.dims for axis in axes or ()}
     had = [(d, axes) for d, axes in enumerate(_axes_now(parameter, layout.mesh)) if axes and not named & {*axes}]
     return Layout(layout.mesh, (*had, *layout.dims))
-
-
-class GradientPlacer:
-    """A hook of a parameter, which places its gradient as the parameter is."""
-
-    __torch_unserializable__ = True  # `torch.save` would warn that it does not keep it
-
-    def __init__(self, layout: Layout) -> None:
-        self.text = layout.text()
-
-    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
-        return constrained_by(gradient, self.text)
-
-
-def _place_gradient(parameter: torch.Tensor, layout: Layout) -> None:
-    if not (parameter.is_floating_point() or parameter.is_complex()):
-        return
-    for hook in (parameter._backward_hooks or {}).values():
-        if isinstance(hook, GradientPlacer):
-            hook.text = layout.text()
-            return
-    requires_grad = parameter.requires_grad
-    parameter.requires_grad_(True).register_hook(GradientPlacer(layout))
-    parameter.requires_grad_(requires_grad)
 
 
 class _ValuePlacer:

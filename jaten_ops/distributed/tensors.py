@@ -15,7 +15,7 @@ from ..arrays import bridge, partitioned
 from ..arrays.placements import TORCHS, Layout, Placements, layout_of
 from ..device import privateuse1
 from ..errors import UnsupportedInputError
-from ..tensor.mesh_methods import constrained
+from ..tensor.mesh_methods import constrained_by
 from ..tensor.operand_values import is_traced
 from ..tensor.tensor import array_of, from_array
 from ..xla.x64 import Enabled
@@ -85,7 +85,8 @@ def constrain(tensor: torch.Tensor, mesh: Mesh, placements: Placements = None) -
     Args:
         tensor: of any shape and dtype; one on the CPU moves to the device `jax`.
         mesh, placements: as for `distribute_tensor`. In a `PartitionSpec`, `PartitionSpec.UNCONSTRAINED` leaves a
-            dimension to the compiler.
+            dimension to the compiler. Dynamo cannot make a `PartitionSpec`: for `fullgraph=True` make it outside the
+            function, or pass a dict.
 
     Returns:
         A tensor on the device `jax` with the same shape, dtype and values.
@@ -101,8 +102,15 @@ def constrain(tensor: torch.Tensor, mesh: Mesh, placements: Placements = None) -
         >>> x.grad.sum().item()
         16.0
     """
-    layout = layout_of(placements, partitioned.auto_mesh(mesh), "constrain")
-    return constrained(tensor if tensor.device.type == "jax" else tensor.to("jax"), layout)
+    return constrained_by(tensor if tensor.device.type == "jax" else tensor.to("jax"), _text(mesh, placements))
+
+
+def _text(mesh: Mesh, placements: Placements) -> str:
+    return layout_of(placements, partitioned.auto_mesh(mesh), "constrain").text()
+
+
+# as torch.compiler.assume_constant_result, which would import Dynamo
+setattr(_text, "_dynamo_marked_constant", True)  # noqa: B010  # mypy knows no such attribute
 
 
 def distribute_batch(tree: Any, mesh: Mesh, axis: str | tuple[str, ...] = "data") -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import torch
 
+from ..arrays import partitioned
 from ..arrays.placements import layout_of_text
 from ..registry import fake
 from .user_ops import op
@@ -17,7 +18,9 @@ NAME = "jaten_distributed::constrain"
 @op(f"{NAME}(Tensor x, str layout) -> Tensor", differentiable=["x"])
 def constrained_array(x: Any, layout: str) -> Any:
     """The values of x, partitioned as a layout says; its gradient likewise."""
-    return jax.lax.with_sharding_constraint(x, layout_of_text(layout).sharding(x.shape))
+    sharding = layout_of_text(layout).sharding(x.shape)
+    partitioned.note(sharding)
+    return jax.lax.with_sharding_constraint(x, sharding)
 
 
 @fake(NAME)

@@ -84,7 +84,8 @@ class StepProgram:
         self._make_result = _maker(trace.structure)
         self._values: list[float] | None = None  # the numbers of the last call
         self._array: Any = None
-        self._mesh = onto_one_mesh([lifted.storage for lifted in storages.values()]) if partitioned.MET else None
+        roots = [lifted.storage for lifted in storages.values()]
+        self._mesh = onto_one_mesh(roots, trace.mesh()) if partitioned.MET else None
         self._shardings = self._shardings_of(self._written), self._shardings_of(self._read)
         self.executable = self._compiled(known)
         self._storages = {}
@@ -109,7 +110,7 @@ class StepProgram:
         malloc.retain()
         drawn = [jax.ShapeDtypeStruct((), np.dtype("int64"))] * len(self._seeds)
         numbers = jax.ShapeDtypeStruct((len(self._numbers),), np.dtype("float64"))
-        others = [self._sources[i].what[2] for i in self._others]
+        others = [self._onto_mesh(self._sources[i].what[2]) for i in self._others]
         taken = (
             *([self._storages[i].storage.array for i in part] for part in (self._written, self._read)), others,
             numbers, drawn,
@@ -143,7 +144,7 @@ class StepProgram:
             for i, geometry in self._geometries.items():
                 if _geometry(self._sources[i].kind, reach, given, self._sources[i].what) != geometry:
                     return None
-            others = [self._borrowed(self._sources[i]) for i in self._others]
+            others = [self._onto_mesh(self._borrowed(self._sources[i])) for i in self._others]
         except Missing:
             return None
         if any((leaf.grad is not None) is not had for leaf, had in self._others_had):
@@ -206,6 +207,9 @@ class StepProgram:
         if (array.shape, array.dtype) != (example.shape, example.dtype):
             raise Missing
         return array
+
+    def _onto_mesh(self, array: Any) -> Any:
+        return array if self._mesh is None else partitioned.beside(array, (), self._mesh)
 
     def _operand(self, operands: Operands, index: int) -> Storage:
         """The storage of one operand, by its number."""

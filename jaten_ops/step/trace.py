@@ -13,6 +13,7 @@ import torch
 from jax.extend import core
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from ..arrays import partitioned
 from ..arrays import seeds as random
 from ..arrays.storage_views import Storage
 from ..cpu.layouts.rules import rebind
@@ -102,6 +103,10 @@ class Trace:
                 results = rebind(equation, [read(atom) for atom in equation.invars])
             known.update(zip(equation.outvars, results, strict=True))
         return jax.tree.unflatten(self._shape, [read(atom) for atom in jaxpr.outvars])
+
+    def mesh(self) -> Any:
+        """A sharding over several devices that the step gives one of its values; None if it gives none."""
+        return partitioned.constraint_in(self._closed.jaxpr)
 
     def release(self) -> None:
         """Releases what only compiling needs: traced arrays, and arrays that will be donated to the executable."""

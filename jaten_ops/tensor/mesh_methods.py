@@ -8,7 +8,7 @@ import jax
 import torch
 from jax.sharding import Mesh, NamedSharding
 
-from ..arrays import attributes, partitioned, placements
+from ..arrays import attributes, bridge, carrier, partitioned, placements
 from ..arrays.storage_views import View, onto_one_mesh
 from ..errors import UnsupportedInputError
 
@@ -45,7 +45,8 @@ class MeshMethods:
         """All values on one device, differentiably. If several processes share the mesh, all of them must call it."""
         if not partitioned.is_partitioned(_array_of(self)):
             return self  # type: ignore[return-value]  # it is a tensor
-        return placed(self, own_mesh(self), None).to(_home(self))  # type: ignore[arg-type]  # it is a tensor
+        found: torch.Tensor = _Gather.apply(self)
+        return found
 
     def to_local(self) -> torch.Tensor:
         """The part on this process's first device of the mesh, differentiably."""
@@ -57,8 +58,19 @@ class MeshMethods:
         return self.full_tensor()[part]
 
 
-def _home(tensor: Any) -> torch.device:
-    return torch.device("jax", tensor.device.index or 0)
+class _Gather(torch.autograd.Function):
+    """A partitioned tensor on one device; its gradient is partitioned as the tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any) -> torch.Tensor:
+        array: Any = carrier.view_of(tensor).read()
+        ctx.text = placements.layout_of(array.sharding.spec, own_mesh(tensor), "a gradient").text()
+        gathered: torch.Tensor = type(tensor)(carrier.wrap(bridge.gathered(array)))
+        return gathered
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # torch says *Any
+        return constrained_by(gradient, ctx.text)
 
 
 def _array_of(tensor: Any) -> Any:
@@ -95,6 +107,36 @@ def constrained_by(tensor: torch.Tensor, text: str) -> torch.Tensor:
     if not torch.compiler.is_compiling():
         _bring(tensor, placements.layout_of_text(text))
     return torch.ops.jaten_distributed.constrain(tensor, text)  # type: ignore[no-any-return]  # torch has no types for operators
+
+
+class GradientPlacer:
+    """A hook of a parameter, which places its gradient as the parameter is."""
+
+    __torch_unserializable__ = True  # `torch.save` would warn that it does not keep it
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
+        return constrained_by(gradient, self.text) if gradient.device.type == "jax" else gradient
+
+
+def place_gradient(parameter: torch.Tensor, text: str) -> None:
+    """Places the gradients of a leaf, from now on, in the layout of a text."""
+    for hook in (parameter._backward_hooks or {}).values():
+        if isinstance(hook, GradientPlacer):
+            hook.text = text
+            return
+    requires_grad = parameter.requires_grad
+    parameter.requires_grad_(True).register_hook(GradientPlacer(text))
+    parameter.requires_grad_(requires_grad)
+
+
+def copy_placer(parameter: torch.Tensor, copied: torch.Tensor) -> None:
+    """Places the gradients of a copy as those of the parameter are; torch copies no hooks."""
+    for hook in (parameter._backward_hooks or {}).values():
+        if isinstance(hook, GradientPlacer):
+            place_gradient(copied, hook.text)
 
 
 def _bring(tensor: torch.Tensor, layout: placements.Layout) -> None:

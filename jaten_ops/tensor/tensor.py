@@ -26,7 +26,7 @@ from ..device import placement, privateuse1
 from ..registry.handlers import CHOSEN, RECORDED, handler_of
 from ..tracing import is_recording, opaque, unrecorded
 from .checkpoint_shards import CheckpointShards
-from .mesh_methods import MeshMethods
+from .mesh_methods import MeshMethods, copy_placer
 from .operand_values import Traced, is_traced, number, two_devices
 from .storage import TracedStorage, pickled, storage_of, typed
 from .subclasses import Counterparts
@@ -145,6 +145,7 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
         if isinstance(self, torch.nn.Parameter):  # as in torch: only the values, in new memory
             cls: Any = CLASSES.elsewhere(type(self)) or torch.nn.Parameter
             memo[id(self)] = parameter = cls(self.detach().clone(), self.requires_grad)
+            copy_placer(self, parameter)
             return parameter
         new = from_view(copy.deepcopy(self.view_of_arrays, memo), self.dtype).requires_grad_(self.requires_grad)
         new.__class__ = type(self)

@@ -1,0 +1,37 @@
+"""Modules over a mesh of eight devices, trained beside plain torch on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from ..harness import mesh_process
+from ..harness.crossings import crossed
+from ..programs import mesh_modules
+from ..programs.mesh_models import MODELS, OPTIMIZERS, PLANS, WAYS
+
+# Partitioned sums have another order: a loss differs in its last digits, and five steps multiply that in parameters.
+LOSS, PARAMETER = 1e-4, 1e-3
+
+# The share of parameters and states on a device, times the devices. In models as small as these, what is not worth
+# partitioning weighs something; the program `bytes_a_device` has a larger one.
+SHARE = 1.3
+
+
+@pytest.mark.parametrize(("name", "plan", "way", "optimizer"), crossed(MODELS, PLANS, WAYS, OPTIMIZERS, strength=1))
+def test_training(name: str, plan: str, way: str, optimizer: str) -> None:
+    found = mesh_process.found("training", name, plan, way, optimizer)
+    assert found["losses"] == pytest.approx(found["expected"], rel=LOSS)
+    assert found["evaluated"][0] == pytest.approx(found["evaluated"][1], rel=PARAMETER)
+    assert found["worst"]["off"] < PARAMETER, found["worst"]
+    assert found["compiled"][2:] == [0, 0, 0]
+    assert not found["moved"]
+    assert not found["gradients elsewhere"]
+    assert not found["states elsewhere"]
+    assert bool(found["partitioned"]) is (plan != "data")
+    if plan == "fsdp":
+        assert found["share"] <= SHARE
+
+
+@pytest.mark.parametrize("name", mesh_modules.PROGRAMS)
+def test_program(name: str) -> None:
+    mesh_process.found("modules", name)
