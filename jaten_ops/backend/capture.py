@@ -27,6 +27,7 @@ from .graph_info import GraphInfo, Kind
 from .nodes import fake_value, overload_of
 from .passes.input_writes import with_writes
 from .passes.output_offsets import with_offsets
+from .passes.placed_gradients import gradient_layouts, place_gradients
 from .passes.view_relations import with_relations
 from .pipeline import Stage
 from .split_graph import runnable
@@ -58,8 +59,11 @@ class _Decompositions(Mapping[torch._ops.OperatorBase, Callable[..., Any]]):
 _DECOMPOSITIONS = _Decompositions()
 
 
-def _partition(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> tuple[torch.fx.GraphModule, ...]:
+def _partition(
+    layouts: Sequence[str | None], joint: torch.fx.GraphModule, inputs: Any, **options: Any
+) -> tuple[torch.fx.GraphModule, ...]:
     """The min-cut partitioner, behind the passes for a joint graph."""
+    place_gradients(joint, layouts, options["num_fwd_outputs"])
     pipeline.run_passes(Stage.JOINT, joint, GraphInfo("joint"))
     # When the partitioner merges equal nodes it only excludes ATen's random ops, by a list; XLA merges nodes anyway.
     settings = {"cse": False}
@@ -109,7 +113,7 @@ class _Capture:
         options = {
             "fw_compiler": self._compiler("forward"),
             "inference_compiler": self._compiler("inference"),
-            "partition_fn": _partition,
+            "partition_fn": functools.partial(_partition, gradient_layouts(gm)),
             "decompositions": _DECOMPOSITIONS,
             "keep_inference_input_mutations": self._info.replaces_memory,
         }

@@ -25,6 +25,7 @@ from jaten_ops.tensor.tensor import Tensor
 from jaten_ops.xla import disk_store
 
 from .graph_info import GraphInfo
+from .passes.placed_gradients import gradient_layouts
 from .serialized_graph import Plan, graph_of
 from .split_graph import runnable
 from .view_calls import with_views
@@ -110,6 +111,7 @@ def prefix_of(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
     if not all(map(_is_plain, inputs)) or _is_changed() or _share_memory(inputs):
         return None
     lines = [repr([x.storage_offset() for x in inputs if isinstance(x, torch.Tensor)])]  # in torch's key it is always 0
+    lines.append(repr(gradient_layouts(gm)))
     for module in gm.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             if not _is_told(module, node):

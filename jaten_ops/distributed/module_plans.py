@@ -156,13 +156,19 @@ def _gather_in_forward(module: torch.nn.Module, mesh: Mesh, axis: str) -> None:
     A batch and a weight that are partitioned over one axis could meet in two ways: the weight is gathered, or the batch
     is and the results are partitioned by features. The compiler would choose the latter as often.
     """
+    owners = (getattr(hook, "__self__", None) for hook in module._forward_pre_hooks.values())
+    had = next((owner for owner in owners if isinstance(owner, _Gatherer)), None)  # of a part that was sharded before
+    gathered = {axis} if had is None else {axis, *had.axes}
     texts = {}
     for name, parameter in module.named_parameters(recurse=False):
         axes = _axes_now(parameter, mesh)
-        if any(axis in found for found in axes):
-            texts[name] = Layout(mesh, tuple((d, tuple(a for a in x if a != axis)) for d, x in enumerate(axes))).text()
-    if texts:
-        gatherer = _Gatherer(texts)
+        if any(gathered & {*found} for found in axes):
+            left = tuple((dim, tuple(a for a in found if a not in gathered)) for dim, found in enumerate(axes))
+            texts[name] = Layout(mesh, left).text()
+    if had is not None:
+        had.axes, had.texts = gathered, texts
+    elif texts:
+        gatherer = _Gatherer(gathered, texts)
         module.register_forward_pre_hook(gatherer.before)
         module.register_forward_hook(gatherer.after, always_call=True)
 
@@ -170,14 +176,18 @@ def _gather_in_forward(module: torch.nn.Module, mesh: Mesh, axis: str) -> None:
 class _Gatherer:
     """Hooks of a module, between which its parameters are gathered ones."""
 
-    def __init__(self, texts: dict[str, str]) -> None:
-        self.texts = texts
+    def __init__(self, axes: set[str], texts: dict[str, str]) -> None:
+        self.axes, self.texts = axes, texts
         self.own: dict[str, Any] = {}
 
     def before(self, module: torch.nn.Module, args: Any) -> None:
+        if self.own:  # a module that calls itself
+            return
         for name, text in self.texts.items():
-            self.own[name] = module._parameters[name]
-            module._parameters[name] = constrained_by(self.own[name], text)  # type: ignore[assignment]  # a gathered one, no leaf
+            parameter = module._parameters[name]
+            if parameter is not None and parameter.device.type == "jax":
+                self.own[name] = parameter
+                module._parameters[name] = constrained_by(parameter, text)  # type: ignore[assignment]  # a gathered one, no leaf
 
     def after(self, module: torch.nn.Module, args: Any, result: Any) -> None:
         module._parameters.update(self.own)

@@ -132,11 +132,17 @@ def place_gradient(parameter: torch.Tensor, text: str) -> None:
     parameter.requires_grad_(requires_grad)
 
 
+def gradient_layout(tensor: torch.Tensor) -> str | None:
+    """The text of the layout in which a leaf's gradients are placed; None if they are where they are made."""
+    hooks = (tensor._backward_hooks or {}).values()
+    return next((hook.text for hook in hooks if isinstance(hook, GradientPlacer)), None)
+
+
 def copy_placer(parameter: torch.Tensor, copied: torch.Tensor) -> None:
     """Places the gradients of a copy as those of the parameter are; torch copies no hooks."""
-    for hook in (parameter._backward_hooks or {}).values():
-        if isinstance(hook, GradientPlacer):
-            place_gradient(copied, hook.text)
+    text = gradient_layout(parameter)
+    if text is not None:
+        place_gradient(copied, text)
 
 
 def _bring(tensor: torch.Tensor, layout: placements.Layout) -> None:

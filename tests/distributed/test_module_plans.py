@@ -6,7 +6,7 @@ import pytest
 
 from ..harness import mesh_process
 from ..harness.crossings import crossed
-from ..programs import mesh_modules
+from ..programs import mesh_modules, mesh_plans
 from ..programs.mesh_models import MODELS, OPTIMIZERS, PLANS, WAYS
 
 # Partitioned sums have another order: a loss differs in its last digits, and five steps multiply that in parameters.
@@ -17,7 +17,18 @@ LOSS, PARAMETER = 1e-4, 1e-3
 SHARE = 1.3
 
 
-@pytest.mark.parametrize(("name", "plan", "way", "optimizer"), crossed(MODELS, PLANS, WAYS, OPTIMIZERS, strength=1))
+# Of these models a few rows always run; the others take longer to compile.
+OFTEN = ("mlp", "resnet", "llama", "experts", "dlrm")
+
+
+def _rows() -> list[object]:
+    others = [name for name in MODELS if name not in OFTEN]
+    rest = crossed(others, PLANS, WAYS, OPTIMIZERS)
+    often = crossed(OFTEN, PLANS, WAYS, OPTIMIZERS, strength=1)
+    return [*often, *(pytest.param(*row.values, marks=pytest.mark.exhaustive, id=row.id) for row in rest)]
+
+
+@pytest.mark.parametrize(("name", "plan", "way", "optimizer"), _rows())
 def test_training(name: str, plan: str, way: str, optimizer: str) -> None:
     found = mesh_process.found("training", name, plan, way, optimizer)
     assert found["losses"] == pytest.approx(found["expected"], rel=LOSS)
@@ -33,5 +44,10 @@ def test_training(name: str, plan: str, way: str, optimizer: str) -> None:
 
 
 @pytest.mark.parametrize("name", mesh_modules.PROGRAMS)
-def test_program(name: str) -> None:
+def test_modules(name: str) -> None:
     mesh_process.found("modules", name)
+
+
+@pytest.mark.parametrize("name", [name for name in mesh_plans.PROGRAMS if name != "sizes_of_meshes"])
+def test_plans(name: str) -> None:
+    mesh_process.found("plans", name)

@@ -105,7 +105,8 @@ def programs() -> Iterator[list[str]]:
         yield texts
 
 
-_COLLECTIVE = re.compile(r"= \(?(.*?)\)? (all-gather|all-to-all|collective-permute|all-reduce|reduce-scatter)(-start)?\(")
+_KINDS = "all-gather|all-to-all|collective-permute|all-reduce|reduce-scatter"
+_COLLECTIVE = re.compile(rf"= \(?(.*?)\)? ({_KINDS})(-start)?\(")
 _SHAPE = re.compile(r"\w+\[([\d,]*)\]")
 
 
@@ -140,11 +141,8 @@ def gathered(name: str, way: str) -> dict[str, Any]:
     with programs() as texts:
         for _ in range(3):
             run(x)
-    weights = {
-        tuple(sorted(p.shape)) for p in module.parameters() if not p.sharding.is_fully_replicated and p.dim() > 1
-    }
+    weights: list[Any] = [p for p in module.parameters() if p.dim() > 1]
+    shapes = {tuple(sorted(p.shape)) for p in weights if not p.sharding.is_fully_replicated}
     found = [c for text in texts for c in collectives(text)]
-    whole = [
-        (kind, shape) for kind, shape in found if kind != "all-reduce" and tuple(sorted(n for n in shape if n > 1)) in weights
-    ]
+    whole = [(kind, shape) for kind, shape in found if tuple(sorted(n for n in shape if n > 1)) in shapes]
     return {"programs": len(texts), "collectives": sorted(set(found)), "whole": whole}

@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 
-from . import mesh_models, mesh_modules, mesh_tensors
+from . import mesh_layers, mesh_models, mesh_modules, mesh_plans, mesh_tensors
 
 TABLES: dict[str, Callable[..., Any]] = {
     "training": mesh_models.training,
+    "layers": mesh_layers.gathered,
     "modules": mesh_modules.outcome,
+    "plans": mesh_plans.outcome,
     "tensors": mesh_tensors.outcome,
 }
 

@@ -54,6 +54,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "_create_write_item_for_tensor": lambda: planner_helpers,
     "_dispatch_cache": lambda: _ADD,
     "_executable": lambda: jax.jit(lambda x: x).lower(1.0).compile(),
+    "_forward_pre_hooks": lambda: torch.nn.Linear(1, 1),
     "_lowering": lambda: jax.jit(lambda x: x).lower(1.0),
     "_op_dk": lambda: _ADD,
     "_qualified_op_name": lambda: torch.ops.aten.add,
