@@ -159,7 +159,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "interop": (),
     "__init__": (),
     "distributed": (
-        "costs meshes processes tensors",
+        "costs meshes processes sequence tensors",
         "styles",
         "module_plans",
         "__init__",

@@ -4,12 +4,14 @@ from .costs import Traffic, collectives
 from .meshes import make_mesh
 from .module_plans import fully_shard, parallelize_module
 from .processes import initialize
+from .sequence import context_parallel_attention
 from .tensors import constrain, distribute_batch, distribute_tensor
 
 __all__ = [
     "Traffic",
     "collectives",
     "constrain",
+    "context_parallel_attention",
     "distribute_batch",
     "distribute_tensor",
     "fully_shard",
