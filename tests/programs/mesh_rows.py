@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from . import mesh_layers, mesh_models, mesh_modules, mesh_plans, mesh_tensors
+from . import mesh_layers, mesh_models, mesh_modules, mesh_plans, mesh_sequence, mesh_tensors
 
 TABLES: dict[str, Callable[..., Any]] = {
     "training": mesh_models.training,
     "layers": mesh_layers.gathered,
     "modules": mesh_modules.outcome,
     "plans": mesh_plans.outcome,
+    "sequence": mesh_sequence.outcome,
     "tensors": mesh_tensors.outcome,
 }
 
