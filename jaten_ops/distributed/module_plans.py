@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from ..tensor.tensor import Tensor, array_of, from_array
 from .styles import ANY, PARAMETER_WORDS, Place, Style, style_of
 from .tensors import distributed_array
 
+_log = logging.getLogger(__name__)
 _LEAST = 8  # elements a device: parameters of fewer are whole on each
 
 
@@ -122,7 +124,8 @@ def fully_shard(module: torch.nn.Module, mesh: Mesh, axis: str = "data") -> torc
 
     Args:
         module: on the CPU, on the device `jax`, or on "meta": then each device makes its own part of the parameters,
-            and `reset_parameters()` of each module that has it gives them values.
+            and `reset_parameters()` of each module gives them values, or `_init_weights(module)` of the model, as
+            Hugging Face's have it. The rest are zeros, and a log line names their modules: load them.
         mesh: a mesh with the axis.
         axis: the axis.
 
@@ -233,11 +236,28 @@ def _place(module: torch.nn.Module, mesh: Mesh, layouts: Mapping[str, Layout]) -
         for name, buffer in owner._buffers.items():
             if buffer is not None:
                 owner._buffers[name] = _buffer(buffer, whole)
+    _initialize(module, unmade)
+
+
+def _initialize(module: torch.nn.Module, unmade: Iterable[torch.nn.Module]) -> None:
+    """Gives values to the parameters of parts made on "meta", by what the parts or the model have for that."""
+    of_model = getattr(module, "_init_weights", None)  # as Hugging Face's models have it, for each of their parts
+    without = []
     with torch.no_grad():
         for part in unmade:
             reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
-            if reset is not None:
+            if of_model is not None:
+                of_model(part)
+            elif reset is not None:
                 reset()
+            else:
+                without.append(type(part).__name__)
+    if without:
+        _log.warning(
+            "the parameters of %s, made on meta, are zeros: there is no reset_parameters() to give them values."
+            " Fix: load_state_dict(...)",
+            ", ".join(dict.fromkeys(without)),
+        )
 
 
 def _replace(parameter: torch.Tensor, new: torch.nn.Parameter) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import jax
 import torch
@@ -71,6 +73,33 @@ def modules_on_meta() -> None:
     tensor = distributed.parallelize_module(block, mesh_2_4(), PLAN)
     assert tensor.up.weight.placements == (Replicate(), Shard(0))  # type: ignore[union-attr]
     assert tensor(torch.ones(8, 16, device="jax")).isfinite().all()
+
+
+@program
+def models_on_meta_give_values_their_own_way() -> None:
+    """By `_init_weights`, as those of transformers; where there is no way, a log line names the modules."""
+
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.weight
+
+    class Model(nn.Sequential):
+        def _init_weights(self, module: nn.Module) -> None:
+            if isinstance(module, Scale):
+                module.weight.fill_(3.0)
+
+    mesh, log = distributed.make_mesh(data=-1), logging.getLogger("jaten_ops.distributed.module_plans")
+    for cls, value, lines in ((Model, 3.0, 0), (nn.Sequential, 0.0, 1)):
+        with torch.device("meta"):
+            model = cls(Scale())
+        with mock.patch.object(log, "warning") as warned:
+            distributed.fully_shard(model, mesh)
+        assert model[0].weight.tolist() == [value] * 64 and model[0].weight.placements == (Shard(0),)  # type: ignore[union-attr]
+        assert warned.call_count == lines and all("Scale" in call.args for call in warned.call_args_list)
 
 
 @program

@@ -91,8 +91,8 @@ def test_less_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
     partition = capture._partition
 
-    def told(joint: Any, inputs: Any, **options: Any) -> Any:
-        forward, backward = partition(joint, inputs, **options)
+    def told(layouts: Any, joint: Any, inputs: Any, **options: Any) -> Any:
+        forward, backward = partition(layouts, joint, inputs, **options)
         kept.append(_kept(forward, options["num_fwd_outputs"]))
         return forward, backward
 
