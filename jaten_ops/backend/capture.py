@@ -27,7 +27,7 @@ from .graph_info import GraphInfo, Kind
 from .nodes import fake_value, overload_of
 from .passes.input_writes import with_writes
 from .passes.output_offsets import with_offsets
-from .passes.placed_gradients import gradient_layouts, place_gradients
+from .passes.placed_gradients import gradient_layouts
 from .passes.view_relations import with_relations
 from .pipeline import Stage
 from .split_graph import runnable
@@ -63,8 +63,8 @@ def _partition(
     layouts: Sequence[str | None], joint: torch.fx.GraphModule, inputs: Any, **options: Any
 ) -> tuple[torch.fx.GraphModule, ...]:
     """The min-cut partitioner, behind the passes for a joint graph."""
-    place_gradients(joint, layouts, options["num_fwd_outputs"])
-    pipeline.run_passes(Stage.JOINT, joint, GraphInfo("joint"))
+    info = GraphInfo("joint", gradient_layouts=layouts, forward_results=options["num_fwd_outputs"])
+    pipeline.run_passes(Stage.JOINT, joint, info)
     # When the partitioner merges equal nodes it only excludes ATen's random ops, by a list; XLA merges nodes anyway.
     settings = {"cse": False}
     if _has_images(joint.graph):  # their activations are large, and cheap to recompute between two convolutions

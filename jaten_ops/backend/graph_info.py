@@ -70,6 +70,9 @@ class GraphInfo:
         inputs: what the graph is captured for; without AOTAutograd's tokens.
         metadata: AOTAutograd's account of the forward graph; None where it gives none.
         forward: of a backward graph what is known of the forward graph.
+        gradient_layouts: of a graph of forward and backward, by input, the text of the layout over a mesh in which its
+            gradient is to be; None where there is none.
+        forward_results: of such a graph how many outputs come before the gradients.
         relations: the outputs of Dynamo's graph that are views of others on the device (`view_relations`).
         is_wrapped: whether results or gradients were made tensors of the device (`wrapped_results`).
         replaces_memory: whether the program gives tensors other memory (`replaced_memory`).
@@ -92,6 +95,8 @@ class GraphInfo:
     inputs: Sequence[Any] = ()
     metadata: Any = None
     forward: GraphInfo | None = None
+    gradient_layouts: Sequence[str | None] = ()
+    forward_results: int = 0
     relations: Sequence[Relation] = ()
     is_wrapped: bool = False
     replaces_memory: bool = False

@@ -34,6 +34,7 @@ from .passes.output_offsets import output_offsets
 from .passes.output_views import output_views
 from .passes.own_memory import own_memory
 from .passes.partial_writes import partial_writes
+from .passes.placed_gradients import placed_gradients
 from .passes.random_results import random_results
 from .passes.recompute_norms import recompute_norms
 from .passes.rename_operators import rename_operators
@@ -84,6 +85,7 @@ PASSES: Sequence[Pass] = (
         "wrapped_results", Stage.CAPTURED, wrapped_results, "a program returns tensors of the device, and no carriers"
     ),
     Pass("replaced_memory", Stage.CAPTURED, replaced_memory, "with `x.data = y` AOTAutograd has to leave writes alone"),
+    Pass("placed_gradients", Stage.JOINT, placed_gradients, "over a mesh a gradient is made where its parameter is"),
     Pass("own_memory", Stage.JOINT, own_memory, "as_strided reads what owns the memory, not a view that is saved"),
     Pass("recompute_norms", Stage.JOINT, recompute_norms, "what a norm gives is cheaper computed again than saved"),
     Pass(

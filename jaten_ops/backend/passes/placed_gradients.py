@@ -5,14 +5,13 @@ The hook that places it stands behind the graph, in which the compiler would be 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch.utils._pytree import tree_leaves
 
 from jaten_ops.ops import constraint
 from jaten_ops.tensor.mesh_methods import gradient_layout
 
+from ..graph_info import GraphInfo
 from ..nodes import fake_value
 
 
@@ -25,18 +24,13 @@ def gradient_layouts(gm: torch.fx.GraphModule) -> list[str | None]:
     return found
 
 
-def place_gradients(joint: torch.fx.GraphModule, layouts: Sequence[str | None], results: int) -> None:
-    """Places gradients in a graph of forward and backward.
-
-    Args:
-        joint: the graph.
-        layouts: those of `gradient_layouts`, by input.
-        results: how many outputs come before the gradients.
-    """
-    output = joint.graph.output_node()
-    gradients = tree_leaves(output.args[0])[results:]
+def placed_gradients(joint: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
+    """Places gradients in a graph of forward and backward; see `GraphInfo.gradient_layouts`."""
+    layouts, output = info.gradient_layouts, joint.graph.output_node()
+    leaves = tree_leaves(output.args[0])
+    results, gradients = leaves[: info.forward_results], leaves[info.forward_results :]
     if not any(layouts) or len(gradients) != len(layouts):  # AOTAutograd has merged inputs: the hook alone has to do
-        return
+        return info
     placed = {}
     with joint.graph.inserting_before(output):
         for gradient, layout in zip(gradients, layouts, strict=True):
@@ -44,6 +38,6 @@ def place_gradients(joint: torch.fx.GraphModule, layouts: Sequence[str | None], 
                 operator = getattr(torch.ops.jaten_distributed, constraint.NAME.rpartition(":")[2]).default
                 placed[gradient] = joint.graph.call_function(operator, (gradient, layout))
                 placed[gradient].meta.update(gradient.meta, val=fake_value(gradient).contiguous())
-    before, after = tree_leaves(output.args[0])[:results], [placed.get(g, g) for g in gradients]
-    output.args = ([*before, *after],)
+    output.args = ([*results, *[placed.get(g, g) for g in gradients]],)
     joint.recompile()
+    return info
