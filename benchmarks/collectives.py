@@ -95,6 +95,16 @@ def _one_axis(entry: Any) -> Any:
     return tuple(a for a in entry if a != "data") if isinstance(entry, tuple) else entry
 
 
+def measured(name: str) -> tuple[dict[str, Traffic], dict[str, Traffic]]:
+    """The collectives of a plan's step: jaten's, and plain JAX's."""
+    axes, place, gathers = PLANS[name]
+    mesh = distributed.make_mesh(**axes)
+    model, batch = place(_model(), mesh), torch.randn(BATCH, WIDTH)
+    x = distributed.distribute_batch(batch, mesh) if "data" in axes else distributed.distribute_tensor(batch, mesh)
+    by_hand = of_jax(model, x, mesh, gathers)
+    return of_jaten(model, x), by_hand
+
+
 def _cell(traffic: dict[str, Traffic]) -> str:
     found = {kind: traffic[kind] for kind in KINDS if traffic[kind].number}
     return "; ".join(f"{t.number} {kind}, {t.bytes / 1024:,.0f} KiB" for kind, t in found.items()) or "none"
@@ -102,14 +112,9 @@ def _cell(traffic: dict[str, Traffic]) -> str:
 
 def main() -> None:
     rows = ["| plan | mesh | jaten | plain JAX |", "|---|---|---|---|"]
-    for name, (axes, place, gathers) in PLANS.items():
-        mesh = distributed.make_mesh(**axes)
-        model = place(_model(), mesh)
-        batch = torch.randn(BATCH, WIDTH)
-        x = distributed.distribute_batch(batch, mesh) if "data" in axes else distributed.distribute_tensor(batch, mesh)
-        by_hand = of_jax(model, x, mesh, gathers)
+    for name, (axes, _, _) in PLANS.items():
         sizes = ", ".join(f"{axis} {size}" for axis, size in axes.items())
-        rows.append(f"| {name} | {sizes} | {_cell(of_jaten(model, x))} | {_cell(by_hand)} |")
+        rows.append(f"| {name} | {sizes} | {' | '.join(map(_cell, measured(name)))} |")
     table = "\n".join(rows)
     print(table)
     page = PAGE.read_text(encoding="utf-8")

@@ -86,15 +86,15 @@ def borrow(tensor: torch.Tensor, place: Any = None) -> jax.Array:
 
     Args:
         tensor: the tensor.
-        place: the JAX device for a CPU tensor; None for JAX's first CPU device. A sharding over several devices copies
-            the values to each.
+        place: the JAX device for a CPU tensor; None for JAX's first CPU device. A sharding copies the
+            values to its devices.
 
     Raises:
         UnsupportedInputError: a layout or dtype that JAX does not have.
     """
     if isinstance(place, Sharding):
         with Enabled():
-            return partitioned.put_over(borrow(tensor), place).copy()  # one of the copies might share the memory
+            return partitioned.put_over(borrow(tensor), place).copy()  # a part might share the memory
     if tensor.dtype not in DTYPES:
         raise UnsupportedInputError("tensor dtype", tensor.dtype, "a dtype that JAX has; convert it with .to(...)")
     tensor = _plain(tensor)

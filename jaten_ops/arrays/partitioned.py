@@ -132,17 +132,7 @@ def beside(array: Any, others: Sequence[Any], sharding: Sharding) -> Any:
 
     It is partitioned as the first of the partitioned others that has its shape, such as the parameter of an optimizer's
     state; without one, each device gets a copy.
-
-    Raises:
-        RuntimeError: it is not on the first device of this process among those of the sharding.
     """
-    if array.sharding.device_set != {first_device(sharding)} and not any(
-        d.platform == "cpu" for d in array.sharding.device_set
-    ):
-        raise RuntimeError(
-            f"Expected all tensors to be on the same device, but found at least two devices, {array.sharding} and"
-            f" {sharding}! (move one with jaten_ops.distributed.distribute_tensor(...))"
-        )
     like = next((a.sharding for a in others if is_partitioned(a) and a.shape == array.shape), None)
     return put_over(array, like or replicated(sharding))
 
@@ -151,7 +141,7 @@ def together(*arrays: Any) -> tuple[Any, ...]:
     """Arrays that one program takes: those of one device are moved to the mesh of the others.
 
     Raises:
-        RuntimeError: they are on two meshes, or on other devices than those of the mesh.
+        RuntimeError: they are on two meshes.
     """
     mesh = common_sharding(arrays)
     if mesh is None:

@@ -64,11 +64,7 @@ def distributed_array(tensor: torch.Tensor, layout: Layout, what: str = "distrib
         return distributed_zeros(tuple(tensor.shape), bridge.to_numpy_dtype(tensor.dtype), sharding)
     if tensor.device.type == "jax":
         return partitioned.put_over(array_of(tensor.detach()), sharding)
-    array = bridge.borrow(tensor.detach())
-    with Enabled():
-        placed = partitioned.put_over(np.asarray(array), sharding)
-        # torch may write to its memory after this, which a part may still share
-        return placed.copy() if tensor.device.type == "cpu" else placed
+    return bridge.borrow(tensor.detach(), sharding)
 
 
 def distributed_zeros(shape: tuple[int, ...], dtype: np.dtype, sharding: NamedSharding) -> jax.Array:

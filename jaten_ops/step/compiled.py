@@ -121,6 +121,7 @@ class Step:
         with _ONE_AT_A_TIME:
             leaves, structure = flat(args, kwargs)
             given = [moved_argument(v) if isinstance(v, torch.Tensor) else v for v in leaves]
+            self._objects = [v for v in given if is_searched(v)]
             reach = self._look(given)
             found = self._program(reach, given, structure)
             if found is not None:

@@ -98,7 +98,7 @@ class _Symbols:
     """The numbers of parameter groups, which are symbolic while a step is traced.
 
     Args:
-        reach, capture: as in `traced`.
+        reach, capture: as in `traced_reads`.
         changed: as there.
     """
 

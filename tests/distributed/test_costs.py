@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +12,7 @@ import jaten_ops
 from jaten_ops.distributed import collectives
 from jaten_ops.distributed.costs import KINDS, traffic_of
 
-ROOT = Path(__file__).resolve().parents[2]
+from ..harness import mesh_process
 
 # the line of a program, its kind, its bytes
 LINES = {
@@ -69,26 +64,7 @@ def test_a_step_is_compiled_and_not_run() -> None:
     assert state() == before
 
 
-_PROGRAM = """
-import json
-from benchmarks import collectives as bench
-from jaten_ops import distributed
-import torch
-found = {}
-for name, (axes, place, gathers) in bench.PLANS.items():
-    mesh = distributed.make_mesh(**axes)
-    model = place(bench._model(), mesh)
-    batch = torch.randn(bench.BATCH, bench.WIDTH)
-    x = distributed.distribute_batch(batch, mesh) if "data" in axes else distributed.distribute_tensor(batch, mesh)
-    found[name] = bench.of_jax(model, x, mesh, gathers), bench.of_jaten(model, x)
-print(json.dumps(found))
-"""
-
-
-def test_a_step_has_the_collectives_of_plain_jax() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], env={**os.environ}, cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert {name: by_jaten for name, (_, by_jaten) in found.items()} == {name: jax for name, (jax, _) in found.items()}
+@pytest.mark.parametrize("plan", ["data", "FSDP", "tensor", "data x tensor", "FSDP x tensor"])
+def test_a_step_has_the_collectives_of_plain_jax(plan: str) -> None:
+    by_jaten, by_hand = mesh_process.found("collectives", plan)
+    assert by_jaten == by_hand and any(number for number, _ in by_hand.values())

@@ -13,7 +13,7 @@ from ..programs import mesh_sequence
     ("mesh", "causal", "way"), crossed(mesh_sequence.MESHES, ("causal", "all"), mesh_sequence.WAYS)
 )
 def test_as_over_the_whole_sequence(mesh: str, causal: str, way: str) -> None:
-    mesh_process.found("sequence", "attention", mesh, causal, way)
+    mesh_process.found("attention", mesh, causal, way)
 
 
 @pytest.mark.parametrize("name", mesh_sequence.PROGRAMS)

@@ -17,20 +17,10 @@ import jaten_ops
 from jaten_ops import distributed
 
 from .mesh_models import bytes_on_fullest, counted, same
+from .mesh_programs import Programs
 
 P = PartitionSpec
-PROGRAMS: dict[str, Callable[[], None]] = {}
-
-
-def program(fn: Callable[[], None]) -> Callable[[], None]:
-    PROGRAMS[fn.__name__] = fn
-    return fn
-
-
-def outcome(name: str) -> None:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    PROGRAMS[name]()
+PROGRAMS = Programs()
 
 
 class Block(nn.Module):
@@ -91,7 +81,7 @@ def assert_near(got: nn.Module, expected: nn.Module, atol: float = 1e-5) -> None
         assert torch.allclose(tensor.cpu(), theirs[name], atol=atol), name
 
 
-@program
+@PROGRAMS
 def dropout_has_the_mask_of_one_device() -> None:
     whole, x = nn.Dropout(0.5), torch.ones(8, 64)
     one = x.to("jax")
@@ -111,7 +101,7 @@ def dropout_has_the_mask_of_one_device() -> None:
             assert len({tuple(row.tolist()) for row in results[0]}) == 8, "rows have one mask"
 
 
-@program
+@PROGRAMS
 def batches_that_no_axis_divides() -> None:
     plain = Block()
     ours = split(copy.deepcopy(plain))
@@ -128,7 +118,7 @@ def batches_that_no_axis_divides() -> None:
                 assert same(got.grad, got), (way, n, name)
 
 
-@program
+@PROGRAMS
 def state_dicts() -> None:
     plain, other = Block(), Block()
     ours = split(copy.deepcopy(plain))
@@ -156,7 +146,7 @@ def state_dicts() -> None:
     assert torch.equal(state["up.weight"], plain.up.weight)
 
 
-@program
+@PROGRAMS
 def optimizers_are_saved_and_loaded() -> None:
     x, given = batch()
     plain = Block()
@@ -192,7 +182,7 @@ def optimizers_are_saved_and_loaded() -> None:
     assert torch.allclose(plain_state.cpu(), theirs.state_dict()["state"][0]["exp_avg"], atol=1e-4)
 
 
-@program
+@PROGRAMS
 def bytes_a_device() -> None:
     plain = nn.Sequential(Block(width=128), Block(width=128))
     ours = distributed.fully_shard(plain, distributed.make_mesh(data=-1))
@@ -208,7 +198,7 @@ def bytes_a_device() -> None:
         assert bytes_on_fullest(tensors) <= 1.1 / 8 * sum(t.nbytes for t in tensors)
 
 
-@program
+@PROGRAMS
 def copies() -> None:
     ours = split(Block())
     copied = copy.deepcopy(ours)
@@ -224,7 +214,7 @@ def copies() -> None:
     assert ours.up.weight.abs().sum() > 0
 
 
-@program
+@PROGRAMS
 def modules_move_back() -> None:
     plain = Block()
     ours = split(copy.deepcopy(plain)).cpu()
@@ -239,7 +229,7 @@ def modules_move_back() -> None:
         assert p.dtype == p.grad.dtype == torch.bfloat16 and same(p.grad, p), name
 
 
-@program
+@PROGRAMS
 def autocast() -> None:
     plain = Block()
     ours = split(copy.deepcopy(plain))
@@ -272,7 +262,7 @@ def autocast() -> None:
             assert torch.allclose(p.grad.cpu(), plain.get_parameter(name).grad, atol=0.02), name
 
 
-@program
+@PROGRAMS
 def clipped_and_accumulated_gradients() -> None:
     plain = Block()
     ours = split(copy.deepcopy(plain))
@@ -303,7 +293,7 @@ def clipped_and_accumulated_gradients() -> None:
             assert same(p.grad, p), (way, name)
 
 
-@program
+@PROGRAMS
 def frozen_parameters_and_lora() -> None:
     plain = Block()
     plain.up.requires_grad_(False)
@@ -316,7 +306,7 @@ def frozen_parameters_and_lora() -> None:
         assert same(ours.down.weight.grad, ours.down.weight), way
 
 
-@program
+@PROGRAMS
 def hooks_do_not_recompile() -> None:
     ours = split(Block())
     _, given = batch()

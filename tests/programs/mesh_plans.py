@@ -20,24 +20,14 @@ from jaten_ops import distributed
 
 from .mesh_models import same
 from .mesh_modules import PLAN, Block, assert_near, mesh_2_4, ways
+from .mesh_programs import Programs
 from .mesh_tensors import refused
 
 P = PartitionSpec
-PROGRAMS: dict[str, Callable[[], None]] = {}
+PROGRAMS = Programs()
 
 
-def program(fn: Callable[[], None]) -> Callable[[], None]:
-    PROGRAMS[fn.__name__] = fn
-    return fn
-
-
-def outcome(name: str) -> None:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    PROGRAMS[name]()
-
-
-@program
+@PROGRAMS
 def parts_are_sharded_before_the_whole() -> None:
     mesh = distributed.make_mesh(data=-1)
     plain = nn.Sequential(Block(), Block())
@@ -57,7 +47,7 @@ def parts_are_sharded_before_the_whole() -> None:
             assert torch.allclose(got.grad.cpu(), expected.grad, atol=1e-5) and same(got.grad, got), (way, name)
 
 
-@program
+@PROGRAMS
 def modules_on_meta() -> None:
     with torch.device("meta"):
         unmade = nn.Sequential(nn.Linear(16, 64), nn.LayerNorm(64), nn.Embedding(64, 16))
@@ -75,7 +65,7 @@ def modules_on_meta() -> None:
     assert tensor(torch.ones(8, 16, device="jax")).isfinite().all()
 
 
-@program
+@PROGRAMS
 def models_on_meta_give_values_their_own_way() -> None:
     """By `_init_weights`, as those of transformers; where there is no way, a log line names the modules."""
 
@@ -102,7 +92,7 @@ def models_on_meta_give_values_their_own_way() -> None:
         assert warned.call_count == lines and all("Scale" in call.args for call in warned.call_args_list)
 
 
-@program
+@PROGRAMS
 def experts_over_an_axis_of_their_own() -> None:
     mesh = distributed.make_mesh(expert=8)
 
@@ -124,7 +114,7 @@ def experts_over_an_axis_of_their_own() -> None:
     assert torch.allclose(ours.up.grad.cpu(), plain.up.grad, atol=1e-4) and same(ours.up.grad, ours.up)
 
 
-@program
+@PROGRAMS
 def styles_of_torch() -> None:
     mesh = distributed.make_mesh(model=-1)
     plain, x = Block(), torch.randn(8, 4, 16)
@@ -147,7 +137,7 @@ def styles_of_torch() -> None:
     assert single.weight.placements == (Shard(0),)
 
 
-@program
+@PROGRAMS
 def errors_of_plans() -> None:
     mesh = distributed.make_mesh(model=-1)
 
@@ -171,7 +161,7 @@ def errors_of_plans() -> None:
     assert all(p.device.type == "cpu" for p in module.parameters())  # nothing moved
 
 
-@program
+@PROGRAMS
 def sizes_of_meshes() -> None:
     for axes in ({}, {"data": 3}, {"data": 16}, {"data": -1, "model": -1}, {"data": 0}, {"data": -1, "model": 3}):
         refused(lambda axes=axes: distributed.make_mesh(**axes), "8")  # type: ignore[misc]
@@ -179,7 +169,7 @@ def sizes_of_meshes() -> None:
     assert distributed.make_mesh(a=2, b=2, c=2).size == len(jax.devices()) == 8
 
 
-@program
+@PROGRAMS
 def a_plan_keeps_optimizers_and_shared_parameters() -> None:
     block = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
     block[1].weight = block[0].weight

@@ -12,15 +12,20 @@ from typing import Any
 
 import torch
 
-from . import mesh_layers, mesh_models, mesh_modules, mesh_plans, mesh_sequence, mesh_tensors
+from benchmarks import collectives
+
+from . import mesh_checkpoints, mesh_layers, mesh_models, mesh_modules, mesh_plans, mesh_sequence, mesh_tensors
 
 TABLES: dict[str, Callable[..., Any]] = {
+    "checkpoints": mesh_checkpoints.outcome,
+    "collectives": collectives.measured,
     "training": mesh_models.training,
     "layers": mesh_layers.gathered,
-    "modules": mesh_modules.outcome,
-    "plans": mesh_plans.outcome,
-    "sequence": mesh_sequence.outcome,
-    "tensors": mesh_tensors.outcome,
+    "modules": mesh_modules.PROGRAMS.run,
+    "plans": mesh_plans.PROGRAMS.run,
+    "attention": mesh_sequence.attention,
+    "sequence": mesh_sequence.PROGRAMS.run,
+    "tensors": mesh_tensors.PROGRAMS.run,
 }
 
 

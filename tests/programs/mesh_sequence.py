@@ -8,13 +8,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributed.tensor import Shard
 
 import jaten_ops
 from jaten_ops import distributed
 from jaten_ops.errors import UnsupportedInputError
 
+from .mesh_programs import Programs
+
 MESHES = {"sequence": {"model": 8}, "batch and sequence": {"data": 2, "model": 4}}
 WAYS = ("eager", "compiled", "step")
+PROGRAMS = Programs()
 
 
 def attention(mesh_name: str, causal: str, way: str) -> None:
@@ -56,25 +60,17 @@ def attention(mesh_name: str, causal: str, way: str) -> None:
         torch.testing.assert_close(one.grad.cpu(), other.grad, rtol=1e-5, atol=4e-6)
 
 
-def _is_passed_on() -> None:
+@PROGRAMS
+def is_passed_on() -> None:
     """Keys and values go round; nothing is gathered."""
     mesh = distributed.make_mesh(model=8)
-    parts = [distributed.distribute_tensor(torch.randn(2, 2, 64, 8), mesh, {"model": _Shard(2)}) for _ in range(3)]
+    parts = [distributed.distribute_tensor(torch.randn(2, 2, 64, 8), mesh, {"model": Shard(2)}) for _ in range(3)]
     found = distributed.collectives(lambda *x: distributed.context_parallel_attention(*x, mesh), *parts)
     assert {kind for kind, traffic in found.items() if traffic.number} == {"collective-permute"}
 
 
-class _Shard:
-    """As torch's `Shard`."""
-
-    def __init__(self, dim: int) -> None:
-        self.dim = dim
-
-    def is_shard(self) -> bool:
-        return True
-
-
-def _in_bfloat16() -> None:
+@PROGRAMS
+def in_bfloat16() -> None:
     mesh = distributed.make_mesh(model=8)
     data = [torch.randn(2, 2, 16, 8).bfloat16() for _ in range(3)]
     found = distributed.context_parallel_attention(*(x.to("jax") for x in data), mesh, scale=0.5)
@@ -83,25 +79,11 @@ def _in_bfloat16() -> None:
     torch.testing.assert_close(found.cpu().float(), expected, rtol=2e-2, atol=1e-2)  # bfloat16 has 8 bits
 
 
-def _refused() -> None:
+@PROGRAMS
+def refused() -> None:
     mesh = distributed.make_mesh(model=8)
     x = torch.ones(1, 2, 12, 4, device="jax")
     with pytest.raises(UnsupportedInputError, match="of size 8 divides"):
         distributed.context_parallel_attention(x, x, x, mesh)
     with pytest.raises(UnsupportedInputError, match="an axis of the mesh"):
         distributed.context_parallel_attention(x, x, x, mesh, "sequence")
-
-
-PROGRAMS: dict[str, Callable[[], None]] = {
-    "passed on": _is_passed_on,
-    "bfloat16": _in_bfloat16,
-    "refused": _refused,
-}
-
-
-def outcome(name: str, *row: str) -> None:
-    """Runs a program by name, or a row of `attention`."""
-    if name == "attention":
-        attention(*row)
-    else:
-        PROGRAMS[name]()

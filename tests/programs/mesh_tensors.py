@@ -19,20 +19,11 @@ import jaten_ops
 from jaten_ops import distributed
 from jaten_ops.errors import UnsupportedInputError
 
+from .mesh_programs import Programs
+
 P = PartitionSpec
 ROWS, COLUMNS = P("data"), P(None, "model")
-PROGRAMS: dict[str, Callable[[], None]] = {}
-
-
-def program(fn: Callable[[], None]) -> Callable[[], None]:
-    PROGRAMS[fn.__name__] = fn
-    return fn
-
-
-def outcome(name: str) -> None:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    PROGRAMS[name]()
+PROGRAMS = Programs()
 
 
 def mesh_2_4() -> Any:
@@ -58,7 +49,7 @@ def refused(call: Callable[[], Any], *words: str) -> None:
         raise AssertionError("nothing was raised")
 
 
-@program
+@PROGRAMS
 def placements_in_each_form() -> None:
     x = torch.arange(32.0).view(8, 4)
     forms = [P("data", "model"), [Shard(0), Shard(1)], {"data": Shard(0), "model": Shard(1)}, [Shard(-2), Shard(-1)]]
@@ -76,7 +67,7 @@ def placements_in_each_form() -> None:
     assert spread(torch.ones(()), None).item() == 1
 
 
-@program
+@PROGRAMS
 def all_dtypes() -> None:
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool):
         x = (torch.arange(16).view(8, 2) % 3).to(dtype)
@@ -88,7 +79,7 @@ def all_dtypes() -> None:
     assert torch.allclose((spread(x) * 1j).abs().cpu(), x.abs())
 
 
-@program
+@PROGRAMS
 def tensors_do_not_share_memory_with_torch() -> None:
     for placements in (None, ROWS):
         x = torch.zeros(8, 16)
@@ -97,7 +88,7 @@ def tensors_do_not_share_memory_with_torch() -> None:
         assert got.cpu().sum() == 0
 
 
-@program
+@PROGRAMS
 def errors_of_placements() -> None:
     mesh, x = mesh_2_4(), torch.ones(8, 4)
     refused(lambda: distributed.distribute_tensor(x, mesh, P("expert")), "'expert'", "data", "model")
@@ -119,7 +110,7 @@ def errors_of_placements() -> None:
         assert "constrain" in str(error)
 
 
-@program
+@PROGRAMS
 def meshes_with_explicit_axes() -> None:
     mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
     x = torch.randn(8, 4)
@@ -134,13 +125,13 @@ def meshes_with_explicit_axes() -> None:
     refused(lambda: jax.jit(function)(array), "Explicit", "Auto")
 
 
-@program
+@PROGRAMS
 def meshes_with_manual_axes() -> None:
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Manual,))
     refused(lambda: distributed.distribute_tensor(torch.ones(8), mesh, P("data")), "Auto")
 
 
-@program
+@PROGRAMS
 def sizes_that_no_axis_divides() -> None:
     x, w = torch.randn(10, 6), torch.randn(6, 7)
     mesh = distributed.make_mesh(data=4, model=2)
@@ -156,7 +147,7 @@ def sizes_that_no_axis_divides() -> None:
     assert empty.sum().item() == 0
 
 
-@program
+@PROGRAMS
 def a_vocabulary_that_no_axis_divides() -> None:
     weight, ids, labels = torch.randn(50257, 8), torch.randint(50257, (8, 3)), torch.randint(50257, (8, 3))
 
@@ -176,7 +167,7 @@ def a_vocabulary_that_no_axis_divides() -> None:
         assert torch.allclose(ours.grad.cpu(), theirs.grad, atol=2e-5)
 
 
-@program
+@PROGRAMS
 def other_tensors_mix_with_partitioned_ones() -> None:
     x = torch.randn(8, 4)
     ours = spread(x)
@@ -204,7 +195,7 @@ def other_tensors_mix_with_partitioned_ones() -> None:
         assert torch.allclose(step(ours, torch.full((4,), 3.0, device="jax")).cpu(), x * 3 * i + 1)
 
 
-@program
+@PROGRAMS
 def a_tensor_of_another_device_does_not_mix() -> None:
     ours, other = spread(torch.ones(8, 4)), torch.ones(8, 4, device="jax:1")
     half = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("data",))
@@ -220,7 +211,7 @@ def a_tensor_of_another_device_does_not_mix() -> None:
                 raise AssertionError(f"{second} and a partitioned tensor were added")
 
 
-@program
+@PROGRAMS
 def factories_follow_their_template() -> None:
     ours = spread(torch.randn(8, 4), P("data", "model"))
     like = [
@@ -241,7 +232,7 @@ def factories_follow_their_template() -> None:
     assert half.unique().numel() > 20
 
 
-@program
+@PROGRAMS
 def writes_stay_in_place() -> None:
     x = torch.randn(8, 4)
     writes: list[Callable[[Any], Any]] = [
@@ -261,7 +252,7 @@ def writes_stay_in_place() -> None:
         assert_over(ours, P("data", "model"))
 
 
-@program
+@PROGRAMS
 def random_writes_are_those_of_one_device() -> None:
     writes: list[Callable[[Tensor], Any]] = [
         lambda t: t.normal_(), lambda t: t.uniform_(-1, 1), lambda t: t.bernoulli_(0.3), lambda t: t.exponential_(),
@@ -276,7 +267,7 @@ def random_writes_are_those_of_one_device() -> None:
         assert_over(ours, P("data", "model"))
 
 
-@program
+@PROGRAMS
 def copies_and_saved_tensors() -> None:
     x = torch.randn(8, 4)
     ours = spread(x, P("data", "model"))
@@ -295,7 +286,7 @@ def copies_and_saved_tensors() -> None:
     assert "tensor(" in repr(ours)
 
 
-@program
+@PROGRAMS
 def moves() -> None:
     x = torch.randn(8, 4, requires_grad=True)
     ours = spread(x)
@@ -312,7 +303,7 @@ def moves() -> None:
     assert_over(ours.to("jax"), ROWS)
 
 
-@program
+@PROGRAMS
 def constraints_in_each_way() -> None:
     mesh, x, w = mesh_2_4(), torch.randn(8, 16), torch.randn(16, 16)
     both = P("data", "model")
@@ -349,7 +340,7 @@ def constraints_in_each_way() -> None:
     check(*jax.jit(jax.value_and_grad(function, argnums=1))(*placed))
 
 
-@program
+@PROGRAMS
 def constraints_place_values() -> None:
     mesh, x = mesh_2_4(), torch.randn(8, 16)
     both = P("data", "model")
@@ -367,7 +358,7 @@ def constraints_place_values() -> None:
     assert torch.equal(distributed.constrain(x, mesh, both).cpu(), x)
 
 
-@program
+@PROGRAMS
 def gradients_by_hand() -> None:
     x, w = torch.randn(8, 16), torch.randn(16, 8)
 
@@ -383,7 +374,7 @@ def gradients_by_hand() -> None:
     assert torch.allclose(got.cpu(), (x @ w).sum(1), atol=1e-5)
 
 
-@program
+@PROGRAMS
 def results_that_depend_on_values() -> None:
     x = torch.randint(5, (8, 4)).float()
     ours = spread(x)

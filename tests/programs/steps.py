@@ -44,6 +44,19 @@ def make(device: str, cls: Callable[[], nn.Module] = Net, seed: int = 0) -> nn.M
     return cls().double().to(device)
 
 
+def classify(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., torch.Tensor]:
+    """A training step as most are written."""
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
 def linear() -> tuple[nn.Module, torch.optim.Optimizer]:
     """A small layer on the device, and its optimizer."""
     torch.manual_seed(0)
@@ -223,12 +236,7 @@ def saved_and_resumed(device: str, wrap: Wrap) -> Iterator[Any]:
     model = make(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
+    step = classify(model, optimizer)
 
     run, file = wrap(step, model, optimizer), io.BytesIO()
     data = [*batches(device, 6)]
@@ -254,12 +262,7 @@ def two_steps_and_eager_training(device: str, wrap: Wrap) -> Iterator[Any]:
     model = make(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
+    step = classify(model, optimizer)
 
     def other(x: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()

@@ -12,7 +12,7 @@ from torch import nn
 
 from jaten_ops import compile_step
 
-from ..programs.steps import Scenario, Wrap, assert_as_plain_torch, batches, make, state_of
+from ..programs.steps import Scenario, Wrap, assert_as_plain_torch, batches, classify, make, state_of
 
 CHANGES: dict[str, Scenario] = {}
 
@@ -116,12 +116,7 @@ def _hooked(edit: Callable[[Any, int, dict[str, Any]], None]) -> Scenario:
         model = make(device)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
-        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            return loss
+        step = classify(model, optimizer)
 
         run, kept = wrap(step), {"factor": torch.tensor(0.5, dtype=torch.float64, device=device)}
         for i, (x, y) in enumerate(batches(device, 9)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 from torch.utils._pytree import tree_leaves
 
-from jaten_ops.ops import constraint
 from jaten_ops.tensor.mesh_methods import gradient_layout
 
 from ..graph_info import GraphInfo
@@ -35,7 +34,7 @@ def placed_gradients(joint: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
     with joint.graph.inserting_before(output):
         for gradient, layout in zip(gradients, layouts, strict=True):
             if layout is not None and isinstance(gradient, torch.fx.Node) and gradient not in placed:
-                operator = getattr(torch.ops.jaten_distributed, constraint.NAME.rpartition(":")[2]).default
+                operator = torch.ops.jaten_distributed.constrain.default
                 placed[gradient] = joint.graph.call_function(operator, (gradient, layout))
                 placed[gradient].meta.update(gradient.meta, val=fake_value(gradient).contiguous())
     output.args = ([*results, *[placed.get(g, g) for g in gradients]],)
