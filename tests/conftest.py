@@ -16,6 +16,8 @@ import torch._dynamo.utils
 
 import jaten_ops
 
+from .harness.crossings import sample
+
 # What is compiled is kept, as it is for users, but in a folder of the tests'; workers have it from their parent.
 _FOLDER = None if "JATEN_CACHE_DIR" in os.environ else tempfile.TemporaryDirectory(prefix="jaten-tests-")
 if _FOLDER is not None:
@@ -24,6 +26,11 @@ if _FOLDER is not None:
 _OURS = os.path.dirname(os.path.realpath(jaten_ops.__file__)) + os.sep
 _STEP = 1 << 20  # KiB: 1 GiB
 _largest = 2 * _STEP
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest takes the exhaustive ones out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    sample(items)
 
 
 @pytest.fixture(autouse=True)

@@ -59,6 +59,7 @@ def test_every_case_builds(case: Case) -> None:
         assert torch.isfinite(torch_loss(output, target))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", MODELS.values(), ids=lambda c: c.name)
 def test_inference(case: Case) -> None:
     module, inputs, _ = case.make()
@@ -81,13 +82,8 @@ def test_inference(case: Case) -> None:
 TRAINED = {case.jax_model: case for case in CASES.values() if case.target}
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=[pytest.mark.exhaustive] if i % 2 else [], id=case.name)
-        for i, case in enumerate(TRAINED.values())
-    ],
-)
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in TRAINED.values()])
 def test_training(case: Case) -> None:
     module, inputs, target = case.make()
     parameters, buffers, arrays, goal = case.make_jax()

@@ -117,6 +117,7 @@ KEYWORDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CALLS)
 def test_values(name: str) -> None:
     packet, _, suffix = name.partition(".")

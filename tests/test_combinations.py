@@ -24,7 +24,7 @@ def _sample() -> list[Case]:
     seen: Counter[str] = Counter()
     taken = []
     for case in left:
-        if not seen[case.program] or not seen[case.surrounding] or seen[case.way] < 5:
+        if not seen[case.program] or not seen[case.surrounding] or seen[case.way] < 2:
             taken.append(case)
             seen.update([case.program, case.surrounding, case.way])
     return sorted(taken, key=lambda c: c.key)

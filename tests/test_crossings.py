@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from .harness.crossings import covering, crossed
+from .harness.crossings import covering, crossed, sample
 
 
 @pytest.mark.parametrize(
@@ -26,3 +28,21 @@ def test_the_rest_is_exhaustive() -> None:
     assert [row.id for row in rows] == ["-".join(r) for r in itertools.product("ab", ("cpu", "jax"), "123")]
     usual = [row.id for row in rows if not row.marks]
     assert "b-jax-2" in usual and 6 <= len(usual) <= 7
+
+
+def _item(name: str, **marks: pytest.MarkDecorator) -> Any:
+    given = {mark.name: mark.mark for mark in marks.values()}
+    return SimpleNamespace(
+        nodeid=name, marks=given, get_closest_marker=given.get, add_marker=lambda m: given.update({m.name: m.mark})
+    )
+
+
+def test_every_nth_row_of_a_table_runs() -> None:
+    third, rest = pytest.mark.sampled(3), pytest.mark.exhaustive
+    rows = [_item(f"a.py::f[{i}]", sampled=third) for i in range(7)]
+    rows[1] = _item("a.py::f[1]", sampled=third, exhaustive=rest)
+    others = [_item("a.py::g[0]", sampled=third), _item("a.py::h[0]")]
+    sample([*rows, *others])
+    assert [item.nodeid for item in (*rows, *others) if "exhaustive" not in item.marks] == [
+        "a.py::f[0]", "a.py::f[4]", "a.py::g[0]", "a.py::h[0]"
+    ]  # fmt: skip

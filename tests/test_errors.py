@@ -23,7 +23,7 @@ from .harness.comparison import assert_same
 from .harness.recorded import op_of_aten
 from .harness.replay import OP_INFOS, callable_overload, describe_call, jaten_overload, op_named, samples, supported
 from .programs.wrong_calls import BY_SHAPES, BY_VALUES, Wrong
-from .test_ops import NAMES, _every
+from .test_ops import NAMES
 
 
 def _overload(func: Any, args: Any) -> str | None:
@@ -85,7 +85,8 @@ def _quiet() -> Iterator[None]:
 WITH_ERRORS = [n for n in NAMES if OP_INFOS[n].error_inputs_func is not None]
 
 
-@pytest.mark.parametrize("name", _every(4, WITH_ERRORS))
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", WITH_ERRORS)
 def test_error_inputs(name: str, request: pytest.FixtureRequest) -> None:
     """Errors that ATen raises before an operator is reached (in Python, in a composite) are not jaten's."""
     exceptions.apply(request, "errors", name, torch.float32)
@@ -96,7 +97,8 @@ def test_error_inputs(name: str, request: pytest.FixtureRequest) -> None:
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
 
 
-@pytest.mark.parametrize("name", _every(8, NAMES))
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("name", NAMES)
 def test_dtypes(name: str) -> None:
     """The first samples in each dtype that the OpInfo does not claim: ATen refuses most."""
     base = next((d for d in DTYPES if supported(name, d)), None)
@@ -124,11 +126,8 @@ def test_histograms_of_integers() -> None:
 
 
 def _params(rows: list[Wrong]) -> list[Any]:
-    """Every sixth row in the default run, as in `_every`, under a name of its own."""
-    return [
-        pytest.param(row, id=f"{i}-{row}", marks=[] if i % 6 == 0 else [pytest.mark.exhaustive])
-        for i, row in enumerate(rows)
-    ]
+    """Each row under a name of its own."""
+    return [pytest.param(row, id=f"{i}-{row}") for i, row in enumerate(rows)]
 
 
 def _works(row: Wrong, call: Callable[..., Any]) -> None:
@@ -148,6 +147,7 @@ def _assert_refused(row: Wrong, call: Callable[..., Any]) -> None:
     assert type(got) is type(expected), f"got {got!r}, expected {expected!r}"
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("row", _params([*BY_VALUES, *BY_SHAPES]))
 def test_wrong_calls(row: Wrong, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "errors", str(row), torch.float32)
@@ -167,6 +167,7 @@ def _found_when_run(row: Wrong) -> bool:
     )
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("row", _params([row for row in BY_VALUES if _found_when_run(row)]))
 def test_wrong_calls_compiled(row: Wrong) -> None:
     torch._dynamo.reset()
@@ -198,7 +199,8 @@ def _takes_only_lists(spec: OpSpec) -> bool:
 LIST_TAKERS = {n: s for n, s in (FUNCTIONAL | COMPOSITE | VARIANTS).items() if _takes_only_lists(s)}
 
 
-@pytest.mark.parametrize("overload", _every(8, LIST_TAKERS))
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("overload", LIST_TAKERS)
 def test_empty_lists(overload: str) -> None:
     args: list[Any] = []
     kwargs: dict[str, Any] = {}

@@ -58,6 +58,7 @@ class Run:
 IN_BFLOAT16 = ("bert", "llama", "resnet", "convnext", "lstm")
 ON_JAX = ("mlp", "transformer", "llama")
 OF_KNOWN_LAYERS = ("gpt2", "vit", "t5", "mobilenet_v2")  # whose forward has no lowering that others have not
+CONVOLUTIONAL = ("mobilenet_v2", "unet")  # whose backward has none that those of resnet and convnext have not
 RUNS = [
     *(Run(case.name, mode) for case in CASES for mode in ("infer", "train")),
     *(Run(name, "infer", dtype=torch.bfloat16) for name in IN_BFLOAT16),
@@ -70,10 +71,10 @@ RUNS = [
 def _is_usual(run: Run) -> bool:
     """True of a run by default: not of a program that runs in bfloat16, or trains on jax, as well."""
     if run.dynamic or run.dtype != torch.float32 or run.device != "cpu":
-        return run.batch_sizes != TWO_SIZES or run.case == "resnet"
+        return run.batch_sizes != TWO_SIZES
     if run.mode == "infer":
         return run.case not in (*IN_BFLOAT16, *OF_KNOWN_LAYERS)
-    return run.case not in ON_JAX
+    return run.case not in (*ON_JAX, *CONVOLUTIONAL)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ more of them, over all of it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -42,29 +42,29 @@ COMMON = frozenset(
 )
 
 
+def _composed() -> list[str]:
+    """The OpInfos of operators that have no kernel, and are the first for none that has one."""
+    packets = {overload.partition(".")[0] for overload in registry.KERNELS}
+    firsts = set(reached_overloads().values())
+    return [n for n in NAMES if OP_INFOS[n].aten_name not in packets and n not in firsts]
+
+
+LEFT_OUT = {n for i, n in enumerate(_composed()) if i % 3}
+"""OpInfos of which nothing is new in the default run: they reach kernels that others reach."""
+
+
 def _pairs() -> list[Any]:
-    """Each OpInfo in float32 (or its first dtype), every fourth in one more, in turn; the rest is exhaustive."""
+    """Each OpInfo in float32 (or its first dtype), every eighth in one more, in turn; the rest is exhaustive."""
     table = []
     for i, name in enumerate(NAMES):
-        turn = i // 4 % len(DTYPES)
+        turn = i // 8 % len(DTYPES)
         others = [d for d in DTYPES[turn:] + DTYPES[:turn] if supported(name, d)]
         dtypes = [d for d in (torch.float32, *others) if supported(name, d)]
+        usual = (name not in LEFT_OUT) + (i % 8 == 0)
         for rank, dtype in enumerate(dtypes):
-            marks = [pytest.mark.exhaustive] if rank > (i % 4 == 0) else []
+            marks = [pytest.mark.exhaustive] if rank >= usual else []
             table.append(pytest.param(name, dtype, id=f"{name}-{str(dtype).removeprefix('torch.')}", marks=marks))
     return table
-
-
-def _every(step: int, values: Iterable[Any]) -> list[Any]:
-    """Test parameters of which every `step`th is in the default run, the others in the exhaustive one."""
-    return [
-        pytest.param(
-            *(v if isinstance(v, tuple) else (v,)),
-            marks=[] if i % step == 0 else [pytest.mark.exhaustive],
-            id=v[0] if isinstance(v, tuple) else v,
-        )
-        for i, v in enumerate(values)
-    ]
 
 
 @pytest.fixture(autouse=True)
@@ -106,35 +106,35 @@ def test_values(name: str, dtype: torch.dtype, most: int, request: pytest.Fixtur
     _hold(_compared(checks.values, name, dtype, most))
 
 
-def _of_kernels() -> list[Any]:
-    """Each OpInfo in float64; of those that have no kernel, and reach none first, every third by default."""
-    packets = {overload.partition(".")[0] for overload in registry.KERNELS}
-    names = [n for n in NAMES if supported(n, torch.float64)]
-    firsts = set(reached_overloads().values())
-    composed = [n for n in names if OP_INFOS[n].aten_name not in packets and n not in firsts]
-    left_out = {n for i, n in enumerate(composed) if i % 3}
-    return [pytest.param(n, marks=[pytest.mark.exhaustive] if n in left_out else [], id=n) for n in names]
+def _with_gradients() -> list[Any]:
+    """Each OpInfo in float64; what `LEFT_OUT` names is exhaustive."""
+    marks = {True: [pytest.mark.exhaustive], False: []}
+    return [pytest.param(n, marks=marks[n in LEFT_OUT], id=n) for n in NAMES if supported(n, torch.float64)]
 
 
-@pytest.mark.parametrize("name", _of_kernels())
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", _with_gradients())
 def test_gradients(name: str, most: int, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "gradients", name, torch.float64)
     _hold(_compared(checks.gradients, name, torch.float64, most))
 
 
-@pytest.mark.parametrize(("overload", "name"), _every(8, reached_overloads().items()))
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize(("overload", "name"), reached_overloads().items())
 def test_opcheck(overload: str, name: str, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "opcheck", overload, torch.float32)
     _hold(checks.opcheck(overload, name, torch.float32, 1))
 
 
-@pytest.mark.parametrize(("overload", "name"), _every(3, reached_overloads().items()))
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize(("overload", "name"), reached_overloads().items())
 def test_layouts(overload: str, name: str, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "layouts", overload, torch.float32)
     _hold(checks.layouts(overload, name, torch.float32, 1))
 
 
-@pytest.mark.parametrize("name", _every(7, [n for n in NAMES if supported(n, torch.float64)]))
+@pytest.mark.sampled(14)
+@pytest.mark.parametrize("name", [n for n in NAMES if supported(n, torch.float64)])
 def test_compiled(name: str, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "compiled", name, torch.float64)
     # the sample that a row is about need not be the first

@@ -295,6 +295,7 @@ SOUND: dict[str, tuple[Program, Callable[[int], tuple[Any, ...]]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SOUND)
 def test_sizes_of_one_bucket_compile_once(name: str, caplog: pytest.LogCaptureFixture) -> None:
     program, make = SOUND[name]

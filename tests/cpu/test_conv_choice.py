@@ -34,6 +34,7 @@ LOWERINGS = {"taps": TAPS, "patches": PATCHES, "padded first": conv_choice.EIGEN
 ALL = [(case, lowering) for case in CASES for lowering in LOWERINGS if lowering != "depth" or len(CASES[case][1]) == 5]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "lowering"), ALL)
 def test_all_compute_the_same(case: str, lowering: str) -> None:
     windows, shape, outputs = CASES[case]

@@ -56,6 +56,7 @@ def test_parts(case: str, part: str) -> None:
     np.testing.assert_allclose(_computed(part, windows, a, b, expected), expected.detach(), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_not_finite_stays_under_its_windows(case: str, value: float) -> None:

@@ -138,6 +138,7 @@ def _grid(*parts: float) -> torch.Tensor:
     return torch.tensor([complex(*pair) for pair in itertools.product(parts, repeat=2)])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OF_COMPLEX)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.complex64, 1e-6), (torch.complex128, 1e-13)])
 def test_complex_values(name: str, dtype: torch.dtype, tolerance: float) -> None:
@@ -149,6 +150,7 @@ def test_complex_values(name: str, dtype: torch.dtype, tolerance: float) -> None
     )  # ATen's own is larger where a rounded argument goes into an exponential
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OF_COMPLEX)
 def test_complex_edges_in_vectors(name: str) -> None:
     x = _grid(*COMPLEX_EDGES, 30.0).repeat(100)
@@ -170,6 +172,7 @@ def assert_same_edges(got: torch.Tensor, expected: torch.Tensor) -> None:
     assert torch.equal(got.signbit()[zero], expected.signbit()[zero])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [n for n in OF_COMPLEX if n != "silu"])  # ATen has no gradient of that
 def test_complex_gradients_on_the_axes(name: str) -> None:
     """If a part is 0 or large, the choice between formulas leaves no NaN in the gradient."""

@@ -18,7 +18,6 @@ from jaten_ops.ops import executor
 
 from ..harness.checks import assert_same_derivatives, gradients_of
 from ..harness.crossings import crossed
-from ..test_ops import _every
 
 MODULES = {info.formatted_name: info for info in module_db if torch.float64 in info.dtypes}
 OPTIMIZERS = {info.optim_cls.__name__: info for info in optim_db}
@@ -52,7 +51,8 @@ def _randomly(module: torch.nn.Module) -> bool:
     return module.training and any(getattr(m, "p", 0) or getattr(m, "dropout", 0) for m in module.modules())
 
 
-@pytest.mark.parametrize("name", _every(6, MODULES))
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("name", MODULES)
 def test_modules(name: str) -> None:
     info = MODULES[name]
     compared = 0
@@ -118,6 +118,7 @@ def _settings() -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -130,6 +131,7 @@ def test_optimizers(name: str, options: dict[str, Any]) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "device"),
     crossed([name for name, info in OPTIMIZERS.items() if "foreach" in info.supported_impls], ["cpu", "jax"]),

@@ -12,7 +12,7 @@ import jaten_ops
 
 from ..harness import exceptions, on_device
 from ..harness.replay import supported
-from ..test_ops import NAMES, _every, _hold
+from ..test_ops import NAMES, _hold
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,8 @@ def _quiet() -> Any:
         yield
 
 
-@pytest.mark.parametrize("name", _every(8, [n for n in NAMES if supported(n, torch.float64)]))
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("name", [n for n in NAMES if supported(n, torch.float64)])
 def test_device(name: str, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "device", name, torch.float64)
     _hold(on_device.device(name, torch.float64, 1))

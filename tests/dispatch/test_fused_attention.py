@@ -62,6 +62,7 @@ def _seen(call: Callable[..., Tensor], leaves: list[Tensor], settings: dict[str,
     return [t.detach().cpu() for t in (out, *grads)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("name", [*FUSED, *COMPOSED])
 def test_values_and_gradients(name: str, compiled: bool) -> None:

@@ -1,18 +1,20 @@
-"""Crossings of test parameters: the whole table, of which a covering sample runs by default.
+"""Samples of large tables of test parameters, which run by default; the other rows have the mark `exhaustive`.
 
-`make test` runs each pair of values of two axes at least once (of two axes: each value of each); the other rows have
-the mark `exhaustive`, and run under `make exhaustive`. The sample is the same in every run.
+Of a crossing, `make test` runs each pair of values of two axes at least once (of two axes: each value of each). Of a
+test with the mark `sampled(n)` it runs every nth row. `make exhaustive` runs the others. The samples are the same in
+every run.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
-__all__ = ["covering", "crossed"]
+__all__ = ["covering", "crossed", "sample"]
 
 Row = tuple[int, ...]
 
@@ -71,3 +73,20 @@ def crossed(
         marks = [] if indices in chosen or always(*row) else [pytest.mark.exhaustive]
         found.append(pytest.param(*row, marks=marks, id="-".join(map(_name, row))))
     return found
+
+
+def sample(items: Iterable[pytest.Item]) -> None:
+    """Marks all but every nth row of a test with the mark `sampled(n)` as exhaustive.
+
+    Rows that are so already are left out of the count. A row that is asked for by its name is the first, and runs.
+    """
+    rows: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark is None or item.get_closest_marker("exhaustive") is not None:
+            continue
+        (step,) = mark.args
+        table = item.nodeid.partition("[")[0]
+        if rows[table] % step:
+            item.add_marker(pytest.mark.exhaustive)
+        rows[table] += 1

@@ -51,6 +51,7 @@ def _plain(result: Any) -> list[torch.Tensor]:
     return [r.cpu() for r in (result if isinstance(result, tuple | list) else (result,))]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("op", "way", "shape", "dtype"), crossed(_OPS, _WAYS, _SHAPES, [torch.float32, torch.float64, torch.bfloat16])
 )

@@ -297,6 +297,7 @@ def _subjects() -> list[Any]:
     return table
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "dtype"), _subjects())
 def test_kernels_have_nothing_of_a_cpu(name: str, dtype: torch.dtype, request: pytest.FixtureRequest) -> None:
     most = 20 if request.config.option.markexpr == "exhaustive" else 1
@@ -334,6 +335,7 @@ def test_a_cpus_program_is_another(name: str) -> None:
 # The values of the form for other platforms, which any platform can compute
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*ROWS, *(f"{name} (edges)" for name in EDGES)])
 def test_the_form_for_other_platforms_gives_atens_values(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     row = EDGES[name.removesuffix(" (edges)")] if name.endswith(" (edges)") else ROWS[name]

@@ -83,6 +83,7 @@ DISCRETE: dict[str, tuple[Draw, Any]] = {
 RULED = {n: draw for n, (draw, _) in (CONTINUOUS | DISCRETE).items() if n != "dropout"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_continuous_distribution(name: str) -> None:
     draw, law = CONTINUOUS[name]
@@ -92,6 +93,7 @@ def test_continuous_distribution(name: str) -> None:
     assert stats.kstest(sample.double().numpy(), law.cdf).pvalue > LEVEL
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", DISCRETE)
 def test_discrete_distribution(name: str) -> None:
     draw, law = DISCRETE[name]

@@ -86,6 +86,7 @@ EAGER: dict[str, Callable[..., Exception | None]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "way"),
     [
@@ -161,6 +162,7 @@ BACKWARD: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", ["compiled", "on the device", "compiled on the device"])
 @pytest.mark.parametrize("name", BACKWARD)
 def test_gradients_refused_as_by_aten(name: str, path: str) -> None:

@@ -30,7 +30,7 @@ from ..harness.replay import (
     replay_opinfo,
     supported,
 )
-from ..test_ops import NAMES, _every
+from ..test_ops import NAMES
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.complex64)
 
@@ -173,7 +173,8 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", _every(16, [n for n in NAMES if OP_INFOS[n].supports_out]))
+@pytest.mark.sampled(32)
+@pytest.mark.parametrize("name", [n for n in NAMES if OP_INFOS[n].supports_out])
 def test_out(name: str) -> None:
     mode = Outs()
     dtype = next((d for d in DTYPES if supported(name, d)), None)

@@ -64,6 +64,7 @@ def _kept(forward: torch.fx.GraphModule, results: int) -> int:
     return sum(v.numel() * v.element_size() for v in values if isinstance(v, torch.Tensor))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "dtype"), crossed(CASES, [torch.float32, torch.float64, torch.bfloat16]))
 def test_values_gradients_and_statistics(name: str, dtype: torch.dtype) -> None:
     make, shape, _ = CASES[name]

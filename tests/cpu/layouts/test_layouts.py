@@ -167,6 +167,7 @@ def _after_convolution(body: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda x, w: body(forward(x, w, _SAME))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", BODIES)
 def test_after_a_convolution(name: str) -> None:
     fn = _after_convolution(BODIES[name])
