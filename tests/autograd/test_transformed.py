@@ -65,6 +65,7 @@ def test_eager(way: tuple[str], program: str, names: str) -> None:
 _COMPILED_WAYS = [("cpu", "jaten"), ("jax", "jaten"), ("cpu", "aot_eager"), ("cpu", "eager")]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("way", "program", "names"), _sample([p for p in PROGRAMS if p != "random"], COMPILED, _COMPILED_WAYS, 19, 1)
 )

@@ -283,6 +283,7 @@ def test_parameters_in_branches(path: str) -> None:
     torch.testing.assert_close([p.grad.cpu() for p in moved.parameters()], expected, **CLOSE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["cond, true", "while", "scan", "map", "regions"])
 def test_sizes_that_change(name: str) -> None:
     fn, (x, *rest), trains = CASES[name]

@@ -117,6 +117,7 @@ def _mixture() -> torch.nn.Module:
     return transformers.MixtralForCausalLM(config)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("device", "compiled"), crossed(["cpu", "jax"], [False, True], always=lambda *way: way == ("cpu", True))
 )

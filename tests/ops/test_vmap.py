@@ -184,6 +184,7 @@ DIFFERENTIATED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 _lstm = torch.nn.LSTM(4, 2, bidirectional=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", DIFFERENTIATED)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_batched_gradients(device: str, name: str) -> None:

@@ -64,6 +64,7 @@ def _train(device: str, make: Optimizer, *, compiled: bool, steps: int = 6) -> t
     return losses, model, run
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_trains_as_on_the_cpu(name: str) -> None:
     expected, reference, _ = _train("cpu", OPTIMIZERS[name], compiled=False)

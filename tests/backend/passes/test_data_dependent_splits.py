@@ -75,6 +75,7 @@ def _input(shift: float = 0.0) -> torch.Tensor:
     return torch.tensor([1.0, -2.0, 3.0, 3.0, -4.0]) + shift
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values(name: str) -> None:
     compiled = torch.compile(PROGRAMS[name], backend="jaten", fullgraph=True)

@@ -85,6 +85,7 @@ def test_values_gradients_and_statistics(name: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(dict(model.named_buffers()), dict(other.named_buffers()), **close)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_less_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, shape, factor = CASES[name]

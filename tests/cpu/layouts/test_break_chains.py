@@ -69,6 +69,7 @@ PROGRAMS: dict[Callable[..., Any], bool] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__.strip("_"))
 def test_results_are_the_same(program: Callable[..., Any]) -> None:
     with Enabled():
