@@ -41,8 +41,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "kernel_base": (
-        "checks conv_parts division materialize platform promotion",
-        "derivatives extrema prng vjp",
+        "checks division materialize platform promotion",
+        "conv_parts derivatives extrema prng vjp",
         "__init__",
     ),
     "cpu": (

@@ -149,7 +149,7 @@ def gathered(array: jax.Array) -> jax.Array:
     """An array on one device of this process, with all values of one that is on several."""
     sharding = array.sharding
     if sharding.is_fully_addressable:
-        return jax.device_put(array, partitioned.first_device(sharding))
+        return partitioned.moved(array, partitioned.first_device(sharding))
     if not sharding.is_fully_replicated:
         with Enabled():
             array = jax.jit(lambda x: x, out_shardings=partitioned.replicated(sharding))(array)

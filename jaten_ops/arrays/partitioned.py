@@ -63,7 +63,7 @@ def with_auto_axes(array: jax.Array) -> jax.Array:
     sharding = array.sharding
     if not isinstance(sharding, NamedSharding) or auto_mesh(sharding.mesh) is sharding.mesh:
         return array
-    return jax.device_put(array, NamedSharding(auto_mesh(sharding.mesh), sharding.spec))
+    return moved(array, NamedSharding(auto_mesh(sharding.mesh), sharding.spec))
 
 
 def common_sharding(arrays: Iterable[Any]) -> Sharding | None:
@@ -116,10 +116,27 @@ def _devices(sharding: Sharding) -> list[Any]:
     return sorted(devices, key=lambda device: device.id)
 
 
+def moved(array: Any, where: Any) -> jax.Array:
+    """An array, or values, on a device or with a sharding.
+
+    While JAX's 64-bit types are off, `jax.device_put` gives a partitioned array of float64 parts of float32, and calls
+    it float64: a program that reads it reads beyond its memory.
+    """
+    with Enabled():
+        return jax.device_put(array, where)
+
+
+def put_beside(values: np.ndarray, array: jax.Array) -> jax.Array:
+    """Values on the device of an array; if that is partitioned, a copy for each of its devices."""
+    if is_partitioned(array):
+        return put_over(values, replicated(array.sharding))
+    return moved(values, first_device(array.sharding))
+
+
 def put_over(array: Any, sharding: Sharding) -> jax.Array:
     """An array with a sharding. If that is over several processes, all of them must call it with the same values."""
     if sharding.is_fully_addressable:
-        return jax.device_put(array, sharding)
+        return moved(array, sharding)
     with Enabled():
         if isinstance(array, jax.Array) and not array.is_fully_addressable:
             return jax.jit(lambda x: x, out_shardings=sharding)(array)  # `device_put` would need a network of devices

@@ -71,4 +71,4 @@ def put_on(array: jax.Array, device: Device) -> jax.Array:
     if device is None or torch.device(device).index is None or isinstance(array, jax.core.Tracer):
         return array
     wanted = jax.local_devices()[index_of(device)]
-    return array if array.devices() == {wanted} else jax.device_put(array, wanted)
+    return array if array.devices() == {wanted} else partitioned.moved(array, wanted)

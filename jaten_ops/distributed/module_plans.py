@@ -98,7 +98,9 @@ def _entries(module: torch.nn.Module, plan: Any) -> Mapping[str, Any]:
             raise UnsupportedInputError(
                 'plan="auto"', f"a {type(module).__name__} without a tp_plan", "a dict from names to styles"
             )
-        return dict(found)
+        named = {*dict(module.named_modules()), *dict(module.named_parameters())}
+        # a plan of a model's class names parts that not every configuration has
+        return {pattern: entry for pattern, entry in found.items() if _names(pattern, dict.fromkeys(named))}
     return plan if isinstance(plan, Mapping) else {"": plan}
 
 
@@ -222,6 +224,7 @@ def _axes_now(tensor: torch.Tensor, mesh: Mesh) -> list[tuple[str, ...]]:
 def _place(module: torch.nn.Module, mesh: Mesh, layouts: Mapping[str, Layout]) -> None:
     """Moves parameters and buffers to a mesh; those without a layout stay partitioned as they are."""
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
+    layouts = _by_first_names(module, layouts)
     for name, layout in layouts.items():  # all are checked before the first one moves
         layout.sharding(shapes[name], name)
     whole = Layout(mesh, ())
@@ -237,6 +240,17 @@ def _place(module: torch.nn.Module, mesh: Mesh, layouts: Mapping[str, Layout]) -
             if buffer is not None:
                 owner._buffers[name] = _buffer(buffer, whole)
     _initialize(module, unmade)
+
+
+def _by_first_names(module: torch.nn.Module, layouts: Mapping[str, Layout]) -> dict[str, Layout]:
+    """The layouts of parameters by the first of their names: tied ones have several. One that partitions prevails."""
+    first: dict[int, str] = {}
+    names = {n: first.setdefault(id(p), n) for n, p in module.named_parameters(remove_duplicate=False)}
+    found: dict[str, Layout] = {}
+    for name, layout in layouts.items():
+        if layout.dims or names[name] not in found:
+            found[names[name]] = layout
+    return found
 
 
 def _initialize(module: torch.nn.Module, unmade: Iterable[torch.nn.Module]) -> None:

@@ -98,8 +98,14 @@ def _rows(module: torch.nn.Module, name: str) -> dict[str, int]:
 
 
 def _require_matrix(module: torch.nn.Module, name: str) -> None:
-    weight = getattr(module, "weight", None)
-    if not isinstance(weight, torch.Tensor) or weight.dim() != 2:
+    if torch.nn.utils.parametrize.is_parametrized(module, "weight"):  # to read the weight would compute it
+        raise UnsupportedInputError(
+            f"the plan's entry for {name}",
+            f"a parametrized {type(module).__name__}",
+            f"a PartitionSpec for its parameters, such as {name}.parametrizations.weight.original",
+        )
+    weight = module._parameters.get("weight")
+    if weight is None or weight.dim() != 2:
         raise UnsupportedInputError(
             f"the plan's entry for {name}",
             f"a {type(module).__name__}",

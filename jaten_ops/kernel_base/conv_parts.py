@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from ..arrays.strides import Shape
+from .platform import is_over_mesh
 
 
 class Windows(NamedTuple):
@@ -157,8 +159,31 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:
     """The transpose of `forward` by the weight."""
+    if windows.groups > 1 and (is_over_mesh(x) or is_over_mesh(grad)):
+        return _tap_by_tap(x, grad, windows, shape, layout)
     by_weight = lambda w: forward(x, w, windows, (), layout)  # noqa: E731  # as an argument
     return jax.linear_transpose(by_weight, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
+
+
+def _tap_by_tap(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:
+    """The weight's gradient of a convolution with groups, a product of matrices for each element of the kernel.
+
+    JAX's transpose is a convolution with groups of the batch, and those XLA does not partition: it adds parts up more
+    than once, or ends the process.
+    """
+    assert not layout.last
+    image, positions = layout.pad(x, windows.padding, windows.padding), layout.sizes(grad.shape)
+    split = lambda a: lax.reshape(  # noqa: E731  # (N, groups, channels of a group, positions)
+        a, (a.shape[0], windows.groups, a.shape[1] // windows.groups, math.prod(positions))
+    )
+    of_grad = split(grad)
+    taps = [
+        lax.dot_general(
+            of_grad, split(layout.under(image, windows, index, positions)), (((0, 3), (0, 3)), ((1,), (1,)))
+        )
+        for index in np.ndindex(*windows.kernel)
+    ]
+    return lax.reshape(lax.concatenate([lax.expand_dims(tap, (3,)) for tap in taps], 3), shape)
 
 
 PARTS: dict[str, Part] = {"forward": forward, "input_gradient": input_gradient, "weight_gradient": weight_gradient}

@@ -207,4 +207,10 @@ def histogramdd_from_bin_cts(self, bins, range=None, weight=None, density=False)
 # aten::_histogramdd_from_bin_tensors(Tensor self, Tensor[] bins, *, Tensor? weight=None, bool density=False) -> Tensor
 @kernel("_histogramdd_from_bin_tensors")
 def histogramdd_from_bin_tensors(self, bins, weight=None, density=False):
-    return _histogram(_points(self), bins, False, weight, density)
+    points = _points(self)
+    if len(bins) != points.shape[1]:
+        raise RuntimeError(
+            f"torch.histogramdd: expected {points.shape[1]} sequences of bin edges for a {points.shape[1]}-dimensional"
+            f" histogram but got {len(bins)}"
+        )
+    return _histogram(points, bins, False, weight, density)

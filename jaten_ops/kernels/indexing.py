@@ -13,6 +13,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..arrays.partitioned import put_beside
 from ..kernel_base.checks import require
 from .conversion import scalar
 from .views import at_least_1d, broadcast_to, wrap_dim
@@ -216,16 +217,12 @@ def take(self, index):
 # Masks
 
 
-def _to_device_of(found: np.ndarray, x: jax.Array) -> jax.Array:
-    return jax.device_put(found, next(iter(x.devices())))
-
-
 # aten::nonzero(Tensor self) -> Tensor
 @kernel("nonzero", eager=True)
 def nonzero(self):
     if self.size == 0:  # the size is static for compilers
         return lax.full((0, self.ndim), 0, np.int64)
-    return _to_device_of(np.argwhere(np.asarray(self != 0)), self)
+    return put_beside(np.argwhere(np.asarray(self != 0)), self)
 
 
 # aten::nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor
@@ -248,7 +245,7 @@ def masked_select(self, mask):
     flat = lax.reshape(self, (self.size,))
     if self.size == 0:
         return flat
-    return _rows(flat, 0, _to_device_of(np.flatnonzero(np.asarray(mask)), self))
+    return _rows(flat, 0, put_beside(np.flatnonzero(np.asarray(mask)), self))
 
 
 # aten::_unsafe_masked_index(Tensor self, Tensor mask, Tensor?[] indices, Scalar fill) -> Tensor

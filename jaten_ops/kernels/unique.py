@@ -13,6 +13,7 @@ from jax import lax
 from jaten_ops.registry import kernel
 from jaten_ops.xla.jitted import jitted
 
+from ..arrays.partitioned import put_beside
 from ..kernel_base.promotion import is_integral
 from .sorting import argsort
 
@@ -44,17 +45,13 @@ def _runs(rows: jax.Array, consecutive: bool) -> tuple[jax.Array, jax.Array, jax
     return order, new, jnp.zeros_like(run).at[order].set(run, mode="promise_in_bounds")
 
 
-def _on_device_of(x: jax.Array, array: np.ndarray) -> jax.Array:
-    return jax.device_put(array, next(iter(x.devices())))
-
-
 def _unique_rows(rows: jax.Array, consecutive: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The distinct rows, the index of each row among them, and how often each occurs."""
     order, new, inverse = _runs(rows, consecutive)
     starts = np.flatnonzero(np.asarray(new))
     counts = np.diff(starts, append=rows.shape[0]).astype(np.int64)
     chosen = np.asarray(rows)[np.asarray(order)[starts]]
-    return _on_device_of(rows, chosen), inverse, _on_device_of(rows, counts)
+    return put_beside(chosen, rows), inverse, put_beside(counts, rows)
 
 
 @jitted
@@ -69,7 +66,7 @@ def _unique_integers(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     ordered, new = map(np.asarray, _sorted_runs(lax.reshape(x, (x.size,))))
     starts = np.flatnonzero(new)
     counts = np.diff(starts, append=x.size).astype(np.int64)
-    return _on_device_of(x, ordered[starts]), _on_device_of(x, counts)
+    return put_beside(ordered[starts], x), put_beside(counts, x)
 
 
 def _unique_elements(x: jax.Array, consecutive: bool, return_inverse: bool, return_counts: bool):

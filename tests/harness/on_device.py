@@ -23,11 +23,23 @@ from .replay import OP_INFOS, describe, describe_call, differentiable, samples
 _UNSPECIFIED = ("empty", "new_empty", "resize_")
 
 
-def _to(device: str, tree: Any) -> Any:
-    """The same arguments on a device, the tensors in new memory."""
+Place = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _on_jax(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to("jax")
+
+
+def _to(place: Place, tree: Any) -> Any:
+    """The same arguments in a place, the tensors in new memory."""
+    device = "cpu" if place is _on_cpu else "jax"
 
     def move(t: torch.Tensor) -> torch.Tensor:
-        return t.detach().clone().to(device).requires_grad_(t.requires_grad)
+        return place(t.detach().clone()).requires_grad_(t.requires_grad)
 
     def name(value: Any) -> Any:
         return device if value in ("cpu", torch.device("cpu")) else value
@@ -35,8 +47,8 @@ def _to(device: str, tree: Any) -> Any:
     return tree_map_only((str, torch.device), name, tree_map_only(torch.Tensor, move, tree))
 
 
-def _arguments(sample: Any, device: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    args, kwargs = _to(device, ((sample.input, *sample.args), sample.kwargs))
+def _arguments(sample: Any, place: Place) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args, kwargs = _to(place, ((sample.input, *sample.args), sample.kwargs))
     return args, kwargs
 
 
@@ -62,9 +74,9 @@ def _on_clone(call: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _outcome(call: Callable[..., Any], sample: Any, device: str) -> tuple[Any, Any]:
+def _outcome(call: Callable[..., Any], sample: Any, place: Place) -> tuple[Any, Any]:
     """The results, or the exception, of a call, and its arguments."""
-    args, kwargs = _arguments(sample, device)
+    args, kwargs = _arguments(sample, place)
     torch.manual_seed(0)
     try:
         return call(*args, **kwargs), (args, kwargs)
@@ -85,7 +97,7 @@ class _Drawing(TorchDispatchMode):
 def _draws(name: str, dtype: torch.dtype, sample: Any) -> bool:
     with _Drawing() as mode:
         for _, call in _forms(name, dtype):
-            _outcome(call, sample, "cpu")
+            _outcome(call, sample, _on_cpu)
     return mode.drawn
 
 
@@ -132,8 +144,12 @@ def _assert_same(
         assert shapes[0] == shapes[1]
 
 
-def device(name: str, dtype: torch.dtype, most: int) -> Found:
-    """Results and errors of each form of an op on the device `jax`, and gradients in double precision."""
+def device(name: str, dtype: torch.dtype, most: int, place: Place = _on_jax) -> Found:
+    """Results and errors of each form of an op on the device `jax`, and gradients in double precision.
+
+    Args:
+        place: moves a tensor to the device, of the CPU's.
+    """
     op, found = OP_INFOS[name], Found()
     backward = dtype in WITH_BACKWARD and differentiable(name, dtype)
     specified = _specified(name, dtype)
@@ -147,8 +163,8 @@ def device(name: str, dtype: torch.dtype, most: int) -> Found:
         for form, call in _forms(name, dtype):
             if sample.broadcasts_input and form.startswith("in-place"):
                 continue  # PyTorch's tests make no such call: some of ATen's in-place forms resize, others raise
-            expected, (args, kwargs) = _outcome(call, sample, "cpu")
-            got, moved = _outcome(call, sample, "jax")
+            expected, (args, kwargs) = _outcome(call, sample, _on_cpu)
+            got, moved = _outcome(call, sample, place)
             try:
                 _assert_same(got, expected, settled, values, functools.partial(in_float64, call, args, kwargs))
                 if backward and values and not isinstance(expected, Exception) and not isinstance(got, Exception):
@@ -161,24 +177,27 @@ def device(name: str, dtype: torch.dtype, most: int) -> Found:
         if op.supports_out:
             found.compared += 1
             try:
-                _assert_written_out(op.op, sample, settled, values)
+                _assert_written_out(op.op, sample, settled, values, place)
             except Exception as error:
                 arguments = describe_call(name, (sample.input, *sample.args), sample.kwargs)
                 found.failures.append(f"out=: {describe(error, arguments)}")
     return found.need("no samples")
 
 
-def _assert_written_out(call: Callable[..., Any], sample: Any, settled: Callable[[Any], Any], values: bool) -> None:
+def _assert_written_out(
+    call: Callable[..., Any], sample: Any, settled: Callable[[Any], Any], values: bool, place: Place
+) -> None:
     """Both get tensors of the results' sizes, or both raise the same exception."""
     with torch.no_grad():
-        results, _ = _outcome(call, sample, "cpu")
+        results, _ = _outcome(call, sample, _on_cpu)
         if isinstance(results, Exception):
             return
         zeros = tree_map_only(torch.Tensor, torch.zeros_like, results)
-        outs = [_to(d, tuple(zeros) if isinstance(zeros, tuple | list) else zeros) for d in ("cpu", "jax")]
+        places = (_on_cpu, place)
+        outs = [_to(p, tuple(zeros) if isinstance(zeros, tuple | list) else zeros) for p in places]
         expected, got = (
-            _outcome(lambda *args, out=out, **kwargs: call(*args, **kwargs, out=out), sample, d)[0]
-            for d, out in zip(("cpu", "jax"), outs, strict=True)
+            _outcome(lambda *args, out=out, **kwargs: call(*args, **kwargs, out=out), sample, p)[0]
+            for p, out in zip(places, outs, strict=True)
         )
         exact = functools.partial(in_float64, call, (sample.input, *sample.args), sample.kwargs)
         _assert_same(got, expected, settled, values, exact)

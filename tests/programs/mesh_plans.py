@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import jax
@@ -45,6 +45,40 @@ def parts_are_sharded_before_the_whole() -> None:
         for name in names:
             got, expected = ours.get_parameter(name), plain.get_parameter(name)
             assert torch.allclose(got.grad.cpu(), expected.grad, atol=1e-5) and same(got.grad, got), (way, name)
+
+
+class Tied(nn.Module):
+    """A model whose class has a plan with tied weights, and with parts that this configuration has not."""
+
+    _tp_plan: ClassVar = {"head": "colwise_rep", "embedding": "embedding_rowwise", "layers.*.gate": "colwise"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(16, 8), nn.Linear(8, 16, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.embedding(x))  # type: ignore[no-any-return]  # calls of modules have no types
+
+
+@PROGRAMS
+def plans_of_models_that_tie_weights() -> None:
+    plain = Tied()
+    ours = distributed.parallelize_module(copy.deepcopy(plain), mesh_2_4(), "auto")
+    x = torch.randint(0, 16, (4, 6))
+    for model in (plain, ours):
+        model(x.to(next(model.parameters()).device)).square().mean().backward()
+    weight = ours.embedding.weight
+    assert ours.head.weight is weight and weight.placements == (Replicate(), Shard(0))  # type: ignore[union-attr]
+    torch.testing.assert_close(weight.grad.cpu(), plain.head.weight.grad)  # type: ignore[union-attr]
+
+
+@PROGRAMS
+def parametrized_weights_are_not_computed_by_a_plan() -> None:
+    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8))
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    refused(lambda: distributed.parallelize_module(layer, mesh_2_4(), RowwiseParallel()), "parametrizations.weight")
+    assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
 
 
 @PROGRAMS

@@ -14,7 +14,16 @@ import torch
 
 from benchmarks import collectives
 
-from . import mesh_checkpoints, mesh_layers, mesh_models, mesh_modules, mesh_plans, mesh_sequence, mesh_tensors
+from . import (
+    mesh_checkpoints,
+    mesh_layers,
+    mesh_models,
+    mesh_modules,
+    mesh_operators,
+    mesh_plans,
+    mesh_sequence,
+    mesh_tensors,
+)
 
 TABLES: dict[str, Callable[..., Any]] = {
     "checkpoints": mesh_checkpoints.outcome,
@@ -22,6 +31,7 @@ TABLES: dict[str, Callable[..., Any]] = {
     "training": mesh_models.training,
     "layers": mesh_layers.gathered,
     "modules": mesh_modules.PROGRAMS.run,
+    "operators": mesh_operators.failures,
     "plans": mesh_plans.PROGRAMS.run,
     "attention": mesh_sequence.attention,
     "sequence": mesh_sequence.PROGRAMS.run,

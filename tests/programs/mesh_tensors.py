@@ -50,6 +50,32 @@ def refused(call: Callable[[], Any], *words: str) -> None:
 
 
 @PROGRAMS
+def moves_keep_64_bits() -> None:
+    """Though JAX's 64-bit types are off outside of jaten."""
+    x = torch.randn(8, 8, dtype=torch.float64)
+    for placements in (ROWS, COLUMNS, P()):
+        moved = spread(x).redistribute(mesh_2_4(), placements)
+        parts = jaten_ops.to_jax(moved).addressable_shards
+        assert {part.data.dtype for part in parts} == {np.dtype("float64")}
+        assert torch.equal(moved.cpu(), x) and torch.equal(moved.to("jax:1").cpu(), x)
+        assert torch.equal((moved + x.to("jax")).full_tensor().cpu(), 2 * x)
+
+
+@PROGRAMS
+def gradients_of_convolutions_with_groups() -> None:
+    """XLA's partitioner counts parts of the transpose that JAX writes more than once, or ends the process."""
+    for groups, at_weight in ((2, P("model")), (8, P())):
+        plain = [torch.randn(8, 8, 6, 6), torch.randn(16, 8 // groups, 3, 3)]
+        gradients = []
+        for x, weight in (plain, [spread(plain[0]), spread(plain[1], at_weight)]):
+            y = F.conv2d(x.requires_grad_(), weight.requires_grad_(), padding=1, groups=groups)
+            first = torch.autograd.grad(y.sin().sum(), [x, weight], create_graph=True)
+            gradients.append([*first, *torch.autograd.grad(sum(g.square().sum() for g in first), [x, weight])])
+        for expected, got in zip(*gradients, strict=True):
+            torch.testing.assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
+
+
+@PROGRAMS
 def placements_in_each_form() -> None:
     x = torch.arange(32.0).view(8, 4)
     forms = [P("data", "model"), [Shard(0), Shard(1)], {"data": Shard(0), "model": Shard(1)}, [Shard(-2), Shard(-1)]]
