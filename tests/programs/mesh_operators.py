@@ -43,5 +43,5 @@ def _placed(tensor: Tensor) -> Tensor:
 
 
 def failures(name: str, most: str) -> list[str]:
-    """What differs from the CPU in values, errors and gradients of samples of an OpInfo, in double precision."""
+    """Differences from the CPU in values, errors and gradients of samples of an OpInfo, in double precision."""
     return on_device.device(name, torch.float64, int(most), _placed).failures
