@@ -9,8 +9,10 @@ import os
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 
+import functools
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,36 +26,106 @@ import jaten_ops
 from jaten_ops import distributed
 from jaten_ops.distributed.costs import KINDS, Traffic, traffic_of
 
+from . import mesh_mixture, mesh_transformer
+
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "many_devices.md"
 WIDTH, BATCH, RATE = 256, 64, 0.1
 STYLES = {"*.0": "colwise", "*.2": "rowwise"}
+Weights = dict[str, jax.Array]
+Put = Callable[[jax.Array, PartitionSpec], jax.Array]
 
 
-def _model() -> nn.Module:
-    torch.manual_seed(0)
+def _mlp() -> nn.Module:
     blocks = [nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(2)]
     return nn.Sequential(*blocks)
+
+
+def _rows() -> torch.Tensor:
+    return torch.randn(BATCH, WIDTH)
+
+
+def _mlp_by_hand(weights: Weights, x: jax.Array, put: Put) -> jax.Array:
+    for block in ("0", "1"):
+        x = jax.nn.relu(x @ weights[f"{block}.0.weight"].T + weights[f"{block}.0.bias"])
+        x = x @ weights[f"{block}.2.weight"].T + weights[f"{block}.2.bias"]
+    return jnp.mean(x * x)
 
 
 def _tensor(model: nn.Module, mesh: Mesh) -> nn.Module:
     return distributed.parallelize_module(model, mesh, STYLES)
 
 
-# axes of the mesh, how the model is placed, whether plain JAX is told to gather weights at their use
-PLANS: dict[str, tuple[dict[str, int], Callable[[nn.Module, Mesh], nn.Module], bool]] = {
-    "data": ({"data": 8}, lambda model, mesh: distributed.parallelize_module(model, mesh, {}, axis="data"), False),
-    "FSDP": ({"data": 8}, distributed.fully_shard, True),
-    "tensor": ({"model": 8}, _tensor, False),
-    "data x tensor": ({"data": 2, "model": 4}, _tensor, False),
-    "FSDP x tensor": ({"data": 2, "model": 4}, lambda m, mesh: distributed.fully_shard(_tensor(m, mesh), mesh), True),
+def _sequence(model: nn.Module, mesh: Mesh) -> nn.Module:
+    return distributed.parallelize_module(model, mesh, mesh_transformer.PLAN)
+
+
+def _experts(model: nn.Module, mesh: Mesh) -> nn.Module:
+    return distributed.parallelize_module(model, mesh, mesh_mixture.plan("expert"), axis="expert")
+
+
+def _mean_square(result: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return result.square().mean()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table.
+
+    Attributes:
+        axes: those of the mesh.
+        place: partitions the model over the mesh.
+        build, batch: make the model, and what it takes.
+        loss: of what it gives and what it took.
+        by_hand: the loss in JAX.
+        batch_axis: the axis over which the batch is partitioned, if the mesh has it.
+        gathers: whether plain JAX is told to gather weights at their use.
+    """
+
+    axes: dict[str, int]
+    place: Callable[[nn.Module, Mesh], nn.Module]
+    build: Callable[[], nn.Module] = _mlp
+    batch: Callable[[], torch.Tensor] = _rows
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = _mean_square
+    by_hand: Callable[[Weights, jax.Array, Put], jax.Array] = _mlp_by_hand
+    batch_axis: str = "data"
+    gathers: bool = False
+
+
+_LANGUAGE: dict[str, Any] = {
+    "place": _sequence,
+    "build": mesh_transformer.Transformer,
+    "batch": mesh_transformer.some_tokens,
+    "loss": mesh_transformer.language_loss,
+    "by_hand": mesh_transformer.loss_by_hand,
 }
 
 
-def of_jaten(model: nn.Module, x: torch.Tensor) -> dict[str, Traffic]:
+def _mixture(by: str) -> Row:
+    by_hand = functools.partial(mesh_mixture.loss_by_hand, by=by)
+    build, batch = functools.partial(mesh_mixture.mixtures, by), mesh_mixture.some_vectors
+    return Row({"expert": 8}, _experts, build, batch, by_hand=by_hand, batch_axis="expert")
+
+
+PLANS: dict[str, Row] = {
+    "data": Row({"data": 8}, lambda model, mesh: distributed.parallelize_module(model, mesh, {}, axis="data")),
+    "FSDP": Row({"data": 8}, distributed.fully_shard, gathers=True),
+    "tensor": Row({"model": 8}, _tensor),
+    "data x tensor": Row({"data": 2, "model": 4}, _tensor),
+    "FSDP x tensor": Row(
+        {"data": 2, "model": 4}, lambda model, mesh: distributed.fully_shard(_tensor(model, mesh), mesh), gathers=True
+    ),
+    "sequence": Row({"model": 8}, **_LANGUAGE),
+    "data x sequence": Row({"data": 2, "model": 4}, **_LANGUAGE),
+    "experts, by a mask": _mixture("mask"),
+    "experts, by indices": _mixture("index"),
+}
+
+
+def of_jaten(row: Row, model: nn.Module, x: torch.Tensor) -> dict[str, Traffic]:
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
 
     def step(x: torch.Tensor) -> torch.Tensor:
-        loss = model(x).square().mean()
+        loss = row.loss(model(x), x)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -64,29 +136,30 @@ def of_jaten(model: nn.Module, x: torch.Tensor) -> dict[str, Traffic]:
     return distributed.collectives(compiled, x)
 
 
-def of_jax(model: nn.Module, x: torch.Tensor, mesh: Mesh, gathers: bool) -> dict[str, Traffic]:
+def of_jax(row: Row, model: nn.Module, x: torch.Tensor, mesh: Mesh) -> dict[str, Traffic]:
     """The same step, written by hand."""
     weights = jaten_ops.to_jax({name: p.detach() for name, p in model.named_parameters()})
 
+    def put(value: jax.Array, spec: PartitionSpec) -> jax.Array:
+        known = PartitionSpec(*(axis if axis in mesh.axis_names else None for axis in spec))
+        return jax.lax.with_sharding_constraint(value, NamedSharding(mesh, known))
+
     def used(weight: jax.Array, had: jax.Array) -> jax.Array:
         spec = PartitionSpec(*(None if axis == "data" else axis for axis in map(_one_axis, had.sharding.spec)))
-        return jax.lax.with_sharding_constraint(weight, NamedSharding(mesh, spec)) if gathers else weight
+        return put(weight, spec) if row.gathers else weight
 
-    def loss(weights: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-        given = {name: used(weight, had[name]) for name, weight in weights.items()}
-        for block in ("0", "1"):
-            x = jax.nn.relu(x @ given[f"{block}.0.weight"].T + given[f"{block}.0.bias"])
-            x = x @ given[f"{block}.2.weight"].T + given[f"{block}.2.bias"]
-        return jnp.mean(x * x)
+    def loss(weights: Weights, x: jax.Array) -> jax.Array:
+        return row.by_hand({name: used(weight, had[name]) for name, weight in weights.items()}, x, put)
 
-    def step(weights: dict[str, jax.Array], x: jax.Array) -> Any:
+    def step(weights: Weights, x: jax.Array) -> Any:
         value, gradients = jax.value_and_grad(loss)(weights, x)
         placed = {n: jax.lax.with_sharding_constraint(g, had[n].sharding) for n, g in gradients.items()}
         return value, {name: weight - RATE * placed[name] for name, weight in weights.items()}
 
     had = weights
     shardings = None, {name: weight.sharding for name, weight in weights.items()}
-    lowered = jax.jit(step, out_shardings=shardings, donate_argnums=0).lower(weights, *jaten_ops.to_jax([x]))
+    with jax.enable_x64(True):  # for tokens in int64
+        lowered = jax.jit(step, out_shardings=shardings, donate_argnums=0).lower(weights, *jaten_ops.to_jax([x]))
     return traffic_of(lowered.compile())
 
 
@@ -97,12 +170,14 @@ def _one_axis(entry: Any) -> Any:
 
 def measured(name: str) -> tuple[dict[str, Traffic], dict[str, Traffic]]:
     """The collectives of a plan's step: jaten's, and plain JAX's."""
-    axes, place, gathers = PLANS[name]
-    mesh = distributed.make_mesh(**axes)
-    model, batch = place(_model(), mesh), torch.randn(BATCH, WIDTH)
-    x = distributed.distribute_batch(batch, mesh) if "data" in axes else distributed.distribute_tensor(batch, mesh)
-    by_hand = of_jax(model, x, mesh, gathers)
-    return of_jaten(model, x), by_hand
+    row = PLANS[name]
+    mesh = distributed.make_mesh(**row.axes)
+    torch.manual_seed(0)
+    model, batch = row.place(row.build(), mesh), row.batch()
+    given = (batch, mesh, row.batch_axis) if row.batch_axis in row.axes else None
+    x = distributed.distribute_batch(*given) if given else distributed.distribute_tensor(batch, mesh)
+    by_hand = of_jax(row, model, x, mesh)
+    return of_jaten(row, model, x), by_hand
 
 
 def _cell(traffic: dict[str, Traffic]) -> str:
@@ -112,8 +187,8 @@ def _cell(traffic: dict[str, Traffic]) -> str:
 
 def main() -> None:
     rows = ["| plan | mesh | jaten | plain JAX |", "|---|---|---|---|"]
-    for name, (axes, _, _) in PLANS.items():
-        sizes = ", ".join(f"{axis} {size}" for axis, size in axes.items())
+    for name, row in PLANS.items():
+        sizes = ", ".join(f"{axis} {size}" for axis, size in row.axes.items())
         rows.append(f"| {name} | {sizes} | {' | '.join(map(_cell, measured(name)))} |")
     table = "\n".join(rows)
     print(table)

@@ -1,15 +1,14 @@
 """Programs that read strided elements of an array, and replace them.
 
 If the strides nest (each is a multiple of the next, and at least the span of the next ones), the elements are mostly a
-part of a box: of the array in a shape that matches the strides. Where that box would not end with the
-array, they are taken by slices and reshapes of the flat array, which XLA fuses; where the strides do not nest, by
-indices.
+part of a box: of the array in a shape that matches the strides. Dimensions that are parts of one of the array's are
+joined where only that makes the strides nest. Where the box would not end with the array, the elements are taken by
+slices and reshapes of the flat array, which XLA fuses; where the strides do not nest, by indices.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 from typing import Any
 
 import jax
@@ -19,7 +18,7 @@ import numpy as np
 from ..xla.jitted import jitted
 from .strides import Shape
 
-Axis = tuple[int, int, int]  # size, stride, dimension
+Axis = tuple[int, int, tuple[int, ...]]  # size, stride, the dimensions of which it consists
 
 
 def take_elements(array: jax.Array, offset: int, shape: Shape, stride: Shape) -> jax.Array:
@@ -42,13 +41,22 @@ def put_elements(array: jax.Array, values: jax.Array, offset: int, stride: Shape
 
 def _axes(shape: Shape, stride: Shape) -> list[Axis] | None:
     """The dimensions that step through memory, by decreasing stride; None if their strides do not nest."""
-    axes = sorted(
-        ((n, s, i) for i, (n, s) in enumerate(zip(shape, stride, strict=True)) if n != 1), key=lambda a: -a[1]
+    axes: list[Axis] = sorted(
+        ((n, s, (i,)) for i, (n, s) in enumerate(zip(shape, stride, strict=True)) if n != 1), key=lambda a: -a[1]
     )
     if any(s == 0 for _, s, _ in axes):
         return None
-    nested = all(wide % s == 0 and (n - 1) * s < wide for (_, wide, _), (n, s, _) in itertools.pairwise(axes))
-    return axes if nested else None
+    nested: list[Axis] = []
+    while axes:
+        (n, s, dims), *axes = axes
+        wide = nested[-1][1] if nested else None
+        while wide is not None and wide % s and axes and s == axes[0][0] * axes[0][1]:
+            (m, s, inner), *axes = axes
+            n, dims = n * m, dims + inner
+        if wide is not None and (wide % s or (n - 1) * s >= wide):
+            return None
+        nested.append((n, s, dims))
+    return nested
 
 
 def _indices(shape: Shape, stride: Shape) -> np.ndarray:
@@ -103,9 +111,7 @@ def _taken(array: jax.Array, begin: Any, box: Shape, shape: Shape, stride: Shape
     steps, axes = _moving(shape, stride)
     assert axes is not None
     part = jax.lax.dynamic_slice(array.reshape(box), list(begin), [*(n for n, _, _ in axes), 1])
-    order = [a for _, _, a in axes]
-    values = jax.lax.transpose(part[..., 0], [order.index(i) for i in range(len(order))])
-    return jax.lax.broadcast_in_dim(values, shape, steps)
+    return _in_shape(part[..., 0], axes, shape, steps)
 
 
 @functools.partial(jitted, static_argnums=(3, 4))
@@ -132,11 +138,19 @@ def _replaced_mostly(array: jax.Array, values: jax.Array, begin: Any, box: Shape
     )
 
 
+def _in_shape(values: jax.Array, axes: list[Axis], shape: Shape, steps: list[int]) -> jax.Array:
+    """Values along axes, in a shape of which these are the dimensions that do not repeat elements."""
+    order = [i for _, _, dims in axes for i in dims]
+    split = values.reshape([shape[steps[i]] for i in order])
+    return jax.lax.broadcast_in_dim(jax.lax.transpose(split, [order.index(i) for i in range(len(order))]), shape, steps)
+
+
 def _ordered(values: jax.Array, axes: list[Axis]) -> jax.Array:
-    """Values in the order in which the dimensions step through memory."""
+    """Values along axes: in the order in which the dimensions step through memory."""
     kept = [i for i, n in enumerate(values.shape) if n != 1]
     stepping = jax.lax.squeeze(values, [i for i, n in enumerate(values.shape) if n == 1])
-    return jax.lax.transpose(stepping, [kept.index(a) for _, _, a in axes])
+    ordered = jax.lax.transpose(stepping, [kept.index(i) for _, _, dims in axes for i in dims])
+    return ordered.reshape([n for n, _, _ in axes])
 
 
 @functools.partial(jitted, static_argnums=(2, 3))
@@ -150,9 +164,7 @@ def _gathered(array: jax.Array, offset: Any, shape: Shape, stride: Shape) -> jax
     taken = jax.lax.dynamic_slice(flat, (offset,), (_span(axes),))
     for n, s, _ in axes:
         taken = _rows(taken, n, s)
-    order = [a for _, _, a in axes]
-    values = jax.lax.transpose(taken[..., 0], [order.index(i) for i in range(len(order))])
-    return jax.lax.broadcast_in_dim(values, shape, steps)
+    return _in_shape(taken[..., 0], axes, shape, steps)
 
 
 def _rows(flat: jax.Array, n: int, s: int) -> jax.Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import logging
 import math
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,7 @@ from ..device import privateuse1
 from ..errors import UnsupportedInputError
 from ..tensor.mesh_methods import constrained_by, place_gradient
 from ..tensor.tensor import Tensor, array_of, from_array
-from .styles import ANY, PARAMETER_WORDS, Place, Style, style_of
+from .styles import PARAMETER_WORDS, Places, Style, Whole, style_of
 from .tensors import distributed_array
 
 _log = logging.getLogger(__name__)
@@ -72,10 +73,9 @@ def parallelize_module(module: torch.nn.Module, mesh: Mesh, plan: Any, axis: str
         for name in found or _matching(pattern, {}, "module"):
             part = module.get_submodule(name)
             style = style_of(entry, part, name or type(module).__name__)
-            for parameter, _ in part.named_parameters(recurse=False):
-                dim = style.parameters.get(parameter)
+            for parameter in style.parameters.keys() & dict(part.named_parameters(recurse=False)):
                 full = f"{name}.{parameter}".removeprefix(".")
-                layouts[full] = Layout(mesh, () if dim is None else ((dim, (axis,)),))
+                layouts[full] = Layout(mesh, ((style.parameters[parameter], (axis,)),))
             _hook(part, style, mesh, axis)
     _place(module, mesh, layouts)
     return module
@@ -305,13 +305,13 @@ class _ValuePlacer:
     """A hook of a module, which places what it takes or what it gives."""
 
     def __init__(self, style: Style, mesh: Mesh, axis: str) -> None:
-        self.inputs = [_text(place, mesh, axis) for place in style.inputs]
-        self.keywords = {name: _text(place, mesh, axis) for name, place in style.keywords.items()}
-        self.outputs = [_text(place, mesh, axis) for place in style.outputs]
+        self.inputs = [_texts(places, mesh, axis) for places in style.inputs]
+        self.keywords = {name: _texts(places, mesh, axis) for name, places in style.keywords.items()}
+        self.outputs = [_texts(places, mesh, axis) for places in style.outputs]
 
     def before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         args = _placed(args, self.inputs)
-        return args, {name: _one(value, self.keywords.get(name)) for name, value in kwargs.items()}
+        return args, {name: _one(value, self.keywords.get(name, [])) for name, value in kwargs.items()}
 
     def after(self, module: torch.nn.Module, args: Any, result: Any) -> Any:
         if isinstance(result, tuple):
@@ -319,19 +319,19 @@ class _ValuePlacer:
         return _one(result, self.outputs[0])
 
 
-def _text(place: Place | str, mesh: Mesh, axis: str) -> str | None:
-    # none for a value that is whole along the axis: where it is gathered is best left to the compiler
-    return None if place is None or place == ANY else Layout(mesh, ((int(place), (axis,)),), is_open=True).text()
+def _texts(places: Places, mesh: Mesh, axis: str) -> list[str]:
+    dims = [(place.dim, ()) if isinstance(place, Whole) else (place, (axis,)) for place in places]
+    return [Layout(mesh, (dim,), is_open=True).text() for dim in dims]
 
 
-def _placed(values: tuple[Any, ...], texts: list[str | None]) -> tuple[Any, ...]:
-    return tuple([_one(value, texts[i] if i < len(texts) else None) for i, value in enumerate(values)])
+def _placed(values: tuple[Any, ...], texts: list[list[str]]) -> tuple[Any, ...]:
+    return tuple([_one(value, texts[i] if i < len(texts) else []) for i, value in enumerate(values)])
 
 
-def _one(value: Any, text: str | None) -> Any:
-    if text is None or not isinstance(value, torch.Tensor) or value.device.type != "jax":
+def _one(value: Any, texts: list[str]) -> Any:
+    if not isinstance(value, torch.Tensor) or value.device.type != "jax":
         return value
-    return constrained_by(value, text)
+    return functools.reduce(constrained_by, texts, value)
 
 
 def _hook(module: torch.nn.Module, style: Style, mesh: Mesh, axis: str) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.tensor.parallel import (
@@ -23,8 +24,15 @@ from torch.distributed.tensor.parallel import (
 
 from ..errors import UnsupportedInputError
 
-Place = int | None
-"""The dimension of a value that the axis partitions; None for none."""
+
+class Whole(NamedTuple):
+    """A dimension of a value that no axis partitions."""
+
+    dim: int
+
+
+Places = tuple[int | Whole, ...]
+"""The dimensions of a value that the axis partitions one after the other; empty where the compiler may choose."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +42,15 @@ class Style:
     Attributes:
         parameters: of each of the module's own parameters the dimension that the axis partitions; of those that are not
             named, none.
-        inputs: the dimensions of the module's first positional arguments; "any" where nothing is said.
+        inputs: the places of the module's first positional arguments.
         keywords: those of arguments by keyword.
         outputs: those of its results.
     """
 
     parameters: Mapping[str, int] = field(default_factory=dict)
-    inputs: tuple[Place | str, ...] = ()
-    keywords: Mapping[str, Place] = field(default_factory=dict)
-    outputs: tuple[Place | str, ...] = ()
-
-
-ANY = "any"
+    inputs: tuple[Places, ...] = ()
+    keywords: Mapping[str, Places] = field(default_factory=dict)
+    outputs: tuple[Places, ...] = ()
 
 
 def style_of(entry: Any, module: torch.nn.Module, name: str) -> Style:
@@ -70,15 +75,15 @@ def style_of(entry: Any, module: torch.nn.Module, name: str) -> Style:
     )  # fmt: skip
 
 
-def _dim(placement: Any) -> Place | str:
-    """The dimension that a placement of torch's shards."""
-    if placement is None:
-        return ANY
-    return int(placement.dim) if placement.is_shard() else None
+def _dim(placement: Any) -> tuple[int, ...]:
+    """The dimension that a placement of torch's shards. Where whole values are gathered, the compiler may choose."""
+    return (int(placement.dim),) if placement is not None and placement.is_shard() else ()
 
 
-def _dims(placements: Sequence[Any] | None) -> tuple[Place | str, ...]:
-    return tuple(map(_dim, placements or ()))
+def _dims(placements: Sequence[Any] | None, desired: Sequence[Any] | None = ()) -> tuple[tuple[int, ...], ...]:
+    """The dimensions that placements shard, and then those of the desired ones."""
+    pairs = zip_longest(placements or (), desired or ())
+    return tuple(tuple(dict.fromkeys(_dim(one) + _dim(other))) for one, other in pairs)
 
 
 def _columns(module: torch.nn.Module, name: str) -> dict[str, int]:
@@ -123,8 +128,12 @@ def _colwise(entry: Any, module: torch.nn.Module, name: str) -> Style:
 
 
 def _rowwise(entry: Any, module: torch.nn.Module, name: str) -> Style:
-    inputs = () if isinstance(module, torch.nn.Embedding) else _dims(entry.input_layouts)
-    return Style(_rows(module, name), inputs, outputs=_dims(entry.output_layouts))
+    outputs = _dims(entry.output_layouts)
+    if not isinstance(module, torch.nn.Embedding):
+        return Style(_rows(module, name), _dims(entry.input_layouts), outputs=outputs)
+    # the devices' parts of a result are summed first: for one that is partitioned at once, all rows would be gathered
+    summed = tuple(tuple(place for dim in dims for place in (Whole(dim), dim)) for dims in outputs)
+    return Style(_rows(module, name), outputs=summed)
 
 
 def _sequence(entry: Any, module: torch.nn.Module, name: str) -> Style:
@@ -133,17 +142,19 @@ def _sequence(entry: Any, module: torch.nn.Module, name: str) -> Style:
 
 
 def _inputs(entry: Any, module: torch.nn.Module, name: str) -> Style:
-    keywords = {k: None if v is None else _dim(v) for k, v in entry.desired_input_kwarg_layouts.items()}
-    return Style(inputs=_dims(entry.desired_input_layouts), keywords=keywords)  # type: ignore[arg-type]  # no ANY in it
+    given = entry.input_kwarg_layouts or {}
+    keywords = {k: _dims((given.get(k),), (v,))[0] for k, v in entry.desired_input_kwarg_layouts.items()}
+    return Style(inputs=_dims(entry.input_layouts, entry.desired_input_layouts), keywords=keywords)
 
 
 def _outputs(entry: Any, module: torch.nn.Module, name: str) -> Style:
-    return Style(outputs=_dims(entry.desired_output_layouts))
+    return Style(outputs=_dims(entry.output_layouts, entry.desired_output_layouts))
 
 
 def _inputs_and_outputs(entry: Any, module: torch.nn.Module, name: str) -> Style:
-    before, after = _inputs(entry.prepare_module_input, module, name), entry.prepare_module_output
-    return Style(inputs=before.inputs, keywords=before.keywords, outputs=_dims(after.desired_output_layouts))
+    before = _inputs(entry.prepare_module_input, module, name)
+    after = _outputs(entry.prepare_module_output, module, name)
+    return Style(inputs=before.inputs, keywords=before.keywords, outputs=after.outputs)
 
 
 _READERS: dict[type[ParallelStyle], Callable[[Any, torch.nn.Module, str], Style]] = {
@@ -156,17 +167,16 @@ _READERS: dict[type[ParallelStyle], Callable[[Any, torch.nn.Module, str], Style]
 }
 
 WORDS: dict[str, Callable[[torch.nn.Module, str], Style]] = {
-    "colwise": lambda m, n: Style(_columns(m, n), outputs=(-1,)),
-    "colwise_rep": lambda m, n: Style(_columns(m, n), outputs=(None,)),
-    "colwise_gather_output": lambda m, n: Style(_columns(m, n), outputs=(None,)),
+    "colwise": lambda m, n: Style(_columns(m, n), outputs=((-1,),)),
     "packed_colwise": lambda m, n: Style(_columns(m, n)),
-    "rowwise": lambda m, n: Style(_rows(m, n), () if isinstance(m, torch.nn.Embedding) else (-1,), outputs=(None,)),
-    "rowwise_rep": lambda m, n: Style(_rows(m, n), outputs=(None,)),
-    "rowwise_split_input": lambda m, n: Style(_rows(m, n), outputs=(None,)),
-    "packed_rowwise": lambda m, n: Style(_rows(m, n)),
-    "embedding_rowwise": lambda m, n: Style(_rows(m, n), outputs=(None,)),
-    "embedding_colwise": lambda m, n: Style(_columns(m, n), outputs=(None,)),
-    "sequence_parallel": lambda m, n: Style(inputs=(1,), outputs=(1,)),
+    "rowwise": lambda m, n: Style(_rows(m, n), () if isinstance(m, torch.nn.Embedding) else ((-1,),)),
+    "sequence_parallel": lambda m, n: Style(inputs=((1,),), outputs=((1,),)),
+    **dict.fromkeys(
+        ("colwise_rep", "colwise_gather_output", "embedding_colwise"), lambda m, n: Style(_columns(m, n))
+    ),
+    **dict.fromkeys(
+        ("rowwise_rep", "rowwise_split_input", "packed_rowwise", "embedding_rowwise"), lambda m, n: Style(_rows(m, n))
+    ),
     **dict.fromkeys(
         (
             "replicate", "replicated_with_grad_allreduce", "all_reduce", "moe_tp_experts", "moe_identity_expert",

@@ -64,7 +64,16 @@ def test_a_step_is_compiled_and_not_run() -> None:
     assert state() == before
 
 
-@pytest.mark.parametrize("plan", ["data", "FSDP", "tensor", "data x tensor", "FSDP x tensor"])
+# the rows of `benchmarks.collectives`, which only the process with eight devices may import
+PLANS = ("data", "FSDP", "tensor", "data x tensor", "FSDP x tensor", "sequence", "data x sequence")
+MIXTURES = ("experts, by a mask", "experts, by indices")
+
+
+@pytest.mark.parametrize("plan", [*PLANS, *MIXTURES])
 def test_a_step_has_the_collectives_of_plain_jax(plan: str) -> None:
-    by_jaten, by_hand = mesh_process.found("collectives", plan)
-    assert by_jaten == by_hand and any(number for number, _ in by_hand.values())
+    found, expected = mesh_process.found("collectives", plan)
+    assert any(number for number, _ in expected.values())
+    # XLA joins sums of values that it finds close to each other; and a check of indices is one more, of a few bytes
+    sums, sums_by_hand = found.pop("all-reduce"), expected.pop("all-reduce")
+    assert found == expected and abs(sums[0] - sums_by_hand[0]) <= 1
+    assert sums[1] == pytest.approx(sums_by_hand[1], rel=0.01)

@@ -18,7 +18,7 @@ SHARE = 1.3
 
 
 # Of these models a few rows always run; the others take longer to compile.
-OFTEN = ("mlp", "llama", "experts", "dlrm")
+OFTEN = ("mlp", "llama", "sequence", "experts", "experts by index", "dlrm")
 
 
 def _rows() -> list[object]:

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 from torch import Tensor, nn
 
 import jaten_ops
+from benchmarks import mesh_mixture, mesh_transformer
 from jaten_ops import distributed
 
 from .models import BY_NAME, CLASSES, WIDTH, ModelCase, label_loss
@@ -61,8 +62,26 @@ def _padded(n: int) -> dict[str, Tensor]:
     return {"x": torch.randn(n, 6, WIDTH), "padding": padding}
 
 
+def _sequence(dropout: float) -> nn.Module:
+    return mesh_transformer.Transformer()
+
+
+def _token_loss(scores: Any, inputs: dict[str, Tensor]) -> Tensor:
+    return mesh_transformer.language_loss(scores, inputs["tokens"])
+
+
 _OWN = (
     ModelCase("experts", Experts, lambda n: {"x": torch.randn(n, 6, WIDTH)}, label_loss),
+    ModelCase("sequence", _sequence, lambda n: {"tokens": mesh_transformer.some_tokens(n)}, _token_loss),
+    *(
+        ModelCase(
+            f"experts by {by}",
+            lambda dropout, by=by: mesh_mixture.mixtures(by),  # type: ignore[misc]  # mypy sees no default
+            lambda n: {"input": mesh_mixture.some_vectors(n)},
+            label_loss,
+        )
+        for by in ("mask", "index")
+    ),
     ModelCase("encoder", Encoder, _padded, label_loss),
 )
 _NAMES = ("mlp", "resnet", "llama", "gpt2", "bert", "vit", "dlrm")
@@ -100,6 +119,9 @@ TENSOR_PLANS: dict[str, Any] = {
     },
     "dlrm": {"bags.*.weight": _ROWS, "dense.0": "colwise", "dense.2": "rowwise", "top.0.weight": _ROWS},
     "experts": {"up": _ROWS, "down": _ROWS},
+    "experts by mask": mesh_mixture.plan("model"),
+    "experts by index": mesh_mixture.plan("model"),
+    "sequence": mesh_transformer.PLAN,
     "encoder": {
         "encoder.layers.*.self_attn.in_proj_weight": _ROWS,
         "encoder.layers.*.self_attn.out_proj.weight": _COLUMNS,

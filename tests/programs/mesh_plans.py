@@ -172,6 +172,18 @@ def styles_of_torch() -> None:
 
 
 @PROGRAMS
+def a_style_leaves_parameters_as_another_entry_says() -> None:
+    entries = {
+        "up": PrepareModuleInput(input_layouts=Shard(0), desired_input_layouts=Shard(1)),
+        "up.weight": P("model"),
+    }
+    for names in (("up", "up.weight"), ("up.weight", "up")):
+        plan = {name: entries[name] for name in names}
+        ours = distributed.parallelize_module(Block(), distributed.make_mesh(model=-1), plan)
+        assert ours.up.weight.placements == (Shard(0),), names
+
+
+@PROGRAMS
 def errors_of_plans() -> None:
     mesh = distributed.make_mesh(model=-1)
 
