@@ -65,11 +65,11 @@ def test_a_step_is_compiled_and_not_run() -> None:
 
 
 # the rows of `benchmarks.collectives`, which only the process with eight devices may import
-PLANS = ("data", "FSDP", "tensor", "data x tensor", "FSDP x tensor", "sequence", "data x sequence")
-MIXTURES = ("experts, by a mask", "experts, by indices")
+OFTEN = ("data", "FSDP", "tensor", "data x tensor", "FSDP x tensor", "sequence", "experts, by indices")
+SELDOM = ("data x sequence", "experts, by a mask")
 
 
-@pytest.mark.parametrize("plan", [*PLANS, *MIXTURES])
+@pytest.mark.parametrize("plan", [*OFTEN, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in SELDOM)])
 def test_a_step_has_the_collectives_of_plain_jax(plan: str) -> None:
     found, expected = mesh_process.found("collectives", plan)
     assert any(number for number, _ in expected.values())
