@@ -18,7 +18,7 @@ from ..device import privateuse1
 from ..errors import UnsupportedInputError
 from ..tensor.mesh_methods import constrained_by, place_gradient
 from ..tensor.tensor import Tensor, array_of, from_array
-from .styles import PARAMETER_WORDS, Places, Style, Whole, style_of
+from .styles import PARAMETER_WORDS, Style, ValuePlaces, WholeDim, style_of
 from .tensors import distributed_array
 
 _log = logging.getLogger(__name__)
@@ -319,8 +319,8 @@ class _ValuePlacer:
         return _one(result, self.outputs[0])
 
 
-def _texts(places: Places, mesh: Mesh, axis: str) -> list[str]:
-    dims = [(place.dim, ()) if isinstance(place, Whole) else (place, (axis,)) for place in places]
+def _texts(places: ValuePlaces, mesh: Mesh, axis: str) -> list[str]:
+    dims = [(place.dim, ()) if isinstance(place, WholeDim) else (place, (axis,)) for place in places]
     return [Layout(mesh, (dim,), is_open=True).text() for dim in dims]
 
 

@@ -25,13 +25,13 @@ from torch.distributed.tensor.parallel import (
 from ..errors import UnsupportedInputError
 
 
-class Whole(NamedTuple):
+class WholeDim(NamedTuple):
     """A dimension of a value that no axis partitions."""
 
     dim: int
 
 
-Places = tuple[int | Whole, ...]
+ValuePlaces = tuple[int | WholeDim, ...]
 """The dimensions of a value that the axis partitions one after the other; empty where the compiler may choose."""
 
 
@@ -48,9 +48,9 @@ class Style:
     """
 
     parameters: Mapping[str, int] = field(default_factory=dict)
-    inputs: tuple[Places, ...] = ()
-    keywords: Mapping[str, Places] = field(default_factory=dict)
-    outputs: tuple[Places, ...] = ()
+    inputs: tuple[ValuePlaces, ...] = ()
+    keywords: Mapping[str, ValuePlaces] = field(default_factory=dict)
+    outputs: tuple[ValuePlaces, ...] = ()
 
 
 def style_of(entry: Any, module: torch.nn.Module, name: str) -> Style:
@@ -132,7 +132,7 @@ def _rowwise(entry: Any, module: torch.nn.Module, name: str) -> Style:
     if not isinstance(module, torch.nn.Embedding):
         return Style(_rows(module, name), _dims(entry.input_layouts), outputs=outputs)
     # the devices' parts of a result are summed first: for one that is partitioned at once, all rows would be gathered
-    summed = tuple(tuple(place for dim in dims for place in (Whole(dim), dim)) for dims in outputs)
+    summed = tuple(tuple(place for dim in dims for place in (WholeDim(dim), dim)) for dims in outputs)
     return Style(_rows(module, name), outputs=summed)
 
 
