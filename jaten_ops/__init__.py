@@ -18,6 +18,7 @@ from .errors import (
     UnsupportedVersionError,
 )
 from .interop import as_jax, call_jax, from_jax, to_jax
+from .layer_scan import scan_layers
 from .ops import constraint  # noqa: F401  # registers its operator
 from .ops.user_ops import op
 from .registry import fake, kernel
@@ -47,6 +48,7 @@ __all__ = [
     "gradient",
     "kernel",
     "op",
+    "scan_layers",
     "to_jax",
 ]
 

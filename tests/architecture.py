@@ -157,6 +157,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "interop": (),
+    "layer_scan": (),
     "__init__": (),
     "distributed": (
         "costs meshes processes sequence tensors",

@@ -1,0 +1,73 @@
+"""Equal layers run as one loop: a program as small, and compiled as fast, as that of one layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.func import functional_call
+from torch._higher_order_ops.scan import scan
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
+
+from .errors import UnsupportedInputError
+
+
+def scan_layers(layers: Iterable[torch.nn.Module], x: Any, *args: Any, remat: bool = False, **kwargs: Any) -> Any:
+    """Calls equal layers one after the other, `x = layer(x, *args, **kwargs)`, as one loop of the compiled program.
+
+    The time to compile, and the size of the program, hardly grow with the number of layers. Parameters and buffers of
+    the layers are stacked for it, which copies them, and the first layer's code runs for all. Gradients go to the
+    parameters of each layer. Dropout differs from layer to layer. It works in eager mode (where torch compiles the loop
+    by itself), under `torch.compile` and in `compile_step`, on the CPU and on the device `jax`.
+
+    Args:
+        layers: at least one, such as a `torch.nn.ModuleList`, equal but for the values of their parameters and buffers,
+            which they do not write to: BatchNorm in training does.
+        x: a tensor, or tensors in any structure; a layer returns one of the same structure, shapes and dtypes.
+        args, kwargs: the same for all layers, such as a mask.
+        remat: if True, the backward pass computes each layer's forward pass again: only the values between layers are
+            kept.
+
+    Returns:
+        What the last layer returns.
+
+    Raises:
+        UnsupportedInputError: no layers, or layers that differ in more than values. Under `torch.compile` only their
+            shapes and dtypes are compared.
+
+    Example:
+        >>> layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(8))
+        >>> jaten_ops.scan_layers(layers, torch.ones(2, 4)).shape
+        torch.Size([2, 4])
+    """
+    layers = list(layers)
+    if not torch.compiler.is_compiling():
+        _require_equal(layers)
+    first = layers[0]
+    states = [{**dict(layer.named_parameters()), **dict(layer.named_buffers())} for layer in layers]
+    stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+
+    def call(state: dict[str, torch.Tensor], x: Any) -> Any:
+        return functional_call(first, state, (x, *args), kwargs)
+
+    def one(x: Any, of_layer: tuple[torch.Tensor, dict[str, torch.Tensor]]) -> tuple[Any, torch.Tensor]:
+        _, state = of_layer
+        result = checkpoint(call, state, x, use_reentrant=False) if remat else call(state, x)
+        return result, tree_leaves(result)[0].new_zeros(0)  # scan stacks something of each layer
+
+    numbers = torch.arange(len(layers), device=tree_leaves(x)[0].device)  # layers without parameters count, too
+    return scan(one, x, (numbers, stacked), dim=0)[0]
+
+
+def _require_equal(layers: list[torch.nn.Module]) -> None:
+    if not layers:
+        raise UnsupportedInputError("scan_layers", "no layers", "one at least")
+    texts = [repr(layer) for layer in layers]
+    kinds = [[(n, t.shape, t.dtype, t.device) for n, t in layer.state_dict().items()] for layer in layers]
+    flags = [[part.training for part in layer.modules()] for layer in layers]
+    for found in (texts, kinds, flags):
+        odd = next((i for i, each in enumerate(found) if each != found[0]), None)
+        if odd is not None:
+            raise UnsupportedInputError("scan_layers", f"layer {odd} as {found[odd]}", f"{found[0]}, as layer 0")
