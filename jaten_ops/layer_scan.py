@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops import scan
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint

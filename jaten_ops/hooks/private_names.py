@@ -95,6 +95,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Operators on functions, as torch.cond: a tensor of a subclass cannot be registered with them in public.": (
         "torch._higher_order_ops.utils",
     ),
+    "Loops with a carry: torch.scan is not public yet.": ("torch._higher_order_ops.scan",),
     "Hooks of all modules and optimizers: they can be added in public, but not asked for.": (
         "torch.nn.modules.module._global_backward_hooks", "torch.nn.modules.module._global_backward_pre_hooks",
         "torch.nn.modules.module._global_forward_hooks", "torch.nn.modules.module._global_forward_pre_hooks",
