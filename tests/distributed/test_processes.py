@@ -16,6 +16,7 @@ import torch
 
 from jaten_ops import distributed
 from jaten_ops.errors import UnsupportedInputError
+from tests.harness.mesh_process import PATIENT
 from tests.programs.mesh_processes import WAYS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +40,7 @@ def found() -> list[dict[str, Any]]:
     """The findings of each process."""
     environment = os.environ | {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {PATIENT}",
     }  # fmt: skip
     started = [
         subprocess.Popen(

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 DEVICES = 8
+# Eight devices on two cores wait for each other; XLA ends the process when one has waited for 40 seconds.
+PATIENT = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
 _ROOT = Path(__file__).parents[2]
 
 
@@ -24,7 +26,7 @@ class MeshProcess:
     """One process, which answers one request after the other."""
 
     def __init__(self) -> None:
-        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES} {PATIENT}"
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.programs.mesh_rows"],
