@@ -9,8 +9,10 @@ import torch
 from jax.sharding import Mesh, NamedSharding
 
 from ..arrays import attributes, bridge, carrier, partitioned, placements
+from ..arrays.observers import OBSERVERS, met
 from ..arrays.storage_views import View, onto_one_mesh
 from ..errors import UnsupportedInputError
+from ..kernel_base.platform import is_over_mesh
 
 
 class MeshMethods:
@@ -21,7 +23,7 @@ class MeshMethods:
     @property
     def sharding(self) -> Any:
         """The sharding of the tensor's array: a `jax.sharding.Sharding`."""
-        return _array_of(self).sharding
+        return _placed_array(self).sharding
 
     @property
     def placements(self) -> tuple[Any, ...]:
@@ -42,20 +44,31 @@ class MeshMethods:
         return placed(self, own_mesh(self) if mesh is None else mesh, placements)  # type: ignore[arg-type]  # it is a tensor
 
     def full_tensor(self) -> torch.Tensor:
-        """All values on one device, differentiably. If several processes share the mesh, all of them must call it."""
-        if not partitioned.is_partitioned(_array_of(self)):
+        """All values on one device, differentiably. If several processes share the mesh, all of them must call it.
+
+        In a program that is compiled it is the tensor itself: there each tensor is the whole one.
+        """
+        array = _met_array(self)
+        if array is None or not partitioned.is_partitioned(array):
             return self  # type: ignore[return-value]  # it is a tensor
         found: torch.Tensor = _Gather.apply(self)
         return found
 
     def to_local(self) -> torch.Tensor:
-        """The part on this process's first device of the mesh, differentiably."""
-        array = _array_of(self)
-        if not partitioned.is_partitioned(array):
+        """A copy of the part on this process's first device of the mesh, differentiably; nothing is gathered.
+
+        As for a DTensor, the gradient is placed as the tensor is: the part's gradient is there, and in each copy of the
+        part. Other parts get zeros: a process sees the gradients of its own.
+
+        Raises:
+            RuntimeError: in a program that is compiled, where the compiler chooses who has which part.
+        """
+        array = _met_array(self)
+        if array is not None and not is_over_mesh(array):
             return self  # type: ignore[return-value]  # it is a tensor
-        shape = tuple(self.shape)  # type: ignore[attr-defined]  # it is a tensor
-        part = array.sharding.devices_indices_map(shape)[partitioned.first_device(array.sharding)]
-        return self.full_tensor()[part]
+        _placed_array(self)
+        found: torch.Tensor = _Part.apply(self)
+        return found
 
 
 class _Gather(torch.autograd.Function):
@@ -73,16 +86,63 @@ class _Gather(torch.autograd.Function):
         return constrained_by(gradient, ctx.text)
 
 
+class _Part(torch.autograd.Function):
+    """The part of a partitioned tensor on the first device; its gradient is partitioned as the tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any) -> torch.Tensor:
+        array: Any = carrier.view_of(tensor).read()
+        ctx.sharding, ctx.shape = array.sharding, array.shape
+        found: torch.Tensor = type(tensor)(carrier.wrap(partitioned.first_part(array)))
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]  # torch says *Any
+        return _Whole.apply(gradient, ctx.sharding, ctx.shape)
+
+
+class _Whole(torch.autograd.Function):
+    """A partitioned tensor of zeros but for one part, and for the copies of that."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Any, sharding: NamedSharding, shape: tuple[int, ...]) -> torch.Tensor:
+        ctx.text = placements.layout_of(sharding.spec, sharding.mesh, "a gradient").text()  # type: ignore[arg-type]  # a concrete mesh
+        array: Any = carrier.view_of(part).read()
+        found: torch.Tensor = type(part)(carrier.wrap(partitioned.with_first_part(array, sharding, shape)))
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]  # torch says *Any
+        return _Part.apply(constrained_by(gradient, ctx.text)), None, None
+
+
 def _array_of(tensor: Any) -> Any:
+    """The array of a tensor; None for one that Dynamo or AOTAutograd traces."""
     place = attributes.place_of(tensor)
-    if place is None:
-        raise RuntimeError("a tensor that a compiler traces has no sharding. Fix: ask outside the compiled function")
     return place.storage.array if type(place) is View else place
+
+
+def _met_array(tensor: Any) -> Any:
+    """The array of a tensor whose values are used: a step that is traced takes them as an argument."""
+    if OBSERVERS:
+        met(None, (tensor,), None)
+    return _array_of(tensor)
+
+
+def _placed_array(tensor: Any) -> Any:
+    """The array of a tensor that asks where it is."""
+    array = _array_of(tensor)
+    if array is None or isinstance(array, jax.core.Tracer):
+        raise RuntimeError(
+            "a tensor that a compiler traces has no sharding and no local part. Fix: ask outside the compiled function,"
+            " or name the mesh"
+        )
+    return array
 
 
 def own_mesh(tensor: Any) -> Mesh:
     """The mesh of a partitioned tensor."""
-    sharding = _array_of(tensor).sharding
+    sharding = _placed_array(tensor).sharding
     if not isinstance(sharding, NamedSharding):
         raise UnsupportedInputError(
             "tensor", "one on a single device", "a mesh, or a tensor of distribute_tensor(tensor, mesh, placements)"
