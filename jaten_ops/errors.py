@@ -132,6 +132,25 @@ class UnsupportedInputError(JatenError, TypeError):
         super().__init__(f"{what}: got {got}, expected {expected}.")
 
 
+class MissingValuesError(JatenError, RuntimeError):
+    """The values are asked for of a tensor over a mesh that is not there.
+
+    Example:
+        >>> from jaten_ops import distributed
+        >>> mesh = jax.sharding.AbstractMesh((256,), ("data",))
+        >>> distributed.distribute_batch(torch.empty(512, device="meta"), mesh).sum()
+        Traceback (most recent call last):
+        jaten_ops.errors.MissingValuesError: a tensor over a mesh that is not there has no values. Fix: ...
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a tensor over a mesh that is not there has no values. Fix: use it in a function that"
+            " jaten_ops.distributed.estimate(function, ...) traces, or take a mesh of devices,"
+            " jaten_ops.distributed.make_mesh(...)."
+        )
+
+
 class DeviceSlotError(JatenError, RuntimeError):
     """The device `jax` is asked for, but another backend has the one PrivateUse1 slot of the process.
 

@@ -33,7 +33,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "arrays": (
-        "observers partitioned placements seeds strides uninitialized_values",
+        "abstract_arrays observers seeds strides uninitialized_values",
+        "partitioned placements",
         "bridge strided_elements",
         "storage_views",
         "attributes view_ops",
@@ -146,7 +147,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "arguments optimizer_state result_recipes",
         "cpu_tensors tensor_changes",
         "trace",
-        "step_program",
+        "lowering",
+        "rehearsal step_program",
         "compiled",
         "__init__",
     ),
@@ -161,7 +163,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "__init__": (),
     "distributed": (
         "costs meshes processes sequence tensors",
-        "styles",
+        "estimates styles",
         "module_plans",
         "__init__",
     ),

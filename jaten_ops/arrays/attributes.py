@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import torch
 
+from .abstract_arrays import AbstractArray
 from .storage_views import View
 
 _attribute: Any = torch.Tensor.__dict__["__dict__"]
@@ -69,6 +70,12 @@ def with_items(held: dict[str, Any], items: dict[str, Any]) -> dict[str, Any]:
 def place_of(tensor: torch.Tensor) -> jax.Array | View | None:
     """A tensor's values, as in `Attributes.place`; None for a tensor of another device, and for a traced one."""
     return getattr(attributes_of(tensor), "place", None)
+
+
+def has_no_values(tensor: torch.Tensor) -> bool:
+    """True for a tensor over a mesh that is not there."""
+    place = place_of(tensor)
+    return isinstance(place.storage.root.array if type(place) is View else place, AbstractArray)
 
 
 def view_or_none(tensor: torch.Tensor) -> View | None:

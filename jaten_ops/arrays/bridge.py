@@ -17,9 +17,10 @@ import torch
 from jax.sharding import Sharding, SingleDeviceSharding
 from torch.utils import dlpack as torch_dlpack
 
-from ..errors import UnsupportedInputError
+from ..errors import MissingValuesError, UnsupportedInputError
 from ..xla.x64 import Enabled
 from . import partitioned
+from .abstract_arrays import is_abstract
 
 try:  # private, seven times faster than jax.dlpack.from_dlpack for a small tensor
     from jaxlib._jax import buffer_to_dlpack_managed_tensor as _buffer_to_capsule
@@ -133,7 +134,8 @@ def export(array: jax.Array) -> torch.Tensor:
     For an array on several devices it is a copy on one of them, since dlpack would export only the first one's part.
     If the devices are those of several processes, all of them must call it.
     """
-    if type(array.sharding) is not SingleDeviceSharding and len(array.sharding.device_set) > 1:
+    sharding = array.sharding
+    if type(sharding) is not SingleDeviceSharding and (sharding.num_devices > 1 or is_abstract(sharding)):
         array = gathered(array)
     if not array.size:  # JAX's strides of an empty array differ from torch's
         return torch.empty(array.shape, dtype=TORCH_DTYPES[array.dtype])
@@ -148,6 +150,8 @@ def export(array: jax.Array) -> torch.Tensor:
 def gathered(array: jax.Array) -> jax.Array:
     """An array on one device of this process, with all values of one that is on several."""
     sharding = array.sharding
+    if is_abstract(sharding):
+        raise MissingValuesError
     if sharding.is_fully_addressable:
         return partitioned.moved(array, partitioned.first_device(sharding))
     if not sharding.is_fully_replicated:

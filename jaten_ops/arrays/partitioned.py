@@ -13,10 +13,11 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend import core
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
-from ..errors import UnsupportedInputError
+from ..errors import MissingValuesError, UnsupportedInputError
 from ..xla.x64 import Enabled
+from .abstract_arrays import AbstractArray, AnyMesh, is_abstract
 
 MET: list[Sharding] = []
 """The shardings over several devices that tensors have had so far: empty in most processes."""
@@ -24,30 +25,39 @@ MET: list[Sharding] = []
 
 def note(sharding: Sharding) -> None:
     """Adds a sharding to MET if it is over several devices."""
-    if len(sharding.device_set) > 1 and sharding not in MET:
+    if sharding.num_devices > 1 and sharding not in MET:
         MET.append(sharding)
 
 
 def is_partitioned(array: Any) -> bool:
     """True if an array is on several devices. For JAX's tracers False: their places are the compiler's choice."""
-    return not isinstance(array, jax.core.Tracer) and len(array.sharding.device_set) > 1
+    return not isinstance(array, jax.core.Tracer) and array.sharding.num_devices > 1
 
 
 def kept_in_place(new: Any, old: Any) -> Any:
-    """The values that replace others, moved to where those are if they are partitioned and of the same shape."""
+    """The values that replace others, moved to where those are if they are partitioned and of the same shape.
+
+    Raises:
+        MissingValuesError: an array that has values would be replaced by one that has none.
+    """
+    if isinstance(new, AbstractArray) and not isinstance(old, AbstractArray | jax.core.Tracer):
+        raise MissingValuesError
     if isinstance(new, jax.core.Tracer) or not is_partitioned(old) or new.shape != old.shape:
         return new
     return new if new.sharding == old.sharding else put_over(new, old.sharding)
 
 
 @functools.cache
-def auto_mesh(mesh: Mesh) -> Mesh:
+def auto_mesh(mesh: AnyMesh) -> AnyMesh:
     """A mesh with the same devices and axes, over which the compiler partitions programs by itself."""
     if all(kind == AxisType.Auto for kind in mesh.axis_types):
         return mesh
     if AxisType.Manual in mesh.axis_types:
         raise UnsupportedInputError("mesh", mesh, "one with Auto axes: jaten_ops.distributed.make_mesh")
-    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+    auto = (AxisType.Auto,) * len(mesh.axis_names)
+    if isinstance(mesh, AbstractMesh):
+        return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=auto)
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
 
 
 def with_auto_axes(array: jax.Array) -> jax.Array:
@@ -87,7 +97,7 @@ def common_sharding(arrays: Iterable[Any]) -> Sharding | None:
 def constraint_in(program: core.Jaxpr) -> Sharding | None:
     """A sharding that a traced program gives one of its values; None if it gives none over several devices."""
     for equation in program.eqns:
-        if equation.primitive.name == "sharding_constraint" and len(equation.params["sharding"].device_set) > 1:
+        if equation.primitive.name == "sharding_constraint" and equation.params["sharding"].num_devices > 1:
             found: Sharding = equation.params["sharding"]
             return found
         for part in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda p: hasattr(p, "jaxpr")):
@@ -128,6 +138,8 @@ def same_devices(one: Sharding, other: Sharding) -> bool:
 
 
 def _devices(sharding: Sharding) -> list[Any]:
+    if is_abstract(sharding):
+        return list(range(sharding.num_devices))
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
         return list(sharding.mesh.devices.flat)
     devices: Any = sharding.device_set
@@ -151,8 +163,13 @@ def put_beside(values: np.ndarray, array: jax.Array) -> jax.Array:
     return moved(values, first_device(array.sharding))
 
 
-def put_over(array: Any, sharding: Sharding) -> jax.Array:
-    """An array with a sharding. If that is over several processes, all of them must call it with the same values."""
+def put_over(array: Any, sharding: Sharding) -> Any:
+    """An array with a sharding. If that is over several processes, all of them must call it with the same values.
+
+    Over a mesh that is not there it is an abstract array, as is one of an abstract array.
+    """
+    if is_abstract(sharding) or isinstance(array, AbstractArray):
+        return AbstractArray(array.shape, array.dtype, sharding)
     if sharding.is_fully_addressable:
         return moved(array, sharding)
     with Enabled():
@@ -194,8 +211,13 @@ def replicated(sharding: Sharding) -> Sharding:
     return NamedSharding(Mesh(_devices(sharding), ("devices",), axis_types=(AxisType.Auto,)), PartitionSpec())
 
 
-def as_traced(array: jax.Array) -> jax.core.ShapedArray:
+def as_traced(array: jax.Array | AbstractArray) -> jax.core.ShapedArray:
     """Shape and dtype of an array in a trace, with its mesh, by which kernels tell that it is partitioned."""
     if not is_partitioned(array):
         return jax.core.ShapedArray(array.shape, array.dtype)
-    return jax.core.ShapedArray(array.shape, array.dtype, sharding=jax.typeof(array).sharding)
+    if isinstance(array, AbstractArray):
+        mesh = array.sharding.mesh  # type: ignore[attr-defined]  # a NamedSharding, since it is over several devices
+        sharding = NamedSharding(getattr(mesh, "abstract_mesh", mesh), PartitionSpec(*[None] * array.ndim))
+    else:
+        sharding = jax.typeof(array).sharding
+    return jax.core.ShapedArray(array.shape, array.dtype, sharding=sharding)

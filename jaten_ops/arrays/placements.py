@@ -15,9 +15,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ..errors import UnsupportedInputError
+from .abstract_arrays import AnyMesh
 
 Placements = PartitionSpec | Sequence[Any] | Mapping[str, Any] | None
 """A `PartitionSpec`; a placement of torch's for each axis of the mesh; a dict from axis to placement; None: copies."""
@@ -30,13 +31,13 @@ class Layout:
     """Dimensions and the axes of a mesh that partition them.
 
     Attributes:
-        mesh: the mesh, with Auto axes.
+        mesh: the mesh, with Auto axes; an `AbstractMesh` is one that is not there.
         dims: pairs of a dimension, which may be negative, and the names of axes; None for those that the compiler
             chooses.
         is_open: whether the compiler chooses for all other dimensions; if not, they are whole on each device.
     """
 
-    mesh: Mesh
+    mesh: AnyMesh
     dims: tuple[tuple[int, tuple[str, ...] | None], ...]
     is_open: bool = False
 
@@ -71,7 +72,8 @@ class Layout:
 
     def text(self) -> str:
         """The layout as text: `layout_of_text` is its inverse, in any process."""
-        ids = [device.id for device in self.mesh.devices.flat]
+        is_there = isinstance(self.mesh, Mesh)
+        ids = [device.id for device in self.mesh.devices.flat] if is_there else None
         return json.dumps([list(self.mesh.shape.items()), ids, self.dims, self.is_open], separators=(",", ":"))
 
 
@@ -79,13 +81,18 @@ class Layout:
 def layout_of_text(text: str) -> Layout:
     """The layout that a text describes."""
     axes, ids, dims, is_open = json.loads(text)
-    known = {device.id: device for device in jax.devices()}
-    devices = np.array([known[i] for i in ids]).reshape([size for _, size in axes])
-    mesh = Mesh(devices, tuple(name for name, _ in axes), axis_types=(AxisType.Auto,) * len(axes))
+    names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
+    auto = (AxisType.Auto,) * len(axes)
+    mesh: AnyMesh
+    if ids is None:
+        mesh = AbstractMesh(sizes, names, axis_types=auto)
+    else:
+        known = {device.id: device for device in jax.devices()}
+        mesh = Mesh(np.array([known[i] for i in ids]).reshape(sizes), names, axis_types=auto)
     return Layout(mesh, tuple((dim, names and tuple(names)) for dim, names in dims), is_open)
 
 
-def layout_of(placements: Placements, mesh: Mesh, what: str) -> Layout:
+def layout_of(placements: Placements, mesh: AnyMesh, what: str) -> Layout:
     """The layout that placements mean.
 
     Args:
@@ -112,13 +119,13 @@ def _dims_of_spec(spec: PartitionSpec) -> list[tuple[int, tuple[str, ...] | None
     return [(dim, None if entry is _OPEN else mesh_axes_of(entry)) for dim, entry in enumerate(spec)]
 
 
-def _dims_of_axes(placements: Any, mesh: Mesh, what: str) -> list[tuple[int, tuple[str, ...] | None]]:
+def _dims_of_axes(placements: Any, mesh: AnyMesh, what: str) -> list[tuple[int, tuple[str, ...] | None]]:
     by_axis = _by_axis(placements, mesh, what)
     dims = {axis: _sharded_dim(by_axis.get(axis), what) for axis in mesh.axis_names}
     return [(dim, (axis,)) for axis, dim in dims.items() if dim is not None]
 
 
-def _by_axis(placements: Any, mesh: Mesh, what: str) -> Mapping[str, Any]:
+def _by_axis(placements: Any, mesh: AnyMesh, what: str) -> Mapping[str, Any]:
     if isinstance(placements, Mapping):
         for axis in placements:
             _require_axis(axis, mesh, what)
@@ -150,7 +157,7 @@ def _sharded_dim(placement: Any, what: str) -> int | None:
     raise UnsupportedInputError(what, f"placement {placement!r}", "torch's Shard(dim) or Replicate()")
 
 
-def _require_axis(axis: Any, mesh: Mesh, what: str) -> None:
+def _require_axis(axis: Any, mesh: AnyMesh, what: str) -> None:
     if axis not in mesh.axis_names:
         raise UnsupportedInputError(what, f"axis {axis!r}", f"an axis of the mesh, {mesh.axis_names}")
 

@@ -18,8 +18,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Sharding
 
+from ..errors import MissingValuesError
 from ..xla.x64 import Enabled
 from . import partitioned
+from .abstract_arrays import is_abstract
 from .observers import OBSERVERS, written
 from .strided_elements import put_elements, reshaped, take_elements, transposed
 from .strides import Shape, is_row_major, order_of, row_major
@@ -269,6 +271,8 @@ def onto_one_mesh(roots: Sequence[Storage], mesh: Sharding | None = None) -> Sha
     for root in roots:
         if isinstance(root.array, jax.core.Tracer) or partitioned.is_partitioned(root.array):
             continue
+        if is_abstract(mesh):
+            raise MissingValuesError
         if root.array.sharding.device_set != {partitioned.first_device(mesh)}:
             raise RuntimeError(
                 f"Expected all tensors to be on the same device, but found at least two devices, {root.array.sharding}"

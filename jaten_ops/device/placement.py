@@ -11,6 +11,7 @@ import jax
 import torch
 
 from ..arrays import partitioned
+from ..arrays.abstract_arrays import is_abstract
 
 Device = torch.device | str | int | None
 """A device in one of the forms that users write."""
@@ -46,6 +47,8 @@ def of_array(array: jax.Array) -> torch.device:
 def of_sharding(sharding: Any) -> torch.device:
     """The torch device of arrays with a sharding."""
     partitioned.note(sharding)
+    if is_abstract(sharding):
+        return _OF_SHARDING.setdefault(sharding, torch.device("jax", 0))
     local = jax.local_devices()
     found = torch.device("jax", min(local.index(d) for d in sharding.device_set if d in local))
     return _OF_SHARDING.setdefault(sharding, found)

@@ -87,7 +87,7 @@ def _may_give(view: View) -> bool:
     storage = view.storage
     if type(storage) is not Storage or not may_give(storage):
         return False
-    return not isinstance(storage.array, jax.core.Tracer) and len(storage.array.sharding.device_set) == 1
+    return not isinstance(storage.array, jax.core.Tracer) and storage.array.sharding.num_devices == 1
 
 
 def _own(tensor: Any) -> View | None:

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from ..arrays import partitioned
+from ..arrays.abstract_arrays import AnyMesh
 from ..arrays.placements import Layout, layout_of, mesh_axes_of
 from ..device import privateuse1
 from ..errors import UnsupportedInputError
@@ -25,7 +26,7 @@ _log = logging.getLogger(__name__)
 _LEAST = 8  # elements a device: parameters of fewer are whole on each
 
 
-def parallelize_module(module: torch.nn.Module, mesh: Mesh, plan: Any, axis: str = "model") -> torch.nn.Module:
+def parallelize_module(module: torch.nn.Module, mesh: AnyMesh, plan: Any, axis: str = "model") -> torch.nn.Module:
     """Partitions a module over an axis of a mesh by a plan, in place.
 
     The module computes what it did: its inputs and results are whole tensors, whose parts are on the devices. It moves
@@ -81,7 +82,7 @@ def parallelize_module(module: torch.nn.Module, mesh: Mesh, plan: Any, axis: str
     return module
 
 
-def _checked(mesh: Mesh, axis: str) -> Mesh:
+def _checked(mesh: AnyMesh, axis: str) -> AnyMesh:
     privateuse1.require_slot()
     mesh = partitioned.auto_mesh(mesh)
     if axis not in mesh.axis_names:
@@ -117,7 +118,7 @@ def _matching(pattern: str, named: Mapping[str, Any], kind: str) -> list[str]:
     return found
 
 
-def fully_shard(module: torch.nn.Module, mesh: Mesh, axis: str = "data") -> torch.nn.Module:
+def fully_shard(module: torch.nn.Module, mesh: AnyMesh, axis: str = "data") -> torch.nn.Module:
     """Partitions each parameter of a module over an axis of a mesh, in place: along its largest dimension that divides.
 
     Parameters of a few elements, and those of which no dimension divides, are copied to each device. It composes with
@@ -155,7 +156,7 @@ def fully_shard(module: torch.nn.Module, mesh: Mesh, axis: str = "data") -> torc
     return module
 
 
-def _gather_in_forward(module: torch.nn.Module, mesh: Mesh, axis: str) -> None:
+def _gather_in_forward(module: torch.nn.Module, mesh: AnyMesh, axis: str) -> None:
     """Makes a module gather those of its parameters that are partitioned over an axis, while its forward runs.
 
     A batch and a weight that are partitioned over one axis could meet in two ways: the weight is gathered, or the batch
@@ -199,7 +200,7 @@ class _Gatherer:
         self.own.clear()
 
 
-def _largest_dim(parameter: torch.Tensor, mesh: Mesh, axis: str) -> int | None:
+def _largest_dim(parameter: torch.Tensor, mesh: AnyMesh, axis: str) -> int | None:
     """The dimension to partition over an axis: the largest of those that it divides, besides other axes."""
     size = mesh.shape[axis]
     entries = _axes_now(parameter, mesh)
@@ -210,7 +211,7 @@ def _largest_dim(parameter: torch.Tensor, mesh: Mesh, axis: str) -> int | None:
     return max(dividing, key=lambda dim: left[dim], default=None)
 
 
-def _axes_now(tensor: torch.Tensor, mesh: Mesh) -> list[tuple[str, ...]]:
+def _axes_now(tensor: torch.Tensor, mesh: AnyMesh) -> list[tuple[str, ...]]:
     """For each dimension of a tensor the axes of the mesh by which it is partitioned."""
     none: list[tuple[str, ...]] = [()] * tensor.dim()
     if not isinstance(tensor, Tensor):
@@ -221,7 +222,7 @@ def _axes_now(tensor: torch.Tensor, mesh: Mesh) -> list[tuple[str, ...]]:
     return [mesh_axes_of(entry) for entry in (*sharding.spec, *none)[: tensor.dim()]]
 
 
-def _place(module: torch.nn.Module, mesh: Mesh, layouts: Mapping[str, Layout]) -> None:
+def _place(module: torch.nn.Module, mesh: AnyMesh, layouts: Mapping[str, Layout]) -> None:
     """Moves parameters and buffers to a mesh; those without a layout stay partitioned as they are."""
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
     layouts = _by_first_names(module, layouts)
@@ -239,7 +240,8 @@ def _place(module: torch.nn.Module, mesh: Mesh, layouts: Mapping[str, Layout]) -
         for name, buffer in owner._buffers.items():
             if buffer is not None:
                 owner._buffers[name] = _buffer(buffer, whole)
-    _initialize(module, unmade)
+    if not isinstance(mesh, AbstractMesh):
+        _initialize(module, unmade)
 
 
 def _by_first_names(module: torch.nn.Module, layouts: Mapping[str, Layout]) -> dict[str, Layout]:
@@ -304,7 +306,7 @@ def _together(parameter: torch.Tensor, layout: Layout) -> Layout:
 class _ValuePlacer:
     """A hook of a module, which places what it takes or what it gives."""
 
-    def __init__(self, style: Style, mesh: Mesh, axis: str) -> None:
+    def __init__(self, style: Style, mesh: AnyMesh, axis: str) -> None:
         self.inputs = [_texts(places, mesh, axis) for places in style.inputs]
         self.keywords = {name: _texts(places, mesh, axis) for name, places in style.keywords.items()}
         self.outputs = [_texts(places, mesh, axis) for places in style.outputs]
@@ -319,7 +321,7 @@ class _ValuePlacer:
         return _one(result, self.outputs[0])
 
 
-def _texts(places: ValuePlaces, mesh: Mesh, axis: str) -> list[str]:
+def _texts(places: ValuePlaces, mesh: AnyMesh, axis: str) -> list[str]:
     dims = [(place.dim, ()) if isinstance(place, WholeDim) else (place, (axis,)) for place in places]
     return [Layout(mesh, (dim,), is_open=True).text() for dim in dims]
 
@@ -334,7 +336,7 @@ def _one(value: Any, texts: list[str]) -> Any:
     return functools.reduce(constrained_by, texts, value)
 
 
-def _hook(module: torch.nn.Module, style: Style, mesh: Mesh, axis: str) -> None:
+def _hook(module: torch.nn.Module, style: Style, mesh: AnyMesh, axis: str) -> None:
     placer = _ValuePlacer(style, mesh, axis)
     if any(placer.inputs) or any(placer.keywords.values()):
         module.register_forward_pre_hook(placer.before, with_kwargs=True)

@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from ..arrays import partitioned
+from ..arrays.abstract_arrays import AnyMesh
 from ..arrays.placements import Layout, layout_of_text
 from ..errors import UnsupportedInputError
 from ..ops.user_ops import op
@@ -84,7 +85,7 @@ def context_parallel_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    mesh: Mesh,
+    mesh: AnyMesh,
     axis: str = "model",
     *,
     is_causal: bool = False,
@@ -126,13 +127,13 @@ def context_parallel_attention(
     return torch.ops.jaten_distributed.ring_attention(*placed, text, is_causal, factor)  # type: ignore[no-any-return]  # torch has no types for operators
 
 
-def _size_of(mesh: Mesh, axis: str) -> int:
+def _size_of(mesh: AnyMesh, axis: str) -> int:
     if axis not in mesh.axis_names:
         raise UnsupportedInputError("axis", repr(axis), f"an axis of the mesh, {mesh.axis_names}")
     return int(mesh.shape[axis])
 
 
-def _text_of(mesh: Mesh, axis: str) -> str:
+def _text_of(mesh: AnyMesh, axis: str) -> str:
     return Layout(partitioned.auto_mesh(mesh), ((-2, (axis,)),), is_open=True).text()
 
 

@@ -7,11 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 from torch.distributed.tensor import Replicate, Shard
 from torch.utils._pytree import tree_map
 
 from ..arrays import bridge, partitioned
+from ..arrays.abstract_arrays import AbstractArray, AnyMesh, is_abstract
 from ..arrays.placements import TORCHS, Layout, Placements, layout_of
 from ..device import privateuse1
 from ..errors import UnsupportedInputError
@@ -23,7 +24,7 @@ from ..xla.x64 import Enabled
 TORCHS.update(Shard=Shard, Replicate=Replicate)
 
 
-def distribute_tensor(tensor: torch.Tensor, mesh: Mesh, placements: Placements = None) -> torch.Tensor:
+def distribute_tensor(tensor: torch.Tensor, mesh: AnyMesh, placements: Placements = None) -> torch.Tensor:
     """A tensor whose parts lie on the devices of a mesh.
 
     Args:
@@ -56,10 +57,12 @@ def distribute_tensor(tensor: torch.Tensor, mesh: Mesh, placements: Placements =
     return from_array(distributed_array(tensor, layout)).requires_grad_(tensor.requires_grad)
 
 
-def distributed_array(tensor: torch.Tensor, layout: Layout, what: str = "distribute_tensor") -> jax.Array:
+def distributed_array(tensor: torch.Tensor, layout: Layout, what: str = "distribute_tensor") -> Any:
     """The values of a tensor in a layout, without a copy of all of them on one device."""
     sharding = layout.sharding(tuple(tensor.shape), what)
     partitioned.note(sharding)
+    if is_abstract(sharding):
+        return AbstractArray(tuple(tensor.shape), bridge.to_numpy_dtype(tensor.dtype), sharding)
     if tensor.device.type == "meta":
         return distributed_zeros(tuple(tensor.shape), bridge.to_numpy_dtype(tensor.dtype), sharding)
     if tensor.device.type == "jax":
@@ -73,7 +76,7 @@ def distributed_zeros(shape: tuple[int, ...], dtype: np.dtype, sharding: NamedSh
         return jax.jit(lambda: jax.numpy.zeros(shape, dtype), out_shardings=sharding)()
 
 
-def constrain(tensor: torch.Tensor, mesh: Mesh, placements: Placements = None) -> torch.Tensor:
+def constrain(tensor: torch.Tensor, mesh: AnyMesh, placements: Placements = None) -> torch.Tensor:
     """The values of a tensor, placed over a mesh at this point of a program; its gradient is placed likewise.
 
     It holds in eager mode, in functions that `torch.compile` compiles, in `compile_step` and in `as_jax`.
@@ -101,7 +104,7 @@ def constrain(tensor: torch.Tensor, mesh: Mesh, placements: Placements = None) -
     return constrained_by(tensor if tensor.device.type == "jax" else tensor.to("jax"), _text(mesh, placements))
 
 
-def _text(mesh: Mesh, placements: Placements) -> str:
+def _text(mesh: AnyMesh, placements: Placements) -> str:
     return layout_of(placements, partitioned.auto_mesh(mesh), "constrain").text()
 
 
@@ -109,7 +112,7 @@ def _text(mesh: Mesh, placements: Placements) -> str:
 setattr(_text, "_dynamo_marked_constant", True)  # noqa: B010  # mypy knows no such attribute
 
 
-def distribute_batch(tree: Any, mesh: Mesh, axis: str | tuple[str, ...] = "data") -> Any:
+def distribute_batch(tree: Any, mesh: AnyMesh, axis: str | tuple[str, ...] = "data") -> Any:
     """A batch whose first dimension is partitioned over an axis of a mesh.
 
     Args:

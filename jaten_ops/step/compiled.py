@@ -15,6 +15,7 @@ from ..arrays.observers import observers
 from ..tracing import is_traced_now, opaque
 from ..xla import x64
 from ..xla.progress import announced
+from . import rehearsal
 from .arguments import Structure, argument_key, flat, is_searched, moved_argument, shared
 from .code_names import Names
 from .holders import Reach, difference
@@ -138,6 +139,31 @@ class Step:
                 raise refusal(str(error).partition("\n")[0]) from error
             finally:
                 reach.restore()
+
+    def lowered_over(self, where: Any, absent: Any, args: Any, kwargs: Any) -> tuple[jax.stages.Lowered, str]:
+        """The program that a call after the first would run over a mesh, and its text. Nothing is run or changed.
+
+        Args:
+            where: a sharding over the mesh.
+            absent: one of the devices of `cpu_client.absent`, if those of the mesh are not there.
+            args, kwargs: those of the call.
+        """
+        with _ONE_AT_A_TIME, x64.tracing(), announced("a step"):
+            leaves, structure = flat(args, kwargs)
+            given = [rehearsal.argument_without_values(v) if isinstance(v, torch.Tensor) else v for v in leaves]
+            self._objects = [v for v in given if is_searched(v)]
+            try:
+                with rehearsal.kept(self._reached(), given):
+                    trace = rehearsal.second_call(
+                        lambda: self._look(given),
+                        lambda reach: Trace(self._step, reach, self._reached, given, structure.of, reach.numbers()),
+                        self._holders,
+                    )
+                    return rehearsal.lowered_over(trace, where, absent)
+            except jax.errors.ConcretizationTypeError as error:
+                raise refusal(str(error).partition("\n")[0]) from error
+            finally:
+                self._reach = None
 
     def _as_it_is(self, given: list[Any], structure: Structure) -> Any:
         args, kwargs = tree_unflatten(given, structure.of)

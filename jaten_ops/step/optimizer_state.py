@@ -38,7 +38,15 @@ class LateOptimizer(Exception):
 
 
 class UnmadeState(Exception):
-    """An optimizer would create state only if a scaler does not skip its step, which depends on gradients' values."""
+    """An optimizer would create state only if a scaler does not skip its step, which depends on gradients' values.
+
+    Attributes:
+        optimizer, state: the optimizer, and the state that it would then have.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, state: dict[Any, Any]) -> None:
+        super().__init__("an optimizer has no state yet")
+        self.optimizer, self.state = optimizer, state
 
 
 def settle(reach: Reach) -> bool:
@@ -301,6 +309,8 @@ def _select_step(
     state = {param: dict(values) for param, values in optimizer.state.items()}
     result = optimizer.step(*args, **kw)
     is_bad = bad.view_of_arrays.read().reshape(()) != 0  # type: ignore[union-attr]  # it is on the device
+    if any(_is_unmade(state.get(param, {}), values) for param, values in optimizer.state.items()):
+        raise UnmadeState(optimizer, dict(optimizer.state))
     for param, values in optimizer.state.items():
         _choose_state(capture, state.get(param, {}), values, is_bad)
     for key, root in capture.storages():
@@ -310,10 +320,13 @@ def _select_step(
     return result
 
 
+def _is_unmade(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """True if a parameter's state has more in it than before."""
+    return any(before.get(name) is None and new is not None for name, new in after.items())
+
+
 def _choose_state(capture: Capture, before: dict[str, Any], after: dict[str, Any], is_bad: Any) -> None:
     """Selects the old or new tensors of a parameter's state that are replaced rather than written to."""
-    if any(before.get(name) is None and new is not None for name, new in after.items()):
-        raise UnmadeState
     for name, new in after.items():
         old = before.get(name)
         if new is old:

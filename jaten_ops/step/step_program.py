@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_unflatten
 
 from ..arrays import bridge, partitioned, seeds
 from ..arrays.storage_views import Storage, onto_one_mesh, owned
-from ..cpu.layouts import flattened, has_turns, in_turn, ordered
 from ..ops.executor import raise_first_broken
 from ..tensor.tensor import Tensor
 from ..xla import executables, malloc
@@ -21,6 +20,7 @@ from ..xla.progress import announced
 from ..xla.x64 import Enabled
 from . import tensor_changes
 from .holders import Reach
+from .lowering import groups_of, lowered
 from .result_recipes import Made, Outcome
 from .state_capture import Source
 from .trace import Trace
@@ -58,14 +58,11 @@ class StepProgram:
         self.trace = trace
         self.repeats = not trace.effects
         self._conditions = trace.capture.conditions
-        written = {w.operand for w in trace.written}
         storages = {found.operand: found for found in trace.capture.lifted.values()}
-        self._written = [w.operand for w in trace.written]
-        self._read = [i for i in storages if i not in written]
+        self._groups = groups_of(trace)
+        self._written, self._read = self._groups.written, self._groups.read
         self._sources = [source for source, _ in trace.capture.operands]
-        self._others, self._constants = self._outside()
-        self._numbers = [i for i, s in enumerate(self._sources) if s.kind == "number"]
-        self._seeds = [(i, _generator(s.what, reach, given)) for i, s in enumerate(self._sources) if s.kind == "seed"]
+        self._generators = [_generator(self._sources[i].what, reach, given) for i in self._groups.seeds]
         self._assumed = trace.assumed
         self._storages = storages
         self._shapes = [[storages[i].array.shape for i in part] for part in (self._written, self._read)]
@@ -84,49 +81,23 @@ class StepProgram:
         self._make_result = _maker(trace.structure)
         self._values: list[float] | None = None  # the numbers of the last call
         self._array: Any = None
-        roots = [lifted.storage for lifted in storages.values()]
+        roots = [found.storage for found in storages.values()]
         self._mesh = onto_one_mesh(roots, trace.mesh()) if partitioned.MET else None
         self._shardings = self._shardings_of(self._written), self._shardings_of(self._read)
         self.executable = self._compiled(known)
         self._storages = {}
         trace.release()
 
-    def _outside(self) -> tuple[list[int], dict[int, Any]]:
-        """The operands that are tensors in torch's memory; those that no longer exist are constants."""
-        found = [(i, s) for i, s in enumerate(self._sources) if s.kind == "cpu"]
-        alive = [i for i, s in found if s.what[0]() is not None]
-        return alive, {i: s.what[2] for i, s in found if i not in alive}
-
     def _compiled(self, known: Executables) -> jax.stages.Compiled:
-        def program(written: Any, read: Any, others: Any, numbers: Any, seeds: Any) -> Any:
-            operands: dict[int, Any] = dict(self._constants)
-            operands.update(zip(self._written, written, strict=True))
-            operands.update(zip(self._read, read, strict=True))
-            operands.update(zip(self._others, others, strict=True))
-            operands.update((index, numbers[i]) for i, index in enumerate(self._numbers))
-            operands.update(zip([i for i, _ in self._seeds], seeds, strict=True))
-            return self.trace.program(operands)  # type: ignore[arg-type]  # by index, as a list
-
         malloc.retain()
-        drawn = [jax.ShapeDtypeStruct((), np.dtype("int64"))] * len(self._seeds)
-        numbers = jax.ShapeDtypeStruct((len(self._numbers),), np.dtype("float64"))
-        others = [self._onto_mesh(self._sources[i].what[2]) for i in self._others]
-        taken = (
-            *([self._storages[i].storage.array for i in part] for part in (self._written, self._read)), others,
-            numbers, drawn,
-        )  # fmt: skip
-        placed: dict[str, Any] = {} if self._mesh is None else {"out_shardings": (self._shardings[0], None, None, None)}
-        platform = None if self._mesh is None else "partitioned"
-        with Enabled():
-            run = flattened(ordered(program, platform=platform), platform=platform)
-            lowered = jax.jit(run, donate_argnums=0, **placed).lower(*taken)
-            text = lowered.as_text()
-            if has_turns(text):
-                lowered = jax.jit(in_turn(program), donate_argnums=0, **placed).lower(*taken)
-                text = lowered.as_text()
-            key = text, lowered.in_tree, lowered.out_tree  # the text has neither nesting
-            if key not in known:
-                known[key], _ = executables.compiled(lowered)
+        written, read = ([self._storages[i].storage.array for i in part] for part in (self._written, self._read))
+        others = [self._onto_mesh(self._sources[i].what[2]) for i in self._groups.others]
+        places = None if self._mesh is None else self._shardings[0]
+        found, text = lowered(self.trace, self._groups, written, read, others, places=places)
+        key = text, found.in_tree, found.out_tree  # the text has neither nesting
+        if key not in known:
+            with Enabled():
+                known[key], _ = executables.compiled(found)
         return known[key]
 
     # a call
@@ -144,7 +115,7 @@ class StepProgram:
             for i, geometry in self._geometries.items():
                 if _geometry(self._sources[i].kind, reach, given, self._sources[i].what) != geometry:
                     return None
-            others = [self._onto_mesh(self._borrowed(self._sources[i])) for i in self._others]
+            others = [self._onto_mesh(self._borrowed(self._sources[i])) for i in self._groups.others]
         except Missing:
             return None
         if any((leaf.grad is not None) is not had for leaf, had in self._others_had):
@@ -220,7 +191,7 @@ class StepProgram:
     def __call__(self, operands: Operands, reach: Reach, given: Sequence[Any], values: Sequence[float]) -> Any:
         """Runs the executable, and stores its results where the step would have."""
         trace = self.trace
-        drawn = [np.int64(seeds.draw_seed(find(reach, given))) for _, find in self._seeds]
+        drawn = [np.int64(seeds.draw_seed(find(reach, given))) for find in self._generators]
         arrays = [owned(s) for s in operands.written]
         with Enabled():
             written, made, left, holds = self.executable(
@@ -247,7 +218,8 @@ class StepProgram:
     def _array_of(self, values: Sequence[float]) -> Any:
         """The numbers of parameter groups as an operand: the same array as long as they do not change."""
         if values != self._values:
-            self._array = jax.device_put(np.array([values[self._sources[i].what] for i in self._numbers], np.float64))
+            numbers = [values[self._sources[i].what] for i in self._groups.numbers]
+            self._array = jax.device_put(np.array(numbers, np.float64))
             self._values = list(values)
         return self._array
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import jax
 import torch
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from ..arrays import attributes, bridge, carrier, partitioned, placements
-from ..arrays.observers import OBSERVERS, met
+from ..arrays.observers import OBSERVERS, met, observers
 from ..arrays.storage_views import View, onto_one_mesh
-from ..errors import UnsupportedInputError
+from ..errors import MissingValuesError, UnsupportedInputError
 from ..kernel_base.platform import is_over_mesh
 
 
@@ -206,7 +206,11 @@ def copy_placer(parameter: torch.Tensor, copied: torch.Tensor) -> None:
 
 
 def _bring(tensor: torch.Tensor, layout: placements.Layout) -> None:
-    """Moves a tensor of one device to the mesh."""
+    """Moves a tensor of one device to the mesh; a step that is traced for one that is not there moves nothing."""
+    if isinstance(layout.mesh, AbstractMesh):
+        if not observers():
+            raise MissingValuesError
+        return
     view = attributes.view_or_none(tensor)
     if view is not None and not isinstance(view.storage.root.array, jax.core.Tracer):
         sharding = layout.sharding(tuple(tensor.shape))

@@ -132,6 +132,8 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
         # as torch's own: a tensor captured by a transform is printed as outside
         _outside = torch._C._DisableFuncTorch()
         kind = "Parameter containing:\n" if isinstance(self, torch.nn.Parameter) else ""
+        if attributes.has_no_values(self):
+            return f"{kind}tensor(..., size={tuple(self.shape)}, dtype={self.dtype}, sharding={self.sharding})"
         text = kind + repr(self.detach().cpu())
         grad = f", grad_fn=<{type(self.grad_fn).__name__}>" if self.grad_fn is not None else ""
         grad = grad or (", requires_grad=True" if self.requires_grad else "")

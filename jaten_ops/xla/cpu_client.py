@@ -13,6 +13,8 @@ from typing import Any
 import jax
 from jaxlib import xla_client
 
+from ..errors import UnsupportedVersionError
+
 # private: JAX's public setting is global. If this has moved, JAX's own client is used.
 _make_client: Any = getattr(xla_client, "make_cpu_client", None)
 
@@ -27,6 +29,28 @@ def device() -> Any:
         return _make_client(asynchronous=False).local_devices()[0]
     except TypeError:  # pragma: no cover  # a JAX that creates clients in another way
         return default
+
+
+MOST_ABSENT = 2048
+"""The most devices that a client can have, since their numbers have eleven bits."""
+
+
+@functools.lru_cache(maxsize=1)
+def absent(count: int) -> tuple[Any, ...]:
+    """Devices for which programs are compiled and never run, however many the machine has.
+
+    JAX's caches of programs keep the devices, and so their idle threads, until `jax.clear_caches()`. The last ones are
+    therefore taken again.
+
+    Raises:
+        UnsupportedVersionError: JAX does not make such a client.
+    """
+    try:
+        return tuple(_make_client(asynchronous=False, num_devices=count).local_devices())
+    except TypeError as error:  # a JAX that creates clients in another way
+        raise UnsupportedVersionError(
+            "a mesh that is not there", f"jax {jax.__version__}", "jaxlib.xla_client:make_cpu_client", "is another"
+        ) from error
 
 
 def is_own(other: Any) -> bool:

@@ -47,6 +47,13 @@ def _devices(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
     return tuple(getattr(lowered._lowering, "_device_list", ()))  # private: without it no options and no cache
 
 
+def compiled_for_absent(lowered: jax.stages.Lowered, text: str, devices: tuple[Any, ...]) -> jax.stages.Compiled:
+    """The executable of a program over a mesh that is not there, for devices of `cpu_client.absent`."""
+    told = compiler_options.of_program("cpu", text)
+    with compiler_options.compiling(told):
+        return lowered.compile(told.options, device_assignment=devices)
+
+
 def _compile(lowered: jax.stages.Lowered, text: str) -> jax.stages.Compiled:
     platforms = {device.platform for device in _devices(lowered)}
     if len(platforms) != 1:

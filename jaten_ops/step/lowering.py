@@ -1,0 +1,95 @@
+"""A traced step as one function of its operands, lowered: the groups in which they come, and their places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ..cpu.layouts import flattened, has_turns, in_turn, ordered
+from ..xla.x64 import Enabled
+from .trace import Trace
+
+
+class Groups(NamedTuple):
+    """The operands of a program, by their numbers in the trace.
+
+    Attributes:
+        written, read: those in storages that are written to, and in storages that are not.
+        others: tensors in torch's memory.
+        numbers: of parameter groups.
+        seeds: of generators.
+        constants: tensors in torch's memory that no longer exist, with their values.
+    """
+
+    written: list[int]
+    read: list[int]
+    others: list[int]
+    numbers: list[int]
+    seeds: list[int]
+    constants: dict[int, Any]
+
+
+def groups_of(trace: Trace) -> Groups:
+    """The operands of a trace."""
+    sources = [source for source, _ in trace.capture.operands]
+    written = {w.operand: w for w in trace.written}
+    in_memory = {i: s.what for i, s in enumerate(sources) if s.kind == "cpu"}
+    alive = [i for i, (ref, _, _) in in_memory.items() if ref() is not None]
+    return Groups(
+        [*written],
+        [found.operand for found in trace.capture.lifted.values() if found.operand not in written],
+        alive,
+        [i for i, s in enumerate(sources) if s.kind == "number"],
+        [i for i, s in enumerate(sources) if s.kind == "seed"],
+        {i: array for i, (_, _, array) in in_memory.items() if i not in alive},
+    )
+
+
+def lowered(
+    trace: Trace,
+    groups: Groups,
+    written: Sequence[Any],
+    read: Sequence[Any],
+    others: Sequence[Any],
+    *,
+    places: list[Any] | None,
+    absent: Any = None,
+) -> tuple[jax.stages.Lowered, str]:
+    """The program of a trace, and its text in StableHLO.
+
+    Args:
+        trace, groups: the traced step and its operands.
+        written, read, others: the arrays of these groups, or what stands for arrays.
+        places: the shardings of what is written, for a program over a mesh; None for one of a device.
+        absent: one of the devices of `cpu_client.absent`, if those of the mesh are not there.
+    """
+
+    def program(written: Any, read: Any, others: Any, numbers: Any, seeds: Any) -> Any:
+        operands: dict[int, Any] = dict(groups.constants)
+        operands.update(zip(groups.written, written, strict=True))
+        operands.update(zip(groups.read, read, strict=True))
+        operands.update(zip(groups.others, others, strict=True))
+        operands.update((index, numbers[i]) for i, index in enumerate(groups.numbers))
+        operands.update(zip(groups.seeds, seeds, strict=True))
+        return trace.program(operands)  # type: ignore[arg-type]  # by index, as a list
+
+    drawn = [jax.ShapeDtypeStruct((), np.dtype("int64"))] * len(groups.seeds)
+    numbers = jax.ShapeDtypeStruct((len(groups.numbers),), np.dtype("float64"))
+    placed: dict[str, Any] = {} if places is None else {"out_shardings": (places, None, None, None)}
+    kind = None if places is None else "partitioned"
+
+    def made(fn: Callable[..., Any]) -> tuple[jax.stages.Lowered, str]:
+        traced = jax.jit(fn, donate_argnums=0, **placed).trace([*written], [*read], [*others], numbers, drawn)
+        if absent is None:
+            found = traced.lower()
+        else:
+            with jax.default_device(absent):  # JAX compiles with the client of this device
+                found = traced.lower(lowering_platforms=(absent.platform,))
+        return found, found.as_text()
+
+    with Enabled():
+        found, text = made(flattened(ordered(program, platform=kind), platform=kind))
+        return made(in_turn(program)) if has_turns(text) else (found, text)
