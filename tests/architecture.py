@@ -147,7 +147,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "arguments optimizer_state result_recipes",
         "cpu_tensors tensor_changes",
         "trace",
-        "lowering",
+        "lowered_step",
         "rehearsal step_program",
         "compiled",
         "__init__",

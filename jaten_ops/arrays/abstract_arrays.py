@@ -38,10 +38,12 @@ class AbstractArray:
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
 
-    def __getattr__(self, name: str) -> NoReturn:  # what JAX asks of an operand, and then calls no JAX type
+    # JAX and NumPy ask an operand for such names before they say that it is none of theirs
+
+    def __getattr__(self, name: str) -> NoReturn:
         raise MissingValuesError
 
-    def __array__(self, *_args: Any, **_kwargs: Any) -> NoReturn:  # NumPy asks the class, and else makes an object of it
+    def __array__(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         raise MissingValuesError
 
 

@@ -13,8 +13,10 @@ import numpy as np
 import torch
 
 from jaten_ops.arrays import bridge, carrier, partitioned
+from jaten_ops.arrays.abstract_arrays import AbstractArray
 from jaten_ops.arrays.strides import order_of, strides_in
 from jaten_ops.cpu.layouts import Order
+from jaten_ops.errors import MissingValuesError
 from jaten_ops.xla import x64
 from jaten_ops.xla.progress import announced
 
@@ -207,6 +209,8 @@ def _spec(array: Any, place: Any) -> Any:
     """An operand's shape, dtype and device; for torch's memory the program's device, if it has one."""
     if isinstance(array, jax.Array):
         return array
+    if isinstance(array, AbstractArray):
+        raise MissingValuesError
     sharding = jax.sharding.SingleDeviceSharding(place) if isinstance(place, jax.Device) else place
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
 

@@ -13,9 +13,10 @@ from torch.utils._pytree import tree_map
 
 from ..arrays import bridge, partitioned
 from ..arrays.abstract_arrays import AbstractArray, AnyMesh, is_abstract
+from ..arrays.attributes import has_no_values
 from ..arrays.placements import TORCHS, Layout, Placements, layout_of
 from ..device import privateuse1
-from ..errors import UnsupportedInputError
+from ..errors import MissingValuesError, UnsupportedInputError
 from ..tensor.mesh_methods import constrained_by
 from ..tensor.operand_values import is_traced
 from ..tensor.tensor import array_of, from_array
@@ -65,6 +66,8 @@ def distributed_array(tensor: torch.Tensor, layout: Layout, what: str = "distrib
         return AbstractArray(tuple(tensor.shape), bridge.to_numpy_dtype(tensor.dtype), sharding)
     if tensor.device.type == "meta":
         return distributed_zeros(tuple(tensor.shape), bridge.to_numpy_dtype(tensor.dtype), sharding)
+    if has_no_values(tensor):
+        raise MissingValuesError
     if tensor.device.type == "jax":
         return partitioned.put_over(array_of(tensor.detach()), sharding)
     return bridge.borrow(tensor.detach(), sharding)

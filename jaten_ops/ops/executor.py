@@ -13,6 +13,8 @@ import numpy as np
 import torch
 
 from ..arrays import bridge
+from ..arrays.abstract_arrays import AbstractArray
+from ..errors import MissingValuesError
 from ..kernel_base import checks, prng, promotion
 from ..meta.refusals import refuse, reword
 from ..registry import Entry, parameters
@@ -131,6 +133,8 @@ def _to_meta(value: Any, type_name: str) -> Any:
     """A kernel's argument in the form for its fake: arrays become meta tensors, traced numbers the number 1."""
     if isinstance(value, tuple):
         return [_to_meta(v, type_name) for v in value]
+    if isinstance(value, AbstractArray):  # of a kernel that is not jitted
+        raise MissingValuesError
     if isinstance(value, np.dtype):
         return bridge.TORCH_DTYPES[value]
     if isinstance(value, jax.Array | np.ndarray):

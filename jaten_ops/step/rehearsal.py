@@ -20,7 +20,7 @@ from ..errors import UnsupportedInputError
 from ..tensor.tensor import Tensor, from_array
 from .cpu_tensors import CpuTensors
 from .holders import Reach
-from .lowering import groups_of, lowered
+from .lowered_step import groups_of, lowered
 from .optimizer_state import LateOptimizer, UnmadeState
 from .random_states import RandomStates
 from .result_recipes import Kept
@@ -137,8 +137,7 @@ def lowered_over(trace: Trace, where: Any, absent: Any) -> tuple[jax.stages.Lowe
         raise UnsupportedInputError("mesh", where.mesh, f"that of the step's tensors, {mesh.mesh}")
 
     def placed(array: AbstractArray, others: Iterable[Any]) -> AbstractArray:
-        found = array if partitioned.is_partitioned(array) else partitioned.beside(array, [*others], mesh)
-        return found  # type: ignore[no-any-return]  # one without values, as the array is
+        return array if partitioned.is_partitioned(array) else partitioned.beside(array, [*others], mesh)
 
     arrays = {i: placed(array, had.values()) for i, array in had.items()}
     in_memory = [without_values(trace.capture.operands[i][0].what[2]) for i in groups.others]

@@ -20,7 +20,7 @@ from ..xla.progress import announced
 from ..xla.x64 import Enabled
 from . import tensor_changes
 from .holders import Reach
-from .lowering import groups_of, lowered
+from .lowered_step import groups_of, lowered
 from .result_recipes import Made, Outcome
 from .state_capture import Source
 from .trace import Trace

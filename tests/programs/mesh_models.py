@@ -150,9 +150,9 @@ def mesh_of(plan: str) -> Mesh:
     return distributed.make_mesh(model=-1) if plan == "tensor" else distributed.make_mesh(data=2, model=4)
 
 
-def planned(name: str, plan: str, module: nn.Module) -> nn.Module:
-    """The module of a model over the mesh of a plan, in place."""
-    mesh = mesh_of(plan)
+def planned(name: str, plan: str, module: nn.Module, mesh: Any = None) -> nn.Module:
+    """The module of a model over the mesh of a plan, or over one like it, in place."""
+    mesh = mesh or mesh_of(plan)
     if plan == "data":
         return distributed.parallelize_module(module, mesh, {}, axis="data")
     if "tensor" in plan:

@@ -16,6 +16,7 @@ from benchmarks import collectives
 
 from . import (
     mesh_checkpoints,
+    mesh_estimates,
     mesh_layers,
     mesh_models,
     mesh_modules,
@@ -29,6 +30,7 @@ from . import (
 TABLES: dict[str, Callable[..., Any]] = {
     "checkpoints": mesh_checkpoints.outcome,
     "collectives": collectives.measured,
+    "estimates": mesh_estimates.compared,
     "training": mesh_models.training,
     "layers": mesh_layers.gathered,
     "modules": mesh_modules.PROGRAMS.run,
