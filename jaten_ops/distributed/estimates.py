@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from ..arrays import partitioned
 from ..arrays.abstract_arrays import AnyMesh

@@ -153,7 +153,7 @@ class Step:
             given = [rehearsal.argument_without_values(v) if isinstance(v, torch.Tensor) else v for v in leaves]
             self._objects = [v for v in given if is_searched(v)]
             try:
-                with rehearsal.kept(self._reached(), given):
+                with rehearsal.undone(self._reached(), given):
                     trace = rehearsal.second_call(
                         lambda: self._look(given),
                         lambda reach: Trace(self._step, reach, self._reached, given, structure.of, reach.numbers()),

@@ -40,7 +40,7 @@ def _one_device() -> jax.sharding.Sharding:
 
 
 @contextlib.contextmanager
-def kept(reach: Reach, given: Sequence[Any]) -> Iterator[None]:
+def undone(reach: Reach, given: Sequence[Any]) -> Iterator[None]:
     """A context after which gradients, states, attributes and generators are as they were before."""
     drawn, in_memory = RandomStates([*reach.values, *given]), CpuTensors(reach.tensors)
     leaves = [t for t in [*reach.tensors, *given] if isinstance(t, torch.Tensor) and t.is_leaf]
@@ -56,7 +56,7 @@ def kept(reach: Reach, given: Sequence[Any]) -> Iterator[None]:
 
 
 def second_call(look: Callable[[], Reach], trace: Callable[[Reach], Trace], holders: list[Any]) -> Trace:
-    """The trace of a step's second call, to be made within `kept`.
+    """The trace of a step's second call, to be made within `undone`.
 
     Args:
         look: finds everything that the step reaches.
