@@ -16,9 +16,9 @@ from ..xla import cpu_client, executables
 from .costs import Traffic, traffic_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Estimate:
-    """The cost of a step on each device, in bytes.
+    """The cost of a step on each device, in bytes. Printed, it is a table with larger units.
 
     Attributes:
         arguments: what it takes: parameters, buffers, gradients, the states of optimizers, the batch.
@@ -37,7 +37,7 @@ class Estimate:
         """The memory that a device must have for the step."""
         return self.arguments + self.outputs + self.temporaries
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         memory = [(n, getattr(self, n)) for n in ("arguments", "outputs", "temporaries", "total")]
         lines = [f"{name + ':':<20}{_readable(size):>12}" for name, size in memory]
         for kind, traffic in self.collectives.items():
@@ -76,6 +76,7 @@ def estimate(fn: Callable[..., Any], *args: Any, mesh: AnyMesh, **kwargs: Any) -
     Raises:
         UnsupportedInputError: tensors over another mesh; a module that was not moved to the mesh; a mesh with too many
             devices; the function reads the value of a tensor.
+        RuntimeError: tensors over two meshes.
 
     Example:
         >>> from jaten_ops import distributed

@@ -35,7 +35,7 @@ def parallelize_module(module: torch.nn.Module, mesh: AnyMesh, plan: Any, axis: 
 
     Args:
         module: on the CPU, on the device `jax`, or on "meta": see `fully_shard`.
-        mesh: a mesh with the axis.
+        mesh: a mesh with the axis. Over a `jax.sharding.AbstractMesh` the parameters have no values: see `estimate`.
         plan: a dict from patterns of module names ("layers.*.mlp.up_proj") to `ColwiseParallel()`,
             `RowwiseParallel()`, `SequenceParallel()`, `PrepareModuleInput(...)`, `PrepareModuleOutput(...)` of
             `torch.distributed.tensor.parallel`, or to a word of Hugging Face's plans ("colwise", "rowwise", ...); and
@@ -129,7 +129,7 @@ def fully_shard(module: torch.nn.Module, mesh: AnyMesh, axis: str = "data") -> t
         module: on the CPU, on the device `jax`, or on "meta": then each device makes its own part of the parameters,
             and `reset_parameters()` of each module gives them values, or `_init_weights(module)` of the model, as
             Hugging Face's have it. The rest are zeros, and a log line names their modules: load them.
-        mesh: a mesh with the axis.
+        mesh: a mesh with the axis, or an `AbstractMesh`, as for `parallelize_module`.
         axis: the axis.
 
     Returns:

@@ -31,7 +31,8 @@ def distribute_tensor(tensor: torch.Tensor, mesh: AnyMesh, placements: Placement
     Args:
         tensor: of any shape and dtype, on the CPU, on the device `jax`, or on "meta": then it is made of zeros, each
             part on its own device. It is a leaf of autograd's graph.
-        mesh: a mesh of `make_mesh`, or any `jax.sharding.Mesh`.
+        mesh: a mesh of `make_mesh`, or any `jax.sharding.Mesh`. Over an `AbstractMesh`, which is not there, the new
+            tensor has no values: see `estimate`.
         placements: a `jax.sharding.PartitionSpec`; a list with torch's `Shard(dim)` or `Replicate()` for each axis of
             the mesh; or a dict from axes to them. None: each device has a copy. An axis that does not divide a
             dimension is left out there: its devices have copies.
@@ -122,7 +123,7 @@ def distribute_batch(tree: Any, mesh: AnyMesh, axis: str | tuple[str, ...] = "da
         tree: tensors or NumPy arrays of any shape, in any structure; other values stay as they are. In one process
             the whole batch; with several, each process passes its own part, and the batch is all of them in the order
             of the processes.
-        mesh: the mesh.
+        mesh: the mesh, or an `AbstractMesh`, as for `distribute_tensor`.
         axis: the axis, or several of them.
 
     Returns:

@@ -267,7 +267,7 @@ def test_two_meshes_in_one_step() -> None:
 
 def test_the_text_of_an_estimate() -> None:
     found = Estimate(3 * 2**20, 12, 5 * 2**30, {"all-reduce": Traffic(2, 2048), "all-gather": Traffic(0, 0)})
-    assert str(found).splitlines() == [
+    assert repr(found).splitlines() == [
         "on each device",
         "arguments:                 3 MiB",
         "outputs:                    12 B",
