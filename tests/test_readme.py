@@ -39,7 +39,7 @@ def test_code_for_many_devices() -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "all-reduce" in done.stdout
-    assert len(blocks) == 10
+    assert len(blocks) == 11
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/many_devices.md"])
