@@ -45,7 +45,7 @@ def test_code_for_many_devices() -> None:
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/many_devices.md"])
 def test_links_lead_somewhere(name: str) -> None:
     targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text(encoding="utf-8"))
-    assert [t for t in targets if not t.startswith("http") and not (ROOT / t).exists()] == []
+    assert [t for t in targets if not t.startswith("http") and not (ROOT / name).parent.joinpath(t).exists()] == []
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", ".ci/run"])
