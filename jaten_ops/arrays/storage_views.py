@@ -34,14 +34,16 @@ class Storage:
         array: the values, of any shape: their order is row-major.
         version: a number that changes whenever the values are replaced, in any thread.
         handle: the result of `untyped_storage()`, if it was called.
+        is_freed: whether its memory is freed at times, as FSDP does: views keep none of it beside the array.
     """
 
-    __slots__ = ("__weakref__", "array", "handle", "version")
+    __slots__ = ("__weakref__", "array", "handle", "is_freed", "version")
 
     def __init__(self, array: jax.Array) -> None:
         self.array = array
         self.version = 0
         self.handle: Any = None
+        self.is_freed = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Storage:
         return Storage(self.array)  # a root never changes
@@ -59,6 +61,13 @@ class Storage:
         self.array = array  # first, so that a reader of the old version reads again
         self.version = version = next(_VERSIONS)
         return version
+
+    def resize(self, size: int) -> None:
+        """Changes the number of elements: the first ones stay, new ones are 0. Without any its memory is free."""
+        self.is_freed = True
+        with Enabled():
+            flat = self.array.reshape(-1)
+            self.put(flat[:size] if size <= flat.size else jnp.pad(flat, (0, size - flat.size)))
 
     def move(self, array: jax.Array) -> None:
         """Replaces the array by one with the same values on other devices."""
@@ -202,6 +211,9 @@ class View:
             array = storage.array
             with Enabled():
                 values = self._gather(array)
+            if storage.root.is_freed:
+                self._array = None
+                return values
             # a cached full view would keep the old array alive after the storage has got another
             self._array = None if values is array else values
             self._seen = version
@@ -231,6 +243,9 @@ class View:
         else:
             with Enabled():
                 version = storage.put(self._scatter(old, array))
+            if storage.root.is_freed:
+                self._array = None
+                return
             self._array = array
         self._seen = version
 
@@ -243,6 +258,8 @@ class View:
     def _gather(self, array: jax.Array) -> jax.Array:
         if self._covers(array):
             return array if array.shape == self.shape else reshaped(array, self.shape)
+        if not array.size and 0 not in self.shape:
+            raise RuntimeError(f"a tensor of shape {self.shape} whose memory is freed: its storage was resized to 0")
         return take_elements(array, self.offset, self.shape, self.strides())
 
     def _scatter(self, array: jax.Array, values: jax.Array) -> jax.Array:

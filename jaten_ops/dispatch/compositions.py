@@ -22,11 +22,12 @@ from .writes import variant
 
 _IMPLICIT = torch._C.DispatchKey.CompositeImplicitAutograd
 _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
+_OF_SLOT = torch._C.DispatchKey.PrivateUse1  # of other libraries: torch's FSDP has kernels for any device in the slot
 
 
 def composition(func: Any) -> Handler:
-    """ATen's own composition of other operators; raises MissingKernelError if there is none."""
-    for key in (_IMPLICIT, _EXPLICIT):
+    """An operator's own composition of other operators; raises MissingKernelError if there is none."""
+    for key in (_IMPLICIT, _EXPLICIT, _OF_SLOT):
         if func.has_kernel_for_dispatch_key(key):
             return functools.partial(func._op_dk, key)
     raise registry.missing(func.name())

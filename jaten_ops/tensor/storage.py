@@ -99,8 +99,16 @@ class JaxStorage(torch.UntypedStorage):
         held = source.cpu()
         return self._changed(lambda own: own.copy_(held))
 
-    def resize_(self, size: int) -> Any:
-        raise RuntimeError("resize_: storages on the device jax cannot be resized. Fix: resize the tensor")
+    def resize_(self, size: int) -> JaxStorage:  # type: ignore[override]  # torch's returns nothing for its checker
+        """Changes the number of bytes, as FSDP does to free parameters and to get memory for them again."""
+        if self.arrays is None:
+            self.arrays = Storage(_array(self.cpu(), torch.uint8, self.device))
+            self.arrays.handle = self
+        itemsize = self.arrays.array.dtype.itemsize
+        if size % itemsize:
+            raise RuntimeError(f"resize_: {size} bytes of a storage of elements of {itemsize} bytes on the device jax")
+        self.arrays.resize(size // itemsize)
+        return self
 
     def share_memory_(self) -> Any:
         raise RuntimeError(

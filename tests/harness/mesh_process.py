@@ -2,57 +2,22 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
-import json
 import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 from typing import Any
+
+from .asked_process import AskedProcess, Died
 
 DEVICES = 8
 # Eight devices on two cores wait for each other; XLA ends the process when one has waited for 40 seconds.
 PATIENT = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
-_ROOT = Path(__file__).parents[2]
-
-
-class Died(Exception):
-    """The process ended while it ran a row; the message is the last of its output."""
-
-
-class MeshProcess:
-    """One process, which answers one request after the other."""
-
-    def __init__(self) -> None:
-        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES} {PATIENT}"
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.programs.mesh_rows"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            cwd=_ROOT,
-            env=os.environ | {"XLA_FLAGS": flags.strip(), "OMP_NUM_THREADS": "1"},
-            text=True,
-        )
-        atexit.register(self._process.kill)
-
-    def ask(self, request: list[str]) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(request), file=self._process.stdin, flush=True)
-        line = self._process.stdout.readline()
-        if not line:
-            self._errors.seek(0)
-            raise Died(f"{request}: {self._errors.read().decode(errors='replace')[-3000:]}")
-        return json.loads(line)
+_SECONDS = 600.0
 
 
 @functools.cache
-def _process() -> MeshProcess:
-    return MeshProcess()
+def _process() -> AskedProcess:
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES} {PATIENT}"
+    return AskedProcess("tests.programs.mesh_rows", {"XLA_FLAGS": flags.strip()})
 
 
 def found(table: str, *row: str) -> Any:
@@ -63,7 +28,8 @@ def found(table: str, *row: str) -> Any:
         Died: the process is gone; the next call starts another.
     """
     try:
-        answer = _process().ask([table, *row])
+        _process().send([table, *row])
+        answer = _process().answer(_SECONDS)
     except (Died, BrokenPipeError):
         _process.cache_clear()
         raise

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import traceback
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from benchmarks import collectives
 
+from ..harness.asked_process import serve
 from . import (
     mesh_checkpoints,
     mesh_estimates,
@@ -43,18 +37,9 @@ TABLES: dict[str, Callable[..., Any]] = {
 }
 
 
-def answer(request: list[str]) -> dict[str, Any]:
-    table, *row = request
-    try:
-        return {"result": TABLES[table](*row)}
-    except Exception:
-        return {"error": traceback.format_exc()}
+def run(table: str, *row: str) -> Any:
+    return TABLES[table](*row)
 
 
 if __name__ == "__main__":
-    with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as answers:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not mix with the answers
-        warnings.simplefilter("ignore")
-        torch.set_num_threads(1)
-        for line in sys.stdin:
-            print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
+    serve(run)

@@ -141,9 +141,26 @@ def test_storages_are_written_to() -> None:
     storage[3] = 64
     assert x[0].item() == 2
     assert pickle.loads(pickle.dumps(storage)).tolist() == storage.tolist()
-    for refused in (x.share_memory_, lambda: storage.resize_(0)):
+    for refused in (x.share_memory_, lambda: storage.resize_(3)):
         with pytest.raises(RuntimeError, match="on the device jax"):
             refused()
+
+
+def test_storages_are_freed_and_filled_again() -> None:
+    x = torch.arange(6.0, device="jax")
+    parameter = torch.as_strided(x, (2, 2), (2, 1))
+    saved = parameter.t()
+    storage = x.untyped_storage()
+    assert saved.tolist() == [[0, 2], [1, 3]] and storage.resize_(0).size() == 0
+    for tensor in (x, parameter, saved):
+        with pytest.raises(RuntimeError, match="its storage was resized to 0"):
+            tensor.tolist()
+    storage.resize_(24)
+    x.copy_(torch.arange(6.0) + 1)
+    parameter[0, 0] = 9
+    assert saved.tolist() == [[9, 3], [2, 4]] and x.tolist() == [9, 2, 3, 4, 5, 6]
+    assert storage.resize_(8).size() == 8 and torch.as_strided(x, (2,), (1,)).tolist() == [9, 2]
+    assert torch.UntypedStorage(4, device="jax").resize_(8).nbytes() == 8
 
 
 def test_data_of_a_parameter() -> None:

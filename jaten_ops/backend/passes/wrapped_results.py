@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from jaten_ops.tensor.operand_values import is_traced
 from jaten_ops.tensor.tensor import Tensor
@@ -48,7 +49,8 @@ def _watch(tensor: torch.Tensor) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "jax" and not isinstance(value, Tensor)
+    """True for a tensor on the device that is not of a subclass with tensors inside, as `Tensor` and DTensor are."""
+    return isinstance(value, torch.Tensor) and value.device.type == "jax" and not is_traceable_wrapper_subclass(value)
 
 
 def _returned(tensor: torch.Tensor) -> torch.Tensor:

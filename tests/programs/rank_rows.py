@@ -1,0 +1,44 @@
+"""The programs for two processes of `torch.distributed`; as a script, one of them, for `rank_processes`."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch.distributed as dist
+
+import jaten_ops  # noqa: F401  # the device jax
+
+from ..harness.asked_process import serve
+from . import rank_collectives, rank_modules, rank_tensors
+from .rank_ways import PLAIN, WAYS, Way, whole
+
+PROGRAMS: dict[str, Callable[[Way], Any]] = {
+    **rank_collectives.PROGRAMS,
+    **rank_tensors.PROGRAMS,
+    **rank_modules.PROGRAMS,
+}
+_expected: dict[str, Any] = {}
+
+
+def run(program: str, way: str) -> None:
+    """Runs a program in a way, and compares its findings with plain torch's in the same two processes.
+
+    Raises:
+        AssertionError: they differ.
+    """
+    torch._dynamo.reset()
+    if program not in _expected:
+        _expected[program] = whole(PROGRAMS[program](PLAIN))
+    torch.testing.assert_close(whole(PROGRAMS[program](WAYS[way])), _expected[program], rtol=2e-4, atol=2e-5)
+
+
+if __name__ == "__main__":
+    dist.init_process_group(timeout=datetime.timedelta(seconds=60))
+    serve(run)
+    dist.destroy_process_group()
+    os._exit(0)  # without waiting for threads of a process group that has failed
