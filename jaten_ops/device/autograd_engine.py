@@ -12,17 +12,23 @@ Exceptions leave Python code in a pass: hooks, kernels, recomputed checkpoints. 
 stream while such an exception is still set, and asks the device's guard for its type, which for a device in Python is a
 call of Python. That call would fail because of the exception, in C++ that must not fail, and the process end. So the
 guard takes the exception, and the engine raises it.
+
+`DistributedDataParallel` that looks for unused parameters keeps in the CPU's memory which were used, and copies that to
+the device from pinned memory, for which torch asks the device in C++. JAX has no such memory: it is made as any other.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.autograd.variable import ImperativeEngine
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..tracing import opaque, unwatched
 
@@ -55,7 +61,8 @@ class Engine(ImperativeEngine):
         # CUDA devices have threads from the first pass on, and run in parallel
         torch._C._set_multithreading_enabled(threads and bool(_CUDA.get("_initialized")))
         try:
-            found = super().run_backward(*args, **kwargs)
+            with _Unpinned() if _looks_for_unused(args[0]) else contextlib.nullcontext():
+                found = super().run_backward(*args, **kwargs)
         except SystemError:  # it failed with no exception set
             if not _taken:
                 raise
@@ -71,25 +78,58 @@ class Engine(ImperativeEngine):
         return found
 
 
+class _Unpinned(TorchDispatchMode):
+    """A mode in which pinned memory is made as any other; what asks whether it is pinned goes on as if it were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if kwargs.get("pin_memory"):
+            self._made.append(func(*args, **kwargs | {"pin_memory": False}))
+            return self._made[-1]
+        if func is torch.ops.aten.is_pinned.default and any(args[0] is tensor for tensor in self._made):
+            return True
+        return func(*args, **kwargs)
+
+
+_LOOKS_FOR_UNUSED = "_DDPSinkBackward"  # torch's name of a node behind such a module; a test fails when it changes
+
+
+def _looks_for_unused(outputs: Sequence[torch.Tensor]) -> bool:
+    """True if a pass on the device goes through a `DistributedDataParallel` that looks for unused parameters."""
+    if not any(t.device.type == "jax" for t in outputs) or not (dist.is_available() and dist.is_initialized()):
+        return False
+    return any(node.name() == _LOOKS_FOR_UNUSED for node in _nodes_from(outputs))
+
+
+def _nodes_from(outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
+    """The nodes of the graph behind tensors."""
+    waiting: list[Any] = [t.grad_fn for t in outputs if t.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        new = [n for n, _ in node.next_functions if n is not None and n not in seen]
+        seen.update(new)
+        waiting += new
+
+
 _NOT_REACHED = "appears to not have been used in the graph"
 _STANDS_FOR_ONE = "CompiledFunctionBackwardBackward"  # AOTAutograd's name; a test fails when it changes
 
 
 def _refuse_second_derivatives(outputs: Sequence[torch.Tensor]) -> None:
     """Raises RuntimeError if a pass needs the derivative of a compiled backward graph on the device."""
-    waiting: list[Any] = [t.grad_fn for t in outputs if t.grad_fn is not None]
-    seen = set(waiting)
-    while waiting:
-        node = waiting.pop()
+    for node in _nodes_from(outputs):
         before = [n for n, _ in node.next_functions if n is not None]
         if node.name() == _STANDS_FOR_ONE and all(_is_made_up(n) for n in before):
             raise RuntimeError(
                 "torch.compile with aot_autograd does not currently support double backward. Fix: compile a function"
                 " that computes the first derivative itself, as by torch.func.grad, or do not compile."
             )
-        new = [n for n in before if n not in seen]
-        seen.update(new)
-        waiting += new
 
 
 def _is_made_up(node: Any) -> bool:

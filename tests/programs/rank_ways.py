@@ -65,12 +65,12 @@ def trained(
     module: nn.Module,
     batches: Iterable[Any],
     *,
-    rate: float = 0.1,
+    foreach: bool | None = None,
     wrap: bool = True,
     loss: Callable[[Any], torch.Tensor] = lambda out: out.float().square().mean(),
 ) -> list[Any]:
     """The losses of a few steps, and the parameters and buffers after them."""
-    optimizer = torch.optim.SGD(module.parameters(), rate, momentum=0.9)  # Adam would magnify gradients near 0
+    optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9, foreach=foreach)  # Adam magnifies gradients near 0
     call = way(module) if wrap else module
     losses = []
     for batch in batches:
