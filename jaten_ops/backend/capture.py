@@ -12,6 +12,7 @@ import torch
 from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -121,6 +122,8 @@ class _Capture:
             if others or os.environ.get("TORCH_COMPILE_DEBUG") == "1" or not all(map(_is_flat, inputs)):
                 captured = aot_autograd(bw_compiler=self._compiler("backward"), **options)(gm, inputs, **others)
             else:  # as torch's own function, which first imports Inductor's scheduler
+                # DDP's graphs are parted at its buckets by what asks this whether AOTAutograd has captured a part
+                counters["aot_autograd"]["total"] += 1
                 captured = aot_module_simplified(
                     gm, inputs, bw_compiler=self._compiler("backward", _undisturbed), **options
                 )
