@@ -42,6 +42,7 @@ SUBJECTS = {
     "nothing": "batches, sequences and sets of indices that are empty",
     "ops": "every operator",
     "public_names": "the docstrings of jaten_ops.__all__",
+    "ranks": "DDP, FSDP and DTensors of torch, one process a device",
     "readme": "the code in README.md",
     "warm_start": "a second process, which finds on the disk what the first has compiled",
     "transformed": "transforms of direct calls, nested",

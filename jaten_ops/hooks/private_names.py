@@ -68,6 +68,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Modes and tensors by which torch captures a program: public are they only within torch.compile.": (
         "torch._C._TorchDispatchModeKey", "torch._C._get_dispatch_mode", "torch._guards.detect_fake_mode",
         "torch._subclasses.FakeTensor", "torch._subclasses.fake_tensor", "torch._subclasses.functional_tensor",
+        "torch.utils._python_dispatch.is_traceable_wrapper_subclass",
         "torch.utils._python_dispatch._disable_current_modes",
         "torch.utils._python_dispatch._get_current_dispatch_mode_stack",
     ),

@@ -1,4 +1,4 @@
-"""A process that runs rows of tables for tests, one after the other: it reads each as a line of JSON, and answers so."""
+"""A process that runs rows of tables for tests, one after the other; requests and answers are lines of JSON."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import Tensor
 
-from .rank_ways import WORLD, Way
+from ..harness.rank_processes import WORLD
+from .rank_ways import Way
 
 GROUP = [0, 1]
 
@@ -20,11 +21,11 @@ def _own(way: Way, size: int = 4) -> Tensor:
 
 
 def _reduced(x: Tensor) -> Tensor:
-    y = x * 2
-    dist.all_reduce(y)
-    work = dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True)
-    work.wait()
-    return y.cos() + x
+    y, part = x * 2, x.clone()
+    works = [dist.all_reduce(part[1:3], op=dist.ReduceOp.MAX, async_op=True), dist.all_reduce(y, async_op=True)]
+    for work in works:
+        work.wait()
+    return y.cos() + part
 
 
 def _broadcast(x: Tensor) -> Tensor:
@@ -86,9 +87,19 @@ def _sent(x: Tensor) -> Tensor:
 def _sent_both(x: Tensor) -> Tensor:
     other = torch.empty_like(x)
     to = 1 - dist.get_rank()
+    receive = dist.irecv(other, src=to)  # both wait for the other before they send
+    dist.send(x, dst=to)
+    receive.wait()
+    x = x + other
     for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x * 2, to), dist.P2POp(dist.irecv, other, to)]):
         work.wait()
     return other + 1
+
+
+def _objects(x: Tensor) -> Any:
+    found: list[Any] = [None] * WORLD
+    dist.all_gather_object(found, {"rank": dist.get_rank(), "x": x})
+    return [f["x"] for f in found]
 
 
 def _coalesced(x: Tensor) -> Any:
@@ -112,6 +123,7 @@ C10D: dict[str, Callable[[Tensor], Any]] = {
     "c10d send, recv": _sent,
     "c10d isend, irecv": _sent_both,
 }
+PICKLED: dict[str, Callable[[Tensor], Any]] = {"c10d objects": _objects}  # Dynamo does not capture it
 FUNCTIONAL: dict[str, Callable[[Tensor], Any]] = {
     "all_reduce": lambda x: functional.all_reduce(x.sin(), "avg", GROUP) * 2,
     "all_gather_tensor": lambda x: functional.all_gather_tensor(x.reshape(2, 2) * 2, 1, GROUP).cos(),
@@ -149,7 +161,8 @@ def _with_gradients(fn: Callable[[Tensor], Tensor]) -> Callable[[Way], Any]:
     return run
 
 
-PROGRAMS: dict[str, Callable[[Way], Any]] = {
+CAPTURED: dict[str, Callable[[Way], Any]] = {
     **{name: _plainly(fn) for name, fn in (C10D | FUNCTIONAL).items()},
     **{f"{name} with gradients": _with_gradients(fn) for name, fn in WITH_GRADIENTS.items()},
 }
+PROGRAMS = CAPTURED | {name: _plainly(fn) for name, fn in PICKLED.items()}

@@ -42,7 +42,8 @@ def run(program: str, way: str) -> None:
 
 
 if __name__ == "__main__":
-    dist.init_process_group(timeout=datetime.timedelta(seconds=60))
+    dist.init_process_group(timeout=datetime.timedelta(seconds=60))  # without a backend: gloo serves both devices
+    assert dist.get_default_backend_for_device("jax") == "gloo"
     serve(run)
     dist.destroy_process_group()
     os._exit(0)  # without waiting for threads of a process group that has failed

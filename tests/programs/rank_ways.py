@@ -13,7 +13,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map
 
-WORLD = 2
+from ..harness.rank_processes import WORLD
+
 _MESHES: dict[tuple[str, tuple[int, ...]], DeviceMesh] = {}
 
 
@@ -70,7 +71,9 @@ def trained(
     loss: Callable[[Any], torch.Tensor] = lambda out: out.float().square().mean(),
 ) -> list[Any]:
     """The losses of a few steps, and the parameters and buffers after them."""
-    optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9, foreach=foreach)  # Adam magnifies gradients near 0
+    optimizer = torch.optim.SGD(
+        module.parameters(), 0.1, momentum=0.9, foreach=foreach
+    )  # Adam magnifies gradients near 0
     call = way(module) if wrap else module
     losses = []
     for batch in batches:

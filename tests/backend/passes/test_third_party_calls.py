@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -10,21 +9,17 @@ from typing import Any
 import expecttest
 import pytest
 import torch
-import torch.distributed as dist
-import torch.distributed._functional_collectives as functional
-from torch import Tensor, nn
+from torch import Tensor
 from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
 from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.nn.parallel import DistributedDataParallel
 
 from jaten_ops.backend.passes import third_party_calls
 
+from ...harness import rank_processes
+from ...harness.crossings import crossed
 from ...harness.passes import watched
 from ...harness.paths import compile_whole
-from ...harness.processes import WORLD, found_by_processes
+from ...programs import rank_collectives
 
 NAMESPACE = "jaten_test_unknown"
 OPS = getattr(torch.ops, NAMESPACE)
@@ -185,123 +180,11 @@ def test_torch_has_what_runs_a_call_that_writes() -> None:
     assert third_party_calls._PLAIN in auto_functionalized_v2.py_kernels
 
 
-# Collectives
-
-
-def _in_place(x: Tensor) -> Tensor:
-    y = x * 2
-    dist.all_reduce(y)
-    whole = y.new_empty(2 * y.shape[0])
-    dist.all_gather_into_tensor(whole, y + dist.get_rank())
-    return whole.sin()
-
-
-COLLECTIVES: dict[str, Callable[[Tensor], Tensor]] = {
-    "all_reduce": lambda x: functional.all_reduce(x.sin(), "sum", [0, 1]) * 2,
-    "all_gather_into_tensor": lambda x: functional.all_gather_tensor(x * 2, 0, [0, 1]).cos(),
-    "reduce_scatter_tensor": lambda x: functional.reduce_scatter_tensor(x * 2, "sum", 0, [0, 1]).cos(),
-    "all_to_all_single": lambda x: functional.all_to_all_single(x * 2, None, None, [0, 1]).cos(),
-    "broadcast": lambda x: functional.broadcast(x * 2, 1, [0, 1]).cos(),
-    "in place": _in_place,
-}
-WITH_GRADIENTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "all_gather": lambda x: functional.all_gather_tensor_autograd(x.sin(), 0, [0, 1]).cos(),
-    "reduce_scatter": lambda x: functional.reduce_scatter_tensor_autograd(x.sin(), "sum", 0, [0, 1]).cos(),
-    "all_to_all": lambda x: functional.all_to_all_single_autograd(x.sin(), None, None, [0, 1]).cos(),
-}
-
-
-def _layers(device: str) -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)).to(device)
-
-
-def _local(value: Any) -> Any:
-    value = value.full_tensor() if isinstance(value, DTensor) else value
-    return value.wait() if isinstance(value, functional.AsyncCollectiveTensor) else value
-
-
-def _trained(module: nn.Module, compiled: Callable[..., Any], x: Any) -> list[Any]:
-    out = compiled(x)
-    out.square().sum().backward()
-    return [_local(out).detach(), *(_local(p.grad) for p in module.parameters())]
-
-
-@functools.cache  # torch's own partitioner fails with two equal ones
-def _mesh() -> Any:
-    return init_device_mesh("cpu", (WORLD,))
-
-
-def _parallel(device: str, wrap: Callable[..., Any]) -> list[Any]:
-    mesh = _mesh()
-    module = parallelize_module(_layers(device), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    return _trained(module, wrap(module), torch.linspace(-1, 1, 12).reshape(3, 4))
-
-
-def _sharded(device: str, wrap: Callable[..., Any]) -> list[Any]:
-    mesh = _mesh()
-    x = distribute_tensor(torch.arange(24.0).reshape(4, 6) / 9, mesh, [Shard(0)])
-    y = distribute_tensor(torch.arange(18.0).reshape(6, 3) / 9, mesh, [Shard(0)]).requires_grad_()
-    out = wrap(lambda x, y: (x.sin() @ y).redistribute(placements=[Replicate()]).cos())(x, y)
-    out.sum().backward()
-    return [_local(out).detach(), _local(y.grad)]
-
-
-def _replicated(device: str, wrap: Callable[..., Any]) -> list[Any]:
-    module = DistributedDataParallel(_layers(device))
-    return _trained(module, wrap(module), (torch.arange(12.0).reshape(3, 4) / 9 + dist.get_rank()).to(device))
-
-
-MODULES = {"DTensor": _sharded, "parallelize_module": _parallel, "DistributedDataParallel": _replicated}
-_DEVICES = {"DTensor": ("cpu",), "parallelize_module": ("cpu",)}
-
-
-def _of(fn: Callable[[Tensor], Tensor], device: str, trains: bool, wrap: Callable[..., Any]) -> list[Any]:
-    x = (torch.arange(4.0) + 10 * dist.get_rank()).to(device).requires_grad_(trains)
-    out = wrap(fn)(x)
-    if trains:
-        out.sum().backward()
-    return [_local(out.detach()), x.grad]
-
-
-def _cases() -> dict[str, Callable[[Callable[..., Any]], list[Any]]]:
-    found: dict[str, Any] = {}
-    for device in ("cpu", "jax"):
-        for trains, table in ((False, COLLECTIVES), (True, WITH_GRADIENTS)):
-            for name, fn in table.items():
-                key = f"{name}{' with gradients' if trains else ''} {device}"
-                found[key] = lambda wrap, fn=fn, device=device, trains=trains: _of(fn, device, trains, wrap)
-        for name, run in MODULES.items():
-            if device in _DEVICES.get(name, ("cpu", "jax")):
-                found[f"{name} {device}"] = lambda wrap, run=run, device=device: run(device, wrap)
-    return found
-
-
-def _on_cpu(values: list[Any]) -> list[Any]:
-    return [None if v is None else v.cpu() for v in values]
-
-
-def _beside_eager(run: Callable[[Any], list[Any]]) -> tuple[list[Any], list[Any]]:
-    torch._dynamo.reset()
-    return _on_cpu(run(lambda fn: fn)), _on_cpu(run(lambda fn: torch.compile(fn, backend="jaten")))
-
-
-def _of_rank(rank: int) -> dict[str, Callable[[], Any]]:
-    return {name: functools.partial(_beside_eager, run) for name, run in _cases().items()}
-
-
-@pytest.fixture(scope="module")
-def found() -> list[dict[str, Any]]:
-    """The findings of each of two processes."""
-    return found_by_processes(_of_rank, "gloo")
-
-
-@pytest.mark.parametrize("name", _cases())
-def test_collectives(found: list[dict[str, Any]], name: str) -> None:
-    for each in found:
-        assert not isinstance(each[name], str), each[name]
-        eager, compiled = each[name]
-        torch.testing.assert_close(compiled, eager)
+@pytest.mark.parametrize(
+    ("name", "way"), crossed(rank_collectives.CAPTURED, ("compiled on CPU tensors", "compiled on the device"))
+)
+def test_collectives(name: str, way: str) -> None:
+    rank_processes.found(name, way)
 
 
 class TestGolden(expecttest.TestCase):
