@@ -13,3 +13,7 @@ from ..programs.rank_ways import WAYS
 @pytest.mark.parametrize(("name", "way"), crossed([*rank_modules.PROGRAMS, *rank_tensors.PROGRAMS], WAYS))
 def test_as_plain_torch(name: str, way: str) -> None:
     rank_processes.found(name, way)
+
+
+def test_program_of_the_page() -> None:
+    rank_processes.found("the page", "compiled on the device")

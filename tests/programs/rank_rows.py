@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,23 @@ from ..harness.asked_process import serve
 from . import rank_collectives, rank_modules, rank_tensors
 from .rank_ways import PLAIN, WAYS, Way, whole
 
+
+def _of_the_page(way: Way) -> Any:
+    """The program of "One process a device" in docs/many_devices.md."""
+    section = _PAGE.read_text(encoding="utf-8").partition("\n## One process a device\n")[2]
+    code = section.partition("```python skip\n")[2].partition("```")[0]
+    lines = [line for line in code.splitlines() if "_process_group()" not in line]  # there is one already
+    code = "\n".join(lines).replace('device = "jax"', f'device = "{way.device}"')
+    if not way.is_compiled:
+        code = code.replace('torch.compile(model, backend="jaten")', "model")
+    scope: dict[str, Any] = {}
+    exec(compile(code, str(_PAGE), "exec"), scope)
+    return scope["loss"], scope["model"]
+
+
+_PAGE = Path(__file__).parents[2] / "docs" / "many_devices.md"
 PROGRAMS: dict[str, Callable[[Way], Any]] = {
+    "the page": _of_the_page,
     **rank_collectives.PROGRAMS,
     **rank_tensors.PROGRAMS,
     **rank_modules.PROGRAMS,
