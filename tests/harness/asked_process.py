@@ -55,7 +55,7 @@ class AskedProcess:
         print(json.dumps(request), file=self._process.stdin, flush=True)
 
     def answer(self, seconds: float) -> Any:
-        """What the row that was sent returned, as `result`, or its traceback, as `error`.
+        """The answer to the row that was sent: what it returned, as `result`, or its traceback, as `error`.
 
         Raises:
             Died: there is no answer.

@@ -64,7 +64,7 @@ class Language(nn.Module):
 
 
 class Branches(nn.Module):
-    """One of two layers, by an argument that differs between the processes."""
+    """One of two layers, another in each process."""
 
     def __init__(self) -> None:
         super().__init__()

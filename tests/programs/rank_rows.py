@@ -40,7 +40,7 @@ PROGRAMS: dict[str, Callable[[Way], Any]] = {
     **rank_modules.PROGRAMS,
 }
 TOLERANCES = {"FSDP2 in bfloat16": 2e-2, "DDP with a float16 hook": 2e-3}
-"""Of programs whose values have fewer bits."""
+"""Tolerances of programs whose values have fewer bits."""
 _expected: dict[str, Any] = {}
 
 
