@@ -37,7 +37,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "partitioned placements",
         "bridge strided_elements",
         "storage_views",
-        "attributes view_ops",
+        "attributes local_parts view_ops",
         "carrier",
         "__init__",
     ),

@@ -114,24 +114,6 @@ def first_device(sharding: Sharding) -> Any:
     return min(devices, key=lambda device: device.id)
 
 
-def first_part(array: jax.Array) -> jax.Array:
-    """A copy of what an array has on the first device of this process."""
-    device = first_device(array.sharding)
-    part = next(shard.data for shard in array.addressable_shards if shard.device == device)
-    with Enabled():
-        return part.copy()  # its memory is the array's, which may be donated
-
-
-def with_first_part(part: jax.Array, sharding: Sharding, shape: tuple[int, ...]) -> jax.Array:
-    """An array of zeros but for the part of the first device of this process, and for copies of that part."""
-    where = sharding.addressable_devices_indices_map(shape)
-    wanted = where[first_device(sharding)]
-    with Enabled():
-        rest = np.zeros(part.shape, part.dtype)
-        parts = [jax.device_put(part if index == wanted else rest, device) for device, index in where.items()]
-        return jax.make_array_from_single_device_arrays(shape, sharding, parts)
-
-
 def same_devices(one: Sharding, other: Sharding) -> bool:
     """True if two shardings are over the same devices in the same order, so that one program takes both."""
     return _devices(one) == _devices(other)

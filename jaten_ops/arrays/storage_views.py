@@ -122,7 +122,7 @@ class Lens:
         self._array: jax.Array | None = None
         self._seen = -1
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Lens:
+    def __deepcopy__(self, memo: dict[int, Any]) -> AnyStorage:
         return Lens(copy.deepcopy(self._storage, memo), self.get, self._put)
 
     @property

@@ -5,12 +5,13 @@ What calls these methods has imported that package, which is large.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import torch
 
-from ..arrays import attributes, partitioned
+from ..arrays import attributes, carrier, local_parts, partitioned
 from ..arrays.storage_views import View
 from ..errors import UnsupportedInputError
 
@@ -27,6 +28,11 @@ class CheckpointShards:
         array = _partitioned_array(tensor)
         if array is None:
             return [checkpoint.planner_helpers._create_write_item_for_tensor(fqn, tensor)]
+        if jax.process_count() > 1 and not torch.distributed.is_initialized():
+            raise UnsupportedInputError(
+                "torch.distributed.checkpoint.save", "several processes without a process group",
+                'torch.distributed.init_process_group("gloo"), by which they agree who saves what',
+            )  # fmt: skip
         properties = checkpoint.metadata.TensorProperties.create_from_tensor(tensor.detach())
         return [
             checkpoint.planner.WriteItem(
@@ -34,36 +40,28 @@ class CheckpointShards:
                 type=checkpoint.planner.WriteItemType.SHARD,
                 tensor_data=checkpoint.planner.TensorWriteData(chunk=chunk, properties=properties, size=tensor.size()),
             )
-            for chunk in _chunks(array)
+            for chunk in _chunks(array, (s.index for s in array.addressable_shards if s.replica_id == 0))
         ]
 
     def __create_chunk_list__(self) -> list[Any]:
-        """The parts that this process loads."""
+        """The parts that this process loads: each that one of its devices has."""
         tensor: Any = self
         array = _partitioned_array(tensor)
         if array is None:
             return [_checkpoint().planner_helpers._create_chunk_from_tensor(tensor)]
-        if jax.process_count() > 1:
-            raise UnsupportedInputError(
-                "torch.distributed.checkpoint.load", "a tensor over several processes",
-                "a whole tensor of the CPU in each, and then distribute_tensor(...)",
-            )  # fmt: skip
-        return _chunks(array)
+        return _chunks(array, local_parts.parts_of(array).values())
 
     def __get_tensor_shard__(self, index: Any) -> torch.Tensor:
-        """The part with an offset: a view, into which a checkpoint is loaded."""
+        """The part with an offset: a view, from which a checkpoint is saved, and into which it is loaded."""
         tensor: Any = self
         array = _partitioned_array(tensor)
         if array is None:
             return tensor  # type: ignore[no-any-return]  # all of it
-        for shard in array.addressable_shards:
-            start = _start(shard)
-            if torch.Size(start) == index.offset:
-                if jax.process_count() > 1:  # to be saved: a view of the whole would be computed by all processes
-                    return torch.from_numpy(jax.device_get(shard.data))
-                sizes = shard.data.shape
-                return tensor.detach()[tuple(slice(a, a + n) for a, n in zip(start, sizes, strict=True))]  # type: ignore[no-any-return]  # a view
-        raise ValueError(f"{index.fqn}: no device of this process has the part at {index.offset}")
+        part = local_parts.parts_of(array).get(tuple(index.offset))
+        if part is None:
+            raise ValueError(f"{index.fqn}: no device of this process has the part at {index.offset}")
+        whole = tensor.detach()
+        return type(whole)(carrier.of(local_parts.view_of_part(carrier.view_of(whole), part)))  # type: ignore[no-any-return]  # a tensor
 
 
 def _checkpoint() -> Any:
@@ -79,12 +77,7 @@ def _partitioned_array(tensor: torch.Tensor) -> Any:
     return array if array is not None and partitioned.is_partitioned(array) else None
 
 
-def _start(shard: Any) -> tuple[int, ...]:
-    return tuple(part.start or 0 for part in shard.index)
-
-
-def _chunks(array: jax.Array) -> list[Any]:
-    """Offsets and sizes of the parts that are on devices of this process, each once among all processes."""
-    chunk = _checkpoint().metadata.ChunkStorageMetadata
-    shards = [s for s in array.addressable_shards if s.replica_id == 0]
-    return [chunk(offsets=torch.Size(_start(s)), sizes=torch.Size(s.data.shape)) for s in shards]
+def _chunks(array: jax.Array, parts: Iterable[tuple[slice, ...]]) -> list[Any]:
+    """Offsets and sizes of parts of an array."""
+    chunk, size = _checkpoint().metadata.ChunkStorageMetadata, torch.Size(array.sharding.shard_shape(array.shape))
+    return [chunk(offsets=torch.Size([dim.start or 0 for dim in part]), sizes=size) for part in parts]

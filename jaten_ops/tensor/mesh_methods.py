@@ -8,7 +8,7 @@ import jax
 import torch
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
-from ..arrays import attributes, bridge, carrier, partitioned, placements
+from ..arrays import attributes, bridge, carrier, local_parts, partitioned, placements
 from ..arrays.observers import OBSERVERS, met, observers
 from ..arrays.storage_views import View, onto_one_mesh
 from ..errors import MissingValuesError, UnsupportedInputError
@@ -55,10 +55,10 @@ class MeshMethods:
         return found
 
     def to_local(self) -> torch.Tensor:
-        """A copy of the part on this process's first device of the mesh, differentiably; nothing is gathered.
+        """The part on this process's first device of the mesh, differentiably; nothing is gathered.
 
-        As for a DTensor, the gradient is placed as the tensor is: the part's gradient is there, and in each copy of the
-        part. Other parts get zeros: a process sees the gradients of its own.
+        As a DTensor's it shares memory with the tensor: what is written to it goes to each copy of the part that this
+        process has. Its gradient is placed as the tensor is, with zeros in the process's other parts.
 
         Raises:
             RuntimeError: in a program that is compiled, where the compiler chooses who has which part.
@@ -93,7 +93,8 @@ class _Part(torch.autograd.Function):
     def forward(ctx: Any, tensor: Any) -> torch.Tensor:
         array: Any = carrier.view_of(tensor).read()
         ctx.sharding, ctx.shape = array.sharding, array.shape
-        found: torch.Tensor = type(tensor)(carrier.wrap(partitioned.first_part(array)))
+        view = local_parts.view_of_part(carrier.view_of(tensor), local_parts.first_part(array))
+        found: torch.Tensor = type(tensor)(carrier.of(view))
         return found
 
     @staticmethod
@@ -108,7 +109,7 @@ class _Whole(torch.autograd.Function):
     def forward(ctx: Any, part: Any, sharding: NamedSharding, shape: tuple[int, ...]) -> torch.Tensor:
         ctx.text = placements.layout_of(sharding.spec, sharding.mesh, "a gradient").text()  # type: ignore[arg-type]  # a concrete mesh
         array: Any = carrier.view_of(part).read()
-        found: torch.Tensor = type(part)(carrier.wrap(partitioned.with_first_part(array, sharding, shape)))
+        found: torch.Tensor = type(part)(carrier.wrap(local_parts.zeros_but_for_part(array, sharding, shape)))
         return found
 
     @staticmethod

@@ -17,11 +17,12 @@ import jax
 import numpy as np
 import torch
 
-from ..arrays import bridge
+from ..arrays import bridge, partitioned
 from ..arrays.storage_views import Storage, View
 from ..arrays.strides import row_major
 from ..arrays.view_ops import with_bits_cast
 from ..device.placement import index_of, of_array, put_on
+from ..errors import UnsupportedInputError
 
 _DEVICE = "jax"
 _numbers = itertools.count(1)
@@ -73,7 +74,13 @@ class JaxStorage(torch.UntypedStorage):
         """A copy of the bytes in torch's memory."""
         if self.arrays is None:
             return torch.UntypedStorage(super().nbytes()).copy_(self)
-        return bridge.export(self.arrays.array).clone().untyped_storage()
+        array = self.arrays.array
+        if partitioned.is_partitioned(array) and not (array.is_fully_addressable or array.is_fully_replicated):
+            raise UnsupportedInputError(  # it would wait for the others, of which often only one saves
+                "torch.save", "a tensor over several processes",
+                "its full_tensor().cpu(), which all processes call, or torch.distributed.checkpoint.save",
+            )  # fmt: skip
+        return bridge.export(array).clone().untyped_storage()
 
     def _changed(self, change: Callable[[torch.UntypedStorage], Any]) -> JaxStorage:
         """Changes the bytes of the storage, which its tensors see, and returns it."""

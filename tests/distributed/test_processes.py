@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import socket
@@ -13,10 +14,12 @@ from typing import Any
 import jax
 import pytest
 import torch
+import torch.distributed.checkpoint as checkpoint
 
 from jaten_ops import distributed
 from jaten_ops.errors import UnsupportedInputError
 from tests.harness.mesh_process import PATIENT
+from tests.programs import mesh_checkpoints
 from tests.programs.mesh_processes import WAYS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,10 +39,20 @@ def _free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def found() -> list[dict[str, Any]]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of checkpoints, with one of this process."""
+    path = tmp_path_factory.mktemp("checkpoints")
+    state = mesh_checkpoints.trained(copy.deepcopy(mesh_checkpoints.MODEL), 1.0)
+    checkpoint.save(state, checkpoint_id=path / "of one process")
+    return path
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> list[dict[str, Any]]:
     """The findings of each process."""
     environment = os.environ | {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
+        "CHECKPOINTS": str(folder),
         "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {PATIENT}",
     }  # fmt: skip
     started = [
@@ -75,6 +88,21 @@ def test_each_device_has_a_part(found: list[dict[str, Any]]) -> None:
 def test_dropout_differs_over_the_batch(found: list[dict[str, Any]]) -> None:
     rows = found[0]["dropout"]
     assert len(rows) == 8 and len({tuple(row) for row in rows}) > 4
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is")
+def test_one_process_loads_what_two_saved(found: list[dict[str, Any]], folder: Path) -> None:
+    expected = mesh_checkpoints.trained(copy.deepcopy(mesh_checkpoints.MODEL), 1.0)
+    for model in (copy.deepcopy(mesh_checkpoints.MODEL), copy.deepcopy(mesh_checkpoints.MODEL).to("jax")):
+        state = mesh_checkpoints.trained(model, 0.0)
+        checkpoint.load(state, checkpoint_id=folder / "of two processes")
+        mesh_checkpoints.assert_same(state, expected)
+
+
+def test_saving_alone_is_refused(found: list[dict[str, Any]]) -> None:
+    alone, without_group = found[0]["refused"]
+    assert "full_tensor().cpu(), which all processes call" in alone
+    assert 'init_process_group("gloo")' in without_group
 
 
 def test_a_process_in_which_jax_runs_is_refused() -> None:

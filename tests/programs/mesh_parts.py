@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 from unittest import mock
 
@@ -34,8 +35,11 @@ def local_parts_are_not_gathered() -> None:
         for gradient in (grown.detach(), ours.grad):
             assert torch.allclose(gradient.cpu(), expected), placements
             assert gradient.sharding.is_equivalent_to(ours.sharding, 2), placements
-        ours.to_local().detach().zero_()
-        assert torch.equal(ours.detach().cpu(), x)
+        copied = copy.deepcopy(ours.to_local().detach())
+        ours.to_local().detach()[:2, :1].zero_()  # as in a DTensor's
+        x[index][:2, :1] = 0
+        copied.add_(1)
+        assert torch.equal(ours.detach().cpu(), x) and ours.sharding == spread(x, placements).sharding
 
 
 @PROGRAMS

@@ -6,16 +6,21 @@ RANK=0 WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=29500 python -m tests.prog
 from __future__ import annotations
 
 import copy
+import io
 import json
 import os
 from typing import Any
 
 import jax
 import torch
+import torch.distributed.checkpoint as checkpoint
 from torch import nn
 
 import jaten_ops
 from jaten_ops import distributed
+from jaten_ops.errors import UnsupportedInputError
+
+from . import mesh_checkpoints
 
 WAYS = ("eager", "compiled", "step")
 
@@ -33,6 +38,27 @@ def _losses(model: nn.Module, way: str, batches: list[Any]) -> list[float]:
 
     run = jaten_ops.compile_step(step) if way == "step" else step
     return [run(x).item() for x in batches]
+
+
+def _save_and_load(weight: torch.Tensor) -> list[str]:
+    """Saves a state, and loads it and one that was saved by a single process; the errors of what is refused."""
+    state, folder = mesh_checkpoints.trained(mesh_checkpoints.partitioned_over_both(), 1.0), os.environ["CHECKPOINTS"]
+    refused = []
+    for save in (lambda: torch.save(weight, io.BytesIO()), lambda: checkpoint.save(state, checkpoint_id=folder)):
+        try:
+            save()
+        except (UnsupportedInputError, checkpoint.CheckpointException) as error:
+            refused.append(str(error))
+    torch.distributed.init_process_group("gloo")
+    checkpoint.save(state, checkpoint_id=f"{folder}/of two processes")
+    expected = mesh_checkpoints.trained(copy.deepcopy(mesh_checkpoints.MODEL), 1.0)
+    for name in ("of two processes", "of one process"):
+        for place in (mesh_checkpoints.partitioned_over_one, mesh_checkpoints.partitioned_over_both):
+            loaded = mesh_checkpoints.trained(place(), 0.0)
+            checkpoint.load(loaded, checkpoint_id=f"{folder}/{name}")
+            mesh_checkpoints.assert_same(loaded, expected)
+    torch.distributed.destroy_process_group()
+    return refused
 
 
 def main() -> None:
@@ -55,6 +81,7 @@ def main() -> None:
     torch.manual_seed(5)
     found["dropout"] = nn.functional.dropout(distributed.distribute_batch(torch.ones(4, 8), mesh)).cpu().tolist()
     found["home"] = str(torch.ones(2, device="jax").device)
+    found["refused"] = _save_and_load(weight)
     print(json.dumps(found))
 
 
