@@ -98,6 +98,7 @@ class _Unpinned(TorchDispatchMode):
 _LOOKS_FOR_UNUSED = "_DDPSinkBackward"  # torch's name of a node behind such a module; a test fails when it changes
 
 
+@opaque
 def _looks_for_unused(outputs: Sequence[torch.Tensor]) -> bool:
     """True if a pass on the device goes through a `DistributedDataParallel` that looks for unused parameters."""
     if not any(t.device.type == "jax" for t in outputs) or not (dist.is_available() and dist.is_initialized()):
