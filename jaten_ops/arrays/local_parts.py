@@ -16,7 +16,7 @@ from . import partitioned
 from .storage_views import Lens, Storage, View
 from .strides import row_major
 
-Part = tuple[slice, ...]
+LocalPart = tuple[slice, ...]
 
 
 class _PartOfView(Lens):
@@ -24,7 +24,7 @@ class _PartOfView(Lens):
 
     __slots__ = ("_part", "_view")
 
-    def __init__(self, view: View, part: Part) -> None:
+    def __init__(self, view: View, part: LocalPart) -> None:
         def seen(array: jax.Array) -> jax.Array:
             return _part_of(View(Storage(array), view.shape, view.strides(), view.offset).read(), part)
 
@@ -39,14 +39,14 @@ class _PartOfView(Lens):
         return self.version
 
 
-def view_of_part(view: View, part: Part) -> View:
+def view_of_part(view: View, part: LocalPart) -> View:
     """A part of a view of a partitioned array, on the first device of this process that has it."""
     lens = _PartOfView(view, part)
     shape = lens.array.shape
     return View(lens, shape, row_major(shape), 0)
 
 
-def _part_of(array: jax.Array, part: Part) -> jax.Array:
+def _part_of(array: jax.Array, part: LocalPart) -> jax.Array:
     if isinstance(array, jax.core.Tracer):
         raise RuntimeError(
             "the local part of a tensor was made outside of a step that uses it. Fix: give the step the tensor, or a"
@@ -57,7 +57,7 @@ def _part_of(array: jax.Array, part: Part) -> jax.Array:
         return found.copy()  # its memory is the array's, which may be donated
 
 
-def _with_part(array: jax.Array, part: Part, written: jax.Array) -> jax.Array:
+def _with_part(array: jax.Array, part: LocalPart, written: jax.Array) -> jax.Array:
     shards = array.addressable_shards
     with Enabled():
         parts = [
@@ -67,13 +67,13 @@ def _with_part(array: jax.Array, part: Part, written: jax.Array) -> jax.Array:
         return jax.make_array_from_single_device_arrays(array.shape, array.sharding, parts)
 
 
-def parts_of(array: jax.Array) -> dict[tuple[int, ...], Part]:
+def parts_of(array: jax.Array) -> dict[tuple[int, ...], LocalPart]:
     """The parts of an array that this process has, each once, by where they start."""
     parts = (shard.index for shard in array.addressable_shards)
     return {tuple(dim.start or 0 for dim in part): part for part in parts}
 
 
-def first_part(array: jax.Array) -> Part:
+def first_part(array: jax.Array) -> LocalPart:
     """The part of an array that this process's first device has."""
     device = partitioned.first_device(array.sharding)
     return next(shard.index for shard in array.addressable_shards if shard.device == device)
