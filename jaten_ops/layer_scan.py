@@ -24,7 +24,8 @@ def scan_layers(layers: Iterable[torch.nn.Module], x: Any, *args: Any, remat: bo
 
     Args:
         layers: at least one, such as a `torch.nn.ModuleList`, equal but for the values of their parameters and buffers,
-            which they do not write to: BatchNorm in training does.
+            which they do not write to: BatchNorm in training does. Nor may they be those of a module that
+            `distributed.fully_shard` has partitioned, whose hooks store parameters; those of `parallelize_module` may.
         x: a tensor, or tensors in any structure; a layer returns one of the same structure, shapes and dtypes.
         args, kwargs: the same for all layers, such as a mask.
         remat: if True, the backward pass computes each layer's forward pass again: only the values between layers are

@@ -101,7 +101,7 @@ def test_a_program_does_not_grow_with_its_layers() -> None:
         layers = _blocks(n).to("jax")
         step = jaten_ops.compile_step(lambda x: jaten_ops.scan_layers(layers, x).square().mean().backward())
         step(torch.ones(2, 4, 8, device="jax"))
-        return step.executable_for(torch.ones(2, 4, 8, device="jax")).as_text().count(" dot(")  # type: ignore[attr-defined]
+        return step.executable_for(torch.ones(2, 4, 8, device="jax")).as_text().count(" dot(")  # type: ignore[attr-defined]  # a Step
 
     assert products(3) == products(6) > 0
 

@@ -101,7 +101,7 @@ _LOOKS_FOR_UNUSED = "_DDPSinkBackward"  # torch's name of a node behind such a m
 @opaque
 def _looks_for_unused(outputs: Sequence[torch.Tensor]) -> bool:
     """True if a pass on the device goes through a `DistributedDataParallel` that looks for unused parameters."""
-    if not any(t.device.type == "jax" for t in outputs) or not (dist.is_available() and dist.is_initialized()):
+    if not (dist.is_available() and dist.is_initialized()) or not any(t.device.type == "jax" for t in outputs):
         return False
     return any(node.name() == _LOOKS_FOR_UNUSED for node in _nodes_from(outputs))
 

@@ -74,9 +74,10 @@ def parallelize_module(module: torch.nn.Module, mesh: AnyMesh, plan: Any, axis: 
         for name in found or _matching(pattern, {}, "module"):
             part = module.get_submodule(name)
             style = style_of(entry, part, name or type(module).__name__)
-            for parameter in style.parameters.keys() & dict(part.named_parameters(recurse=False)):
-                full = f"{name}.{parameter}".removeprefix(".")
-                layouts[full] = Layout(mesh, ((style.parameters[parameter], (axis,)),))
+            for parameter, _ in part.named_parameters(recurse=False):
+                if parameter in style.parameters:
+                    full = f"{name}.{parameter}".removeprefix(".")
+                    layouts[full] = Layout(mesh, ((style.parameters[parameter], (axis,)),))
             _hook(part, style, mesh, axis)
     _place(module, mesh, layouts)
     return module

@@ -173,9 +173,11 @@ def _tap_by_tap(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, l
     """
     assert not layout.last
     image, positions = layout.pad(x, windows.padding, windows.padding), layout.sizes(grad.shape)
-    split = lambda a: lax.reshape(  # noqa: E731  # (N, groups, channels of a group, positions)
-        a, (a.shape[0], windows.groups, a.shape[1] // windows.groups, math.prod(positions))
-    )
+
+    def split(a: jax.Array) -> jax.Array:
+        """As (N, groups, channels of a group, positions)."""
+        return lax.reshape(a, (a.shape[0], windows.groups, a.shape[1] // windows.groups, math.prod(positions)))
+
     of_grad = split(grad)
     taps = [
         lax.dot_general(

@@ -31,8 +31,7 @@ def argument_without_values(tensor: torch.Tensor) -> torch.Tensor:
     """An argument of the step: for one of another device a tensor of its shape and dtype."""
     if isinstance(tensor, Tensor):
         return tensor
-    array = AbstractArray(tuple(tensor.shape), bridge.to_numpy_dtype(tensor.dtype), _one_device())
-    return from_array(array).requires_grad_(tensor.requires_grad)  # type: ignore[arg-type]  # it stands for an array
+    return _like(tensor, _one_device()).requires_grad_(tensor.requires_grad)
 
 
 def _one_device() -> jax.sharding.Sharding:
@@ -76,15 +75,16 @@ def second_call(look: Callable[[], Reach], trace: Callable[[Reach], Trace], hold
     if not first.left and all((leaf.grad is None) is is_none for leaf, is_none in gradients):
         return first
     for leaf, is_none in gradients:
-        leaf.grad = None if is_none else _like(leaf)
+        leaf.grad = None if is_none else _like(leaf, _place_of(leaf))
     reach = look()
     _settle(first.left, reach.optimizers)
     return trace(look())
 
 
-def _like(leaf: torch.Tensor) -> torch.Tensor:
-    """A tensor of the shape, dtype and placement of a leaf."""
-    return from_array(AbstractArray(tuple(leaf.shape), bridge.to_numpy_dtype(leaf.dtype), _place_of(leaf)))  # type: ignore[arg-type]  # it stands for an array
+def _like(tensor: torch.Tensor, place: jax.sharding.Sharding) -> torch.Tensor:
+    """A tensor without values, of the shape and dtype of another."""
+    stand_in: Any = AbstractArray(tuple(tensor.shape), bridge.to_numpy_dtype(tensor.dtype), place)
+    return from_array(stand_in)
 
 
 def _place_of(leaf: torch.Tensor) -> jax.sharding.Sharding:
@@ -103,7 +103,8 @@ def _settle(left: Iterable[Storage], optimizers: Iterable[torch.optim.Optimizer]
     for root in left:
         array = root.array
         if isinstance(array, jax.core.Tracer):
-            root.move(AbstractArray(array.shape, array.dtype, _one_device()))  # type: ignore[arg-type]  # it stands for an array
+            stand_in: Any = AbstractArray(array.shape, array.dtype, _one_device())
+            root.move(stand_in)
     _place_states(optimizers)
 
 

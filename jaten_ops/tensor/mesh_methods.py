@@ -107,7 +107,7 @@ class _Whole(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, part: Any, sharding: NamedSharding, shape: tuple[int, ...]) -> torch.Tensor:
-        ctx.text = placements.layout_of(sharding.spec, sharding.mesh, "a gradient").text()  # type: ignore[arg-type]  # a concrete mesh
+        ctx.text = placements.layout_of(sharding.spec, sharding.mesh, "a gradient").text()
         array: Any = carrier.view_of(part).read()
         found: torch.Tensor = type(part)(carrier.wrap(local_parts.zeros_but_for_part(array, sharding, shape)))
         return found

@@ -23,7 +23,7 @@ from jaten_ops.distributed.estimates import Estimate
 from jaten_ops.errors import UnsupportedInputError
 
 from ..harness import mesh_process
-from ..harness.crossings import crossed
+from ..harness.crossings import crossed_for
 from ..programs.mesh_estimates import ENDS
 from ..programs.mesh_models import MODELS, OPTIMIZERS, PLANS
 
@@ -37,14 +37,9 @@ def _no_mesh_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitioned, "MET", [])
 
 
-def _rows() -> list[object]:
-    others = [name for name in MODELS if name not in OFTEN]
-    rest = crossed(others, PLANS, OPTIMIZERS, ENDS)
-    often = crossed(OFTEN, PLANS, OPTIMIZERS, ENDS, strength=1)
-    return [*often, *(pytest.param(*row.values, marks=pytest.mark.exhaustive, id=row.id) for row in rest)]
-
-
-@pytest.mark.parametrize(("name", "plan", "optimizer", "gradients"), _rows())
+@pytest.mark.parametrize(
+    ("name", "plan", "optimizer", "gradients"), crossed_for(OFTEN, MODELS, PLANS, OPTIMIZERS, ENDS)
+)
 def test_an_estimate_is_what_xla_says_of_the_step_over_devices(
     name: str, plan: str, optimizer: str, gradients: str
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ..harness import mesh_process
-from ..harness.crossings import crossed
+from ..harness.crossings import crossed_for
 from ..programs import mesh_modules, mesh_plans
 from ..programs.mesh_models import MODELS, OPTIMIZERS, PLANS, WAYS
 
@@ -21,14 +21,7 @@ SHARE = 1.3
 OFTEN = ("mlp", "llama", "sequence", "experts", "experts by index", "dlrm")
 
 
-def _rows() -> list[object]:
-    others = [name for name in MODELS if name not in OFTEN]
-    rest = crossed(others, PLANS, WAYS, OPTIMIZERS)
-    often = crossed(OFTEN, PLANS, WAYS, OPTIMIZERS, strength=1)
-    return [*often, *(pytest.param(*row.values, marks=pytest.mark.exhaustive, id=row.id) for row in rest)]
-
-
-@pytest.mark.parametrize(("name", "plan", "way", "optimizer"), _rows())
+@pytest.mark.parametrize(("name", "plan", "way", "optimizer"), crossed_for(OFTEN, MODELS, PLANS, WAYS, OPTIMIZERS))
 def test_training(name: str, plan: str, way: str, optimizer: str) -> None:
     found = mesh_process.found("training", name, plan, way, optimizer)
     assert found["losses"] == pytest.approx(found["expected"], rel=LOSS)

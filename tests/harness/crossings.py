@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["covering", "crossed", "sample"]
+__all__ = ["covering", "crossed", "crossed_for", "sample"]
 
 Row = tuple[int, ...]
 
@@ -73,6 +73,20 @@ def crossed(
         marks = [] if indices in chosen or always(*row) else [pytest.mark.exhaustive]
         found.append(pytest.param(*row, marks=marks, id="-".join(map(_name, row))))
     return found
+
+
+def crossed_for(often: Iterable[Any], every: Iterable[Any], *axes: Iterable[Any]) -> list[Any]:
+    """Parameters for a crossing of which by default each value of each axis runs once, with values of `often` alone.
+
+    Args:
+        often: the values of the first parameter for the default run.
+        every: all of its values, among which those are.
+        axes: the values of the others.
+    """
+    often = list(often)
+    rest = crossed([value for value in every if value not in often], *axes)
+    rows = crossed(often, *axes, strength=1)
+    return [*rows, *(pytest.param(*row.values, marks=pytest.mark.exhaustive, id=row.id) for row in rest)]
 
 
 def sample(items: Iterable[pytest.Item]) -> None:

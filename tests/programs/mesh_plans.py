@@ -69,8 +69,8 @@ def plans_of_models_that_tie_weights() -> None:
     for model in (plain, ours):
         model(x.to(next(model.parameters()).device)).square().mean().backward()
     weight = ours.embedding.weight
-    assert ours.head.weight is weight and weight.placements == (Replicate(), Shard(0))  # type: ignore[union-attr]
-    torch.testing.assert_close(weight.grad.cpu(), plain.head.weight.grad)  # type: ignore[union-attr]
+    assert ours.head.weight is weight and weight.placements == (Replicate(), Shard(0))  # type: ignore[union-attr]  # a tensor
+    torch.testing.assert_close(weight.grad.cpu(), plain.head.weight.grad)  # type: ignore[union-attr]  # a tensor
 
 
 @PROGRAMS
