@@ -114,7 +114,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "hooks": (
         "accelerator constructors default_backend export foreach_types generators graph_cache higher_order"
-        " make_fx private_names process_groups schemas torchscript version_errors",
+        " make_fx partition_specs private_names process_groups schemas torchscript version_errors",
         "ledger",
         "patches",
         "__init__",

@@ -88,8 +88,7 @@ def constrain(tensor: torch.Tensor, mesh: AnyMesh, placements: Placements = None
     Args:
         tensor: of any shape and dtype; one on the CPU moves to the device `jax`.
         mesh, placements: as for `distribute_tensor`. In a `PartitionSpec`, `PartitionSpec.UNCONSTRAINED` leaves a
-            dimension to the compiler. Dynamo cannot make a `PartitionSpec`: for `fullgraph=True` make it outside the
-            function, or pass a dict.
+            dimension to the compiler.
 
     Returns:
         A tensor on the device `jax` with the same shape, dtype and values.

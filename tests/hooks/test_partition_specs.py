@@ -1,0 +1,67 @@
+"""`PartitionSpec`s in captured functions, over a mesh of one device: what holds of them outside holds there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import pytest
+import torch
+import torch._dynamo
+from jax.sharding import PartitionSpec as P
+from torch import Tensor
+
+from jaten_ops import distributed
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+SPEC = P("data", None)
+
+
+def _after_a_break(x: Tensor) -> Any:
+    spec = P(None, "data")
+    torch._dynamo.graph_break()
+    return distributed.constrain(x, distributed.make_mesh(data=-1), spec)
+
+
+PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
+    "returned": lambda x: (x + 1, P("data", None)),
+    "equal": lambda x: x + (1 if P("data", None) == SPEC else 2),
+    "unequal": lambda x: x + (1 if P("data") != SPEC else 2),
+    "a key": lambda x: x + {P("data"): 1}[P("data")],
+    "its entries": lambda x: x + sum(1 if axis == "data" else 2 for axis in P("data", None)),
+    "its length": lambda x: x + len(P("data", None, "model")),
+    "its text": lambda x: x + len(repr(P("data"))),
+    "added": lambda x: (x, P("data") + P(None)),
+    "unreduced": lambda x: (x, P("data", unreduced={"model"})),
+    "its class": lambda x: x + isinstance(P("data"), P),
+    "after a break": _after_a_break,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_as_in_eager_mode(name: str) -> None:
+    program, x = PROGRAMS[name], torch.ones(2, 2, device="jax")
+    compiled = torch.compile(program, backend="jaten", fullgraph=name != "after a break")
+    expected = program(x)
+    for _ in range(2):
+        got = compiled(x)
+        if isinstance(expected, tuple):
+            assert got[1] is expected[1]  # JAX has one object for equal ones
+            got = got[0]
+        assert torch.equal(got.cpu(), (expected[0] if isinstance(expected, tuple) else expected).cpu())
+
+
+def test_a_wrong_one_is_an_error_of_jax() -> None:
+    compiled = torch.compile(lambda x: (x, P("data", unreduced=3)), backend="jaten", fullgraph=True)
+    with pytest.raises(Exception, match="unreduced"):
+        compiled(torch.ones(2, device="jax"))
+
+
+def test_one_compilation_for_equal_specs() -> None:
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    counter = torch._dynamo.testing.CompileCounterWithBackend("jaten")
+    compiled = torch.compile(lambda x, spec: distributed.constrain(x, mesh, spec), backend=counter, fullgraph=True)
+    for spec in (P("data"), P("data"), P(None, "data"), P("data")):
+        compiled(torch.ones(2, 2, device="jax"), spec)
+    assert counter.frame_count == 2
