@@ -130,8 +130,6 @@ ATTRIBUTES: dict[str, str] = {
     "_c": "the C++ object of a scripted module, whose slots hold its tensors",
     "_cdata": "the address of the C++ object of a storage or a tensor: which tensors share one",
     "_concrete_type": "the attributes of a scripted module, lists of tensors among them",
-    "_create_chunk_from_tensor": "torch.distributed.checkpoint's account of a whole tensor that is loaded",
-    "_create_write_item_for_tensor": "torch.distributed.checkpoint's account of a whole tensor that is saved",
     "_dispatch_cache": "the kernels that an operator has looked up in Python, when one is added",
     "_executable": "the executable of a compiled program of JAX, without the checks of each call",
     "_forward_pre_hooks": "the hooks of a module, among which may be one of a plan already",

@@ -5,7 +5,7 @@ What calls these methods has imported that package, which is large.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -16,18 +16,31 @@ from ..arrays.storage_views import View
 from ..errors import UnsupportedInputError
 
 
+class _OfParts:
+    """A method that only partitioned tensors have: of others torch knows the parts, also within a DTensor."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+
+    def __get__(self, tensor: Any, cls: Any = None) -> Any:
+        if tensor is None:
+            return self
+        if _partitioned_array(tensor) is None:
+            raise AttributeError(f"{self._method.__name__}: a tensor that is not partitioned")
+        return self._method.__get__(tensor)
+
+
 class CheckpointShards:
     """The part of `jaten_ops.Tensor` that checkpoints ask for. See `torch.distributed._checkpointable`."""
 
     __slots__ = ()
 
+    @_OfParts
     def __create_write_items__(self, fqn: str, _object: Any) -> list[Any]:
         """The parts that this process saves: each once, however many devices have a copy of it."""
         checkpoint = _checkpoint()
         tensor: Any = self
         array = _partitioned_array(tensor)
-        if array is None:
-            return [checkpoint.planner_helpers._create_write_item_for_tensor(fqn, tensor)]
         if jax.process_count() > 1 and not torch.distributed.is_initialized():
             raise UnsupportedInputError(
                 "torch.distributed.checkpoint.save", "several processes without a process group",
@@ -43,20 +56,18 @@ class CheckpointShards:
             for chunk in _chunks(array, (s.index for s in array.addressable_shards if s.replica_id == 0))
         ]
 
+    @_OfParts
     def __create_chunk_list__(self) -> list[Any]:
         """The parts that this process loads: each that one of its devices has."""
         tensor: Any = self
         array = _partitioned_array(tensor)
-        if array is None:
-            return [_checkpoint().planner_helpers._create_chunk_from_tensor(tensor)]
         return _chunks(array, local_parts.parts_of(array).values())
 
+    @_OfParts
     def __get_tensor_shard__(self, index: Any) -> torch.Tensor:
         """The part with an offset: a view, from which a checkpoint is saved, and into which it is loaded."""
         tensor: Any = self
         array = _partitioned_array(tensor)
-        if array is None:
-            return tensor  # type: ignore[no-any-return]  # all of it
         part = local_parts.parts_of(array).get(tuple(index.offset))
         if part is None:
             raise ValueError(f"{index.fqn}: no device of this process has the part at {index.offset}")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import shutil
+import tempfile
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
@@ -322,6 +325,21 @@ def _state(way: Way) -> Any:
     return whole(other), module
 
 
+def _saved(way: Way) -> Any:
+    """Saved before the training, in parts, and loaded after it."""
+    module = _sharded(way)
+    folder = [tempfile.mkdtemp()] if dist.get_rank() == 0 else [None]
+    dist.broadcast_object_list(folder, 0)
+    checkpoint.save({"model": module.state_dict()}, checkpoint_id=folder[0])
+    trained(way, module, _tokens(way))
+    state = {"model": module.state_dict()}
+    checkpoint.load(state, checkpoint_id=folder[0])
+    module.load_state_dict(state["model"])
+    dist.barrier()
+    shutil.rmtree(str(folder[0]), ignore_errors=True)
+    return module
+
+
 PROGRAMS: dict[str, Callable[[Way], Any]] = {
     "DDP": _replicated,
     "DDP of a language model": lambda way: _replicated(way, Language),
@@ -349,6 +367,7 @@ PROGRAMS: dict[str, Callable[[Way], Any]] = {
     "FSDP2 clipped": _clipped,
     "FSDP2 from meta": _from_meta,
     "FSDP2 state": _state,
+    "FSDP2 saved": _saved,
     "tensor parallel": _parallel,
     "tensor parallel language model": _parallel_language,
     "sequence parallel": _along_sequence,
