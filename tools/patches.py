@@ -44,7 +44,12 @@ them with this table; another test names those that the installed versions lack.
 _ATTRIBUTES = """
 Private attributes of their objects that are read:
 """
-_WHEN = {"import": "", "Dynamo": ", once Dynamo is loaded", "first compile": ", at the first compile"}
+_WHEN = {
+    "import": "",
+    "Dynamo": ", once Dynamo is loaded",
+    "first compile": ", at the first compile",
+    "first random DTensor": ", at the first random operator on a DTensor",
+}
 
 
 def _table(head: str, rows: Iterable[tuple[str, ...]]) -> Iterator[str]:

@@ -25,6 +25,10 @@ def draw_seed(generator: torch.Generator | None = None) -> Any:
     seeds = _seeds.get()
     if seeds is not None:
         return next(seeds.of(generator) if isinstance(seeds, SeedsOfGenerators) else seeds)
+    return _drawn(generator)
+
+
+def _drawn(generator: torch.Generator | None) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
 
 
@@ -89,3 +93,15 @@ def seeds_of(key: jax.Array) -> Iterator[jax.Array]:
     """An endless iterator of seeds from a JAX PRNG key."""
     for count in itertools.count():
         yield _seed_at(key, count)
+
+
+def seeds_of_part(offset: int, generator: torch.Generator | None) -> Iterator[int]:
+    """An endless iterator of seeds from a torch generator, for a part of a tensor that begins at an offset.
+
+    Each part has others, while the generator moves on for all parts alike. The part at 0 has those of a whole tensor.
+    """
+    while True:
+        yield (_drawn(generator) + offset * _FAR) % 2**63
+
+
+_FAR = 0x9E3779B97F4A7C15  # odd, so that no two offsets give the same; far, so that neither do two draws

@@ -22,7 +22,7 @@ from jaten_ops.ops import result_checks
 from jaten_ops.ops.executor import KernelCall, Signature, as_meta, freeze
 
 from .layout import concretize, symbols_of
-from .nodes import attribute_of, is_higher_order, overload_of, source_line
+from .nodes import attribute_of, is_higher_order, overload_of, part_of, source_line
 from .passes.traced_ints import with_traced_start
 from .subgraphs import rule_of
 
@@ -58,6 +58,8 @@ class _KernelNode:
             key = jax.random.key(0, impl=prng.IMPL) if self._spec.random else None
         elif key is not None:
             key = jax.random.fold_in(key, self.index)
+            if part := part_of(self._node):
+                key = jax.random.fold_in(key, part)
         self._ask(values)
         conditions = checks.Conditions()
         source = "" if self._is_own else source_line(self._node)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from jaten_ops.hooks.dtensor_draws import PART
 from jaten_ops.registry import external_ops
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in .+\n(.+)')
@@ -47,6 +48,11 @@ def graphs_inside(gm: torch.fx.GraphModule) -> list[torch.fx.GraphModule]:
         if isinstance(value, torch.fx.GraphModule) and value not in found:
             found.update(dict.fromkeys([*graphs_inside(value), value]))
     return list(found)
+
+
+def part_of(node: torch.fx.Node) -> int:
+    """The offset of the part of a DTensor on which a random node draws; 0 for the first one, and for whole tensors."""
+    return int(node.meta.get("custom", {}).get(PART, 0))
 
 
 def source_line(node: torch.fx.Node) -> str:

@@ -20,7 +20,7 @@ from jaten_ops.arrays import bridge
 from jaten_ops.ops.namespace import operator_of
 from jaten_ops.xla import disk_store
 
-from .nodes import frame_of, overload_of
+from .nodes import frame_of, overload_of, part_of
 from .passes.partial_writes import WRITING
 
 
@@ -119,6 +119,8 @@ def _serialized(
             raise Unkept
         return value
 
+    if part_of(node):
+        raise Unkept
     value = _described(node.meta.get("val")) if at_an_end else None
     return SerializedNode(node.op, _target(gm, node), plain(node.args), plain(node.kwargs), value, frame_of(node))
 

@@ -7,7 +7,7 @@ import functools
 import os
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -23,6 +23,8 @@ _DENIED = frozenset({
     ("torch._utils", "_get_available_device_type"),  # nn.DataParallel would move any model to the device
     ("torch.distributed.checkpoint.filesystem", "_write_files_from_queue"),  # and then wait for it, as with CUDA
 })  # fmt: skip
+ASKED: dict[tuple[str, str], Callable[[], None]] = {}
+"""Functions to call when a function of torch, by its module and name, asks whether the device is there: to use it."""
 in_bad_fork = False
 """True in a process forked from one in which JAX was running; it cannot use the device."""
 
@@ -55,7 +57,10 @@ class JaxModule(types.ModuleType):
     def is_available(self) -> bool:
         """True, but False for torch's functions that would then handle plain tensors differently."""
         caller = sys._getframe(1)
-        return (caller.f_globals.get("__name__"), caller.f_code.co_name) not in _DENIED
+        asking = caller.f_globals.get("__name__", ""), caller.f_code.co_name
+        if asking in ASKED:
+            ASKED[asking]()
+        return asking not in _DENIED
 
     def is_initialized(self) -> bool:
         return True

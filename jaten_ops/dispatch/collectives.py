@@ -13,10 +13,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..errors import UnsupportedInputError
 from ..registry import missing
 from ..registry.handlers import Handler
 from ..tensor.operand_values import is_traced
-from ..tensor.tensor import from_array
+from ..tensor.tensor import from_array, has_values
 from .operands import borrowed_copy, is_on_jax
 from .writes import store
 
@@ -34,8 +35,15 @@ def collective(func: Any) -> Handler:
     ]
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if any(is_traced(t) for a in args for t in _tensors(a)):
+        tensors = [t for a in args for t in _tensors(a)]
+        if any(map(is_traced, tensors)):
             raise missing(func.name())
+        if not all(has_values(t) for t in tensors if is_on_jax(t)):
+            raise UnsupportedInputError(
+                "a program that JAX traces as a whole", f"one that calls {func.name()}",
+                "one without: torch.compile parts a program there, and for tensors of jaten_ops.distributed XLA"
+                " communicates",
+            )  # fmt: skip
         there = [_on_cpu(a) for a in args]
         result = func(*there, **kwargs)
         if name in _SENDS:  # it keeps the sent values until the work is done

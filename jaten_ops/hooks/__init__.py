@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..device import privateuse1
+from ..device import privateuse1, torch_jax
 from . import ledger
 from .patches import PATCHES
 
@@ -15,6 +15,7 @@ def install() -> None:
     The slot comes last: a thread that runs meanwhile has either no device, or the whole of it.
     """
     ledger.install_rows(PATCHES.values(), "import", "Dynamo", has_device=privateuse1.CLAIMED)
+    torch_jax.ASKED["torch.distributed.tensor._random", "__init__"] = _install_draws
     if privateuse1.CLAIMED:
         privateuse1.take_slot()
 
@@ -22,6 +23,11 @@ def install() -> None:
 def install_in_dynamo() -> None:
     """Installs the patches of Dynamo, which an import of jaten does not load."""
     ledger.install_rows(PATCHES.values(), "Dynamo", has_device=privateuse1.CLAIMED)
+
+
+def _install_draws() -> None:
+    """Installs the patch of random DTensors, of a module that an import of jaten does not load."""
+    ledger.install_rows(PATCHES.values(), "first random DTensor", has_device=True)
 
 
 def install_cache() -> bool:

@@ -34,7 +34,8 @@ class Patch:
         test: the test file of the feature, below tests/ and without its ending.
         takes: the names of the parameters, separated by spaces, by which another version is recognised; None where
             Python knows no signature.
-        when: the moment at which it is installed: "import", "Dynamo" (when Dynamo is loaded) or "first compile".
+        when: the moment at which it is installed: "import", "Dynamo" (when Dynamo is loaded), "first compile" or
+            "first random DTensor".
         for_device: whether it is installed only if the device `jax` has torch's PrivateUse1 slot.
         optional: whether its module need not be loaded, as in a torch built without it.
         adds_to: the type of the list or dictionary that is added to; None if the attribute is replaced.

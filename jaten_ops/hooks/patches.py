@@ -18,6 +18,7 @@ from . import (
     accelerator,
     constructors,
     default_backend,
+    dtensor_draws,
     export,
     foreach_types,
     generators,
@@ -191,6 +192,16 @@ _DEVICE = [
         takes="self backend",
         optional=True,
         loss=_NO_BACKEND,
+    ),
+    Patch(
+        "torch.distributed.tensor._random:OffsetBasedRNGTracker._distribute_region",
+        dtensor_draws.of_parts,
+        "random operators on DTensors would move a state that generators of the CPU do not have",
+        "distributed/test_ranks",
+        takes="self spec generator",
+        when="first random DTensor",
+        optional=True,
+        is_use=version_errors.always,
     ),
 ]
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax.extend import core
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..arrays import partitioned
@@ -262,8 +263,12 @@ def require_on_device(reach: Reach) -> None:
     """Raises for a module that is not on the device: its results would be constants of the program."""
     for module in reach.modules:
         for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
-            if tensor is not None and not isinstance(tensor, Tensor):
-                raise UnsupportedInputError(
-                    f"a holder's tensor, {type(module).__name__}.{name}", f"one on {tensor.device}",
-                    "one on jax: move modules with .to('jax')",
-                )  # fmt: skip
+            if tensor is None or isinstance(tensor, Tensor):
+                continue
+            got, expected = f"one on {tensor.device}", "one on jax: move modules with .to('jax')"
+            if is_traceable_wrapper_subclass(tensor):  # such as torch's DTensor
+                got = f"a {type(tensor).__name__}"
+                expected = (
+                    "a tensor of the device: partition the model with jaten_ops.distributed, or use torch.compile"
+                )
+            raise UnsupportedInputError(f"a holder's tensor, {type(module).__name__}.{name}", got, expected)

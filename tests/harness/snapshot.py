@@ -130,6 +130,8 @@ def main() -> dict[str, list[str]]:
     _train("jax", "eager")
     x = torch.ones(3, device="jax")
     jax.jit(jaten_ops.as_jax(torch.sin))(jaten_ops.to_jax(x))
+    for asked in sys.modules["jaten_ops.device.torch_jax"].ASKED.values():  # as torch does for a random DTensor
+        asked()
     used = Snapshot()
     return {
         "import": imported.changes(before, code=False),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
@@ -25,6 +26,9 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
+
+import jaten_ops
+from jaten_ops.errors import UnsupportedInputError
 
 from .rank_ways import Way, trained, whole
 
@@ -340,6 +344,26 @@ def _saved(way: Way) -> Any:
     return module
 
 
+def _refused(way: Way) -> None:
+    """A step is one executable, which cannot be parted at a collective."""
+    if way.device == "cpu":
+        return
+    x = _batches(way)[0]
+    replicated = DistributedDataParallel(_made(way))
+    parted = fully_shard(_made(way), mesh=way.mesh())
+    for module, message in ((replicated, "torch.compile parts a program there"), (parted, "got a DTensor")):
+        optimizer = torch.optim.SGD(module.parameters(), 0.1)
+
+        def step(x: Tensor, module: Any = module, optimizer: Any = optimizer) -> None:
+            module(x).sum().backward()
+            optimizer.step()
+
+        compiled = jaten_ops.compile_step(step)
+        with pytest.raises(UnsupportedInputError, match=message):
+            for _ in range(2):  # the first call may run as it is written
+                compiled(x)
+
+
 PROGRAMS: dict[str, Callable[[Way], Any]] = {
     "DDP": _replicated,
     "DDP of a language model": lambda way: _replicated(way, Language),
@@ -372,4 +396,5 @@ PROGRAMS: dict[str, Callable[[Way], Any]] = {
     "tensor parallel language model": _parallel_language,
     "sequence parallel": _along_sequence,
     "tensor parallel and FSDP2": _both,
+    "compile_step": _refused,
 }

@@ -119,6 +119,29 @@ def _written(way: Way) -> Any:
     return x, y, y.clone().detach(), x.to(torch.float64), x.view(2, 2, 6), x.t(), torch.cat([x, y], 1)
 
 
+def _drawn(way: Way) -> Any:
+    """Parts have numbers of their own, and copies the same; on the CPU torch gives all parts the same."""
+    found = []
+    for placement in (Shard(0), Shard(0), Replicate()):
+        torch.manual_seed(3)
+        x = distribute_tensor(torch.ones(64, 8).to(way.device), way.mesh(), [placement])
+        found.append(way(lambda x: nn.functional.dropout(x, 0.5))(x))
+    first, again, copied = found
+    one, other = first.full_tensor().chunk(2)
+    copies = DTensor.from_local(copied.to_local(), way.mesh(), [Shard(0)]).full_tensor().chunk(2)
+    values = sorted(set(first.full_tensor().flatten().tolist()))
+    differ = way.device == "cpu" or not torch.equal(one, other)
+    return values, torch.equal(first.full_tensor(), again.full_tensor()), torch.equal(*copies), differ
+
+
+def _initialized(way: Way) -> Any:
+    torch.manual_seed(3)
+    x = distribute_tensor(torch.zeros(64, 8).to(way.device), way.mesh(), [Shard(0)])
+    nn.init.uniform_(x)
+    one, other = x.full_tensor().chunk(2)
+    return bool((one > 0).all()), way.device == "cpu" or not torch.equal(one, other)
+
+
 PROGRAMS: dict[str, Callable[[Way], Any]] = {
     "DTensor placed": _placed,
     "DTensor redistributed": _moved,
@@ -130,4 +153,6 @@ PROGRAMS: dict[str, Callable[[Way], Any]] = {
     "DTensor embedding": _looked_up,
     "DTensor factories": _made,
     "DTensor written": _written,
+    "DTensor dropout": _drawn,
+    "DTensor initialized": _initialized,
 }
