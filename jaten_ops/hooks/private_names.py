@@ -131,7 +131,6 @@ ATTRIBUTES: dict[str, str] = {
     "_cdata": "the address of the C++ object of a storage or a tensor: which tensors share one",
     "_concrete_type": "the attributes of a scripted module, lists of tensors among them",
     "_compute_rng_offsets": "where the parts of a random DTensor begin",
-    "_device": "the device of what draws for DTensors",
     "_dispatch_cache": "the kernels that an operator has looked up in Python, when one is added",
     "_executable": "the executable of a compiled program of JAX, without the checks of each call",
     "_forward_pre_hooks": "the hooks of a module, among which may be one of a plan already",

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import pytest
 import torch
-from torch.distributed.checkpoint import planner_helpers
+from torch.distributed.tensor._random import OffsetBasedRNGTracker
 
 import jaten_ops  # noqa: F401  # operators of its own
 from jaten_ops.hooks.private_names import ATTRIBUTES, GROUPS, NAMES
@@ -50,8 +50,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "_c": lambda: torch.jit.script(torch.nn.Linear(1, 1)),
     "_cdata": lambda: torch.ones(1).untyped_storage(),
     "_concrete_type": lambda: torch.jit.script(torch.nn.Linear(1, 1)),
-    "_create_chunk_from_tensor": lambda: planner_helpers,
-    "_create_write_item_for_tensor": lambda: planner_helpers,
+    "_compute_rng_offsets": lambda: OffsetBasedRNGTracker,
     "_dispatch_cache": lambda: _ADD,
     "_executable": lambda: jax.jit(lambda x: x).lower(1.0).compile(),
     "_forward_pre_hooks": lambda: torch.nn.Linear(1, 1),
