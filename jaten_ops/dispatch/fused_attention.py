@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .. import autograd
 from ..kernels import attention as kernels
@@ -39,11 +40,23 @@ def _suits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropo
     tensors = [query, key, value] if mask is None else [query, key, value, mask]
     if not torch.backends.cuda.flash_sdp_enabled() or autograd.is_transformed():
         return False
-    if any(not isinstance(x, OnJax) and not (is_on_jax(x) and is_traced(x)) for x in tensors):
+    if not all(isinstance(x, OnJax) or _is_carrier(x) for x in tensors):
         return False
     if mask is not None and (mask.requires_grad or mask.dtype not in (torch.bool, query.dtype)):
         return False
     return query.dtype in _FLOATS and fused_sdp_choice(query, key, value, mask, dropout_p, **settings) == 1
+
+
+def _is_carrier(x: Tensor) -> bool:
+    return is_on_jax(x) and is_traced(x) and not is_traceable_wrapper_subclass(x)
+
+
+def _is_dtensor(x: Tensor) -> bool:
+    """True for a DTensor of torch, which partitions one of ATen's fused kernels, but neither the CPU's nor a mask."""
+    return (type(x).__module__, type(x).__name__) == _DTENSOR
+
+
+_DTENSOR = ("torch.distributed.tensor", "DTensor")  # not the class: importing it takes a second
 
 
 @handler("aten::scaled_dot_product_attention", keys=(ABOVE_AUTOGRAD,))
@@ -52,6 +65,9 @@ def scaled_dot_product_attention(
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False
 ) -> Tensor:  # fmt: skip
     """One operator where ATen would take its fused kernel on the CPU, else ATen's composition."""
+    if attn_mask is None and not enable_gqa and all(map(_is_dtensor, (query, key, value))):
+        found = _aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)
+        return found[0]
     if not _suits(query, key, value, attn_mask, dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa):
         composition: Any = _aten.scaled_dot_product_attention.default
         return composition._op_dk(

@@ -70,6 +70,23 @@ def native_batch_norm(*args: Any, **kwargs: Any) -> Any:
     return tuple(results)
 
 
+@handler("aten::batch_norm_gather_stats_with_counts")
+def batch_norm_gather_stats_with_counts(
+    input: torch.Tensor, mean: torch.Tensor, invstd: torch.Tensor, running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None, momentum: float, eps: float, counts: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The operator of `SyncBatchNorm`, which also writes to the running statistics, as in ATen against its schema."""
+    gather: Any = functional("batch_norm_gather_stats_with_counts")
+    average, inverse = gather(input, mean, invstd, running_mean, running_var, momentum, eps, counts)
+    total = counts.sum()
+    if running_mean is not None:
+        store(running_mean, torch.lerp(running_mean, average.to(running_mean.dtype), momentum))
+    if running_var is not None:
+        unbiased = (inverse.square().reciprocal() - eps) * (total / (total - 1))
+        store(running_var, torch.lerp(running_var, unbiased.to(running_var.dtype), momentum))
+    return average, inverse
+
+
 # With tensors of a subclass, ATen's compositions do not write to out, or copy it to itself in another shape.
 _NOT_ATENS = frozenset({"linalg_matrix_rank", "matmul", "linalg_matmul"})
 

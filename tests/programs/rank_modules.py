@@ -138,6 +138,21 @@ def _accumulated(way: Way) -> Any:
     return module
 
 
+def _synchronized(way: Way) -> Any:
+    """`SyncBatchNorm`; torch has none on the CPU, where each process is given the whole batch."""
+    torch.manual_seed(1)
+    whole_batch = torch.randn(6, 2, 6, 6).to(way.device)
+    layers = _made(way, _images)
+    if way.device == "cpu":
+        module, x = DistributedDataParallel(layers, broadcast_buffers=False), whole_batch
+    else:
+        module = DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(layers))
+        x = whole_batch.chunk(2)[dist.get_rank()]
+    way(module)(x).square().mean().backward()
+    norm = module.module[1]
+    return norm.running_mean, norm.running_var, [p.grad for p in module.parameters()]
+
+
 def _with_hook(hook: Any) -> Callable[[Way], Any]:
     def run(way: Way) -> Any:
         module = DistributedDataParallel(_made(way))
@@ -377,6 +392,7 @@ PROGRAMS: dict[str, Callable[[Way], Any]] = {
     "DDP with a float16 hook": _with_hook(default_hooks.fp16_compress_hook),
     "DDP inside": _whole_step,
     "DDP outside": _inner_compiled,
+    "DDP with SyncBatchNorm": _synchronized,
     "DDP with ZeRO": _redundancy,
     "DDP of uneven inputs": _uneven,
     "FSDP2": _fully_sharded(),

@@ -104,6 +104,17 @@ def _looked_up(way: Way) -> Any:
     return out, table.grad
 
 
+def _attended(way: Way) -> Any:
+    """Attention with heads partitioned; torch partitions none on the CPU, where it is done with whole tensors."""
+    given = [_given(way, 2, 4, 6, 4, at=at) for at in range(3)]
+    if way.device != "cpu":
+        given = [distribute_tensor(x, way.mesh(), [Shard(1)]) for x in given]
+    q, k, v = (x.requires_grad_() for x in given)
+    out = way(lambda q, k, v: nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True))(q, k, v)
+    out.sum().backward()
+    return out, q.grad, k.grad, v.grad
+
+
 def _made(way: Way) -> Any:
     options = {"device_mesh": way.mesh(), "placements": [Shard(0)]}
     ones = dtensor.ones(4, 3, **options) + dtensor.full((4, 3), 2.0, **options)
@@ -151,6 +162,7 @@ PROGRAMS: dict[str, Callable[[Way], Any]] = {
     "DTensor from local": _local,
     "DTensor modules": _norms,
     "DTensor embedding": _looked_up,
+    "DTensor attention": _attended,
     "DTensor factories": _made,
     "DTensor written": _written,
     "DTensor dropout": _drawn,
