@@ -34,9 +34,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leaves torch, JAX and the tests out of garbage collections, which would take a tenth of the time."""
+    _leave_out()
+
+
+def _leave_out() -> None:
+    """Leaves all that is there out of later garbage collections, which would take a tenth of the time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leave_out_of_collections() -> Iterator[None]:
+    yield
+    _leave_out()
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +57,8 @@ def _forget_executables() -> Iterator[None]:
     if (size := resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) > _largest:
         torch._dynamo.reset()
         jax.clear_caches()
-        gc.collect()
+        gc.unfreeze()
+        _leave_out()
         _largest = size + _STEP
 
 

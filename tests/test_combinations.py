@@ -18,13 +18,13 @@ from tests.combinations.ways import WAYS
 
 
 def _sample() -> list[Case]:
-    """A draw in which each way meets each kind of program, and each surrounding and each program come once at least."""
+    """A draw in which each program, each way and each surrounding come once at least."""
     left = cases()
     random.Random(0).shuffle(left)
     seen: Counter[str] = Counter()
     taken = []
     for case in left:
-        if not seen[case.program] or not seen[case.surrounding] or seen[case.way] < 2:
+        if not seen[case.program] or not seen[case.surrounding] or not seen[case.way]:
             taken.append(case)
             seen.update([case.program, case.surrounding, case.way])
     return sorted(taken, key=lambda c: c.key)

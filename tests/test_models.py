@@ -57,8 +57,8 @@ class Run:
 
 IN_BFLOAT16 = ("bert", "llama", "resnet", "convnext", "lstm")
 ON_JAX = ("mlp", "transformer", "llama")
-OF_KNOWN_LAYERS = ("gpt2", "vit", "t5", "mobilenet_v2")  # whose forward has no lowering that others have not
-CONVOLUTIONAL = ("mobilenet_v2", "unet")  # whose backward has none that those of resnet and convnext have not
+OF_KNOWN_LAYERS = ("gpt2", "vit", "t5", "mobilenet_v2")  # which have no lowering that others have not
+CONVOLUTIONAL = ("convnext", "unet")  # whose backward has none that that of resnet has not
 RUNS = [
     *(Run(case.name, mode) for case in CASES for mode in ("infer", "train")),
     *(Run(name, "infer", dtype=torch.bfloat16) for name in IN_BFLOAT16),
@@ -77,8 +77,8 @@ def _is_usual(run: Run) -> bool:
     if run.dynamic or run.dtype != torch.float32 or run.device != "cpu":
         return str(run) in USUAL_SETTINGS
     if run.mode == "infer":
-        return run.case not in (*IN_BFLOAT16, *OF_KNOWN_LAYERS)
-    return run.case not in ("llama", *CONVOLUTIONAL)
+        return run.case in CONVOLUTIONAL or run.case not in (*IN_BFLOAT16, *OF_KNOWN_LAYERS)
+    return run.case not in ("llama", *OF_KNOWN_LAYERS, *CONVOLUTIONAL)
 
 
 @pytest.mark.parametrize(

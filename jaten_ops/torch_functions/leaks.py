@@ -83,24 +83,36 @@ def _refuse_kept(watch: _Watch) -> None:
     if not watch.alive():
         return
     gc.collect()
-    alive = watch.alive()
+    if _first_place(watch.alive()) is None:
+        return
+    gc.collect()  # what a finalizer has used outlives the collection that runs it
+    found = _first_place(watch.alive())
+    if found is not None:
+        shape, place = found
+        raise UnsupportedInputError(
+            "a torch function that JAX traces", f"one that keeps a tensor of shape {shape} after the call, {place}",
+            "one that returns it: tensors that JAX traces have no values outside of the function",
+        )  # fmt: skip
+
+
+def _first_place(alive: list[torch.Tensor]) -> tuple[tuple[int, ...], str] | None:
+    """The shape of the first tensor that something keeps, and the place; None if all are torch's own, or in calls."""
     for tensor in alive:
         for holder in gc.get_referrers(tensor):
-            name = None if holder is alive else _name_of(holder, tensor)
-            if name is not None:
-                raise UnsupportedInputError(
-                    "a torch function that JAX traces",
-                    f"one that keeps a tensor of shape {tuple(tensor.shape)} after the call, {name}",
-                    "one that returns it: tensors that JAX traces have no values outside of the function",
-                )
+            place = None if holder is alive else _name_of(holder, tensor)
+            if place is not None:
+                return tuple(tensor.shape), place
+    return None
 
 
-def _name_of(holder: Any, tensor: torch.Tensor) -> str | None:
+def _name_of(holder: Any, tensor: Any) -> str | None:
     """The place where a holder keeps a tensor, for an error message; None for torch's own, and for running calls."""
     if isinstance(holder, types.CellType):
         return "in a variable of an outer function"
     if isinstance(holder, list | set | tuple):
-        return f"in a {type(holder).__name__}"
+        owners = (o for o in gc.get_referrers(holder) if not isinstance(o, list | set | tuple))
+        place = next((name for o in owners if (name := _name_of(o, holder))), "")
+        return f"in a {type(holder).__name__} {place}".rstrip()
     if isinstance(holder, dict):
         key = next((k for k, v in holder.items() if v is tensor), None)
         owner = next((type(o).__name__ for o in gc.get_referrers(holder) if getattr(o, "__dict__", None) is holder), "")

@@ -16,7 +16,7 @@ OFTEN = ("addcdiv", "nn.functional.conv2d", "masked_select")
 def _rows() -> list[object]:
     names = [n for n in NAMES if supported(n, torch.float64)]
     marks = [pytest.mark.exhaustive]
-    return [pytest.param(n, id=n, marks=[] if n in OFTEN or i % 60 == 0 else marks) for i, n in enumerate(names)]
+    return [pytest.param(n, id=n, marks=[] if n in OFTEN or i % 120 == 0 else marks) for i, n in enumerate(names)]
 
 
 @pytest.mark.parametrize("name", _rows())

@@ -28,7 +28,7 @@ from ..programs.mesh_estimates import ENDS
 from ..programs.mesh_models import MODELS, OPTIMIZERS, PLANS
 
 MESH = AbstractMesh((4, 2), ("data", "model"))
-OFTEN = ("mlp", "llama")
+OFTEN = ("mlp",)
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ SHARE = 1.3
 
 
 # Of these models a few rows always run; the others take longer to compile.
-OFTEN = ("mlp", "llama", "sequence", "experts", "experts by index", "dlrm")
+OFTEN = ("mlp", "llama", "sequence", "experts")
 
 
 @pytest.mark.parametrize(("name", "plan", "way", "optimizer"), crossed_for(OFTEN, MODELS, PLANS, WAYS, OPTIMIZERS))

@@ -10,7 +10,7 @@ from ..programs import mesh_sequence
 
 
 @pytest.mark.parametrize(
-    ("mesh", "causal", "way"), crossed(mesh_sequence.MESHES, ("causal", "all"), mesh_sequence.WAYS)
+    ("mesh", "causal", "way"), crossed(mesh_sequence.MESHES, ("causal", "all"), mesh_sequence.WAYS, strength=1)
 )
 def test_as_over_the_whole_sequence(mesh: str, causal: str, way: str) -> None:
     mesh_process.found("attention", mesh, causal, way)

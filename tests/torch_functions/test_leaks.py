@@ -38,7 +38,7 @@ def test_tensors_that_are_kept_are_refused_by_name() -> None:
 
     jax.grad(jaten_ops.as_jax(keeps))(jnp.ones(2))  # which runs it with values
     np.testing.assert_allclose(kept[0].cpu().detach(), np.sin(np.ones(2)), rtol=1e-6)
-    with pytest.raises(UnsupportedInputError, match="in a list"):
+    with pytest.raises(UnsupportedInputError, match="in a list in a variable of an outer function"):
         jax.jit(jaten_ops.as_jax(keeps))(jnp.ones(2))
 
 
