@@ -42,7 +42,14 @@ def test_code_for_many_devices() -> None:
     assert len(blocks) == 11
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/many_devices.md"])
+def test_code_for_training_steps() -> None:
+    page = (ROOT / "docs" / "training_steps.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    exec(compile("\n".join(blocks), "docs/training_steps.md", "exec"), {"__name__": "page"})
+    assert len(blocks) == 2
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/many_devices.md", "docs/training_steps.md"])
 def test_links_lead_somewhere(name: str) -> None:
     targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text(encoding="utf-8"))
     assert [t for t in targets if not t.startswith("http") and not (ROOT / name).parent.joinpath(t).exists()] == []

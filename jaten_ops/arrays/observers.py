@@ -27,6 +27,12 @@ class Observer:
     def read(self, array: Any) -> Any:
         """The number that an array of one element stands for; None if it is the array's own."""
 
+    def backward_begins(self) -> None:
+        """Called before a backward pass that accumulates gradients, which may be within another."""
+
+    def backward_ends(self) -> None:
+        """Called after such a pass, if it has raised nothing."""
+
 
 OBSERVERS: dict[int, tuple[Observer, ...]] = {}
 """The active observers, the outermost first, by the thread that they observe."""
@@ -68,6 +74,16 @@ def made(tensor: Any) -> None:
 def written(storage: Any) -> None:
     for observer in observers():
         observer.written(storage)
+
+
+def backward_begins() -> None:
+    for observer in observers():
+        observer.backward_begins()
+
+
+def backward_ends() -> None:
+    for observer in observers():
+        observer.backward_ends()
 
 
 def read_number(array: Any) -> Any:

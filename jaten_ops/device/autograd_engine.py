@@ -30,6 +30,7 @@ import torch.distributed as dist
 from torch.autograd.variable import ImperativeEngine
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..arrays.observers import OBSERVERS, backward_begins, backward_ends
 from ..tracing import opaque, unwatched
 
 _raise_what_is_set = ctypes.pythonapi.PyErr_Occurred  # ctypes raises the exception that is set after the call
@@ -57,6 +58,15 @@ class Engine(ImperativeEngine):
 
     @unwatched
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
+        if not OBSERVERS or not kwargs.get("accumulate_grad"):
+            return self._run(*args, **kwargs)
+        backward_begins()
+        found = self._run(*args, **kwargs)
+        backward_ends()
+        return found
+
+    @unwatched
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
         threads = torch._C._is_multithreading_enabled()
         # CUDA devices have threads from the first pass on, and run in parallel
         torch._C._set_multithreading_enabled(threads and bool(_CUDA.get("_initialized")))

@@ -12,6 +12,7 @@ import torch
 from torch.utils._pytree import tree_unflatten
 
 from ..arrays.observers import observers
+from ..errors import UnsupportedInputError
 from ..tracing import is_traced_now, opaque
 from ..xla import x64
 from ..xla.progress import announced
@@ -19,6 +20,7 @@ from . import rehearsal
 from .arguments import Structure, argument_key, flat, is_searched, moved_argument, shared
 from .code_names import Names
 from .holders import Reach, difference
+from .microbatches import LaterBackward, Microbatches
 from .numbers import refusal
 from .optimizer_state import LateOptimizer, UnmadeState, settle
 from .state_capture import check_given
@@ -33,7 +35,7 @@ _MOST_PROGRAMS = 256
 _MOST_TEXTS = 16  # executables of programs that are traced again at each call
 
 
-def compile_step(step: Callable[..., Any], *holders: Any) -> Callable[..., Any]:
+def compile_step(step: Callable[..., Any], *holders: Any, microbatches: int = 1) -> Callable[..., Any]:
     """Compiles a training step into one executable: forward, `backward()`, clipping, the optimizer.
 
     The first call runs `step` eagerly, so that optimizers create their state; if a gradient scaler may skip that, a
@@ -51,11 +53,19 @@ def compile_step(step: Callable[..., Any], *holders: Any) -> Callable[..., Any]:
     values, or take them as arguments, instead. End the step with `zero_grad()` if the gradients are not needed after
     it: then they never leave the executable.
 
+    With `microbatches` one call takes the memory of one part of the batch: the executable loops over the parts up to
+    the end of `backward()`, replaces the gradients that were added by their mean, and runs the rest once. If the loss
+    is a mean, this is the step on the whole batch. Tensors among the arguments are split along their first dimension,
+    unless they have none or the step also reaches them without arguments. Buffers are carried from part to part, and
+    each part draws random numbers of its own. Results that are floats without dimensions are averaged, those with a
+    part's size in the first dimension concatenated. docs/training_steps.md has the details.
+
     Args:
         step: takes and returns tensors of any shape and dtype, in any structure, and other values. It must not read
             the values of tensors (`item()`, `if loss > 1:`). Tensors on the CPU among its arguments move to the device;
             those in attributes of objects do not.
         holders: modules, optimizers and other objects that the step reaches without naming them in its code.
+        microbatches: the number of equal parts of the batch.
 
     Returns:
         A function of the same arguments. Its results, with the shapes and dtypes of `step`'s, have no autograd graph.
@@ -64,7 +74,8 @@ def compile_step(step: Callable[..., Any], *holders: Any) -> Callable[..., Any]:
         out of range) are raised after the step.
 
     Raises:
-        UnsupportedInputError: a module is on another device, or the step reads a value.
+        UnsupportedInputError: a module is on another device, or the step reads a value. With microbatches: an argument
+            cannot be split, there is an update before the last `backward()`, or a part's value is used otherwise.
 
     Example:
         >>> w = torch.zeros((), device="jax", requires_grad=True)
@@ -79,13 +90,15 @@ def compile_step(step: Callable[..., Any], *holders: Any) -> Callable[..., Any]:
         >>> [step(torch.tensor(2.0)).item() for _ in range(3)]
         [4.0, 0.0, 0.0]
     """
-    return Step(step, holders)
+    return Step(step, holders, microbatches)
 
 
 class Step:
     """A compiled step, as `compile_step` returns it."""
 
-    def __init__(self, step: Callable[..., Any], holders: Sequence[Any]) -> None:
+    def __init__(self, step: Callable[..., Any], holders: Sequence[Any], microbatches: int = 1) -> None:
+        if isinstance(microbatches, bool) or not isinstance(microbatches, int) or microbatches < 1:
+            raise UnsupportedInputError("compile_step", f"microbatches={microbatches!r}", "an int, 1 at least")
         self._step = step
         self._holders = list(holders)
         self._names = Names()
@@ -96,13 +109,18 @@ class Step:
         self._objects: list[Any] = []  # the arguments of the last call in which the walk searches
         self._reach: Reach | None = None
         self._id = -1
-        self._warm = False
+        self._microbatches = Microbatches(microbatches)
+        self._warm = microbatches > 1  # an eager call would take the memory of the whole batch
         self._compiles = self._repeats = 0
         self._last: Any = None
 
     @opaque
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if observers() or is_traced_now():  # a part of another program
+            if self._microbatches.count > 1:
+                raise UnsupportedInputError(
+                    "a step with microbatches", "a call in another program", "one outside of it"
+                )
             return self._step(*args, **kwargs)
         with _ONE_AT_A_TIME:
             leaves, structure = flat(args, kwargs)
@@ -129,7 +147,7 @@ class Step:
                 return found[0].executable
             try:
                 with x64.tracing(), announced("a step"):
-                    trace = Trace(self._step, reach, self._reached, given, structure.of, reach.numbers())
+                    trace = self._traced(reach, given, structure)
                     return StepProgram(trace, reach, given, self._executables).executable
             except (LateOptimizer, UnmadeState) as error:
                 raise RuntimeError(
@@ -156,7 +174,7 @@ class Step:
                 with rehearsal.undone(self._reached(), given):
                     trace = rehearsal.second_call(
                         lambda: self._look(given),
-                        lambda reach: Trace(self._step, reach, self._reached, given, structure.of, reach.numbers()),
+                        lambda reach: self._traced(reach, given, structure),
                         self._holders,
                     )
                     return rehearsal.lowered_over(trace, where, absent)
@@ -164,6 +182,13 @@ class Step:
                 raise refusal(str(error).partition("\n")[0]) from error
             finally:
                 self._reach = None
+
+    def _traced(self, reach: Reach, given: Sequence[Any], structure: Structure) -> Trace:
+        while True:
+            try:
+                return Trace(self._step, reach, self._reached, given, structure.of, reach.numbers(), self._microbatches)
+            except LaterBackward:
+                self._microbatches.passes += 1
 
     def _as_it_is(self, given: list[Any], structure: Structure) -> Any:
         args, kwargs = tree_unflatten(given, structure.of)
@@ -227,7 +252,7 @@ class Step:
                 check_given(value)
         try:
             with x64.tracing(), announced("a step"):
-                trace = Trace(self._step, reach, self._reached, given, structure.of, values)
+                trace = self._traced(reach, given, structure)
                 try:
                     program = StepProgram(trace, reach, given, self._executables)
                     operands = program.operands(reach, given, values)

@@ -74,7 +74,7 @@ def lowered(
         operands.update(zip(groups.others, others, strict=True))
         operands.update((index, numbers[i]) for i, index in enumerate(groups.numbers))
         operands.update(zip(groups.seeds, seeds, strict=True))
-        return trace.program(operands)  # type: ignore[arg-type]  # by index, as a list
+        return trace.program(operands, lambda fn: flattened(ordered(fn, platform=kind), platform=kind))
 
     drawn = [jax.ShapeDtypeStruct((), np.dtype("int64"))] * len(groups.seeds)
     numbers = jax.ShapeDtypeStruct((len(groups.numbers),), np.dtype("float64"))

@@ -88,6 +88,7 @@ class Capture(Observer):
         self.reads_numbers = 0  # the depth of optimizers that the step is in, whose reads are numbers of the program
         self._answers: list[bool] = []
         self._trace: Any = None
+        self.at_backward: tuple[Callable[[], None], Callable[[], None]] | None = None  # at the begin and the end
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -180,6 +181,14 @@ class Capture(Observer):
         if id(root) not in self.lifted and (root.version == 0 or isinstance(root.array, jax.core.Tracer)):
             self._born_storages.setdefault(id(root), root)
 
+    def backward_begins(self) -> None:
+        if self.at_backward is not None:
+            self.at_backward[0]()
+
+    def backward_ends(self) -> None:
+        if self.at_backward is not None:
+            self.at_backward[1]()
+
     @contextlib.contextmanager
     def answering(self, *answers: bool) -> Iterator[None]:
         """The values of the next reads of the step, which the caller handles for both results."""
@@ -265,6 +274,10 @@ class Seeds(SeedsOfGenerators):
         if id(generator) not in self._known:
             self._known[id(generator)] = self._stream(generator)
         return self._known[id(generator)]
+
+    def start_again(self) -> None:
+        """Draws what follows from new operands."""
+        self._known.clear()
 
     def _stream(self, generator: torch.Generator | None) -> Iterator[Any]:
         seed = self._capture.bind(Source("seed", generator), jax.core.ShapedArray((), "int64"))

@@ -10,25 +10,26 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
-from jax.extend import core
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..arrays import partitioned
 from ..arrays import seeds as random
 from ..arrays.storage_views import Storage
-from ..cpu.layouts.rules import rebind
 from ..device import placement
 from ..errors import UnsupportedInputError
 from ..ops.executor import collecting
 from ..tensor.tensor import Tensor
 from ..tracing import uncompiled
 from . import optimizer_state
+from .accumulation import Accumulation, Roles
 from .cpu_tensors import CpuTensors
 from .holders import Reach, difference
+from .microbatches import Microbatches, Parts, argument_name
 from .random_states import RandomStates
-from .result_recipes import Kept, Recipe, Recipes
-from .state_capture import Capture, Lifted, Seeds, Source, operand, weakened
+from .replay import replay
+from .result_recipes import Built, Kept, Made, Recipe, Recipes
+from .state_capture import Capture, Lifted, Seeds, Source, operand
 from .tensor_changes import Watched
 
 
@@ -47,6 +48,9 @@ class Trace:
         assumed: the tensors in torch's memory that its constants may have been computed from.
         effects: what it did that a call of the program would not do.
         errors: of the conditions that the program checks.
+
+    Raises:
+        LaterBackward: the step has one backward pass more than `microbatches` says.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Trace:
         given: Sequence[Any],
         structure: Any,
         values: Sequence[float],
+        microbatches: Microbatches,
     ) -> None:
         self._step, self._reach, self._again = step, reach, again
         self._given, self._in_structure = given, structure
@@ -67,8 +72,11 @@ class Trace:
                 self.capture.leaves[id(tensor)] = tensor, tensor.grad
         self._watched, in_memory = Watched(reach.tensors, given), CpuTensors(reach.tensors)
         drawn = RandomStates([*reach.values, *given])
+        self._parts = Parts(microbatches, given, reach.tensors, self._name) if microbatches.count > 1 else None
         try:
             closed, shape = jax.make_jaxpr(self._run, return_shape=True)()
+            self._closed, self._shape = closed, jax.tree.structure(shape)
+            self._accumulation = None if self._parts is None else Accumulation(closed, self._roles(), self._parts)
         except BaseException:
             self.capture.restore()
             self._watched.undo(hooks=True)
@@ -84,26 +92,23 @@ class Trace:
             self.effects.append("it writes to a tensor on the CPU")
         self.effects += [f"it may take what comes next from {path}, an iterator" for path in reach.iterators]
         self.assumed = [] if self.effects else in_memory.assumed(self.capture.taken_from_memory())
-        self._closed, self._shape = closed, jax.tree.structure(shape)
         self.capture.forget_moved()
 
-    def program(self, operands: Sequence[Any]) -> Any:
-        """Computes the step: arrays of what is written, made, left and checked."""
-        jaxpr = self._closed.jaxpr
-        known: dict[Any, Any] = dict(zip(jaxpr.constvars, self._closed.consts, strict=True))
+    def program(self, operands: dict[int, Any], wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Any:
+        """Computes the step: arrays of what is written, made, left and checked.
 
-        def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, core.Literal) else known[atom]
-
-        for equation in jaxpr.eqns:
-            if equation.primitive is operand:
-                results: Sequence[Any] = [operands[equation.params["index"]]]
-            elif equation.primitive is weakened:
-                results = [read(equation.invars[0])]
-            else:
-                results = rebind(equation, [read(atom) for atom in equation.invars])
-            known.update(zip(equation.outvars, results, strict=True))
-        return jax.tree.unflatten(self._shape, [read(atom) for atom in jaxpr.outvars])
+        Args:
+            operands: by their numbers.
+            wrap: what is done to the function of a part, if it has parts.
+        """
+        if self._accumulation is None:
+            jaxpr = self._closed.jaxpr
+            read = replay(self._closed, jaxpr.eqns, {}, {operand: lambda e: operands[e.params["index"]]})
+            found = [read(atom) for atom in jaxpr.outvars]
+        else:
+            found = self._accumulation.program(operands, wrap)
+        written, made, left, holds = jax.tree.unflatten(self._shape, found)
+        return written, made, left, jnp.concatenate(holds) if holds else None
 
     def mesh(self) -> Any:
         """A sharding over several devices that the step gives one of its values; None if it gives none."""
@@ -114,6 +119,7 @@ class Trace:
         self.capture = Capture({}, [])
         del self.written, self.made, self.gradients
         del self._closed, self._given, self._reach, self._again, self._step, self._watched
+        del self._parts, self._accumulation
 
     # under JAX's trace
 
@@ -123,15 +129,18 @@ class Trace:
         with capture.watching():
             with (
                 placement.traced_on(self._device()),
-                random.drawn_from(Seeds(capture)),
+                random.drawn_from(seeds := Seeds(capture)),
                 torch.autograd.set_multithreading_enabled(False),  # JAX traces in one thread
                 optimizer_state.traced_reads(self._reach, capture, changed),
                 uncompiled(),
                 collecting() as unchecked,
             ):
-                args, kwargs = tree_unflatten(list(self._given), self._in_structure)
+                args, kwargs = tree_unflatten(self._taken(seeds), self._in_structure)
                 results, self.structure = tree_flatten(self._step(*args, **kwargs))
                 del args, kwargs
+                if self._parts is not None:
+                    results = [self._parts.result(v, capture) for v in results]
+                    self._parts.let_go(self._name)
             self.effects += changed
             recipes = Recipes(capture, self._reach.tensors, self._given)
             self.results = [recipes.of(v) for v in results]
@@ -147,8 +156,30 @@ class Trace:
                 [jnp.reshape(w.storage.array, w.array.shape) for w in self.written],
                 [jnp.asarray(s.array) for s in self.made],
                 [jnp.asarray(s.array) for s in self.left],
-                jnp.concatenate([found.holds for found in unchecked]) if unchecked else None,
+                [found.holds for found in unchecked],
             )
+
+    def _taken(self, seeds: Seeds) -> list[Any]:
+        """The arguments that the step takes, whole or in parts."""
+        parts, capture = self._parts, self.capture
+        if parts is None:
+            return list(self._given)
+        capture.at_backward = (lambda: parts.begin(capture)), (lambda: parts.end(capture, seeds))
+        return parts.take(self._given, capture)
+
+    def _name(self, at: int) -> str:
+        return argument_name(self._step, self._given, self._in_structure, at)
+
+    def _roles(self) -> Roles:
+        """The roles of the program's results, for a step with parts."""
+        count = len(self.written) + len(self.made) + len(self.left)
+        whole = {i for _, recipe in self.gradients for i, _ in _made_in(recipe)}
+        whole |= {i for change in self.changes if change.data is not None for i, _ in _made_in(change.data)}
+        new = [*self.results, *(recipe for _, recipe in self.slots)]
+        whole |= {i for recipe in new for i, is_all in _made_in(recipe) if not is_all}
+        made = [len(self.written) + i for i in range(len(self.made)) if i not in whole]
+        once = [i for i in range(count) if i not in made]
+        return Roles(once, made, range(count, len(self._closed.jaxpr.outvars)))
 
     def _device(self) -> torch.device:
         """The device on which the step computes: that of the first tensor that it reaches or is given."""
@@ -234,6 +265,13 @@ class Trace:
 
     def _unknown(self) -> list[torch.Tensor]:
         return [t for t in self.capture.survivors() if id(t) not in self._known and not self.capture.is_moved(t)]
+
+
+def _made_in(recipe: Recipe) -> list[tuple[int, bool]]:
+    """The storages that a recipe needs, and whether it takes all of each."""
+    if isinstance(recipe, Built):
+        return [found for item in recipe.items for found in _made_in(item)]
+    return [(recipe.storage, recipe.geometry is None)] if isinstance(recipe, Made) else []
 
 
 def _is_leaf(value: Any) -> bool:

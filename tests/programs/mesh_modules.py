@@ -198,6 +198,51 @@ def bytes_a_device() -> None:
         assert bytes_on_fullest(tensors) <= 1.1 / 8 * sum(t.nbytes for t in tensors)
 
 
+def clipped_step(module: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    """A step with clipping and AdamW, which returns what the module does."""
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        out: Tensor = module(x)
+        F.mse_loss(out, y).backward()
+        nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        optimizer.step()
+        return out.detach()
+
+    return step
+
+
+@PROGRAMS
+def microbatches() -> None:
+    """Each device splits the piece of the batch that it has: there is nothing but the sums of gradients."""
+    x, given = torch.randn(64, 16), torch.randn(64, 16)
+    for partition in (
+        lambda m, mesh: distributed.parallelize_module(m, mesh, {}, axis="data"),
+        distributed.fully_shard,
+    ):
+        plain, mesh = Block(), distributed.make_mesh(data=8)
+        ours = partition(copy.deepcopy(plain), mesh)
+
+        run, batch = (
+            jaten_ops.compile_step(clipped_step(ours), microbatches=4),
+            distributed.distribute_batch((x, given), mesh),
+        )
+        step = clipped_step(plain)
+        for _ in range(3):
+            torch.testing.assert_close(run(*batch).cpu(), step(x, given))
+        found = distributed.collectives(run, *batch)
+        assert not found["all-to-all"].number and not found["collective-permute"].number
+        assert partition is distributed.fully_shard or not found["all-gather"].number
+        assert ours.calls == 12
+    try:
+        run(*distributed.distribute_batch((x[:16], given[:16]), mesh))
+    except jaten_ops.UnsupportedInputError as error:
+        assert "parts of 4, over 8" in str(error)
+    else:
+        raise AssertionError("parts that the devices cannot have")
+
+
 @PROGRAMS
 def copies() -> None:
     ours = split(Block())

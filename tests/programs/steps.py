@@ -103,7 +103,7 @@ def copied(value: Any) -> Any:
     return value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
 
 
-def assert_as_plain_torch(run: Scenario) -> list[Any]:
+def assert_as_plain_torch(run: Scenario, microbatches: int = 1) -> list[Any]:
     """Compares each call's results, compiled on the device, with those of plain torch on the CPU.
 
     Returns:
@@ -113,7 +113,7 @@ def assert_as_plain_torch(run: Scenario) -> list[Any]:
     steps: list[Any] = []
 
     def wrap(step: Callable[..., Any], *holders: Any) -> Callable[..., Any]:
-        steps.append(compile_step(step, *holders))
+        steps.append(compile_step(step, *holders, microbatches=microbatches))
         return steps[-1]
 
     got = [tree_map(copied, found) for found in run("jax", wrap)]
