@@ -1,6 +1,7 @@
 """jaten: every ATen operator as a `torch.library` custom op whose body is a JAX kernel."""
 
 from . import hooks
+from .checkpoint_policies import checkpoint_policy
 from .device import autocast  # noqa: F401  # registers what the device does
 from .dispatch import register  # noqa: F401  # register what the device does
 from .errors import (
@@ -44,6 +45,7 @@ __all__ = [
     "UnsupportedVersionError",
     "as_jax",
     "call_jax",
+    "checkpoint_policy",
     "compile_step",
     "fake",
     "from_jax",

@@ -160,6 +160,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "interop": (),
+    "checkpoint_policies": (),
     "layer_scan": (),
     "__init__": (),
     "distributed": (
