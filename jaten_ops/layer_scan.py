@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import zip_longest
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -24,8 +26,8 @@ def scan_layers(layers: Iterable[torch.nn.Module], x: Any, *args: Any, remat: bo
 
     Args:
         layers: at least one, such as a `torch.nn.ModuleList`, equal but for the values of their parameters and buffers,
-            which they do not write to: BatchNorm in training does. Nor may they be those of a module that
-            `distributed.fully_shard` has partitioned, whose hooks store parameters; those of `parallelize_module` may.
+            which they do not write to: BatchNorm in training does. Parameters that `distributed.fully_shard` has
+            partitioned are gathered within the loop, those of one layer at a time, and again for its gradient.
         x: a tensor, or tensors in any structure; a layer returns one of the same structure, shapes and dtypes.
         args, kwargs: the same for all layers, such as a mask.
         remat: if True, the backward pass computes each layer's forward pass again: only the values between layers are
@@ -35,8 +37,9 @@ def scan_layers(layers: Iterable[torch.nn.Module], x: Any, *args: Any, remat: bo
         What the last layer returns.
 
     Raises:
-        UnsupportedInputError: no layers, or layers that differ in more than values. Under `torch.compile` only their
-            shapes and dtypes are compared.
+        UnsupportedInputError: no layers, or layers that differ in more than values: in their modules, in shapes,
+            dtypes, or attributes of a module that are floats, bools, strings or functions. Under `torch.compile` they
+            are compared when it compiles, and Dynamo raises an error with the same text.
 
     Example:
         >>> layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(8))
@@ -44,8 +47,7 @@ def scan_layers(layers: Iterable[torch.nn.Module], x: Any, *args: Any, remat: bo
         torch.Size([2, 4])
     """
     layers = list(layers)
-    if not torch.compiler.is_compiling():
-        _require_equal(layers)
+    _require_equal(*layers)
     first = layers[0]
     states = [{**dict(layer.named_parameters()), **dict(layer.named_buffers())} for layer in layers]
     stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
@@ -62,13 +64,30 @@ def scan_layers(layers: Iterable[torch.nn.Module], x: Any, *args: Any, remat: bo
     return scan(one, x, (numbers, stacked), dim=0)[0]
 
 
-def _require_equal(layers: list[torch.nn.Module]) -> None:
+def _require_equal(*layers: torch.nn.Module) -> None:
     if not layers:
         raise UnsupportedInputError("scan_layers", "no layers", "one at least")
-    texts = [repr(layer) for layer in layers]
-    kinds = [[(n, t.shape, t.dtype, t.device) for n, t in layer.state_dict().items()] for layer in layers]
-    flags = [[part.training for part in layer.modules()] for layer in layers]
-    for found in (texts, kinds, flags):
-        odd = next((i for i, each in enumerate(found) if each != found[0]), None)
-        if odd is not None:
-            raise UnsupportedInputError("scan_layers", f"layer {odd} as {found[odd]}", f"{found[0]}, as layer 0")
+    first = _described(layers[0])
+    for i, layer in enumerate(layers[1:], 1):
+        for expected, found in zip_longest(first, _described(layer)):
+            if found != expected:
+                raise UnsupportedInputError("scan_layers", f"layer {i} with {found}", f"{expected}, as layer 0")
+
+
+# as torch.compiler.assume_constant_result, which would import Dynamo
+setattr(_require_equal, "_dynamo_marked_constant", True)  # noqa: B010  # mypy knows no such attribute
+
+
+def _described(layer: torch.nn.Module) -> list[str]:
+    """All of a layer but its values, as texts. Integers that its text does not show may be its number: left out."""
+    settings = [
+        f"{type(part).__name__}.{name} = {value.__qualname__ if isinstance(value, _FUNCTIONS) else value}"
+        for part in layer.modules()
+        for name, value in vars(part).items()
+        if isinstance(value, (bool, float, str, *_FUNCTIONS))
+    ]
+    tensors = [f"{n}: {t.dtype}{list(t.shape)} on {t.device}" for n, t in layer.state_dict().items()]
+    return [*repr(layer).splitlines(), *settings, *tensors]
+
+
+_FUNCTIONS = (FunctionType, BuiltinFunctionType)

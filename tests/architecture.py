@@ -114,7 +114,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "hooks": (
         "accelerator constructors default_backend dtensor_draws export foreach_types generators graph_cache"
-        " higher_order make_fx partition_specs private_names process_groups schemas torchscript version_errors",
+        " higher_order loop_residuals make_fx partition_specs private_names process_groups schemas torchscript"
+        " version_errors",
         "ledger",
         "patches",
         "__init__",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import TorchDynamoException
 
 import jaten_ops
 from jaten_ops.errors import UnsupportedInputError
@@ -106,21 +108,73 @@ def test_a_program_does_not_grow_with_its_layers() -> None:
     assert products(3) == products(6) > 0
 
 
-def _named(layers: Iterable[nn.Module]) -> Any:
-    return lambda: jaten_ops.scan_layers(layers, torch.ones(2, 4))
+class Own(nn.Module):
+    """A layer with settings that its text does not show, and a number."""
+
+    def __init__(self, number: int, eps: float = 1.0, activation: Callable[[Tensor], Tensor] = torch.relu) -> None:
+        super().__init__()
+        self.number, self.eps, self.activation = number, eps, activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(x) + self.eps
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (_named([]), "no layers"),
-        (_named([nn.Linear(4, 4), nn.Linear(4, 4, bias=False)]), "layer 1 as"),
-        (_named([nn.Dropout(0.1), nn.Dropout(0.2)]), "p=0.2"),
-        (_named([nn.Dropout(0.1), nn.Dropout(0.1).eval()]), "layer 1 as"),
-        (_named([nn.Linear(4, 4), nn.Linear(4, 4).double()]), "float64"),
-    ],
-    ids=["none", "shapes", "settings", "training", "dtypes"],
-)
-def test_layers_that_differ_are_refused(call: Callable[[], Any], text: str) -> None:
-    with pytest.raises(UnsupportedInputError, match=text):
-        call()
+DIFFERENT: dict[str, tuple[list[nn.Module], str]] = {
+    "none": ([], "no layers"),
+    "shapes": ([nn.Linear(4, 4), nn.Linear(4, 4, bias=False)], "layer 1 with"),
+    "settings": ([nn.Dropout(0.1), nn.Dropout(0.1), nn.Dropout(0.2)], "layer 2 with .*p=0.2"),
+    "training": ([nn.Dropout(0.1), nn.Dropout(0.1).eval()], "training = False"),
+    "dtypes": ([nn.Linear(4, 4), nn.Linear(4, 4).double()], "float64"),
+    "a float": ([Own(0), Own(1, 2.0)], "Own.eps = 2.0"),
+    "a function": ([Own(0), Own(1, activation=torch.sigmoid)], "sigmoid"),
+    "parts": ([nn.Sequential(nn.ReLU()), nn.Sequential(nn.ReLU(), nn.ReLU())], "layer 1 with"),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_layers_that_differ_are_refused(name: str, compiled: bool) -> None:
+    layers, text = DIFFERENT[name]
+    call: Callable[[Tensor], Any] = lambda x: jaten_ops.scan_layers(layers, x)  # noqa: E731
+    if compiled:
+        call = torch.compile(call, backend="jaten", fullgraph=True)
+    error = TorchDynamoException if compiled else UnsupportedInputError
+    with pytest.raises(error, match=text):
+        call(torch.ones(2, 4))
+
+
+def test_numbers_of_layers_may_differ() -> None:
+    assert jaten_ops.scan_layers([Own(0), Own(1)], torch.zeros(1)).item() == 2
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_remat_keeps_what_is_between_layers(device: str) -> None:
+    """And what is random: the gradient is that of the dropout of the forward pass."""
+
+    def kept(n: int, remat: bool) -> int:
+        layers = _blocks(n).to("jax")
+        step = jaten_ops.compile_step(lambda x: jaten_ops.scan_layers(layers, x, remat=remat).sum().backward())
+        x = torch.ones(2, 512, 8, device="jax")
+        executable: Any = step.executable_for(x)  # type: ignore[attr-defined]  # a Step
+        return int(executable.memory_analysis().temp_size_in_bytes)
+
+    if device == "jax":
+        grown, less = kept(12, False) - kept(4, False), kept(12, True) - kept(4, True)
+        assert less < grown / 3
+    layers = nn.ModuleList(nn.Dropout(0.5) for _ in range(2))
+    x = torch.ones(64, device=device, requires_grad=True)
+    call = torch.compile(lambda x: jaten_ops.scan_layers(layers, x, remat=True), backend="jaten", fullgraph=True)
+    result = call(x)
+    result.sum().backward()
+    assert x.grad is not None and torch.equal(x.grad.cpu(), result.detach().cpu())
+
+
+def test_as_jax_asks_for_no_key_where_nothing_is_drawn() -> None:
+    layers = _blocks(2, dropout=0.0).to("jax")
+    function = jaten_ops.as_jax(lambda x: jaten_ops.scan_layers(layers, x))
+    x = torch.ones(2, 4, 8, device="jax")
+    found = jaten_ops.from_jax(jax.jit(function)(jaten_ops.to_jax(x)))
+    torch.testing.assert_close(found.cpu(), layers[1](layers[0](x)).detach().cpu())
+    drawn = jaten_ops.as_jax(lambda x: jaten_ops.scan_layers([nn.Dropout(0.5)], x))
+    with pytest.raises(RuntimeError, match="key"):
+        jax.jit(drawn)(jaten_ops.to_jax(x))

@@ -23,10 +23,16 @@ Axis = tuple[int, int, tuple[int, ...]]  # size, stride, the dimensions of which
 
 def take_elements(array: jax.Array, offset: int, shape: Shape, stride: Shape) -> jax.Array:
     """The elements of an array at an offset, with a shape and strides."""
-    box = _box(array.size, offset, _moving(shape, stride)[1])
-    if box is None:
+    axes = _moving(shape, stride)[1]
+    found = _box(array.size, offset, axes)
+    if found is None or axes is None:
         return _gathered(array, np.int64(offset), shape, stride)
-    return _taken(array, box[1], box[0], shape, stride)
+    box, begin = found
+    count, at = axes[0][0], int(begin[0])
+    if count < box[0] and box[0] % count == 0 and at % count == 0:
+        # one of several equal parts: a dimension of its own, which a partitioned array's other dimensions do not join
+        box, begin = (box[0] // count, count, *box[1:]), np.array([at // count, 0, *begin[1:]], np.int64)
+    return _taken(array, begin, box, shape, stride)
 
 
 def put_elements(array: jax.Array, values: jax.Array, offset: int, stride: Shape) -> jax.Array:
@@ -110,8 +116,9 @@ def _moving(shape: Shape, stride: Shape) -> tuple[list[int], list[Axis] | None]:
 def _taken(array: jax.Array, begin: Any, box: Shape, shape: Shape, stride: Shape) -> jax.Array:
     steps, axes = _moving(shape, stride)
     assert axes is not None
-    part = jax.lax.dynamic_slice(array.reshape(box), list(begin), [*(n for n, _, _ in axes), 1])
-    return _in_shape(part[..., 0], axes, shape, steps)
+    sizes = [n for n, _, _ in axes]
+    part = jax.lax.dynamic_slice(array.reshape(box), list(begin), [*[1] * (len(box) - 1 - len(sizes)), *sizes, 1])
+    return _in_shape(part.reshape(sizes), axes, shape, steps)
 
 
 @functools.partial(jitted, static_argnums=(3, 4))

@@ -49,12 +49,21 @@ class _Graph:
     def is_random(self) -> bool:
         graphs = [self._fn] if isinstance(self._fn, torch.fx.GraphModule) else []
         every = [g for graph in graphs for g in graph.modules() if isinstance(g, torch.fx.GraphModule)]
-        targets = [node.target for g in every for node in g.graph.nodes]
-        return any(torch.Tag.nondeterministic_seeded in getattr(t, "tags", ()) or t in _RANDOM for t in targets)
+        return any(_draws(node) for g in every for node in g.graph.nodes)
 
 
-_RANDOM = frozenset({torch.nn.functional.dropout, torch.rand_like, torch.randn_like, torch.bernoulli, torch.dropout})
-"""Functions that draw random numbers, as they are in Dynamo's graphs."""
+def _draws(node: torch.fx.Node) -> bool:
+    """True for a node that draws random numbers; a dropout of nothing does not."""
+    target: Any = node.target
+    if target in _DROPOUTS:
+        p, training = (*node.args, *(node.kwargs.get(name) for name in ("p", "training")[len(node.args) - 1 :]))[1:3]
+        return p != 0 and training is not False
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()) or target in _RANDOM
+
+
+_DROPOUTS = frozenset({torch.nn.functional.dropout, torch.dropout})
+_RANDOM = frozenset({torch.rand_like, torch.randn_like, torch.bernoulli})
+"""Other functions that draw random numbers, as they are in Dynamo's graphs."""
 
 
 def _arrays_of(values: Any) -> Any:

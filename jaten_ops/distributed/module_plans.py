@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from torch.nn.utils.stateless import _reparametrize_module
 
 from ..arrays import partitioned
 from ..arrays.abstract_arrays import AnyMesh
@@ -163,42 +164,41 @@ def _gather_in_forward(module: torch.nn.Module, mesh: AnyMesh, axis: str) -> Non
     A batch and a weight that are partitioned over one axis could meet in two ways: the weight is gathered, or the batch
     is and the results are partitioned by features. The compiler would choose the latter as often.
     """
-    owners = (getattr(hook, "__self__", None) for hook in module._forward_pre_hooks.values())
-    had = next((owner for owner in owners if isinstance(owner, _Gatherer)), None)  # of a part that was sharded before
-    gathered = {axis} if had is None else {axis, *had.axes}
-    texts = {}
+    had = module.__dict__.get("forward")  # of a part that was sharded before
+    gathered = {axis, *had.axes} if isinstance(had, _GatheredForward) else {axis}
+    texts: dict[str, tuple[str, str]] = {}
     for name, parameter in module.named_parameters(recurse=False):
         axes = _axes_now(parameter, mesh)
         if any(gathered & {*found} for found in axes):
             left = tuple((dim, tuple(a for a in found if a not in gathered)) for dim, found in enumerate(axes))
-            texts[name] = Layout(mesh, left).text()
-    if had is not None:
+            own = tuple(enumerate(axes))
+            texts[name] = Layout(mesh, own).text(), Layout(mesh, left).text()
+    if isinstance(had, _GatheredForward):
         had.axes, had.texts = gathered, texts
     elif texts:
-        gatherer = _Gatherer(gathered, texts)
-        module.register_forward_pre_hook(gatherer.before)
-        module.register_forward_hook(gatherer.after, always_call=True)
+        module.forward = _GatheredForward(module, gathered, texts)
 
 
-class _Gatherer:
-    """Hooks of a module, between which its parameters are gathered ones."""
+class _GatheredForward:
+    """The forward of a module, in which its parameters are gathered ones.
 
-    def __init__(self, axes: set[str], texts: dict[str, str]) -> None:
+    They are put in by the context manager of `torch.func.functional_call`, which Dynamo traces in loops and in
+    checkpoints, too, and which puts the module's own back when a recomputed forward stops early.
+    """
+
+    def __init__(self, module: torch.nn.Module, axes: set[str], texts: dict[str, tuple[str, str]]) -> None:
+        self.module, self.forward = module, module.forward
         self.axes, self.texts = axes, texts
-        self.own: dict[str, Any] = {}
 
-    def before(self, module: torch.nn.Module, args: Any) -> None:
-        if self.own:  # a module that calls itself
-            return
-        for name, text in self.texts.items():
-            parameter = module._parameters[name]
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        gathered: dict[str, torch.Tensor] = {}
+        for name, (own, whole) in self.texts.items():
+            parameter = self.module._parameters[name]
             if parameter is not None and parameter.device.type == "jax":
-                self.own[name] = parameter
-                module._parameters[name] = constrained_by(parameter, text)  # type: ignore[assignment]  # a gathered one, no leaf
-
-    def after(self, module: torch.nn.Module, args: Any, result: Any) -> None:
-        module._parameters.update(self.own)
-        self.own.clear()
+                # first where it is: in a loop, so the gradient of each layer is partitioned before the next one's
+                gathered[name] = constrained_by(constrained_by(parameter, own), whole)
+        with _reparametrize_module(self.module, gathered):
+            return self.forward(*args, **kwargs)
 
 
 def _largest_dim(parameter: torch.Tensor, mesh: AnyMesh, axis: str) -> int | None:

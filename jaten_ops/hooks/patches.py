@@ -25,6 +25,7 @@ from . import (
     graph_cache,
     higher_order,
     ledger,
+    loop_residuals,
     make_fx,
     partition_specs,
     process_groups,
@@ -285,6 +286,15 @@ _PROGRAMS = [
         "torch.compile without a backend would call Inductor, which has no code for the device",
         "hooks/test_default_backend",
         takes="self model_ inputs_ config_patches",
+    ),
+    Patch(
+        "torch._higher_order_ops.partitioner:HopGraphMinCutPartitioner.create_partitioned_graph",
+        loop_residuals.honours_checkpoints,
+        "the gradient of `torch.scan` would keep what a checkpoint in it, and fully_shard, are to compute again",
+        "test_layer_scan",
+        takes="fw_fn fw_args always_recompute_complex_exprs",
+        for_device=False,
+        loss="loops keep for each step what their gradients need: scan_layers(remat=True) saves no memory",
     ),
     Patch(
         "torch._dynamo.variables.user_defined:UserDefinedClassVariable.call_function",

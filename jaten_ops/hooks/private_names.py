@@ -99,7 +99,12 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Operators on functions, as torch.cond: a tensor of a subclass cannot be registered with them in public.": (
         "torch._higher_order_ops.utils",
     ),
-    "Loops with a carry: torch.scan is not public yet.": ("torch._higher_order_ops.scan",),
+    "Loops with a carry: torch.scan is not public yet, nor how its function is split into two passes.": (
+        "torch._higher_order_ops.partitioner", "torch._higher_order_ops.scan",
+    ),
+    "A module with other parameters for one call of its forward: torch.func.functional_call calls the hooks, too.": (
+        "torch.nn.utils.stateless._reparametrize_module",
+    ),
     "Hooks of all modules and optimizers: they can be added in public, but not asked for.": (
         "torch.nn.modules.module._global_backward_hooks", "torch.nn.modules.module._global_backward_pre_hooks",
         "torch.nn.modules.module._global_forward_hooks", "torch.nn.modules.module._global_forward_pre_hooks",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ..harness import mesh_process
-from ..harness.crossings import crossed_for
-from ..programs import mesh_modules, mesh_plans
+from ..harness.crossings import crossed, crossed_for
+from ..programs import mesh_loops, mesh_modules, mesh_plans
 from ..programs.mesh_models import MODELS, OPTIMIZERS, PLANS, WAYS
 
 # Partitioned sums have another order: a loss differs in its last digits, and five steps multiply that in parameters.
@@ -44,3 +44,13 @@ def test_modules(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in mesh_plans.PROGRAMS if name != "sizes_of_meshes"])
 def test_plans(name: str) -> None:
     mesh_process.found("plans", name)
+
+
+@pytest.mark.parametrize(("form", "way"), crossed(mesh_loops.FORMS, mesh_loops.WAYS))
+def test_loops_and_checkpoints(form: str, way: str) -> None:
+    mesh_process.found("loops trained", form, way)
+
+
+@pytest.mark.parametrize("name", mesh_loops.PROGRAMS)
+def test_loops(name: str) -> None:
+    mesh_process.found("loops", name)
