@@ -57,7 +57,7 @@ def _draws(node: torch.fx.Node) -> bool:
     target: Any = node.target
     if target in _DROPOUTS:
         p, training = (*node.args, *(node.kwargs.get(name) for name in ("p", "training")[len(node.args) - 1 :]))[1:3]
-        return p != 0 and training is not False
+        return not (p == 0 or training is False)
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()) or target in _RANDOM
 
 
