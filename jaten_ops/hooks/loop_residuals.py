@@ -1,4 +1,4 @@
-"""What the backward pass of `torch.scan` computes again, instead of keeping it for each step of the loop."""
+"""Values that the backward pass of `torch.scan` computes again, instead of keeping them for each step of the loop."""
 
 from __future__ import annotations
 
