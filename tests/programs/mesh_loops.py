@@ -104,7 +104,7 @@ def _in_jax(run: Callable[[nn.ModuleList, Tensor], Tensor], layers: Any, given: 
 
 @PROGRAMS
 def a_layer_at_a_time() -> None:
-    """Of the loop over layers one is whole on a device, in the forward and in the backward pass."""
+    """One layer at a time is whole on a device, in the loops for values and for gradients."""
     gathered: dict[tuple[int, bool], list[str]] = {}
     memory: dict[tuple[int, bool], int] = {}
     for n in (4, 12):
