@@ -138,7 +138,6 @@ ATTRIBUTES: dict[str, str] = {
     "_compute_rng_offsets": "where the parts of a random DTensor begin",
     "_dispatch_cache": "the kernels that an operator has looked up in Python, when one is added",
     "_executable": "the executable of a compiled program of JAX, without the checks of each call",
-    "_forward_pre_hooks": "the hooks of a module, among which may be one of a plan already",
     "_lowering": "the constants of a compiled program of JAX",
     "_op_dk": "an operator's kernel of one dispatch key, which torch.library does not call",
     "_qualified_op_name": "the name of a packet of overloads",
