@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test exhaustive sweep combinations page lint types codegen check coverage patches bench profile clean help
+.PHONY: demo test exhaustive sweep combinations page lint types codegen check coverage patches bench bench-drawn profile clean help
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -57,6 +57,10 @@ patches: $(INSTALLED) ## write docs/patches.md, what the import changes of torch
 bench: $(INSTALLED) ## jaten against eager, Inductor, hand-written JAX and, with TORCHAX_PYTHON=PATH, torchax: an hour, half of it with OPTIONS=--quick
 	-$(BIN)/python -m benchmarks $(OPTIONS)
 	$(BIN)/python -m benchmarks.report
+
+bench-drawn: $(INSTALLED) ## jaten against eager and Inductor at 20 models of libraries that SEED draws; OPTIONS=--quick is shorter
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[drawn]'
+	$(BIN)/python -m benchmarks --draw $(or $(SEED),$(shell date +%s)) $(OPTIONS)
 
 profile: $(INSTALLED) ## what a call's time goes to in jaten and in Inductor, beside the last benchmarks: 20 minutes
 	-$(BIN)/python -m benchmarks.profile $(OPTIONS)

@@ -1,4 +1,4 @@
-"""Runs the benchmarks: `python -m benchmarks [--case mlp] [--job inference] [--threads 1] [--json FILE]`.
+"""Runs the benchmarks: `python -m benchmarks [--case mlp] [--draw SEED] [--job inference] [--threads 1] [--json FILE]`.
 
 Prints a Markdown table of the median times of a call and of ratios of times (quartiles in brackets; below 1, the first
 is faster), and writes every measurement to a JSON file, which `python -m benchmarks.report` reads. The first call of
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from .contenders import SUBJECT
 from .measure import add_options, progress
-from .models import CASES
+from .models import CASES, Case, drawn
 from .processes import about, caches, write
 from .table import Result, header, means, row
 
@@ -29,25 +29,26 @@ LONG = ("parameters-1000",)  # Inductor compiles it for a minute
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", action="append", choices=CASES, metavar="NAME", help=f"only: {', '.join(CASES)}")
+    parser.add_argument("--draw", type=int, metavar="SEED", help="instead: models of libraries that a seed draws")
+    parser.add_argument("--number", type=int, default=20, help="of models that are drawn")
     add_options(parser)
     parser.add_argument("--quick", action="store_true", help=f"fewer and shorter turns, without {', '.join(LONG)}")
     parser.add_argument("--json", type=Path, help="where the measurements go (build/benchmarks-DTYPE.json)")
     options = parser.parse_args()
-    file = options.json or Path("build") / f"benchmarks-{options.dtype}.json"
+    drawn_or_not = "" if options.draw is None else "drawn-"
+    file = options.json or Path("build") / f"benchmarks-{drawn_or_not}{options.dtype}.json"
     file.unlink(missing_ok=True)
     if options.quick:
         vars(options).update(QUICK)
 
     start = time.monotonic()
-    chosen = options.case or [name for name in CASES if not (options.quick and name in LONG)]
-    cases = [case for name, case in CASES.items() if name in chosen]
-    cases = [case for case in cases if options.job in (None, *case.jobs)]
+    cases = [case for case in _chosen(options) if options.job in (None, *case.jobs)]
     results: list[Result] = []
     print(header(), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for done, case in enumerate(cases):
             progress(f"{case.name}, {done + 1} of {len(cases)}, {time.monotonic() - start:.0f} s")
-            for result in run(case.name, options, Path(folder)):
+            for result in run(case, options, Path(folder)):
                 results.append({**result, "dtype": options.dtype})
                 progress("")
                 print(row(result), flush=True)
@@ -61,21 +62,28 @@ def main() -> int:
     return 1 if failures else 0
 
 
-def run(case: str, options: argparse.Namespace, folder: Path) -> list[Result]:
+def _chosen(options: argparse.Namespace) -> list[Case]:
+    if options.draw is not None:
+        return [drawn.case(name) for name in drawn.draw(options.draw, options.number)]
+    chosen = options.case or [name for name in CASES if not (options.quick and name in LONG)]
+    return [case for name, case in CASES.items() if name in chosen]
+
+
+def run(case: Case, options: argparse.Namespace, folder: Path) -> list[Result]:
     """Measures a case in a process of its own. The folder is for caches, in which no case finds its own graphs."""
-    arguments = ["--case", case]
+    arguments = ["--case", case.name]
     for name in ("job", "rounds", "seconds", "threads", "dtype"):
         if getattr(options, name) is not None:
             arguments += [f"--{name}", str(getattr(options, name))]
     arguments += [text for name in options.without for text in ("--without", name)]
-    file = folder / f"{case}.json"
+    file = folder / f"{case.name.replace(':', '-')}.json"
     child = [sys.executable, "-m", "benchmarks.measure", *arguments, "--json", str(file)]
     done = subprocess.run(child, env=os.environ | caches(folder), check=False)
     if file.exists():
         return json.loads(file.read_text())
-    jobs = [options.job] if options.job else CASES[case].jobs
+    jobs = [options.job] if options.job else case.jobs
     error = {SUBJECT: f"the process ended with {done.returncode}"}
-    return [{"case": case, "job": job, "seconds": {}, "errors": error} for job in jobs]
+    return [{"case": case.name, "job": job, "seconds": {}, "errors": error} for job in jobs]
 
 
 if __name__ == "__main__":

@@ -233,6 +233,8 @@ CONTENDERS: dict[str, Maker] = {
 def takes_part(name: str, case: Case, job: str) -> bool:
     if name == STEP:
         return job == "training"
+    if name in (TORCHAX, "JAX") and case.jax_model is None:
+        return False
     if name == TORCHAX:
         return torchax.VARIABLE in os.environ
     return name != CAPTURE or (case.overhead and job == "inference")

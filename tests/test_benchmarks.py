@@ -14,7 +14,20 @@ import pytest
 import torch
 
 from benchmarks import contenders, hlo, measure, processes, table, torchax
-from benchmarks.models import CASES, Case, decoders, encoders, graph, mobile, recurrent, resnet, small, unet
+from benchmarks.models import (
+    CASES,
+    Case,
+    case_of,
+    decoders,
+    drawn,
+    encoders,
+    graph,
+    mobile,
+    recurrent,
+    resnet,
+    small,
+    unet,
+)
 from benchmarks.models.case import Weights, in_jax_layout, jax_loss, torch_loss
 
 # compiles in a third of the time, and each is called once
@@ -47,6 +60,21 @@ def _near(actual: jax.Array, expected: torch.Tensor, what: str, scale: float | N
 
 
 MODELS = {case.jax_model: case for case in CASES.values()}  # each model once
+
+
+def test_models_are_drawn_by_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("electra", "distilbert", "nowhere")  # the last one is passed over
+    monkeypatch.setattr(drawn, "LIBRARIES", {"transformers": (lambda: names, drawn.LIBRARIES["transformers"][1])})
+    one, other = (list(drawn.draw(1, 2)) for _ in range(2))
+    assert one == other and set(one) == {"transformers:electra", "transformers:distilbert"}
+
+
+def test_a_drawn_model_is_a_case() -> None:
+    case = case_of("transformers:distilbert")
+    assert case.jobs == ("inference", "training") and not contenders.takes_part("JAX", case, "inference")
+    first, second = (case.make() for _ in range(2))
+    losses = [torch_loss(module.train()(*inputs), target) for module, inputs, target in (first, second)]
+    assert torch.equal(*losses)  # without dropout
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

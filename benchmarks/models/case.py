@@ -22,8 +22,8 @@ class Case:
 
     Attributes:
         torch_model: makes the module.
-        jax_model: `(weights, updates, *inputs) -> output`, the same model in JAX. It trains if `updates` is a
-            dictionary, to which it adds the buffers that change; for a stateful case it gets one always.
+        jax_model: `(weights, updates, *inputs) -> output`, the same model in JAX, or None. It trains if `updates` is
+            a dictionary, to which it adds the buffers that change; for a stateful case it gets one always.
         inputs: makes the module's arguments.
         target: makes what the output is trained towards: classes, by cross entropy, or numbers, by the mean squared
             error. Without it there is no training job.
@@ -35,7 +35,7 @@ class Case:
 
     name: str
     torch_model: Callable[[], nn.Module]
-    jax_model: Callable[..., jax.Array]
+    jax_model: Callable[..., jax.Array] | None
     inputs: Callable[[], tuple[Tensor, ...]]
     target: Callable[[], Tensor] | None = None
     images: bool = False
