@@ -78,17 +78,34 @@ def _pick(image: jax.Array, positions: Sequence[jax.Array]) -> jax.Array:
     """The pixels of image (N, C, ...) at such positions: (N, C, P); 0 outside."""
     valid, at = _places(image.shape[2:], positions)
     flat = image.reshape(*image.shape[:2], prod(image.shape[2:]))
-    picked = jax.vmap(lambda plane, i: plane[:, i])(flat, at)
+    picked = _of_each(flat, at, 2)
     return jnp.where(valid[:, None], picked, np.zeros((), image.dtype))
 
 
 def _pick_rows(image: jax.Array, positions: Sequence[jax.Array]) -> jax.Array:
     """The same with channels as rows, so that gradients are added row by row."""
     valid, at = _places(image.shape[2:], positions)
-    pixels = prod(image.shape[2:])
-    rows = jnp.moveaxis(image.reshape(*image.shape[:2], pixels), 1, 2).reshape(-1, image.shape[1])
-    picked = rows.at[at + np.arange(len(at), dtype=at.dtype)[:, None] * pixels].get(mode=IN_BOUNDS)
-    return jnp.where(valid[:, None], jnp.moveaxis(picked, 2, 1), np.zeros((), image.dtype))
+    flat = image.reshape(*image.shape[:2], prod(image.shape[2:]))
+    picked = jnp.moveaxis(_of_each(jnp.moveaxis(flat, 1, 2), at, 1), 2, 1)
+    return jnp.where(valid[:, None], picked, np.zeros((), image.dtype))
+
+
+def _of_each(images: jax.Array, at: jax.Array, axis: int) -> jax.Array:
+    """The slices of each of N images of two dimensions that `at`, (N, P), names along `axis`.
+
+    The images are a batch of the gather's, so that XLA keeps them, and their channels, partitioned over a mesh.
+    """
+    other = 3 - axis
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=(other,),
+        collapsed_slice_dims=(axis,),
+        start_index_map=(axis,),
+        operand_batching_dims=(0,),
+        start_indices_batching_dims=(0,),
+    )
+    sizes = [1, 1, 1]
+    sizes[other] = images.shape[other]
+    return lax.gather(images, at[..., None], numbers, sizes, mode=IN_BOUNDS)
 
 
 def _neighbours(x: jax.Array, size: int, settings: _Settings) -> list[tuple[jax.Array, jax.Array | None]]:

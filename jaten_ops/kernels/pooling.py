@@ -130,16 +130,37 @@ def _adaptive_max_pool(n: int, self, output_size):
     return _max_with_indices(self, windows)
 
 
+def _by_plane(ndim: int) -> lax.ScatterDimensionNumbers:
+    """Writes along the last of `ndim` dimensions, plane by plane: XLA keeps the others partitioned over a mesh."""
+    batch = tuple(range(ndim - 1))
+    return lax.ScatterDimensionNumbers(
+        update_window_dims=(),
+        inserted_window_dims=(ndim - 1,),
+        scatter_dims_to_operand_dims=(ndim - 1,),
+        operand_batching_dims=batch,
+        scatter_indices_batching_dims=batch,
+    )
+
+
+def _flat(x: jax.Array, n: int) -> jax.Array:
+    """x with its last n dimensions as one; the others stay apart, for each may be partitioned."""
+    return lax.reshape(x, (*x.shape[:-n], prod(x.shape[-n:])))
+
+
+def _added(out: jax.Array, at: jax.Array, values: jax.Array, **known: bool) -> jax.Array:
+    """`out` with values added at the positions `at` in its last dimension; what lies outside is dropped."""
+    at = lax.expand_dims(at, (at.ndim,))
+    return lax.scatter_add(out, at, values, _by_plane(out.ndim), mode=lax.GatherScatterMode.FILL_OR_DROP, **known)
+
+
 def _scatter_add(n: int, like: jax.Array, values: jax.Array, indices: jax.Array) -> jax.Array:
     """Adds values to zeros shaped like `like`, at flat positions in each plane of n dimensions."""
     if not values.size:
         return jnp.zeros(like.shape, values.dtype)
-    plane, planes = prod(like.shape[-n:]), prod(like.shape[:-n])
-    dtype = _index_type((planes, plane))
-    at = indices.astype(dtype).reshape(planes, -1) + np.arange(planes, dtype=dtype)[:, None] * dtype.type(plane)
-    compute = compute_type(values.dtype)
-    out = jnp.zeros(planes * plane, compute).at[at.reshape(-1)].add(cast(values, compute).reshape(-1), mode="drop")
-    return cast(out.reshape(like.shape), values.dtype)
+    plane = like.shape[-n:]
+    zeros = jnp.zeros((*like.shape[:-n], prod(plane)), compute_type(values.dtype))
+    out = _added(zeros, _flat(indices, n).astype(_index_type(plane)), _flat(cast(values, zeros.dtype), n))
+    return cast(lax.reshape(out, like.shape), values.dtype)
 
 
 _MOST_OWNERS = 16
@@ -268,29 +289,26 @@ def _fractional_max_pool(n: int, self, kernel_size, output_size, random_samples)
 
 
 @jax.custom_jvp
-def _place(values: jax.Array, indices: jax.Array, out: jax.Array) -> jax.Array:
-    """Writes values (P, n) into out (P, m) at indices (P, n); of equal indices the last one wins."""
-    rows = np.arange(out.shape[0], dtype=np.int32)[:, None]
-    return out.at[rows, indices].set(values, mode="drop")
+def _place(values: jax.Array, at: jax.Array, out: jax.Array) -> jax.Array:
+    """Writes values (..., n) into out (..., m) at positions (..., n); of equal positions the last one wins."""
+    at = lax.expand_dims(at, (at.ndim,))
+    return lax.scatter(out, at, values, _by_plane(out.ndim), mode=lax.GatherScatterMode.FILL_OR_DROP)
 
 
 @_place.defjvp
 def _place_jvp(primals, tangents):
     # as in ATen, a value's gradient is the gradient where it was written, even if another value replaced it
-    values, indices, out = primals
-    rows = np.arange(out.shape[0], dtype=np.int32)[:, None]
-    tangent = jnp.zeros(out.shape, values.dtype).at[rows, indices].add(tangents[0], mode="drop", unique_indices=True)
-    return _place(values, indices, out), tangent
+    values, at, out = primals
+    return _place(values, at, out), _added(jnp.zeros(out.shape, values.dtype), at, tangents[0], unique_indices=True)
 
 
 def _max_unpool(n: int, self, indices, output_size, stride=(), padding=()):
     output_size = per_dimension(output_size, n)
-    plane, planes = prod(output_size), prod(self.shape[:-n])
+    plane = prod(output_size)
     checks.require((indices >= 0) & (indices < plane), RuntimeError, f"Found an invalid max index: not below {plane}")
-    shape = planes, prod(self.shape[-n:])
-    at = indices.reshape(shape).astype(_index_type(output_size))
-    out = _place(self.reshape(shape), at, jnp.zeros((planes, plane), self.dtype))
-    return out.reshape(*self.shape[:-n], *output_size)
+    at = _flat(indices, n).astype(_index_type(output_size))
+    out = _place(_flat(self, n), at, jnp.zeros((*self.shape[:-n], plane), self.dtype))
+    return lax.reshape(out, (*self.shape[:-n], *output_size))
 
 
 # aten::fractional_max_pool2d(Tensor self, int[2] kernel_size, int[2] output_size, Tensor random_samples) -> (Tensor,

@@ -13,6 +13,7 @@ from jaten_ops.distributed import collectives
 from jaten_ops.distributed.costs import KINDS, traffic_of
 
 from ..harness import mesh_process
+from ..programs import mesh_partitioned
 
 # the line of a program, its kind, its bytes
 LINES = {
@@ -77,3 +78,25 @@ def test_a_step_has_the_collectives_of_plain_jax(plan: str) -> None:
     sums, sums_by_hand = found.pop("all-reduce"), expected.pop("all-reduce")
     assert found == expected and abs(sums[0] - sums_by_hand[0]) <= 1
     assert sums[1] == pytest.approx(sums_by_hand[1], rel=0.01)
+
+
+# operators along dimensions that are whole on each device: what is partitioned stays so, in both directions
+OFTEN_OPERATORS = (
+    "max_pool 2d", "max_pool, large windows 1d", "adaptive_max_pool 2d", "max_unpool 2d", "group_norm 2d",
+    "grid_sample bilinear", "cross_entropy 2d", "scatter", "cumsum", "attention",
+)  # fmt: skip
+
+
+GATHERED = {"embedding_bag": "only the values of the offsets tell where a bag ends, and so which device has it"}
+
+
+def _operator(name: str) -> object:
+    fails = [pytest.mark.xfail(strict=True, reason=GATHERED[name])] if name in GATHERED else []
+    return pytest.param(name, marks=[*fails, *([] if name in OFTEN_OPERATORS else [pytest.mark.exhaustive])])
+
+
+@pytest.mark.parametrize("name", map(_operator, mesh_partitioned.ROWS))
+def test_nothing_partitioned_is_gathered(name: str) -> None:
+    found = mesh_process.found("partitioned", name)
+    assert not found["kinds"]
+    assert found["sums"] <= found["allowed"]
