@@ -105,7 +105,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "dispatch": (
         "in_place operands traced_control_flow",
-        "functional fused_attention higher_order other_layouts recurrent_layers",
+        "functional fused_attention higher_order other_layouts partitioned_products recurrent_layers",
         "aliasing queries writes",
         "collectives compositions copies factories",
         "handler_rules",

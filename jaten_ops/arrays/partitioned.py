@@ -7,7 +7,7 @@ that is written to stays, and where arrays of one device go that meet partitione
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -23,10 +23,16 @@ MET: list[Sharding] = []
 """The shardings over several devices that tensors have had so far: empty in most processes."""
 
 
+AT_FIRST: list[Callable[[], None]] = []
+"""Functions that are called, once, when MET gets its first sharding."""
+
+
 def note(sharding: Sharding) -> None:
     """Adds a sharding to MET if it is over several devices."""
     if sharding.num_devices > 1 and sharding not in MET:
         MET.append(sharding)
+        while AT_FIRST:
+            AT_FIRST.pop()()
 
 
 def is_partitioned(array: Any) -> bool:

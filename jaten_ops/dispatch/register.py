@@ -9,9 +9,9 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from .. import meta, registry
-from ..arrays import bridge, carrier
+from ..arrays import bridge, carrier, partitioned
 from ..device import privateuse1, streams, torch_jax
-from ..registry.handlers import BELOW_PYTHON, CHOSEN, HANDLERS, handler_of
+from ..registry.handlers import ABOVE_AUTOGRAD, BELOW_PYTHON, CHOSEN, HANDLERS, handler_of
 from ..tensor import lazy_parameters, storage
 from ..tensor.tensor import Tensor
 from ..tracing import is_traced_now, opaque
@@ -22,6 +22,7 @@ from . import (
     fused_attention,  # noqa: F401  # its handler
     handler_rules,  # noqa: F401  # the choice of all other handlers
     other_layouts,
+    partitioned_products,
     queries,  # noqa: F401  # its handlers
     recurrent_layers,  # noqa: F401  # its handlers
 )
@@ -58,6 +59,11 @@ def _after_fork() -> None:
     torch_jax.in_bad_fork = True
 
 
+def _at_first_mesh() -> None:
+    for operator, run in partitioned_products.OVER_A_MESH.items():
+        _ATEN.impl(operator, opaque(run), ABOVE_AUTOGRAD)
+
+
 for _overload in meta.scalars.OVERLOADS:
     _ATEN.impl(_overload, opaque(meta.scalars.meta_of(_overload)), "Meta")
 
@@ -70,6 +76,7 @@ if privateuse1.CLAIMED:
     for _spec in registry.SPECS.values():
         if _spec.namespace == "jaten" and _spec.takes_no_tensors and _spec.overload in registry.KERNELS:
             _ATEN.impl(_spec.overload, opaque(factories.factory(_spec.overload)), BELOW_PYTHON)
+    partitioned.AT_FIRST.append(_at_first_mesh)
     # carriers come here; wrappers are caught above, by __torch_dispatch__
     _FALLBACK.fallback(_fallback, BELOW_PYTHON)
     for _key in other_layouts.KEYS:

@@ -196,6 +196,20 @@ def scaled_mm(self, mat2, scale_a, scale_b, bias=None, scale_result=None, out_dt
     return convert(product, dtype)  # a float8 without infinity saturates
 
 
+# Products of more dimensions, which have no operator of ATen's: it composes them of the above
+
+
+def product(self, other):
+    """`self @ other`, with each batch dimension apart."""
+    return cast(jnp.matmul(self, other, preferred_element_type=compute_type(self.dtype)), self.dtype)
+
+
+def affine(input, weight, bias):
+    """`input @ weight.T + bias`, rounded once."""
+    found = contract(input, weight, (((input.ndim - 1,), (1,)), ((), ())))
+    return cast(found, input.dtype) if bias is None else blend(bias, found, 1, 1)
+
+
 # aten::_grouped_mm(Tensor self, Tensor mat2, Tensor? offs=None, Tensor? bias=None,
 #     ScalarType? out_dtype=None) -> Tensor
 @kernel("_grouped_mm")

@@ -83,7 +83,7 @@ def test_a_step_has_the_collectives_of_plain_jax(plan: str) -> None:
 # operators along dimensions that are whole on each device: what is partitioned stays so, in both directions
 OFTEN_OPERATORS = (
     "max_pool 2d", "max_pool, large windows 1d", "adaptive_max_pool 2d", "max_unpool 2d", "group_norm 2d",
-    "grid_sample bilinear", "cross_entropy 2d", "scatter", "cumsum", "attention",
+    "grid_sample bilinear", "cross_entropy 2d", "scatter", "cumsum", "attention", "matmul", "linear, sequence",
 )  # fmt: skip
 
 

@@ -160,6 +160,13 @@ _PRODUCTS: dict[str, Row] = {
         lambda *qkv: F.scaled_dot_product_attention(*qkv, enable_gqa=True),
         [_HEADS, *[_floats((4, 4, 16, 8), D, M)] * 2],
     ),
+    "attention, dropout": (lambda *qkv: F.scaled_dot_product_attention(*qkv, dropout_p=0.1), [_HEADS] * 3),
+    "matmul": (lambda a, b: a @ b.mT, [_HEADS] * 2),
+    "matmul, broadcast": (lambda a, b: a @ b.mT, [_HEADS, _floats((8, 16, 8), M)]),
+    "matmul, matrix": (lambda a, b: a @ b, [_HEADS, _floats((8, 8))]),
+    "linear": (F.linear, [_HEADS, _floats((8, 8)), _floats((8,))]),
+    "linear, sequence": (F.linear, [_floats((8, 8, 16), D, M), _floats((8, 16)), _floats((8,))]),
+    "linear, batch second": (F.linear, [_floats((5, 8, 16), None, D), _floats((8, 16)), _floats((8,))]),
     "bmm": (torch.bmm, [_floats((8, 6, 6), BOTH)] * 2),
 }
 
@@ -180,12 +187,10 @@ def _placed(operand: Operand, mesh: Any) -> Tensor:
 
 
 def _sums(operand: Operand) -> int:
-    """The bytes on a device of an operand's gradient, if that is a sum over an axis of the mesh."""
+    """The bytes on a device of an operand's gradient, once for each axis of the mesh over which it is a sum."""
     shape, axes, below = operand
     over = [name for entry in axes for name in (entry if isinstance(entry, tuple) else (entry,)) if name]
-    if below is not None or len(over) == len(AXES):
-        return 0
-    size = 4
+    size = 4 * (len(AXES) - len(over)) if below is None else 0
     for n in shape:
         size *= n
     for name in over:

@@ -20,6 +20,7 @@ from . import (
     mesh_parts,
     mesh_placements,
     mesh_plans,
+    mesh_products,
     mesh_sequence,
     mesh_tensors,
 )
@@ -38,6 +39,7 @@ TABLES: dict[str, Callable[..., Any]] = {
     "parts": mesh_parts.PROGRAMS.run,
     "placements": mesh_placements.placed,
     "plans": mesh_plans.PROGRAMS.run,
+    "products": mesh_products.compared,
     "attention": mesh_sequence.attention,
     "sequence": mesh_sequence.PROGRAMS.run,
     "tensors": mesh_tensors.PROGRAMS.run,
