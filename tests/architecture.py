@@ -105,7 +105,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "dispatch": (
         "in_place operands traced_control_flow",
-        "functional fused_attention higher_order other_layouts partitioned_products recurrent_layers",
+        "adam_step functional fused_attention higher_order other_layouts partitioned_products recurrent_layers",
         "aliasing queries writes",
         "collectives compositions copies factories",
         "handler_rules",
@@ -113,7 +113,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "hooks": (
-        "accelerator constructors default_backend dtensor_draws export foreach_types generators graph_cache"
+        "accelerator adam_lists constructors default_backend dtensor_draws export foreach_types generators graph_cache"
         " higher_order loop_residuals make_fx partition_specs private_names process_groups schemas torchscript"
         " version_errors",
         "ledger",

@@ -69,3 +69,12 @@ def test_paths_named_in_contributing_exist() -> None:
     paths = {p for p in re.findall(r"`([\w./]+/[\w./]*)`", text) if "<" not in p}
     inside = {p for p in paths if (ROOT / p).exists() or (ROOT / "jaten_ops" / p).exists()}
     assert paths - inside == set() and paths
+
+
+def test_code_about_performance() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 1
+    torch._dynamo.reset()
+    for code in blocks:
+        exec(compile(code, "docs/performance.md", "exec"), {"__name__": "performance"})

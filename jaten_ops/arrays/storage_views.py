@@ -165,9 +165,9 @@ class View:
     __slots__ = ("_array", "_row_major", "_seen", "offset", "shape", "storage", "stride")
     stride: Shape | None  # None for contiguous strides, which are made when they are first needed
 
-    def __init__(self, storage: AnyStorage, shape: Shape, stride: Shape, offset: int) -> None:
+    def __init__(self, storage: AnyStorage, shape: Shape, stride: Shape | None, offset: int) -> None:
         self.storage, self.shape, self.stride, self.offset = storage, shape, stride, offset
-        self._row_major: bool | None = None  # not yet asked
+        self._row_major: bool | None = True if stride is None else None  # None if not yet asked
         self._array: jax.Array | None = None
         self._seen = -1
 
@@ -202,6 +202,10 @@ class View:
         if self._row_major is None:
             self._row_major = self.stride is None or is_row_major(self.shape, self.stride)
         return self._row_major
+
+    def is_whole(self, array: jax.Array) -> bool:
+        """True if the view is contiguous and has the shape of its storage's array."""
+        return self.is_row_major() and array.shape == self.shape
 
     def read(self) -> jax.Array:
         """The values, in the tensor's shape."""

@@ -16,6 +16,7 @@ from jaten_ops.arrays.storage_views import Storage, View
 from jaten_ops.arrays.strides import strides_in
 from jaten_ops.cpu.layouts import Order
 from jaten_ops.errors import KernelResultError
+from jaten_ops.tensor.tensor import from_array, from_view
 from jaten_ops.xla import cpu_client
 
 from .graph_info import GraphInfo, PartialWrite
@@ -31,16 +32,20 @@ class Output:
         node: the output.
         inputs: the numbers of the inputs.
         seen: whether the user may see it.
+        is_gradient: whether it leaves as a gradient: on the device as the user's tensor, and not as a carrier, of which
+            AOTAutograd would make one.
     """
 
-    def __init__(self, node: Any, inputs: Mapping[torch.fx.Node, int], *, seen: bool) -> None:
+    def __init__(
+        self, node: Any, inputs: Mapping[torch.fx.Node, int], *, seen: bool, is_gradient: bool = False
+    ) -> None:
         self.node = node
         is_node = isinstance(node, torch.fx.Node)
         self.input = inputs.get(node) if is_node else None
         self.value = node.meta.get("val") if is_node else node
         self.is_array = self.input is None and isinstance(self.value, torch.Tensor)
         self.on_jax = self.is_array and self.value.device.type == "jax"
-        self._seen = seen
+        self._seen, self._is_gradient = seen, is_gradient
 
     def layout(self, symbols: Mapping[Any, int]) -> StridedLayout | None:
         """The strides of the output, for given sizes; None if it is contiguous."""
@@ -68,8 +73,10 @@ class Output:
         shape = tuple([concretize(s, symbols) for s in self.value.shape])
         if self.on_jax:
             if order is None:
-                return carrier.wrap
-            stride = strides_in(shape, order)
+                return from_array if self._is_gradient else carrier.wrap
+            stride, dtype = strides_in(shape, order), self.value.dtype
+            if self._is_gradient:
+                return lambda array: from_view(View(Storage(array), shape, stride, 0), dtype)
             return lambda array: carrier.of(View(Storage(array), shape, stride, 0))
         export = bridge.exporter(self.value.dtype, math.prod(shape))
         if layout is not None:
@@ -178,7 +185,13 @@ def _outputs(
     lowered: Lowered, info: GraphInfo, index: Mapping[torch.fx.Node, int]
 ) -> tuple[list[Output], list[Output]]:
     """The outputs, and those that are arrays, with what is computed for writes behind them."""
-    outputs = [Output(n, index, seen=info.seen is None or i < info.seen) for i, n in enumerate(lowered.outputs)]
+    # the results of padded programs are cut, and writes take carriers
+    is_fixed = not any(is_symbolic(fake_value(node)) for node in lowered.placeholders)
+    gradients = info.is_backward and not info.writes and is_fixed
+    outputs = [
+        Output(n, index, seen=info.seen is None or i < info.seen, is_gradient=gradients)
+        for i, n in enumerate(lowered.outputs)
+    ]
     for n, part in info.partial_writes.items():  # the input itself is returned
         outputs[n] = Output(lowered.placeholders[part.input], index, seen=True)
     # one array may be two outputs, for the user and for the backward graph, with different strides

@@ -68,7 +68,7 @@ def detach_(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _same(view: View) -> View:
-    return View(view.storage, view.shape, view.strides(), view.offset)
+    return View(view.storage, view.shape, view.stride, view.offset)
 
 
 @handler("aten::resize_")

@@ -17,6 +17,7 @@ from ..arrays import attributes
 from ..arrays.storage_views import Storage, View, may_give
 from ..ops.executor import Unsuitable
 from ..ops.op_call import OpKernel
+from ..ops.variants import mutated_arguments
 from ..registry.handlers import Handler
 from ..schema import OpSpec
 from ..tensor.operand_values import Traced, shared_view
@@ -31,16 +32,22 @@ def with_fast_path(spec: OpSpec, base: OpSpec, general: Handler) -> Handler:
         base: the functional overload.
         general: the slow path, which serves all calls, and raises ATen's errors.
     """
-    same = [a.name for a in spec.arguments] == [a.name for a in base.arguments]
-    if spec.kind != "inplace" or not same or base.random:
+    names = [a.name for a in spec.arguments]
+    if spec.kind != "inplace" or names != [a.name for a in base.arguments] or base.random:
         return general
-    kinds = base.returns, spec.returns
-    short = (
-        _array_to_array if kinds == (("Tensor",), ("Tensor",))
-        else _arrays_to_arrays if kinds == (("Tensor[]",), ())
-        else None
-    )  # fmt: skip
-    return general if short is None else short(_Runs(base), general)
+    if (base.returns, spec.returns) == (("Tensor",), ("Tensor",)):
+        return _array_to_array(_Runs(base), general)
+    written = mutated_arguments(spec)
+    if spec.returns or set(base.returns) != {"Tensor[]"} or written != names[: len(base.returns)]:
+        return general
+    return _arrays_to_arrays(_Runs(base, len(written)), general, len(written), counts_writes(spec))
+
+
+def counts_writes(spec: OpSpec) -> bool:
+    """True if ATen's kernel itself increments the version: autograd does so for tensors, but not for lists of them."""
+    written = mutated_arguments(spec)
+    lists = any(a.name in written and a.type == "Tensor[]" for a in spec.arguments)
+    return lists and (spec.kind == "out" or spec.packet.startswith("_foreach_"))
 
 
 def count_writes(targets: Sequence[torch.Tensor]) -> None:
@@ -67,19 +74,24 @@ _TRIES = 8
 class _Runs:
     """A functional overload's kernel, whose arrays become those of the in-place overload's targets."""
 
-    def __init__(self, base: OpSpec) -> None:
+    def __init__(self, base: OpSpec, written: int = 1) -> None:
         kernel = OpKernel(base, array_of, lambda array: array)
-        self._new, self._over, self._left = kernel.prepared(), kernel.prepared(in_place=True), _TRIES
+        self._new, self._over, self._left = kernel.prepared(), kernel.prepared(in_place=written), _TRIES
 
     def __call__(self, targets: Sequence[View], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The new arrays: the targets' own, overwritten, if they are large and nothing else holds them."""
-        size = prod(targets[0].shape) if len(targets) == 1 else sum([prod(view.shape) for view in targets])
-        if size >= _LARGE and self._left and all(map(_may_give, targets)):
+        if self._left and may_be_overwritten(targets):
             try:
                 return self._over(*args, **kwargs)
             except Unsuitable:
                 self._left -= 1
         return self._new(*args, **kwargs)
+
+
+def may_be_overwritten(targets: Sequence[View]) -> bool:
+    """True if arrays of targets are large and nothing else holds them."""
+    size = prod(targets[0].shape) if len(targets) == 1 else sum([prod(view.shape) for view in targets])
+    return size >= _LARGE and all(map(_may_give, targets))
 
 
 def _may_give(view: View) -> bool:
@@ -133,21 +145,31 @@ def _array_to_array(run: _Runs, general: Handler) -> Handler:
     return call
 
 
-def _arrays_to_arrays(run: _Runs, general: Handler) -> Handler:
-    """The fast path for a list of targets: `_array_to_array` with a kernel that returns a list."""
+def _arrays_to_arrays(run: _Runs, general: Handler, written: int, counts: bool) -> Handler:
+    """The fast path for lists of targets: `_array_to_array` with a kernel that returns as many lists.
+
+    Args:
+        run, general: as there.
+        written: how many of the first arguments are lists of targets.
+        counts: whether the overload itself reports its writes to autograd.
+    """
 
     def call(*args: Any, **kwargs: Any) -> None:
-        views = _of_list(args[0], args[1:]) if args else None
+        targets = [target for one in args[:written] for target in one]
+        views = views_apart(targets, (*args[written:], *kwargs.values()))
         if views is None:
             return general(*args, **kwargs)
-        _require_writable(args[0])  # before their arrays may be overwritten
+        if counts:
+            _require_writable(targets)  # before their arrays may be overwritten
         try:
-            arrays = run(views, args, kwargs)
+            results = run(views, args, kwargs)
         except (Traced, ValueError):
             return general(*args, **kwargs)
+        arrays = results if written == 1 else [array for one in results for array in one]
         if not all(map(_fits, views, arrays)):
             return general(*args, **kwargs)
-        increment_version(args[0])
+        if counts:
+            increment_version(targets)
         for view, array in zip(views, arrays, strict=True):
             view.write(array)
         return None
@@ -155,7 +177,7 @@ def _arrays_to_arrays(run: _Runs, general: Handler) -> Handler:
     return call
 
 
-def _of_list(targets: Sequence[Any], others: Iterable[Any]) -> list[View] | None:
+def views_apart(targets: Sequence[Any], others: Iterable[Any]) -> list[View] | None:
     """The views of targets, if each has a storage of its own that no other operand shares; else None."""
     views = [view for view in map(_own, targets) if view is not None]
     storages = {id(view.storage) for view in views}

@@ -12,7 +12,7 @@ from ..arrays import attributes, carrier
 from ..meta import aten_overload
 from ..ops import define, variants
 from ..registry.handlers import ABOVE_AUTOGRAD, Handler, handler
-from ..schema import COMPOSITE, VARIANTS, OpSpec
+from ..schema import COMPOSITE, VARIANTS
 from ..tensor.operand_values import is_traced
 from ..tensor.tensor import array_of
 from . import in_place
@@ -24,19 +24,12 @@ from .operands import to_carrier
 def variant(overload: str) -> Handler:
     """An in-place or out= overload."""
     spec = VARIANTS[overload]
-    write, aten = _store_counted if _counts(spec) else store, aten_overload(overload)
+    write, aten = _store_counted if in_place.counts_writes(spec) else store, aten_overload(overload)
     if spec.base in COMPOSITE:
         return variants.make_variant(spec, COMPOSITE[spec.base], aten_op(spec.base), write, aten)
     base = registry.SPECS[spec.base]
     general = variants.make_variant(spec, base, functional(spec.base), write, aten)
     return in_place.with_fast_path(spec, base, general)
-
-
-def _counts(spec: OpSpec) -> bool:
-    """True if ATen's kernel itself increments the version: autograd does so for tensors, but not for lists of them."""
-    written = variants.mutated_arguments(spec)
-    lists = any(a.name in written and a.type == "Tensor[]" for a in spec.arguments)
-    return lists and (spec.kind == "out" or spec.packet.startswith("_foreach_"))
 
 
 def _store_counted(target: torch.Tensor, result: torch.Tensor) -> None:

@@ -16,6 +16,7 @@ from ..dispatch.higher_order import NAMES, teach
 from ..xla import kernel_cache
 from . import (
     accelerator,
+    adam_lists,
     constructors,
     default_backend,
     dtensor_draws,
@@ -166,6 +167,15 @@ _DEVICE = [
         "dispatch/test_in_place",
         adds_to=list,
         loss="optimizers and clipping process the tensors one by one",
+    ),
+    Patch(
+        "torch.optim.adam:_multi_tensor_adam",
+        adam_lists.as_one_program,
+        "a step of Adam or AdamW on the device is one program",
+        "dispatch/test_adam_step",
+        takes="params grads exp_avgs exp_avg_sqs max_exp_avg_sqs state_steps grad_scale found_inf amsgrad has_complex"
+        " beta1 beta2 lr weight_decay eps maximize capturable differentiable decoupled_weight_decay",
+        loss="a step of Adam or AdamW is ten programs",
     ),
     Patch(
         "torch.distributed.distributed_c10d:Backend.default_device_backend_map",

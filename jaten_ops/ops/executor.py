@@ -209,18 +209,17 @@ class Executor:
             for key, run in self._run.items()
         }
 
-    @functools.cached_property
-    def _jit_in_place(self) -> dict[Any, Callable[..., Any]]:
-        """The kernel jitted with its first argument, a tensor or a list of them, donated, so that XLA may overwrite it.
+    def _jit_in_place(self, written: int) -> dict[Any, Callable[..., Any]]:
+        """The kernel jitted with its first arguments, tensors or lists, donated, so that XLA may overwrite them.
 
-        It raises Unsuitable, before anything is computed, if the results do not fit into it.
+        It raises Unsuitable, before anything is computed, if the results do not fit into them.
         """
 
         def over(run: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(run)
             def traced(*values: Any) -> Any:
                 results = run(*values)
-                kinds = [[(a.shape, a.dtype) for a in jax.tree.leaves(x)] for x in (values[0], results)]
+                kinds = [[(a.shape, a.dtype) for a in jax.tree.leaves(x)] for x in (values[:written], results)]
                 if isinstance(results, Checked) or kinds[0] != kinds[1]:
                     raise Unsuitable
                 return results
@@ -228,7 +227,7 @@ class Executor:
             return traced
 
         return {
-            key: jitted.jitted(over(run), static_argnums=self._static_positions, donate_argnums=0)
+            key: jitted.jitted(over(run), static_argnums=self._static_positions, donate_argnums=range(written))
             for key, run in self._run.items()
         }
 
@@ -277,19 +276,20 @@ class Executor:
         return expected
 
     def expression(
-        self, names: Sequence[str], values: Sequence[str], *, in_place: bool = False
+        self, names: Sequence[str], values: Sequence[str], *, in_place: int = 0
     ) -> tuple[str, dict[str, Any]]:
         """Python source of an expression that runs the kernel with 64-bit types on, and the values of the names in it.
 
         Args:
             names: variables with the caller's arguments.
             values: the kernel's arguments: source that makes arrays and frozen values of them.
-            in_place: whether the first argument's arrays are donated.
+            in_place: how many of the first arguments' arrays are donated.
         """
         scope: dict[str, Any] = {"_x64": x64, "_Checked": Checked, "_check": self._checked}
         scope |= {"_default_dtype": torch.get_default_dtype, "_outside": x64.outside}
         if in_place:
-            return f"_in_place[{self._selected}]({', '.join(values)})", scope | {"_in_place": self._jit_in_place}
+            scope["_in_place"] = self._jit_in_place(in_place)
+            return f"_in_place[{self._selected}]({', '.join(values)})", scope
         if self._spec.namespace == "jaten" and self._spec.overload in dynamic_slices.RUNS:
             return f"_execute([{', '.join(values)}], {self._selected})", scope | {"_execute": self._execute_anywhere}
         if self._may_be_eager:

@@ -137,7 +137,7 @@ def make_call(
     wrap: Callable[[Any], Any],
     rescued: tuple[type[Exception], ...] = (),
     rescue: Rescue | None = None,
-    in_place: bool = False,
+    in_place: int = 0,
 ) -> Callable[..., Any]:
     """A generated function with the schema's parameters that runs an op's kernel.
 
@@ -150,7 +150,7 @@ def make_call(
         unwrap: a tensor of a device to its array.
         wrap: the kernel's results to the op's.
         rescued: the exceptions that `rescue` handles.
-        in_place: whether the first argument's arrays are donated.
+        in_place: how many of the first arguments' arrays are donated.
     """
     scope: dict[str, Any] = {"_wrap": wrap, "_draw_seed": draw_seed, "_type": type}
     scope |= {"_rescued": (*rescued, *_OF_ABSENT), "_rescue": _answer(spec, rescued, rescue)}
@@ -193,7 +193,7 @@ class OpKernel:
         self._rescued, self._rescue = rescued, rescue
         self._run: Callable[..., Any] | None = None
 
-    def prepared(self, *, in_place: bool = False) -> Callable[..., Any]:
+    def prepared(self, *, in_place: int = 0) -> Callable[..., Any]:
         """The implementation, as `make_call` makes it."""
         spec = self._spec
         entry = registry.KERNELS.get(registry_key(spec))

@@ -1,0 +1,187 @@
+"""A step of Adam over lists on the device: its values and what it leaves to torch, by what surrounds it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import jaten_ops
+from jaten_ops.dispatch import in_place
+from jaten_ops.hooks import adam_lists
+from tests.harness.crossings import crossed
+
+Params = list[torch.nn.Parameter]
+Step = Callable[[torch.optim.Optimizer, Params], None]
+
+
+class _Passing(TorchDispatchMode):
+    """A mode that sees operators, and runs them."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **kwargs or {})
+
+
+def _gradients(params: Params, time: int) -> None:
+    for n, p in enumerate(params):
+        p.grad = (torch.arange(p.numel(), dtype=torch.float64).reshape(p.shape) - n - time).sin().to(p)
+
+
+def _plain(optimizer: torch.optim.Optimizer, params: Params) -> None:
+    _gradients(params, len(optimizer.state))
+    optimizer.step()
+
+
+def _of_views(optimizer: torch.optim.Optimizer, params: Params) -> None:
+    """Gradients are parts of one tensor."""
+    flat = torch.arange(float(sum(p.numel() for p in params)), device=params[0].device, dtype=params[0].dtype).cos()
+    for p, part in zip(params, flat.split([p.numel() for p in params]), strict=True):
+        p.grad = part.view(p.shape)
+    optimizer.step()
+
+
+def _accumulated(optimizer: torch.optim.Optimizer, params: Params) -> None:
+    """Two backward passes, with hooks, over a graph that is kept; the gradients are seen afterwards, too."""
+    hook = params[0].register_hook(lambda g: g * 2)
+    loss = torch.stack([(p * p).sum() for p in params]).sum()
+    loss.backward(retain_graph=True)
+    kept = params[0].grad
+    loss.backward()
+    assert params[0].grad is kept
+    optimizer.step()
+    hook.remove()
+
+
+def _some_without(optimizer: torch.optim.Optimizer, params: Params) -> None:
+    _gradients(params, 3)
+    params[1].grad = None
+    optimizer.step()
+
+
+def _watched(optimizer: torch.optim.Optimizer, params: Params) -> None:
+    _gradients(params, 1)
+    with _Passing():
+        optimizer.step()
+
+
+def _another_rate(optimizer: torch.optim.Optimizer, params: Params) -> None:
+    _gradients(params, 2)
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.5
+    optimizer.step()
+
+
+def _loaded(optimizer: torch.optim.Optimizer, params: Params) -> None:
+    _gradients(params, 4)
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.step()
+
+
+STEPS: list[Step] = [_plain, _of_views, _accumulated, _some_without, _watched, _another_rate, _loaded]
+OPTIONS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "no decay": {"weight_decay": 0.0},
+    "decay": {"weight_decay": 0.1},
+    "amsgrad": {"amsgrad": True},
+    "maximize": {"maximize": True, "weight_decay": 0.1},
+    "far betas": {"betas": (0.3, 0.5)},
+}
+
+
+def _state(optimizer: torch.optim.Optimizer, params: Params) -> list[torch.Tensor]:
+    states = [v for p in params for v in optimizer.state[p].values()]
+    return [t.detach().cpu() for t in (*params, *(p.grad for p in params if p.grad is not None), *states)]
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "step", "dtype", "large"),
+    crossed([torch.optim.Adam, torch.optim.AdamW], list(OPTIONS), STEPS, [torch.float32, torch.float64], [False, True]),
+)
+def test_steps(
+    cls: Any, options: str, step: Step, dtype: torch.dtype, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if large:
+        monkeypatch.setattr(in_place, "_LARGE", 0)
+    found = []
+    for device in ("jax", "cpu"):
+        params = [
+            torch.nn.Parameter(torch.linspace(-1, 1, 12, dtype=dtype).reshape(shape).to(device))
+            for shape in ((3, 4), (12,), (2, 6))
+        ]
+        optimizer = cls(params, lr=0.05, foreach=True, **OPTIONS[options])
+        for one in (_plain, step, _plain):
+            one(optimizer, params)
+        found.append(_state(optimizer, params))
+    assert len(found[0]) == len(found[1])
+    for got, expected in zip(*found, strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+def _fresh() -> tuple[Params, torch.optim.Optimizer]:
+    params = [torch.nn.Parameter(torch.ones(3, 4, device="jax")) for _ in range(2)]
+    optimizer = torch.optim.AdamW(params)
+    _plain(optimizer, params)
+    return params, optimizer
+
+
+def _by_torch(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any]) -> bool:
+    """True if the step is left to torch's operators."""
+    done: list[bool] = []
+    step = adam_lists.adam_step
+    monkeypatch.setattr(adam_lists, "adam_step", lambda *a, **k: (done.append(step(*a, **k)), done[-1])[1])
+    run()
+    return done != [True]
+
+
+def test_a_step_is_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    params, optimizer = _fresh()
+    assert not _by_torch(monkeypatch, lambda: _plain(optimizer, params))
+
+
+LEFT: dict[str, Callable[[Params], Any]] = {
+    "half precision": lambda params: torch.optim.AdamW([torch.nn.Parameter(p.detach().bfloat16()) for p in params]),
+    "fused": lambda params: torch.optim.AdamW(params, fused=True),
+    "one by one": lambda params: torch.optim.AdamW(params, foreach=False),
+    "a view": lambda params: torch.optim.AdamW([torch.nn.Parameter(p.detach()[:, 1:]) for p in params]),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_the_rest_is_torchs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    optimizer = LEFT[name](_fresh()[0])
+    assert _by_torch(monkeypatch, lambda: _plain(optimizer, optimizer.param_groups[0]["params"]))
+
+
+def test_a_gradient_sees_that_a_parameter_has_changed() -> None:
+    params, optimizer = _fresh()
+    loss = (params[0] * params[0]).sum()
+    _plain(optimizer, params)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_what_else_holds_an_array_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_place, "_LARGE", 0)
+    params, optimizer = _fresh()
+    before, other = params[0].detach().cpu(), params[1].detach().cpu()
+    kept, cloned, array = params[0].detach().clone(), params[1].detach().clone(), jaten_ops.to_jax(params[0].detach())
+    view = params[0].detach()
+    _plain(optimizer, params)
+    torch.testing.assert_close(kept.cpu(), before)
+    torch.testing.assert_close(cloned.cpu(), other)
+    torch.testing.assert_close(torch.from_dlpack(array), before)
+    torch.testing.assert_close(view.cpu(), params[0].detach().cpu())
+    assert not torch.equal(view.cpu(), before)
+
+
+def test_two_that_share_memory_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = torch.ones(4, device="jax")
+    params = [torch.nn.Parameter(base), torch.nn.Parameter(base)]
+    optimizer = torch.optim.AdamW(params)
+    assert _by_torch(monkeypatch, lambda: _plain(optimizer, params))
+    values = [p.tolist() for p in params]
+    assert all(one == other for one, other in itertools.pairwise(values))
