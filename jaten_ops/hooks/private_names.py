@@ -66,7 +66,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "torch._debug_has_internal_overlap", "torch._neg_view",
     ),
     "Modes and tensors by which torch captures a program: public are they only within torch.compile.": (
-        "torch._C._TorchDispatchModeKey", "torch._C._get_dispatch_mode", "torch._guards.detect_fake_mode",
+        "torch._C._TorchDispatchModeKey", "torch._C._get_dispatch_mode", "torch._C._len_torch_dispatch_stack",
+        "torch._guards.detect_fake_mode",
         "torch._subclasses.FakeTensor", "torch._subclasses.fake_tensor", "torch._subclasses.functional_tensor",
         "torch.utils._python_dispatch.is_traceable_wrapper_subclass",
         "torch.utils._python_dispatch._disable_current_modes",
@@ -85,6 +86,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "torch._functorch._aot_autograd.schemas.OutputType", "torch._functorch.aot_autograd.aot_module_simplified",
         "torch._functorch.config", "torch._functorch.partitioners.min_cut_rematerialization_partition",
         "torch._guards.CompileContext", "torch._guards.TracingContext",
+    ),
+    "Lists of tensors: the operators that torch's optimizers call on them have no public name.": (
+        "torch._foreach_add_",
     ),
     "Captured graphs that are kept for the next process: AOTAutograd's cache is for Inductor.": (
         "torch._functorch._aot_autograd.autograd_cache.BypassAOTAutogradCache",
