@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import inspect
 import logging
 import math
 from collections.abc import Iterable, Mapping
@@ -189,6 +190,11 @@ class _GatheredForward:
     def __init__(self, module: torch.nn.Module, axes: set[str], texts: dict[str, tuple[str, str]]) -> None:
         self.module, self.forward = module, module.forward
         self.axes, self.texts = axes, texts
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """That of the module's own forward, by which libraries see what it takes."""
+        return inspect.signature(self.forward)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         gathered: dict[str, torch.Tensor] = {}

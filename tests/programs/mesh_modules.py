@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import warnings
 from collections.abc import Callable
@@ -256,7 +257,25 @@ def copies() -> None:
     assert all(p.grad is None for p in ours.parameters())
     with torch.no_grad():
         copied.up.weight.zero_()
+        copied.up.bias.zero_()
     assert ours.up.weight.abs().sum() > 0
+    assert not copied.up(given).any() and ours.up(given).any()  # what is gathered is each one's own
+
+
+@PROGRAMS
+def modules_are_pickled() -> None:
+    ours = split(Block())
+    _, given = batch()
+    file = io.BytesIO()
+    torch.save(ours, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert torch.allclose(loaded(given), ours(given), atol=1e-6)
+    with torch.no_grad():
+        loaded.up.weight.zero_()
+        loaded.up.bias.zero_()
+    assert not loaded.up(given).any() and ours.up(given).any()
+    assert inspect.signature(ours.up.forward) == inspect.signature(nn.Linear(1, 1).forward)
 
 
 @PROGRAMS
