@@ -41,7 +41,7 @@ _POLICIES: dict[str, Callable[..., CheckpointPolicy]] = {
 
 
 def checkpoint_policy(name: str) -> Callable[[], Any]:
-    """A policy for `torch.utils.checkpoint.checkpoint` by its name in `jax.checkpoint_policies`.
+    """A policy for `torch.utils.checkpoint.checkpoint` by its name in `jax.checkpoint_policies`, for any dtypes.
 
     It says which results of operators are saved for the backward pass, in eager mode and under `torch.compile`; others
     are computed again. In `compile_step` XLA decides: on the CPU it merges what is computed twice, as it does in a

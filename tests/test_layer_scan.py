@@ -59,6 +59,7 @@ WAYS: dict[str, tuple[str, Callable[[Run], Run], bool]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("way", "remat"), crossed(WAYS, [False, True]))
 def test_as_one_after_the_other(way: str, remat: bool) -> None:
     device, put_into, compiled = WAYS[way]
@@ -147,7 +148,8 @@ def test_numbers_of_layers_may_differ() -> None:
     assert jaten_ops.scan_layers([Own(0), Own(1)], torch.zeros(1)).item() == 2
 
 
-@pytest.mark.parametrize("device", ["cpu", "jax"])
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("device", ["jax", "cpu"])
 def test_remat_keeps_what_is_between_layers(device: str) -> None:
     """And what is random: the gradient is that of the dropout of the forward pass."""
 

@@ -193,7 +193,7 @@ class _GatheredForward:
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """That of the module's own forward, by which libraries see what it takes."""
+        """The signature of the module's own forward, by which libraries see what it takes."""
         return inspect.signature(self.forward)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -8,6 +8,7 @@ from ..harness import mesh_process
 from ..programs import mesh_placements, mesh_tensors
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", mesh_tensors.PROGRAMS)
 def test_program(name: str) -> None:
     mesh_process.found("tensors", name)

@@ -270,7 +270,7 @@ scatter of one index: broadcast_in_dim scatter
 scatter of several: broadcast_in_dim scatter
 slice_scatter: dynamic_update_slice
 max_pool: add and broadcast_in_dim*4 compare*6 convert iota*2 multiply*2 or*2 reduce_window reshape*4 select*3 subtract
-max_pool_backward: add*3 broadcast_in_dim*5 compare convert reshape*4 scatter select
+max_pool_backward: add broadcast_in_dim*2 convert reshape*3 scatter
 avg_pool: add broadcast_in_dim*3 divide reduce_window
 avg_pool_backward: add broadcast_in_dim*3 divide pad reduce_window
 adaptive_avg_pool: add broadcast_in_dim*3 divide reduce_window
