@@ -64,7 +64,7 @@ def main() -> int:
 
 def _chosen(options: argparse.Namespace) -> list[Case]:
     if options.draw is not None:
-        return [drawn.case(name) for name in drawn.draw(options.draw, options.number)]
+        return list(drawn.draw(options.draw, options.number))
     chosen = options.case or [name for name in CASES if not (options.quick and name in LONG)]
     return [case for name, case in CASES.items() if name in chosen]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 import torch
 from torch import Tensor, nn
@@ -136,9 +137,11 @@ DIFFERENT: dict[str, tuple[list[nn.Module], str]] = {
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_layers_that_differ_are_refused(name: str, compiled: bool) -> None:
     layers, text = DIFFERENT[name]
-    call: Callable[[Tensor], Any] = lambda x: jaten_ops.scan_layers(layers, x)  # noqa: E731
-    if compiled:
-        call = torch.compile(call, backend="jaten", fullgraph=True)
+
+    def scanned(x: Tensor) -> Any:
+        return jaten_ops.scan_layers(layers, x)
+
+    call = torch.compile(scanned, backend="jaten", fullgraph=True) if compiled else scanned
     error = TorchDynamoException if compiled else UnsupportedInputError
     with pytest.raises(error, match=text):
         call(torch.ones(2, 4))
@@ -169,6 +172,21 @@ def test_remat_keeps_what_is_between_layers(device: str) -> None:
     result = call(x)
     result.sum().backward()
     assert x.grad is not None and torch.equal(x.grad.cpu(), result.detach().cpu())
+
+
+class _DropsByName(nn.Module):
+    """A layer that passes all arguments of its dropout by name."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(input=x, p=0.5, training=self.training)
+
+
+def test_a_dropout_by_name_is_seen() -> None:
+    function = jaten_ops.as_jax(lambda x, layer: jaten_ops.scan_layers([layer], x))
+    x = jnp.ones(4)
+    assert jax.jit(lambda x: function(x, _DropsByName().eval()))(x).tolist() == [1.0] * 4
+    with pytest.raises(RuntimeError, match="key"):
+        jax.jit(lambda x: function(x, _DropsByName()))(x)
 
 
 def test_as_jax_asks_for_no_key_where_nothing_is_drawn() -> None:

@@ -46,7 +46,7 @@ def test_code_for_training_steps() -> None:
     page = (ROOT / "docs" / "training_steps.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     exec(compile("\n".join(blocks), "docs/training_steps.md", "exec"), {"__name__": "page"})
-    assert len(blocks) == 3
+    assert len(blocks) == 4
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/many_devices.md", "docs/training_steps.md"])

@@ -134,7 +134,6 @@ def _of_graphs_all() -> tuple[str, ...]:
 
 def _of_graphs(name: str) -> Made:
     kind, width, depth = name.split("-")
-    _torchvision()
     layer = getattr(importlib.import_module("torch_geometric.nn"), kind)
 
     def inputs() -> Inputs:
@@ -154,23 +153,22 @@ LIBRARIES: dict[str, tuple[Callable[[], Any], Callable[[str], Made]]] = {
 # ---- cases ---------------------------------------------------------------------------------------
 
 
-def draw(seed: int, number: int = 20) -> Iterator[str]:
-    """Names of models that suit, as many of each library, the same for the same seed and versions."""
+def draw(seed: int, number: int = 20) -> Iterator[Case]:
+    """Cases of models that suit, as many of each library, the same for the same seed and versions."""
     chance = random.Random(seed)
     for library, (every, _) in LIBRARIES.items():
         names = sorted(every())
         chance.shuffle(names)
-        suitable = (name for name in names if _suits(f"{library}:{name}"))
-        yield from (f"{library}:{name}" for name in itertools.islice(suitable, number // len(LIBRARIES)))
+        suitable = (found for name in names if (found := _suitable(f"{library}:{name}")) is not None)
+        yield from itertools.islice(suitable, number // len(LIBRARIES))
 
 
-def _suits(name: str) -> bool:
+def _suitable(name: str) -> Case | None:
     try:
-        case(name)
+        return case(name)
     except Exception as error:  # a library's model may fail in any way, here or on meta
         print(f"not {name}: {type(error).__name__}: {error}".split("\n")[0][:160], flush=True)
-        return False
-    return True
+        return None
 
 
 def case(name: str) -> Case:

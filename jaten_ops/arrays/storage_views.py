@@ -204,8 +204,8 @@ class View:
         return self._row_major
 
     def is_whole(self, array: jax.Array) -> bool:
-        """True if the view is contiguous and has the shape of its storage's array."""
-        return self.is_row_major() and array.shape == self.shape
+        """True if the view is contiguous, and has all of its storage's array, in its shape."""
+        return self.is_row_major() and not self.offset and array.shape == self.shape
 
     def read(self) -> jax.Array:
         """The values, in the tensor's shape."""

@@ -66,8 +66,7 @@ def adam_step(
     arrays, gradients = [view.read() for view in views], [array_of(g) for g in grads]
     if not _fit(arrays, gradients):
         return False
-    torch._foreach_add_(list(steps), torch.tensor(1.0), alpha=1.0)
-    times = [step.item() for step in steps]
+    times = [step.item() + 1 for step in steps]
     numbers = np.array(
         [1 - lr * weight_decay if decoupled else weight_decay, 1 - beta1, beta2, 1 - beta2, eps]
         + [-(lr / (1 - beta1**time)) for time in times]
@@ -79,6 +78,7 @@ def adam_step(
     increment_version(targets)
     for view, array in zip(views, [a for part in results for a in part], strict=True):
         view.write(array)
+    torch._foreach_add_(list(steps), torch.tensor(1.0))  # last: a step that fails counts for nothing
     return True
 
 

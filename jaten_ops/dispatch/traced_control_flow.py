@@ -56,8 +56,8 @@ def _draws(node: torch.fx.Node) -> bool:
     """True for a node that draws random numbers; a dropout of nothing does not."""
     target: Any = node.target
     if target in _DROPOUTS:
-        p, training = (*node.args, *(node.kwargs.get(name) for name in ("p", "training")[len(node.args) - 1 :]))[1:3]
-        return not (p == 0 or training is False)
+        given = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
+        return not (given.get("p") == 0 or given.get("training", given.get("train")) is False)  # torch.dropout: train
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()) or target in _RANDOM
 
 

@@ -20,7 +20,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 from ..arrays import partitioned
 from ..arrays.storage_views import Storage, View
 from ..errors import UnsupportedInputError
-from ..tensor.tensor import Tensor, from_view
+from ..tensor.tensor import Tensor, array_of, from_view
 from .state_capture import Capture, Seeds
 
 part = core.Primitive("jaten_part")
@@ -129,8 +129,7 @@ class Parts:
         found = list(given)
         for i, tensor in self._split.items():
             capture.lift(tensor)
-            view = tensor.view_of_arrays  # type: ignore[attr-defined]  # on the device
-            array = part.bind(view.read(), count=self.how.count, blocks=self.blocks)
+            array = part.bind(array_of(tensor), count=self.how.count, blocks=self.blocks)
             found[i] = taken = from_view(View.laid_out(array, self._strides(tensor)), tensor.dtype)
             self._whole[id(taken)] = tensor
             self._taken.append((i, taken, _root_of(taken).array))
@@ -146,8 +145,7 @@ class Parts:
             return self._whole[id(value)]
         if not isinstance(value, Tensor) or not capture.is_born(value):
             return value
-        view = value.view_of_arrays
-        is_whole = view.is_row_major() and not view.offset and _root_of(value).array.shape == view.shape
+        is_whole = value.view_of_arrays.is_whole(_root_of(value).array)
         is_of_state = id(_root_of(value)) in capture.lifted
         return value if is_whole or is_of_state else value.detach().clone(memory_format=torch.contiguous_format)
 
@@ -224,8 +222,9 @@ class Parts:
         return found
 
 
-def _root_of(tensor: torch.Tensor) -> Storage:
-    return tensor.view_of_arrays.storage.root  # type: ignore[attr-defined, no-any-return]  # on the device
+def _root_of(on_device: Any) -> Storage:
+    root: Storage = on_device.view_of_arrays.storage.root
+    return root
 
 
 def _mark(capture: Capture, root: Storage, written: int | None) -> None:
