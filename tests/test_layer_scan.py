@@ -60,7 +60,7 @@ WAYS: dict[str, tuple[str, Callable[[Run], Run], bool]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("way", "remat"), crossed(WAYS, [False, True]))
 def test_as_one_after_the_other(way: str, remat: bool) -> None:
     device, put_into, compiled = WAYS[way]
@@ -164,8 +164,7 @@ def test_remat_keeps_what_is_between_layers(device: str) -> None:
         return int(executable.memory_analysis().temp_size_in_bytes)
 
     if device == "jax":
-        grown, less = kept(12, False) - kept(4, False), kept(12, True) - kept(4, True)
-        assert less < grown / 3
+        assert kept(8, True) < kept(8, False) / 2
     layers = nn.ModuleList(nn.Dropout(0.5) for _ in range(2))
     x = torch.ones(64, device=device, requires_grad=True)
     call = torch.compile(lambda x: jaten_ops.scan_layers(layers, x, remat=True), backend="jaten", fullgraph=True)

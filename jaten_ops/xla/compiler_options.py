@@ -11,6 +11,10 @@ that might have one keep XLA's default.
 LLVM unrolls a loop of few steps before it vectorizes, and then cannot: gathering rows of 64 elements takes twice as
 long. Unrolling pays for shorter rows, and for loops that test for padding. So a program with such rows and without
 padding is compiled without unrolling.
+
+XLA's older emitters of loops write less code than those of today: a kernel compiles in half to two thirds of the time,
+and for arrays of a few KiB it runs as fast. So kernels of such arrays are compiled with them; graphs, which are called
+more often, are not.
 """
 
 from __future__ import annotations
@@ -38,6 +42,8 @@ _OF_CPU: Options = {_LIBRARY: f"LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,{_SUMS}"}
 _BY_EIGEN: Options = {_LIBRARY: _SUMS}
 # bytes; with malloc's own they fill one heap of glibc's
 _BUFFER: Options = {"xla_multiheap_size_constraint_per_heap": str(60 * 2**20)}
+_PLAIN_LOOPS: Options = {"xla_cpu_use_fusion_emitters": False}
+_SMALL = 16 * 2**10  # bytes of an array
 _MOST = 30 * 2**20  # bytes of an array; XLA may widen it twofold, since bfloat16 is computed in float32
 
 _PADS = re.compile("stablehlo.(convolution|pad|reduce_window)")
@@ -56,6 +62,12 @@ def wanted(platform: str) -> Options:
 def known(platform: str) -> Options:
     """The wanted options that this version of XLA knows."""
     return _known(wanted(platform))
+
+
+def of_kernel(platform: str, text: str) -> Options:
+    """The compiler options for the program of a single operator, from its text in StableHLO."""
+    is_small = platform == "cpu" and _largest(set(_TYPE.findall(text))) <= _SMALL
+    return known(platform) | (_known(_not_set(_PLAIN_LOOPS)) if is_small else {})
 
 
 class Told(NamedTuple):

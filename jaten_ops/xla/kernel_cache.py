@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from . import disk_store, jitted
-from .compiler_options import keeps_loops, known, without_unrolling
+from .compiler_options import keeps_loops, of_kernel, without_unrolling
 from .disk_cache import DiskCache
 
 compilation_cache: Any
@@ -42,7 +42,8 @@ def watched(compile_program: Callable[..., Any]) -> Callable[..., Any]:
             options = without_unrolling(options, backend.platform)
         if _is_ours(module):
             _make_room()
-            options.env_option_overrides = [*options.env_option_overrides, *known(backend.platform).items()]
+            told = of_kernel(backend.platform, str(module))
+            options.env_option_overrides = [*options.env_option_overrides, *told.items()]
         key = None if callbacks else _key(backend, module, devices, options)
         found = None if key is None else _load(backend, key, devices, options)
         if found is None:

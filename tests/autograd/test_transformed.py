@@ -54,7 +54,7 @@ def _holds(got: Vector, expected: torch.Tensor, device: str = "cpu") -> None:
     assert_close(result.cpu(), expected)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("way", "program", "names"), _sample(PROGRAMS, EAGER, [("cpu",), ("jax",)], 41, 0))
 def test_eager(way: tuple[str], program: str, names: str) -> None:
     (device,) = way
@@ -177,6 +177,7 @@ def test_companions_are_defined_by_several_threads() -> None:
 TRACED = ("product", "list", "written by index", "user, lists", "user, by a formula", "call_jax", "convolution")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TRACED)
 def test_compiled_autograd(name: str) -> None:
     """Dynamo traces the backward pass of direct calls without a break."""

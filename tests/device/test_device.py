@@ -18,6 +18,8 @@ from torch.testing._internal import common_device_type
 import jaten_ops  # claims the device
 import jaten_ops.backend
 
+from ..harness import virtual_devices
+
 
 def test_default_device() -> None:
     torch.set_default_device("jax")
@@ -309,10 +311,8 @@ assert model.weight.grad.device == torch.device("jax:1") and model.weight.grad.t
 
 @pytest.mark.parametrize("script", [TWO_DEVICES, SHARDED, GRADIENTS], ids=["apart", "of one array", "gradients"])
 def test_two_devices(script: str) -> None:
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, text=True
-    )
+    environment = os.environ | virtual_devices.environment(2)
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

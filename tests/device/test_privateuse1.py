@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from ..harness import virtual_devices
 from ..programs import second_device
 
 NAMES = [*second_device.PROGRAMS, *(f"compiled {name}" for name in second_device.COMPILED), "a step"]
@@ -17,7 +18,7 @@ NAMES = [*second_device.PROGRAMS, *(f"compiled {name}" for name in second_device
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, list[str]]:
     command = [sys.executable, "-P", second_device.__file__]
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    environment = os.environ | virtual_devices.environment(2)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import warnings
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.data._utils
 from torch.utils.data import DataLoader, Dataset
 
 import jaten_ops  # noqa: F401  # the device jax
@@ -42,7 +44,9 @@ def test_batches_of_workers_are_moved(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["makes", "keeps"])
-def test_forked_workers_refuse_the_device(kept: bool) -> None:
+def test_forked_workers_refuse_the_device(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # torch waits so many seconds for each worker of an iterator that an error has ended, with any device
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
     x = torch.ones(6, 3, device="jax")
     data = _Numbers(kept=x) if kept else _Numbers("jax")
     try:
@@ -50,6 +54,7 @@ def test_forked_workers_refuse_the_device(kept: bool) -> None:
         said = ""
     except RuntimeError as error:  # which holds the workers, and pytest would keep it
         said = str(error)
+    gc.collect()  # the iterator, while the wait is short
     assert "Cannot use JAX in a forked subprocess" in said
     assert x.sum() == 18  # this process goes on
     assert not torch.jax._is_in_bad_fork()

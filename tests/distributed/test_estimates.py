@@ -37,7 +37,7 @@ def _no_mesh_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitioned, "MET", [])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "plan", "optimizer", "gradients"), crossed_for(OFTEN, MODELS, PLANS, OPTIMIZERS, ENDS)
 )

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import functools
-import os
 from typing import Any
 
+from . import virtual_devices
 from .asked_process import AskedProcess, Died
 
 DEVICES = 8
-# Eight devices on two cores wait for each other; XLA ends the process when one has waited for 40 seconds.
-PATIENT = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
 _SECONDS = 600.0
 
 
 @functools.cache
 def _process() -> AskedProcess:
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES} {PATIENT}"
-    return AskedProcess("tests.programs.mesh_rows", {"XLA_FLAGS": flags.strip()})
+    return AskedProcess("tests.programs.mesh_rows", virtual_devices.environment(DEVICES))
 
 
 def found(table: str, *row: str) -> Any:

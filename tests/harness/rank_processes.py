@@ -6,6 +6,7 @@ import functools
 import socket
 from typing import Any
 
+from . import virtual_devices
 from .asked_process import AskedProcess, Died
 
 WORLD = 2
@@ -22,7 +23,11 @@ def _free_port() -> int:
 
 @functools.cache
 def _processes() -> list[AskedProcess]:
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(WORLD)}
+    shared = virtual_devices.environment(1) | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "WORLD_SIZE": str(WORLD),
+    }
     return [
         AskedProcess("tests.programs.rank_rows", shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(WORLD)

@@ -65,7 +65,7 @@ OF_ROWS = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in RUN_ALWAYS else pytest.mark.exhaustive) for n in OF_ROWS]
 )

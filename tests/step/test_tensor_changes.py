@@ -104,7 +104,7 @@ SAMPLE = (
 )  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in SAMPLE else pytest.mark.exhaustive) for n in CHANGES]
 )
@@ -166,6 +166,7 @@ HOOKS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", HOOKS)
 def test_hooks_of_gradients_take_effect(name: str) -> None:
     assert_as_plain_torch(HOOKS[name])

@@ -175,6 +175,7 @@ def test_every_program_in_every_way(name: str, way: str) -> None:
     _check(name, way)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", ["jit(jvp)", "jacfwd(jacfwd)"])
 @pytest.mark.parametrize("name", ["running_differences", "sums_of_exponentials"])
 def test_gradients_that_are_not_written_linearly(name: str, way: str) -> None:

@@ -53,8 +53,8 @@ def test_convolutions_are_not_of_one_thread() -> None:
 
 def test_kernels_are_compiled_with_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    known = kernel_cache.known
-    monkeypatch.setattr(kernel_cache, "known", lambda platform: asked.append(platform) or known(platform))
+    told = kernel_cache.of_kernel
+    monkeypatch.setattr(kernel_cache, "of_kernel", lambda platform, text: asked.append(platform) or told(platform, text))
     torch.ones(3, 7, 11, device="jax").sinh()  # a shape that no other test has compiled
     assert set(asked) == {jax.default_backend()}
 
@@ -89,6 +89,16 @@ def test_buffers_are_short_unless_an_array_is_long(monkeypatch: pytest.MonkeyPat
     assert compiler_options.of_program("cuda", "tensor<1024x64xf32>") == ({}, False)
     monkeypatch.setenv("XLA_FLAGS", f"--{name}=1000000")
     assert name not in compiler_options.of_program("cpu", "tensor<1024xf32>").options
+
+
+def test_loops_of_short_arrays_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this fails, XLA has renamed the option, or has no older emitters any more."""
+    (name,) = compiler_options._PLAIN_LOOPS
+    assert name in compiler_options.of_kernel("cpu", "tensor<4096xf32>")
+    assert name not in compiler_options.of_kernel("cpu", "tensor<4097xf32>")
+    assert compiler_options.of_kernel("cuda", "tensor<1xf32>") == {}
+    monkeypatch.setenv("XLA_FLAGS", f"--{name}=true")
+    assert name not in compiler_options.of_kernel("cpu", "tensor<1xf32>")
 
 
 _PRINT = "from jaxlib import _jax; print(_jax.CompileOptions().SerializeAsString().hex())"

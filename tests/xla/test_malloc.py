@@ -42,14 +42,14 @@ glibc_only = pytest.mark.skipif(
 )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @glibc_only
 @pytest.mark.parametrize("use", USES)
 def test_it_is_told_at_the_first_use(use: str) -> None:
     assert _run(USES[use]) == str(use != "the import")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "value"),
     [("JATEN_MALLOC", "0"), ("MALLOC_TRIM_THRESHOLD_", "131072"), ("GLIBC_TUNABLES", "glibc.malloc.top_pad=131072")],

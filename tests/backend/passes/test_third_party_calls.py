@@ -180,6 +180,7 @@ def test_torch_has_what_runs_a_call_that_writes() -> None:
     assert third_party_calls._PLAIN in auto_functionalized_v2.py_kernels
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "way"), crossed(rank_collectives.CAPTURED, ("compiled on CPU tensors", "compiled on the device"))
 )

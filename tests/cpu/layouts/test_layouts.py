@@ -167,7 +167,7 @@ def _after_convolution(body: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda x, w: body(forward(x, w, _SAME))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", BODIES)
 def test_after_a_convolution(name: str) -> None:
     fn = _after_convolution(BODIES[name])
@@ -274,6 +274,7 @@ def _trained(model: nn.Module, call: Callable[[torch.Tensor], torch.Tensor], x: 
     return [out.detach(), x.grad, *[p.grad.clone() for p in model.parameters()]]  # type: ignore[union-attr]  # they have
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", ["contiguous", "channels last", "moved"])
 def test_a_network_trains(form: str) -> None:
     x, model = torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(1)), _network()
