@@ -54,7 +54,7 @@ def test_convolutions_are_not_of_one_thread() -> None:
 def test_kernels_are_compiled_with_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     told = kernel_cache.of_kernel
-    monkeypatch.setattr(kernel_cache, "of_kernel", lambda platform, text: asked.append(platform) or told(platform, text))
+    monkeypatch.setattr(kernel_cache, "of_kernel", lambda place, text: asked.append(place) or told(place, text))
     torch.ones(3, 7, 11, device="jax").sinh()  # a shape that no other test has compiled
     assert set(asked) == {jax.default_backend()}
 
