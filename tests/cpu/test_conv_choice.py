@@ -3,6 +3,8 @@
 import jax
 import numpy as np
 import pytest
+import torch
+from torch.nn import functional
 
 from jaten_ops.cpu import conv_choice
 from jaten_ops.cpu.conv_choice import DIRECT, PATCHES, TAPS, Lowering
@@ -73,3 +75,31 @@ def test_the_choice_for_a_cpu(windows: Windows, shape: tuple[int, ...], outputs:
     names["taps, patches forward"] = conv_choice.STRIDED
     names["patches forward"] = conv_choice.PATCHED
     assert conv_choice.choose(windows, shape, outputs, conv_choice.fits(windows, shape[2:])) == names[chosen]
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_mean_of_two_convolutions_of_bfloat16(device: str, memory_format: torch.memory_format, groups: int) -> None:
+    """XLA's CPU library has it infinite or NaN in jaxlib 0.12.0.1; in any version it must not be so here."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    x = torch.randn(1, 8, 16, 16).to(memory_format=memory_format)
+    weights = [torch.randn(32, n // groups, 3, 3) / (9 * n / groups) ** 0.5 for n in (8, 32)]
+
+    def network(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        for weight in weights:
+            x = functional.conv2d(x, weight, padding=1, groups=groups).relu()
+        return x.mean((2, 3))
+
+    given = [t.to(device, torch.bfloat16).requires_grad_() for t in (x, *weights)]
+    found = torch.compile(network, backend="jaten")(*given)
+    found.square().sum().backward()
+    plain = [t.detach().cpu().float().requires_grad_() for t in given]
+    expected = network(*plain)
+    expected.square().sum().backward()
+    pairs = [(found.detach(), expected.detach()), *((g.grad, w.grad) for g, w in zip(given, plain, strict=True))]
+    for got, wanted in pairs:
+        assert got is not None and wanted is not None
+        assert (got.cpu().float() - wanted).norm() < 0.03 * wanted.norm()  # 2**-8 at each of a few roundings
