@@ -25,6 +25,7 @@ from jaten_ops.tensor.tensor import Tensor
 from jaten_ops.xla import disk_store
 
 from .graph_info import GraphInfo
+from .nodes import module_path
 from .passes.placed_gradients import gradient_layouts
 from .serialized_graph import Plan, graph_of
 from .split_graph import runnable
@@ -116,7 +117,7 @@ def prefix_of(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             if not _is_told(module, node):
                 return None
-            lines.append(node.meta.get("stack_trace") or "")  # messages name them
+            lines += [node.meta.get("stack_trace") or "", module_path(node)]  # messages and profiles name them
     return CACHE.fingerprint(_settings(), *lines, of_package=True)
 
 

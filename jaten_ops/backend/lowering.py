@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,7 +21,7 @@ from jaten_ops.ops import result_checks
 from jaten_ops.ops.executor import KernelCall, Signature, as_meta, freeze
 
 from .layout import concretize, symbols_of
-from .nodes import attribute_of, is_higher_order, overload_of, part_of, source_line
+from .nodes import attribute_of, is_higher_order, overload_of, part_of, scope_of, source_line
 from .passes.traced_ints import with_traced_start
 from .subgraphs import rule_of
 
@@ -40,7 +39,7 @@ class _KernelNode:
         key = overload_of(node.target)
         assert key is not None
         spec = registry.SPECS[key]
-        self._node, self._spec, self.index = node, spec, index
+        self._node, self._spec, self.index, self.scope = node, spec, index, scope_of(node)
         self._signature = Signature(spec)
         self._call = KernelCall(spec, with_traced_start(node, registry.KERNELS[key].fn))
         self._values = self._signature.bind(node.args, node.kwargs)
@@ -108,7 +107,7 @@ class _HigherOrderNode:
     """One call of an operator that takes graphs."""
 
     def __init__(self, node: torch.fx.Node, index: int) -> None:
-        self._node, self._rule, self.index = node, rule_of(node), index
+        self._node, self._rule, self.index, self.scope = node, rule_of(node), index, scope_of(node)
 
     def run(self, read: Callable[[Any], Any], key: jax.Array | None, size_of: SizeOf) -> Any:
         args, kwargs = with_tuples(read(self._node.args)), read(self._node.kwargs)
@@ -176,7 +175,7 @@ class Lowered:
             values: for each placeholder its array, or int for a size.
             seed: the int64 seed of this call, None if the graph is not random.
             wanted: the nodes whose values are returned.
-            scoped: whether JAX is told which node its operations are of, as "node3" of `nodes[3]`.
+            scoped: whether JAX's operations are named by their nodes, as "node3" of `nodes[3]`, and not by modules.
 
         Returns:
             The values of the wanted nodes, and the conditions that kernels set (see `kernels.checks`).
@@ -211,7 +210,7 @@ class Lowered:
             if node.op == "get_attr":
                 env[node] = step
             elif step is not None:
-                with jax.named_scope(f"node{step.index}") if scoped else contextlib.nullcontext():
+                with jax.named_scope(f"node{step.index}" if scoped else step.scope):
                     env[node] = step.run(read, key, size_of)
             else:
                 env[node] = size_of(node.meta["val"]) if node in self._strides else _run_python(node, read)

@@ -13,6 +13,10 @@ from jaten_ops.registry import external_ops
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in .+\n(.+)')
 _TORCH = os.path.dirname(torch.__file__)
+_ROOT = re.compile(r"[LG]\['(\w+)'\]")  # of the path of a module: a local or a global variable
+_CHILD = re.compile(r"\._modules\['(\w+)'\]|\[(\d+)\]")
+FORWARD_MODULES, BACKWARD_MODULES = "nn_module_stack", "fwd_nn_module_stack"
+"""The keys of `node.meta` under which torch keeps the modules of a node; of a node of the backward pass, the second."""
 
 
 def overload_of(target: Any) -> str | None:
@@ -72,3 +76,27 @@ def frame_of(node: torch.fx.Node) -> tuple[str, str, str] | None:
     own = [f for f in frames if not f[0].startswith(_TORCH)]
     file, line, code = (own or frames)[-1]
     return file, line, code.strip()
+
+
+def module_path(node: torch.fx.Node) -> str:
+    """The path of the innermost module that a node is of, as "layers.3.attn"; empty if it is of none.
+
+    A node of the backward pass is of the module of its forward pass. A path begins at the module that was compiled, or
+    in a compiled function with the name of the variable that holds the module.
+    """
+    modules = node.meta.get(FORWARD_MODULES) or node.meta.get(BACKWARD_MODULES) or {}
+    paths = [path for path, _ in modules.values()]
+    if not paths:
+        return ""
+    root = _ROOT.match(paths[0])
+    # the module that was compiled is not among them; one of torch's own is, as the `fn` of a function of Dynamo's
+    if root is not None and (paths[0] != root[0] or root[1] == "fn"):
+        paths[-1] = paths[-1].removeprefix(root[0]).removeprefix(".")
+    return _ROOT.sub(r"\1", _CHILD.sub(r".\1\2", paths[-1])).removeprefix(".")
+
+
+def scope_of(node: torch.fx.Node) -> str:
+    """The name of a node in XLA's program and in profiles, as "layers.3.attn/addmm" or "backward/layers.3.attn/mm"."""
+    is_backward = node.meta.get(BACKWARD_MODULES) and not node.meta.get(FORWARD_MODULES)
+    name = (overload_of(node.target) or str(node.target)).partition(".")[0].replace("::", ".")
+    return "/".join(part for part in ("backward" if is_backward else "", module_path(node), name) if part)

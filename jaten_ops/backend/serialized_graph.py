@@ -20,7 +20,7 @@ from jaten_ops.arrays import bridge
 from jaten_ops.ops.namespace import operator_of
 from jaten_ops.xla import disk_store
 
-from .nodes import frame_of, overload_of, part_of
+from .nodes import BACKWARD_MODULES, FORWARD_MODULES, frame_of, module_path, overload_of, part_of
 from .passes.partial_writes import WRITING
 
 
@@ -53,6 +53,7 @@ class SerializedNode:
         target: the overload of an operator, the name of a function of `operator`, that of an input, or a constant.
         value: what an input or output is.
         frame: file, line and text of the user's program that it comes from.
+        modules: the key of its modules in `node.meta`, and the path of the innermost.
     """
 
     op: str
@@ -61,6 +62,7 @@ class SerializedNode:
     kwargs: Any
     value: Any
     frame: tuple[str, str, str] | None
+    modules: tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Plan:
 
     def frames(self) -> str:
         """A key of its place in the user's program."""
-        return disk_store.key_of(repr([node.frame for node in self.nodes]))
+        return disk_store.key_of(repr([(node.frame, node.modules) for node in self.nodes]))
 
 
 _PLAIN = {type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format}
@@ -122,7 +124,9 @@ def _serialized(
     if part_of(node):
         raise Unkept
     value = _described(node.meta.get("val")) if at_an_end else None
-    return SerializedNode(node.op, _target(gm, node), plain(node.args), plain(node.kwargs), value, frame_of(node))
+    modules = FORWARD_MODULES if node.meta.get(FORWARD_MODULES) else BACKWARD_MODULES, module_path(node)
+    arguments = plain(node.args), plain(node.kwargs)
+    return SerializedNode(node.op, _target(gm, node), *arguments, value, frame_of(node), modules)
 
 
 def _target(gm: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
@@ -179,6 +183,8 @@ def graph_of(plan: Plan) -> torch.fx.GraphModule:
             if saved.frame is not None:
                 file, line, text = saved.frame
                 node.meta["stack_trace"] = f'File "{file}", line {line}, in graph\n{text}'
+            key, path = saved.modules
+            node.meta[key] = {"": (path, "")} if path else {}
             nodes.append(node)
     return torch.fx.GraphModule(root, graph)
 

@@ -44,8 +44,8 @@ class _RowInstruction(Instruction):
 
     __slots__ = ("level", "region", "shape")
 
-    def __init__(self, equation: Any, taken: list[Any]) -> None:
-        super().__init__(equation, taken)
+    def __init__(self, equation: Any, taken: list[Any], scope: str) -> None:
+        super().__init__(equation, taken, scope)
         self.shape = _shape_in_rows(self)
         self.level = 0
         self.region: _Region | None = None

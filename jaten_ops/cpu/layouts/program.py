@@ -16,7 +16,7 @@ from jaten_ops.kernel_base.conv_parts import ConvCall
 from jaten_ops.kernel_base.platform import cpu_branch, is_over_mesh
 
 from .break_chains import with_chains_stored
-from .rules import MATRIX_RULES, RULES, LayoutRule, rebind, work_of
+from .rules import MATRIX_RULES, RULES, LayoutRule, rebind, traced_scope, within, work_of
 from .steps import bodies_of, body_of, branch_of
 from .tile_gather_scatter import in_stretches
 from .values import Order, Ordered, places, program_order
@@ -120,7 +120,8 @@ def _run(program: core.ClosedJaxpr, values: Sequence[Ordered], rules: dict[str, 
         return known[atom]
 
     for equation in jaxpr.eqns:
-        found = _apply(equation, [read(atom) for atom in equation.invars], rules)
+        with within(traced_scope(equation)):
+            found = _apply(equation, [read(atom) for atom in equation.invars], rules)
         known.update(zip(equation.outvars, found, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 

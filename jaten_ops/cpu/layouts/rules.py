@@ -7,6 +7,7 @@ window, as the order decides between equal ones.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -51,6 +52,16 @@ def _rule(*names: str) -> Callable[[LayoutRule], LayoutRule]:
         return rule
 
     return add
+
+
+def traced_scope(equation: Any) -> str:
+    """The names of the scopes that an equation was traced in, as of `jax.named_scope`, for profiles."""
+    return str(equation.source_info.name_stack)
+
+
+def within(scope: str) -> contextlib.AbstractContextManager[Any]:
+    """A context in which what JAX traces has a scope, or none if its name is empty."""
+    return jax.named_scope(scope) if scope else contextlib.nullcontext()
 
 
 def rebind(equation: Any, arrays: Sequence[Any], **changed: Any) -> Sequence[Any]:

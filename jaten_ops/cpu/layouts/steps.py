@@ -12,7 +12,7 @@ from jax.extend import core
 from jaten_ops.kernel_base.platform import cpu_branch
 
 from .rules import ELEMENTWISE as _NAMES
-from .rules import RULES, rebind
+from .rules import RULES, rebind, traced_scope, within
 
 ELEMENTWISE = frozenset(_NAMES.split())
 _CALLS = frozenset({"custom_jvp_call", "jit", "pjit"})
@@ -63,12 +63,12 @@ class Value:
 
 
 class Instruction:
-    """An equation as it is applied once, to values and to literals."""
+    """An equation as it is applied once, to values and to literals, in the scope of the programs that it is in."""
 
-    __slots__ = ("equation", "made", "taken")
+    __slots__ = ("equation", "made", "scope", "taken")
 
-    def __init__(self, equation: Any, taken: list[Any]) -> None:
-        self.equation, self.taken = equation, taken
+    def __init__(self, equation: Any, taken: list[Any], scope: str) -> None:
+        self.equation, self.taken, self.scope = equation, taken, scope
         self.made = [Value(v.aval, self) for v in equation.outvars]
 
     @property
@@ -80,11 +80,12 @@ class Instruction:
 
     def apply(self, known: dict[int, Any]) -> Sequence[Any]:
         """The results for known values, by `id`."""
-        return rebind(self.equation, [known[id(a)] if isinstance(a, Value) else a for a in self.taken])
+        with within(self.scope):
+            return rebind(self.equation, [known[id(a)] if isinstance(a, Value) else a for a in self.taken])
 
 
 def list_steps(
-    jaxpr: Any, operands: Sequence[Any], steps: list[Any], kind: type[Instruction] = Instruction
+    jaxpr: Any, operands: Sequence[Any], steps: list[Any], kind: type[Instruction] = Instruction, scope: str = ""
 ) -> list[Any]:
     """Adds a program's equations to the steps; returns its results: values and literals.
 
@@ -93,6 +94,7 @@ def list_steps(
         operands: its constants and what it takes.
         steps: is added to.
         kind: the class of the steps.
+        scope: the names of the scopes around the program.
     """
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], operands, strict=True))
 
@@ -101,13 +103,14 @@ def list_steps(
 
     for equation in jaxpr.eqns:
         taken = [read(a) for a in equation.invars]
+        inner = "/".join(filter(None, (scope, traced_scope(equation))))
         if (branch := branch_of(equation)) is not None:
-            made = list_steps(branch.jaxpr, [*branch.consts, *taken[1:]], steps, kind)
+            made = list_steps(branch.jaxpr, [*branch.consts, *taken[1:]], steps, kind, inner)
         elif _is_simple_call(equation):
             body = body_of(equation)
-            made = list_steps(body.jaxpr, [*body.consts, *taken], steps, kind)
+            made = list_steps(body.jaxpr, [*body.consts, *taken], steps, kind, inner)
         else:
-            step = kind(equation, taken)
+            step = kind(equation, taken, inner)
             steps.append(step)
             made = list(step.made)
         known.update(zip(equation.outvars, made, strict=True))
