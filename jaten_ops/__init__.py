@@ -19,6 +19,7 @@ from .errors import (
     UnsupportedInputError,
     UnsupportedVersionError,
 )
+from .explanation import explain
 from .interop import as_jax, call_jax, from_jax, to_jax
 from .layer_scan import scan_layers
 from .ops import constraint  # noqa: F401  # registers its operator
@@ -47,6 +48,7 @@ __all__ = [
     "call_jax",
     "checkpoint_policy",
     "compile_step",
+    "explain",
     "fake",
     "from_jax",
     "gradient",

@@ -25,7 +25,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "xla": (
-        "cpu_client cpu_features disk_store jitted malloc matmul_library progress x64",
+        "compiles cpu_client cpu_features disk_store jitted malloc matmul_library progress x64",
         "compiler_options",
         "fingerprint",
         "disk_cache",
@@ -163,6 +163,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "interop": (),
     "checkpoint_policies": (),
     "layer_scan": (),
+    "explanation": (),
     "__init__": (),
     "distributed": (
         "costs meshes processes sequence tensors",

@@ -24,7 +24,7 @@ RULES = (*architecture.RULES, shared_names.shared_names)
 
 PUBLIC = {
     *("JatenError", "Tensor", "as_jax", "call_jax", "compile_step", "fake", "from_jax", "gradient", "kernel", "op"),
-    *("checkpoint_policy", "scan_layers", "to_jax"),
+    *("checkpoint_policy", "explain", "scan_layers", "to_jax"),
     *(n for n, value in vars(errors).items() if isinstance(value, type)),
 }
 

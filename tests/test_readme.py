@@ -74,7 +74,7 @@ def test_paths_named_in_contributing_exist() -> None:
 def test_code_about_performance() -> None:
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 1
+    assert len(blocks) == 2
     torch._dynamo.reset()
     for code in blocks:
         exec(compile(code, "docs/performance.md", "exec"), {"__name__": "performance"})

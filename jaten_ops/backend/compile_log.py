@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,9 @@ import torch
 from torch._dynamo.utils import counters
 from torch._guards import CompileContext
 
-from .nodes import source_line
+from jaten_ops.xla import compiles
+
+from .nodes import overload_of, source_line
 
 MANY = 8
 """The number of sizes of one dimension after whose compiles a graph warns."""
@@ -46,12 +49,17 @@ class GraphLog:
         self._kind = kind
         self._id = CompileContext.current_compile_id()
         self._sizes: dict[Any, list[int]] = {}
-        self._count, self._seconds = 0, 0.0
+        self._count, self._seconds, self._last = 0, 0.0, 0.0
 
     @property
     def _name(self) -> str:
         """The graph's name, with Dynamo's number of the program, as in torch's other logs."""
         return self._kind if self._id is None else f"{self._kind} {self._id}"
+
+    @property
+    def _line(self) -> str:
+        """The first line of the user's program that the graph comes from."""
+        return next(filter(None, map(source_line, self._calls)), "")
 
     def name_of(self, symbol: Any) -> str:
         """A symbol's name for the user, such as "L['x'].size()[0]"."""
@@ -69,13 +77,23 @@ class GraphLog:
         start = time.monotonic()
         yield
         seconds = time.monotonic() - start
-        self._count, self._seconds = self._count + 1, self._seconds + seconds
+        self._count, self._seconds, self._last = self._count + 1, self._seconds + seconds, seconds
         counters["jaten"]["compiles"] += 1
-        line = next(filter(None, map(source_line, self._calls)), "")
-        _LOG.info("%s%s: compile %d in %.2f s%s", self._name, line, self._count, seconds, self._changes(symbols))
+        _LOG.info("%s%s: compile %d in %.2f s%s", self._name, self._line, self._count, seconds, self._changes(symbols))
         if _LOG.isEnabledFor(logging.DEBUG):
-            _LOG.debug("%s: inputs %s", self._name, ", ".join(f"{a.dtype}{list(a.shape)}" for a in inputs))
+            _LOG.debug("%s: inputs %s", self._name, ", ".join(_described(inputs)))
         self._advise()
+
+    def compiled(self, executable: Any, inputs: Sequence[Any]) -> None:
+        """Tells those who watch of the executable of the last compile."""
+        if compiles.are_watched():
+            operators = Counter(filter(None, (overload_of(n.target) for n in self._calls)))
+            found = self._name, self._line, operators, tuple(_described(inputs)), self._last, executable
+            compiles.keep(compiles.Compile(*found))
+
+    def outside(self) -> None:
+        """Tells those who watch of a graph whose operators run one by one."""
+        compiles.keep(compiles.Outside(self._name, Counter(str(n.target) for n in self._calls)))
 
     def _changes(self, symbols: dict[Any, int]) -> str:
         """The sizes, with the old values of those that have changed; records them."""
@@ -105,3 +123,7 @@ class GraphLog:
     def above(self, symbol: Any, size: int) -> None:
         """Logs that a size is above the largest bucket."""
         _LOG.info("%s: %s = %d is over the largest bucket", self._name, self.name_of(symbol), size)
+
+
+def _described(inputs: Sequence[Any]) -> list[str]:
+    return [f"{a.dtype}{list(a.shape)}" for a in inputs]

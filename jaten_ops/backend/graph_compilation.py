@@ -80,6 +80,7 @@ class Compiler:
             self.log.compiling(symbols, arrays),
         ):
             run, left = build(request, errors, self.plan, beside)
+        self.log.compiled(run, arrays)
         each = zip(graph.arrays, layouts, left, strict=False)  # the conditions come last
         exports = iter([o.export(layout, order, symbols, keeps=graph.on_host) for o, layout, order in each])
         random = graph.lowered.random

@@ -9,6 +9,7 @@ import torch
 from torch.fx.passes.split_module import split_module
 
 from . import pipeline
+from .compile_log import GraphLog
 from .executable import Executable
 from .graph_info import GraphInfo
 from .nodes import attribute_of
@@ -36,6 +37,7 @@ def runnable(gm: torch.fx.GraphModule, info: GraphInfo) -> Callable[[list[Any]],
             setattr(split, name, _Segment(part, static_names))
         else:
             _with_executables(part)
+            GraphLog(part).outside()
 
     def run(args: list[Any]) -> list[Any]:
         taken = tuple(args)

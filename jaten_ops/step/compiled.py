@@ -131,6 +131,11 @@ class Step:
             self._warm = True
             return result
 
+    @property
+    def name(self) -> str:
+        """The name of the step, for messages."""
+        return str(getattr(self._step, "__qualname__", type(self._step).__name__))
+
     def executable_for(self, *args: Any, **kwargs: Any) -> jax.stages.Compiled:
         """The executable that a call would run. It is compiled if need be, but not run, and nothing is changed.
 
@@ -282,7 +287,7 @@ class Step:
     def _tell(self, key: Any, program: StepProgram) -> None:
         """Logs a compile; warns at the fourth, and about a step that is traced again and again."""
         self._compiles += 1
-        name = getattr(self._step, "__qualname__", type(self._step).__name__)
+        name = self.name
         why = "the first" if self._last is None else self._what_changed(key)
         self._last = key
         _log.info("%s: compile %d: %s", name, self._compiles, why)
