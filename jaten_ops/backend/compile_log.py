@@ -89,11 +89,11 @@ class GraphLog:
         if compiles.are_watched():
             operators = Counter(filter(None, (overload_of(n.target) for n in self._calls)))
             found = self._name, self._line, operators, tuple(_described(inputs)), self._last, executable
-            compiles.keep(compiles.Compile(*found))
+            compiles.tell_of(compiles.Compile(*found))
 
     def outside(self) -> None:
         """Tells those who watch of a graph whose operators run one by one."""
-        compiles.keep(compiles.Outside(self._name, Counter(str(n.target) for n in self._calls)))
+        compiles.tell_of(compiles.Outside(self._name, Counter(str(n.target) for n in self._calls)))
 
     def _changes(self, symbols: dict[Any, int]) -> str:
         """The sizes, with the old values of those that have changed; records them."""

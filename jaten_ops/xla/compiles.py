@@ -62,7 +62,7 @@ def are_watched() -> bool:
     return bool(_watchers)
 
 
-def keep(what: Compile | Outside) -> None:
+def tell_of(what: Compile | Outside) -> None:
     """Adds it to the list of each who watches."""
     for found in list(_watchers):
         found.append(what)
