@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.export import is_symbolic_dim
 from torch.utils._python_dispatch import _disable_current_modes
 
 from jaten_ops import registry
@@ -45,6 +48,12 @@ class _KernelNode:
         self._values = self._signature.bind(node.args, node.kwargs)
         kinds = [spec.arguments[i].type for i in self._signature.kernel_positions]
         self._tensors = [n for n, kind in enumerate(kinds) if kind in ("Tensor", "Tensor?")]
+        static = registry.KERNELS[key].static
+        names = [spec.arguments[i].name for i in self._signature.kernel_positions]
+        self._numbers = [
+            n for n, kind in enumerate(kinds)
+            if n in self._tensors or (kind.startswith("Scalar") and names[n] not in static)
+        ]  # fmt: skip
         self._is_own = spec.namespace == "jaten"
         self.draws = spec.draws(self._values)
 
@@ -53,6 +62,9 @@ class _KernelNode:
         for n in self._tensors:  # ATen makes a plain number a tensor that promotes as a number
             if isinstance(values[n], bool | int | float | complex):
                 values[n] = jnp.asarray(values[n])
+        for n in self._numbers:  # a size that an exported program leaves open
+            if is_symbolic_dim(values[n]):
+                values[n] = promotion.number_of(jnp.asarray(values[n]))
         if not self.draws:  # a kernel may use an argument for others, too
             key = jax.random.key(0, impl=prng.IMPL) if self._spec.random else None
         elif key is not None:
@@ -78,7 +90,7 @@ class _KernelNode:
 
     def _ask(self, values: list[Any]) -> None:
         """Raises errors of ATen's kernel that its meta function, used during capture, does not raise."""
-        if not self._is_own:
+        if not self._is_own or any(map(_is_open, values)):
             return
         try:
             with _disable_current_modes(), torch.no_grad():
@@ -121,6 +133,12 @@ _READ = "_local_scalar_dense"
 def with_tuples(value: Any) -> Any:
     """Values with FX's lists, which JAX does not know, as tuples."""
     return tuple(map(with_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+def _is_open(value: Any) -> bool:
+    """True for an array with a size that an exported program leaves open, and for such a size."""
+    sizes = value if isinstance(value, tuple) else getattr(value, "shape", (value,))
+    return any(is_symbolic_dim(size) or (isinstance(size, jax.Array) and _is_open(size)) for size in sizes)
 
 
 def _describe(value: Any) -> str:
@@ -251,4 +269,17 @@ def _run_python(node: torch.fx.Node, read: Callable[[Any], Any]) -> Any:
         return args[0].size
     if name == _READ:  # in a graph inside another
         return promotion.number_of(args[0])
+    if any(map(is_symbolic_dim, args)) and node.target in _OF_FLOATS:
+        args = [jnp.asarray(a, np.float64) if is_symbolic_dim(a) else a for a in args]
+        return promotion.number_of(_OF_FLOATS[node.target](*args))
     return node.target(*args, **node.kwargs)  # type: ignore[operator]  # a call_function's target is callable
+
+
+_OF_FLOATS: dict[Any, Callable[..., Any]] = {
+    torch.sym_float: lambda x: x,
+    operator.truediv: operator.truediv,
+    operator.pow: operator.pow,
+    math.sqrt: jnp.sqrt,
+    torch.sym_sqrt: jnp.sqrt,
+}
+"""Functions of sizes that give floats, for those that an exported program leaves open."""

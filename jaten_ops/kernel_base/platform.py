@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import jax
 from jax import lax
+from jax.export import is_symbolic_dim
 from jax.extend import core
 
 T = TypeVar("T")
@@ -17,13 +18,13 @@ def by_platform(*operands: Any, cpu: Callable[..., T], default: Callable[..., T]
 
     A program is traced with both, and lowered with one: the other leaves nothing in it. Both are differentiated and
     mapped with the program. Outside `jax.jit` only the one for the devices at hand runs. Programs over several devices
-    have `default`: XLA could not partition what is written for one CPU.
+    have `default`: XLA could not partition what is written for one CPU. So have exported programs with open sizes.
 
     Args:
         operands: arrays, or trees of them.
         cpu, default: functions of them, with results of the same shapes and dtypes.
     """
-    if any(map(is_over_mesh, jax.tree.leaves(operands))):
+    if any(is_over_mesh(x) or is_open(x) for x in jax.tree.leaves(operands)):
         return default(*operands)
     return lax.platform_dependent(*operands, cpu=cpu, default=default)
 
@@ -31,6 +32,11 @@ def by_platform(*operands: Any, cpu: Callable[..., T], default: Callable[..., T]
 def is_over_mesh(array: Any) -> bool:
     """True if an array, also one that JAX traces, is on several devices."""
     return jax.typeof(array).sharding.mesh.size > 1
+
+
+def is_open(array: Any) -> bool:
+    """True if an array has a size that an exported program leaves open."""
+    return any(map(is_symbolic_dim, array.shape))
 
 
 def cpu_branch(equation: Any) -> core.ClosedJaxpr | None:

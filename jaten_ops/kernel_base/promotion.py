@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax._src.lax.lax import _convert_element_type  # private; nothing public makes a weakly typed array of another one
+from jax.export import is_symbolic_dim
 
 _DEFAULT_FLOAT: ContextVar[np.dtype] = ContextVar(
     "jaten_default_float",
@@ -75,6 +76,11 @@ def is_scalar(x: Any) -> bool:
 
 def weakly_typed(x: jax.Array, dtype: Any) -> jax.Array:
     return _convert_element_type(x, dtype, weak_type=True)
+
+
+def size_number(size: Any, dtype: Any) -> Any:
+    """A size, or a product of sizes, as a 0-d array: one that an exported program leaves open is no Python number."""
+    return jnp.asarray(size).astype(dtype) if is_symbolic_dim(size) else np.array(size, dtype)
 
 
 def number_of(array: jax.Array) -> jax.Array:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.export import is_symbolic_dim
 
 from jaten_ops.registry import kernel
 
@@ -175,10 +176,15 @@ def arange(end, *, dtype=None):
 #     Device? device=None, bool? pin_memory=None) -> Tensor
 @kernel("arange.start", "arange.start_step", static=("start", "end", "step"))
 def arange_start_step(start, end, step=1, *, dtype=None):
+    numbers = start, end, step
     if dtype is None:
-        dtype = np.dtype("int64") if is_integral(result_type(start, end, step)) else get_default_float()
+        kinds = [0 if is_symbolic_dim(n) else n for n in numbers]
+        dtype = np.dtype("int64") if is_integral(result_type(*kinds)) else get_default_float()
     if dtype == np.int64:
-        start, end, step = int(start), int(end), int(step)
+        start, end, step = [n if is_symbolic_dim(n) else int(n) for n in numbers]
+        return _steps(start, step, -((start - end) // step), dtype)
+    if any(map(is_symbolic_dim, numbers)) and all(is_symbolic_dim(n) or float(n).is_integer() for n in numbers):
+        start, end, step = [n if is_symbolic_dim(n) else int(n) for n in numbers]
         return _steps(start, step, -((start - end) // step), dtype)
     return _steps(start, step, math.ceil((end - start) / step), dtype)
 
@@ -196,6 +202,8 @@ def range_(start, end, step=1, *, dtype=None):
 
 def _steps(start: float, step: float, count: int, dtype: np.dtype) -> jax.Array:
     """start, start + step, ..., in double precision for floats, as in ATen."""
+    if is_symbolic_dim(start) or is_symbolic_dim(step) or is_symbolic_dim(count):  # in an exported program
+        return cast(jnp.arange(count, dtype=np.int64) * step + start, dtype)
     if is_integral(dtype):
         start, step = int(start), int(step)
     exact = isinstance(start, int) and isinstance(step, int) and is_integral(dtype)

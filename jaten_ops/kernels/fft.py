@@ -4,27 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod, sqrt
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.export import is_symbolic_dim
 
 from jaten_ops.registry import kernel
 
-from ..kernel_base.promotion import cast, compute_type, get_default_float, is_complex, is_integral, to_complex
+from ..kernel_base.promotion import (
+    cast,
+    compute_type,
+    get_default_float,
+    is_complex,
+    is_integral,
+    size_number,
+    to_complex,
+)
 
 _MOST_AXES = 3  # of lax.fft
 
 
-def _scale(normalization: int, lengths: Sequence[int]) -> float:
+def _scale(normalization: int, lengths: Sequence[int]) -> Any:
     """`fft_norm_mode` of aten/src/ATen/native/SpectralOpsUtils.h: none, by the root of n, by n."""
     n = prod(lengths)
+    if is_symbolic_dim(n):
+        wide = size_number(n, np.float64)
+        return (1.0, 1 / jnp.sqrt(wide), 1 / wide)[normalization]
     return (1.0, 1 / sqrt(n), 1 / n)[normalization] if n else 1.0
 
 
 def _normalize(x: jax.Array, normalization: int, lengths: Sequence[int]) -> jax.Array:
     scale = _scale(normalization, lengths)
-    return x if scale == 1 else x * np.asarray(scale, x.dtype)
+    return x if type(scale) is float and scale == 1 else x * jnp.asarray(scale, x.dtype)
 
 
 def _last(dims: Sequence[int], ndim: int) -> list[int]:

@@ -15,6 +15,7 @@ from jaten_ops.registry import kernel
 
 from ..arrays.partitioned import put_beside
 from ..kernel_base.checks import require
+from ..kernel_base.promotion import size_number
 from .conversion import scalar
 from .views import at_least_1d, broadcast_to, wrap_dim
 
@@ -44,12 +45,12 @@ def wrapped_index(index: jax.Array, size: int, message: str = "", check: bool = 
     """An index whose negative values count from the end."""
     if check:
         require((index >= -size) & (index < size), IndexError, message)
-    return lax.select(index < 0, index + np.array(size, index.dtype), index)
+    return lax.select(index < 0, index + size_number(size, index.dtype), index)
 
 
 def broadcast_select(mask: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
     """`x` where the mask holds, else `y`; all broadcast, `x` and `y` of one dtype."""
-    shape = np.broadcast_shapes(mask.shape, x.shape, y.shape)
+    shape = jnp.broadcast_shapes(mask.shape, x.shape, y.shape)
     return lax.select(*(broadcast_to(a, shape) for a in (mask, x, y)))
 
 
@@ -90,7 +91,7 @@ class Places:
 
 def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     try:
-        return np.broadcast_shapes(*shapes)
+        return jnp.broadcast_shapes(*shapes)
     except ValueError:
         raise IndexError(
             "shape mismatch: indexing tensors could not be broadcast together with shapes "

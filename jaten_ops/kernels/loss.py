@@ -13,7 +13,7 @@ from jax import lax
 from jaten_ops.registry import kernel
 
 from ..kernel_base import checks
-from ..kernel_base.promotion import cast, compute_type, result_type
+from ..kernel_base.promotion import cast, compute_type, result_type, size_number
 from .arithmetic import add, mul, true_divide
 from .reduction import chosen, positions
 
@@ -26,7 +26,7 @@ def reduced_loss(losses: jax.Array, reduction: int, dtype: np.dtype) -> jax.Arra
     if reduction == NONE:
         return cast(losses, dtype)
     out = lax.reduce_sum(losses, tuple(range(losses.ndim)))
-    return cast(out / np.array(losses.size, out.dtype) if reduction == MEAN else out, dtype)
+    return cast(out / size_number(losses.size, out.dtype) if reduction == MEAN else out, dtype)
 
 
 def _share(x: jax.Array, reduction: int) -> float:

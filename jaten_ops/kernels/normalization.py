@@ -14,11 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.export import is_symbolic_dim
 
 from jaten_ops.registry import kernel
 
 from ..cpu.dot_reductions import sum_of_last, sum_of_products
-from ..kernel_base.promotion import cast, compute_type
+from ..kernel_base.promotion import cast, compute_type, size_number
 
 Dims = tuple[int, ...]
 
@@ -30,7 +31,7 @@ def statistics_dtype(input: jax.Array, *parameters: jax.Array | None) -> np.dtyp
 
 
 def _mean(x: jax.Array, dims: Dims) -> jax.Array:
-    return jnp.sum(x, dims, keepdims=True) / np.asarray(math.prod(x.shape[d] for d in dims), x.dtype)
+    return jnp.sum(x, dims, keepdims=True) / size_number(math.prod(x.shape[d] for d in dims), x.dtype)
 
 
 def _moments(x: jax.Array, dims: Dims) -> tuple[jax.Array, jax.Array]:
@@ -122,7 +123,10 @@ def _batch_norm(input, weight, bias, running_mean, running_var, training, moment
     # ATen ignores gradients of the statistics
     mean, var, saved_invstd = (lax.stop_gradient(s) for s in (mean, var, invstd))
     count = math.prod(x.shape[d] for d in dims)
-    unbiased = var * np.asarray(np.divide(count, count - 1) if count != 1 else math.nan, x.dtype)
+    if is_symbolic_dim(count):
+        unbiased = var * (size_number(count, x.dtype) / size_number(count - 1, x.dtype))
+    else:
+        unbiased = var * np.asarray(np.divide(count, count - 1) if count != 1 else math.nan, x.dtype)
     return (
         out,
         cast(mean, dtype),
@@ -229,7 +233,7 @@ def native_batch_norm_backward(
         invstd = _inverse_std(invstd, cast(eps, x.dtype))
     normal = (x - mean) * invstd
     sums = [jnp.sum(g, dims, keepdims=True) for g in (grad * normal, grad)]
-    count = np.asarray(math.prod(x.shape[d] for d in dims), x.dtype)
+    count = size_number(math.prod(x.shape[d] for d in dims), x.dtype)
     centred = grad - sums[1] / count - normal * (sums[0] / count) if train else grad
     dtype = statistics_dtype(input, running_mean, running_var) if weight is None else weight.dtype
     grad_input = centred * (invstd * scale)
@@ -283,7 +287,7 @@ def _first_dims(x: jax.Array, normalized_shape: Dims) -> Dims:
 
 def _row_moments(x: jax.Array, dims: Dims) -> tuple[jax.Array, jax.Array]:
     """`_moments` over the last dimensions."""
-    size = np.asarray(math.prod(x.shape[d] for d in dims), x.dtype)
+    size = size_number(math.prod(x.shape[d] for d in dims), x.dtype)
     mean = sum_of_last(x, dims) / size
     return mean, sum_of_last((x - mean) ** 2, dims) / size
 
@@ -360,7 +364,7 @@ def _of_groups(sums: jax.Array, like: jax.Array, group: int) -> jax.Array:
     """The means (N, G) of groups of (N, C, *), from the sums (N, C) of channels, as ATen makes them."""
     n, channels, *inner = like.shape
     count = channels // group * math.prod(inner)
-    return jnp.sum(sums.reshape(n, group, channels // group), 2) / np.asarray(count, like.dtype)
+    return jnp.sum(sums.reshape(n, group, channels // group), 2) / size_number(count, like.dtype)
 
 
 def _group_moments(x: jax.Array, group: int) -> tuple[jax.Array, jax.Array]:

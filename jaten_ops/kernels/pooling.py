@@ -5,9 +5,9 @@ Indices are flat positions in an input plane. All kernels take inputs with and w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial, reduce
-from math import prod
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jax import lax
 from jaten_ops.registry import kernel
 
 from ..kernel_base import checks
-from ..kernel_base.platform import by_platform
+from ..kernel_base.platform import by_platform, is_open
 from ..kernel_base.promotion import cast, compute_type, is_inexact
 from .reduction import chosen_values
 from .windows import (
@@ -45,13 +45,13 @@ _Ints = Sequence[int]
 
 
 def _index_type(plane: _Ints) -> np.dtype:
-    return np.dtype("int32") if prod(plane) < 2**31 else np.dtype("int64")
+    return np.dtype("int32") if math.prod(plane) < 2**31 else np.dtype("int64")
 
 
 def _positions(plane: _Ints, shape: _Ints, low: _Ints) -> jax.Array:
     """Flat positions in a plane of the elements of a box of `shape` that begins at `-low`, row by row."""
     dtype = _index_type(shape)
-    steps = [dtype.type(prod(plane[i + 1 :])) for i in range(len(plane))]
+    steps = [dtype.type(math.prod(plane[i + 1 :])) for i in range(len(plane))]
     terms = [lax.broadcasted_iota(dtype, shape, i) * step for i, step in enumerate(steps)]
     before = dtype.type(sum(int(step) * n for step, n in zip(steps, low, strict=True)))
     return reduce(lax.add, terms) - before
@@ -82,7 +82,7 @@ def _max_of_windows(x: jax.Array, windows: Sequence[np.ndarray]) -> tuple[jax.Ar
     positions = jnp.broadcast_to(_positions(plane, plane, [0] * n), x.shape)
     start = np.array(lowest(x.dtype), x.dtype), np.array(np.iinfo(positions.dtype).max, positions.dtype)
     values, at = reduce_windows((lax.stop_gradient(x), positions), start, _later_nan_or_greater, axes)
-    flat, of_windows = (*batch, prod(plane)), (*batch, -1)
+    flat, of_windows = (*batch, math.prod(plane)), (*batch, -1)
     chosen = chosen_values(x.reshape(flat), values.reshape(of_windows), at.reshape(of_windows), len(batch))
     return chosen.reshape(values.shape), at.astype("int64")
 
@@ -144,7 +144,7 @@ def _by_plane(ndim: int) -> lax.ScatterDimensionNumbers:
 
 def _flat(x: jax.Array, n: int) -> jax.Array:
     """x with its last n dimensions as one; the others stay apart, for each may be partitioned."""
-    return lax.reshape(x, (*x.shape[:-n], prod(x.shape[-n:])))
+    return lax.reshape(x, (*x.shape[:-n], math.prod(x.shape[-n:])))
 
 
 def _added(out: jax.Array, at: jax.Array, values: jax.Array, **known: bool) -> jax.Array:
@@ -158,7 +158,7 @@ def _scatter_add(n: int, like: jax.Array, values: jax.Array, indices: jax.Array)
     if not values.size:
         return jnp.zeros(like.shape, values.dtype)
     plane = like.shape[-n:]
-    zeros = jnp.zeros((*like.shape[:-n], prod(plane)), compute_type(values.dtype))
+    zeros = jnp.zeros((*like.shape[:-n], math.prod(plane)), compute_type(values.dtype))
     out = _added(zeros, _flat(indices, n).astype(_index_type(plane)), _flat(cast(values, zeros.dtype), n))
     return cast(lax.reshape(out, like.shape), values.dtype)
 
@@ -204,7 +204,7 @@ def _adaptive_max_pool_backward(n: int, grad_output, self, indices):
 
 
 def _given_by_windows(n: int, grad_output, self, owners: Sequence[np.ndarray], indices):
-    if not 0 < prod(w.shape[1] for w in owners) <= _MOST_OWNERS or not grad_output.size:
+    if not 0 < math.prod(w.shape[1] for w in owners) <= _MOST_OWNERS or not grad_output.size:
         return _scatter_add(n, self, grad_output, indices)
     dtype, compute = grad_output.dtype, compute_type(grad_output.dtype)
     return by_platform(
@@ -279,9 +279,9 @@ def _fractional_max_pool(n: int, self, kernel_size, output_size, random_samples)
         shape = [1] * 2 * n
         shape[d], shape[n + d] = positions.shape[-2:]
         at = at * size + positions.reshape(batch, channels, *shape).astype(at.dtype)
-    at = at.reshape(batch, channels, prod(output_size), prod(kernel_size))
+    at = at.reshape(batch, channels, math.prod(output_size), math.prod(kernel_size))
     values = jnp.take_along_axis(
-        x.reshape(batch, channels, prod(plane)), at.reshape(batch, channels, at.shape[2] * at.shape[3]), -1
+        x.reshape(batch, channels, math.prod(plane)), at.reshape(batch, channels, at.shape[2] * at.shape[3]), -1
     )
     best, best_at = select_max(values.reshape(at.shape), at, 3)
     shape = (*self.shape[:-n], *output_size)
@@ -304,7 +304,7 @@ def _place_jvp(primals, tangents):
 
 def _max_unpool(n: int, self, indices, output_size, stride=(), padding=()):
     output_size = per_dimension(output_size, n)
-    plane = prod(output_size)
+    plane = math.prod(output_size)
     checks.require((indices >= 0) & (indices < plane), RuntimeError, f"Found an invalid max index: not below {plane}")
     at = _flat(indices, n).astype(_index_type(output_size))
     out = _place(_flat(self, n), at, jnp.zeros((*self.shape[:-n], plane), self.dtype))
@@ -373,6 +373,8 @@ def _averaged(
     axes = [*settings]
     if divisor is not None:
         return axes, divisor
+    if is_open(x) and not ceil_mode and not any(p for _, _, _, p in axes):
+        return axes, math.prod(kernel_size)
     counts = []
     for size, k, s, p in axes:
         start = np.arange(output_size(size, k, s, p, 1, ceil_mode)) * s - p

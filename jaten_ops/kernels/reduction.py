@@ -15,7 +15,16 @@ from jaten_ops.registry import kernel
 from ..cpu.reductions import reduce_prod
 from ..kernel_base.extrema import Reduce, reduce_max, reduce_min
 from ..kernel_base.platform import by_platform
-from ..kernel_base.promotion import cast, compute_type, is_complex, is_float, is_inexact, is_integral, to_real
+from ..kernel_base.promotion import (
+    cast,
+    compute_type,
+    is_complex,
+    is_float,
+    is_inexact,
+    is_integral,
+    size_number,
+    to_real,
+)
 
 # Dimensions
 
@@ -129,7 +138,7 @@ def mean_dim(self, dim, keepdim=False, dtype=None):
     self = self if dtype is None else cast(self, dtype)
     axes = axes_of(self, dim)
     sums = lax.reduce_sum(cast(self, compute_type(self.dtype)), axes)
-    n = np.array(count(self, axes), to_real(sums.dtype))
+    n = size_number(count(self, axes), to_real(sums.dtype))
     return keep(cast(sums / n, self.dtype), axes, keepdim)
 
 
@@ -234,7 +243,7 @@ def extremum_index(x: jax.Array, extremum: jax.Array, axis: int) -> jax.Array:
     if is_float(x.dtype):
         hit = hit | lax.ne(x, x)
     at = positions(x.shape, axis)
-    first = lax.reduce_min(jnp.where(hit, at, np.array(x.shape[axis], at.dtype)), (axis,))
+    first = lax.reduce_min(jnp.where(hit, at, size_number(x.shape[axis], at.dtype)), (axis,))
     return lax.expand_dims(first, (axis,))
 
 
@@ -365,12 +374,12 @@ def moments(x: jax.Array, axes: tuple[int, ...], correction: float | jax.Array |
     x = cast(x, compute_type(x.dtype))
     real = to_real(x.dtype)
     n = count(x, axes)
-    mean = lax.expand_dims(lax.reduce_sum(x, axes), axes) / np.array(n, real)
+    mean = lax.expand_dims(lax.reduce_sum(x, axes), axes) / size_number(n, real)
     deviation = x - mean
     squares = lax.square(deviation)
     if is_complex(x.dtype):
         squares = lax.square(lax.real(deviation)) + lax.square(lax.imag(deviation))
-    freedom = np.array(n, real) - cast(1 if correction is None else correction, real)
+    freedom = size_number(n, real) - cast(1 if correction is None else correction, real)
     squares = lax.expand_dims(lax.reduce_sum(squares, axes), axes)
     # the variance of nothing is NaN, its derivatives are 0
     return _per_degree(squares, freedom) if n else squares + np.array(np.nan, real), mean

@@ -10,7 +10,8 @@ from jax import lax
 from jaten_ops.registry import kernel
 
 from ..kernel_base import checks
-from ..kernel_base.promotion import cast, is_complex, is_float, promote
+from ..kernel_base.platform import is_open
+from ..kernel_base.promotion import cast, is_complex, is_float, promote, size_number
 from .reduction import chosen_values, extremum_index, gather_along, positions, share_of_ties, with_axis, without_axis
 
 # Order
@@ -72,7 +73,7 @@ def topk(self, k, dim=-1, largest=True, sorted=True):
 def _top_indices(x: jax.Array, k: int, axis: int, largest: bool) -> jax.Array:
     # XLA selects in float32 alone without a full sort, in the total order where -NaN < -inf and inf < NaN
     exact = x.dtype == np.float32 or x.dtype.itemsize <= 2
-    if not exact or not 0 < 8 * k <= x.shape[axis]:
+    if not exact or is_open(x) or not 0 < 8 * k <= x.shape[axis]:
         return lax.slice_in_dim(argsort(x, axis, largest), 0, k, axis=axis)
     score = cast(x, "float32")
     score = jnp.where(score == 0, np.float32(0), score)
@@ -135,7 +136,7 @@ def _nan_count(x: jax.Array, axis: int) -> jax.Array:
 def _median_rank(x: jax.Array, axis: int, skip_nan: bool) -> jax.Array:
     """The rank of the lower median; with NaNs, that of the first NaN, or the median of the others if `skip_nan`."""
     nans = _nan_count(lax.stop_gradient(x), axis)
-    n = np.int32(x.shape[axis])
+    n = size_number(x.shape[axis], np.int32)
     if skip_nan:
         return lax.max((n - nans - 1) // 2, np.int32(0))
     return jnp.where(nans > 0, n - nans, (n - 1) // 2)

@@ -1,0 +1,245 @@
+"""A torch program captured by `torch.export`, as one JAX function of its state and its inputs."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import torch
+from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.utils import _pytree as pytree
+
+from .. import registry
+from ..arrays import bridge
+from ..backend import pipeline
+from ..backend.graph_info import GraphInfo
+from ..backend.lowering import Lowered
+from ..backend.nodes import overload_of, source_line
+from ..backend.passes.third_party_calls import is_unknown
+from ..backend.pipeline import Stage
+from ..errors import UnsupportedInputError
+from .dimensions import Dimensions, names_of
+from .trees import Place, tree_of
+
+_PASSES = ("supported_operators", "ordered_effects", "conjugate_numbers", "own_memory", "rename_operators")
+_STATE = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR}
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A program to export.
+
+    Attributes:
+        function: of three lists of arrays: its state, its inputs, and the seed if it draws random numbers. It returns
+            the arrays of its results, and those of the state that it updates.
+        state: the tensors of its state, by name; one that has several names once.
+        updated: the names of those that it updates.
+        inputs, results: the trees of its arguments, a list and a dict, and of what it returns.
+        arrays: for each input its name, dtype and shape, with names for open sizes.
+        specs: what stands for each input when it is traced.
+        random: whether it draws random numbers.
+    """
+
+    function: Callable[[list[Any], list[Any], list[Any]], list[Any]]
+    state: dict[str, torch.Tensor]
+    updated: list[str]
+    inputs: Any
+    results: Any
+    arrays: list[dict[str, Any]]
+    specs: list[Any]
+    random: bool
+
+
+class _Function(torch.nn.Module):
+    """A function as a module, as `torch.export` takes it, with the modules that it reads from around it."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__()
+        self.forward = fn
+        own = getattr(fn, "__self__", None)
+        inner = inspect.unwrap(getattr(fn, "__func__", fn))
+        around = inspect.getclosurevars(inner) if inspect.isfunction(inner) else None
+        found = {"self": own} if around is None else {"self": own, **around.nonlocals, **around.globals}
+        for name, value in found.items():
+            if isinstance(value, torch.nn.Module):
+                self.add_module(name, value)
+
+
+def captured(
+    program: Callable[..., Any] | torch.export.ExportedProgram,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    dynamic: Any,
+) -> Captured:
+    """A program captured for arguments like these.
+
+    Args:
+        program: a module, a function, or an exported program, of which the arguments are not looked at.
+        args, kwargs: an example of its arguments.
+        dynamic: as `dynamic_shapes` of `torch.export.export`.
+
+    Raises:
+        UnsupportedInputError: it writes to an argument, draws numbers of a size, or calls what cannot be exported.
+        MissingKernelError: an operator has no kernel.
+    """
+    exported, module = _exported(program, args, kwargs, dynamic)
+    exported = exported.run_decompositions(_decompositions())
+    graph, signature = exported.graph_module, exported.graph_signature
+    _require_known(graph)
+    _run_passes(graph)
+    lowered = Lowered(graph, torch.get_default_dtype())
+    values = {
+        spec.arg.name: node.meta["val"] for spec, node in zip(signature.input_specs, lowered.placeholders, strict=True)
+    }
+    kinds = {spec.arg.name: spec for spec in signature.input_specs}
+    used = {node.name for node in lowered.placeholders if node.users}
+    named = [n for n in lowered.placeholders if kinds[n.name].kind in _STATE]
+    given = [n for n in lowered.placeholders if _is_input(kinds[n.name])]
+    written = {spec.target: spec.arg.name for spec in signature.output_specs if spec.kind is OutputKind.BUFFER_MUTATION}
+    _refuse_other_writes(signature)
+
+    state: dict[str, torch.Tensor] = {}
+    place: dict[str, str] = {}  # of a placeholder, the name of its state
+    ids: dict[Any, str] = {}
+    for node in named:
+        target = str(kinds[node.name].target)
+        if node.name not in used and target not in written:
+            continue
+        tensor = _tensor_of(exported, target)
+        key = _identity(tensor)
+        place[node.name] = target if target in written else ids.setdefault(key, target)
+        state.setdefault(place[node.name], tensor)
+
+    names = names_of(module, args, kwargs, dynamic) if module is not None else []
+    symbols = _named_symbols([values[n.name] for n in given], names)
+    dimensions = Dimensions(exported, symbols)
+    arrays, specs = [], []
+    for node, name in zip(given, _input_names(exported, len(given)), strict=True):
+        shape = tuple(dimensions.value(size) for size in values[node.name].shape)
+        dtype = bridge.to_numpy_dtype(values[node.name].dtype)
+        specs.append(jax.ShapeDtypeStruct(shape, dtype))
+        sizes = [size if isinstance(size, int) else str(size) for size in shape]
+        arrays.append({"name": name, "dtype": dtype.name, "shape": sizes})
+
+    outputs = list(zip(signature.output_specs, lowered.outputs, strict=True))
+    updated = [(spec.target, node) for spec, node in outputs if spec.kind is OutputKind.BUFFER_MUTATION]
+    returned = [(spec, node) for spec, node in outputs if spec.kind is OutputKind.USER_OUTPUT]
+    computed = [node for spec, node in returned if isinstance(spec.arg, TensorArgument)]
+    order = list(state)
+
+    def function(held: list[Any], inputs: list[Any], seeds: list[Any]) -> list[Any]:
+        by_name = dict(zip(order, held, strict=True))
+        operands: dict[Any, Any] = {n: by_name[place[n.name]] for n in named if n.name in place}
+        operands.update(zip(given, inputs, strict=True))
+        wanted = [*computed, *[node for _, node in updated]]
+        results, _ = lowered(operands, seeds[0] if seeds else None, wanted)
+        return results
+
+    return Captured(
+        function, state, [str(name) for name, _ in updated], _input_tree(exported), _result_tree(exported, returned),
+        arrays, specs, lowered.random,
+    )  # fmt: skip
+
+
+def _exported(
+    program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Any
+) -> tuple[torch.export.ExportedProgram, Callable[..., Any] | None]:
+    """The program of torch.export, and the function whose parameters the arguments are."""
+    if isinstance(program, torch.export.ExportedProgram):
+        return program, None
+    module = program if isinstance(program, torch.nn.Module) else _Function(program)
+    args, kwargs = pytree.tree_map_only(torch.Tensor, _in_memory, (tuple(args), dict(kwargs)))
+    if any(t.device.type == "jax" for t in (*module.parameters(), *module.buffers())):
+        module = copy.deepcopy(module).to("cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own code
+        found = torch.export.export(module, tuple(args), kwargs, dynamic_shapes=dynamic, strict=False)
+    return found, module.forward
+
+
+def _in_memory(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu() if tensor.device.type == "jax" else tensor.detach()
+
+
+@functools.cache
+def _decompositions() -> dict[Any, Any]:
+    """The decompositions of operators that have no kernel."""
+    table = torch.export.default_decompositions()
+    return {op: rule for op, rule in table.items() if overload_of(op) not in registry.KERNELS}
+
+
+def _run_passes(graph: torch.fx.GraphModule) -> None:
+    """Makes a graph of ATen's operators one of jaten's."""
+    rows = {row.name: row for row in pipeline.PASSES if row.on is Stage.ATEN}
+    for name in _PASSES:
+        for inner in pipeline.graphs_inside(graph) if rows[name].inside else ():
+            rows[name].run(inner, GraphInfo())
+        rows[name].run(graph, GraphInfo())
+
+
+def _require_known(graph: torch.fx.GraphModule) -> None:
+    for node in filter(is_unknown, graph.graph.nodes):
+        got = f"a call of {node.target}{source_line(node)}, which has no kernel"
+        raise UnsupportedInputError("a program to export", got, "a kernel for it, by `jaten_ops.kernel`")
+
+
+def _refuse_other_writes(signature: torch.export.ExportGraphSignature) -> None:
+    for spec in signature.output_specs:
+        if spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION):
+            got = f"one that writes to {spec.target} ({spec.kind.name.lower().replace('_', ' ')})"
+            raise UnsupportedInputError("a program to export", got, "one that returns the new value")
+
+
+def _is_input(spec: Any) -> bool:
+    return spec.kind is InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
+
+
+def _tensor_of(exported: torch.export.ExportedProgram, name: str) -> torch.Tensor:
+    found = exported.state_dict.get(name)
+    tensor = exported.constants[name] if found is None else found
+    return tensor.detach()
+
+
+def _identity(tensor: torch.Tensor) -> Any:
+    """The same for tensors that are tied."""
+    return tensor.data_ptr() or id(tensor), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _named_symbols(values: Sequence[Any], names: Sequence[str | None]) -> dict[Any, str]:
+    sizes = [size for value in values for size in value.shape]
+    if len(sizes) != len(names):
+        return {}
+    pairs = zip(sizes, names, strict=True)
+    return {s.node.expr: n for s, n in pairs if n is not None and isinstance(s, torch.SymInt) and s.node.expr.is_symbol}
+
+
+def _input_names(exported: torch.export.ExportedProgram, count: int) -> list[str]:
+    specs = exported.graph_signature.input_specs
+    return [spec.arg.name for spec in specs if _is_input(spec)][:count]
+
+
+def _input_tree(exported: torch.export.ExportedProgram) -> Any:
+    numbers = iter(range(len(exported.graph_signature.input_specs)))
+    specs = [s for s in exported.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
+    leaves = [Place(next(numbers)) if _is_input(s) else s.arg.value for s in specs]
+    args, kwargs = pytree.tree_unflatten(leaves, exported.call_spec.in_spec)
+    return tree_of([list(args), kwargs])
+
+
+def _result_tree(exported: torch.export.ExportedProgram, returned: Sequence[Any]) -> Any:
+    numbers = iter(range(len(returned)))
+    leaves = [Place(next(numbers)) if isinstance(s.arg, TensorArgument) else _constant(s) for s, _ in returned]
+    return tree_of(pytree.tree_unflatten(leaves, exported.call_spec.out_spec))
+
+
+def _constant(spec: Any) -> Any:
+    if not hasattr(spec.arg, "value"):
+        got = f"a size that is open ({spec.arg.name})"
+        raise UnsupportedInputError("a result of an exported program", got, "tensors and constants")
+    return spec.arg.value
