@@ -1,5 +1,10 @@
 """jaten: every ATen operator as a `torch.library` custom op whose body is a JAX kernel."""
 
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
 from . import hooks
 from .checkpoint_policies import checkpoint_policy
 from .device import autocast  # noqa: F401  # registers what the device does
@@ -49,6 +54,7 @@ __all__ = [
     "checkpoint_policy",
     "compile_step",
     "explain",
+    "export",
     "fake",
     "from_jax",
     "gradient",
@@ -57,5 +63,15 @@ __all__ = [
     "scan_layers",
     "to_jax",
 ]
+
+_LATE = {"export": "exporting"}
+"""The modules of names that are imported when they are used, since they take a second of an import: torch.export."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_LATE[name]}", __name__), name)
+
 
 hooks.install()

@@ -128,7 +128,7 @@ def is_wide(value: Any) -> bool:
     return is_lent and value.dtype.itemsize == 8
 
 
-def export(array: jax.Array) -> torch.Tensor:
+def as_tensor(array: jax.Array) -> torch.Tensor:
     """A `jax.Array` as a tensor on the same hardware, sharing its memory; waits until the array is computed.
 
     For an array on several devices it is a copy on one of them, since dlpack would export only the first one's part.
@@ -141,7 +141,7 @@ def export(array: jax.Array) -> torch.Tensor:
         return torch.empty(array.shape, dtype=TORCH_DTYPES[array.dtype])
     if TORCH_DTYPES[array.dtype] in _NOT_IN_DLPACK:
         with Enabled():
-            return export(array.view(np.uint8)).view(TORCH_DTYPES[array.dtype])
+            return as_tensor(array.view(np.uint8)).view(TORCH_DTYPES[array.dtype])
     if _buffer_to_capsule is not None and not torch.cuda.is_initialized():
         return torch._C._from_dlpack(_buffer_to_capsule(array))
     return torch_dlpack.from_dlpack(array)
@@ -161,9 +161,9 @@ def gathered(array: jax.Array) -> jax.Array:
 
 
 def exporter(dtype: torch.dtype, numel: int) -> Callable[[jax.Array], torch.Tensor]:
-    """`export` for arrays of this dtype and size on a CPU, decided beforehand."""
+    """`as_tensor` for arrays of this dtype and size on a CPU, decided beforehand."""
     if _buffer_to_capsule is None or not numel or dtype in _NOT_IN_DLPACK or torch.cuda.is_initialized():
-        return export
+        return as_tensor
     capsule, tensor = _buffer_to_capsule, torch._C._from_dlpack
     return lambda array: tensor(capsule(array))
 

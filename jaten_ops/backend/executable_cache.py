@@ -103,7 +103,7 @@ def _recalled(key: str, plan: Plan, taken: int) -> _Found | None:
     if found is None:
         return None
     name, left, errors = found
-    run = executables.load(name, jax.tree.structure(((0,) * taken, {})), jax.tree.structure([0] * len(left)))
+    run = executables.load_kept(name, jax.tree.structure(((0,) * taken, {})), jax.tree.structure([0] * len(left)))
     return None if run is None else (run, left, errors)
 
 

@@ -52,7 +52,7 @@ def _checked(overload: str) -> Handler:
 
     def call(tensor: torch.Tensor, *args: Any) -> Any:
         if has_values(tensor):
-            check(bridge.export(array_of(tensor)), *args)  # on the CPU: on the device JAX may trace it
+            check(bridge.as_tensor(array_of(tensor)), *args)  # on the CPU: on the device JAX may trace it
         return op._op_dk(_IMPLICIT, tensor, *args)
 
     return call

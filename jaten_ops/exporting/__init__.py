@@ -1,6 +1,6 @@
 """Torch programs as StableHLO with their state, for processes without torch."""
 
 from .artifact import Exported
-from .export import export
+from .programs import export
 
 __all__ = ["Exported", "export"]

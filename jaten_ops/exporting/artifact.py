@@ -12,16 +12,16 @@ import jax.export
 import torch
 from torch.utils import _pytree as pytree
 
+from ..arrays import bridge
+from ..errors import UnsupportedInputError
+from ..xla.x64 import Enabled
+from . import loader
+
 save_file: Any
 try:
     from safetensors.torch import save_file
 except ImportError:  # only `save` needs it
     save_file = None
-
-from ..arrays import bridge
-from ..errors import UnsupportedInputError
-from ..xla.x64 import Enabled
-from . import loader
 
 _LOADER = "load.py"
 
@@ -73,7 +73,7 @@ class Exported:
             results = self._program(*args, **kwargs)
         if any(isinstance(leaf, jax.Array) for leaf in leaves):
             return results
-        return jax.tree.map(lambda x: bridge.export(x) if isinstance(x, jax.Array) else x, results)
+        return pytree.tree_map_only(jax.Array, bridge.as_tensor, results)
 
     def save(self, folder: str | Path) -> None:
         """Writes a folder: `program.bin`, `weights.safetensors`, `signature.json`, and `load.py`, which loads it.

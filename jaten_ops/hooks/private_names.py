@@ -82,7 +82,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "torch.compile: a backend gets Dynamo's graph in public, and AOTAutograd, its partitioner and tables privately.": (
         "torch._decomp.core_aten_decompositions", "torch._decomp.decomposition_table",
         "torch._dynamo.backends.common.aot_autograd", "torch._dynamo.exc.TorchDynamoException",
-        "torch._dynamo.lookup_backend", "torch._dynamo.source.AttrSource", "torch._dynamo.utils.counters",
+        "torch._dynamo.OptimizedModule", "torch._dynamo.lookup_backend",
+        "torch._dynamo.source.AttrSource", "torch._dynamo.utils.counters",
         "torch._functorch._aot_autograd.schemas.OutputType", "torch._functorch.aot_autograd.aot_module_simplified",
         "torch._functorch.config", "torch._functorch.partitioners.min_cut_rematerialization_partition",
         "torch._guards.CompileContext", "torch._guards.TracingContext",
@@ -123,6 +124,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "64-bit dtypes in kernels alone: jax.enable_x64 takes five times as long.": (
         "jax._src.config.ExplicitX64Mode", "jax._src.config.enable_x64", "jax._src.config.explicit_x64_dtypes",
+    ),
+    "Sizes that torch.export leaves open: it has expressions of them, and no public classes of their operations.": (
+        "torch.utils._sympy.functions.FloorDiv", "torch.utils._sympy.functions.Mod",
+        "torch.utils._sympy.functions.PythonMod",
     ),
     "Weakly typed arrays: nothing public makes one of another array.": (
         "jax._src.lax.lax._convert_element_type",

@@ -183,10 +183,10 @@ def register_op(spec: OpSpec) -> None:
         lib.impl(spec.overload, run, "CompositeImplicitAutograd")
         _register_batching(lib, spec, run if spec.random else None)
         return
-    plain = OpKernel(spec, bridge.borrow, bridge.export)
+    plain = OpKernel(spec, bridge.borrow, bridge.as_tensor)
     of_plain = memory_layout.on_memory(plain) if spec.overload in READS_MEMORY else plain
     if spec.overload in KEEPS_MEMORY_ORDER:
-        of_plain = memory_layout.in_memory_order(OpKernel(registry.SPECS["resize"], bridge.borrow, bridge.export))
+        of_plain = memory_layout.in_memory_order(OpKernel(registry.SPECS["resize"], bridge.borrow, bridge.as_tensor))
     on_jax = OpKernel(spec, _unwrap_operand, carrier.wrap)
     lib.impl(spec.overload, of_plain, "CPU")
     lib.impl(spec.overload, of_plain, "CUDA")

@@ -27,7 +27,7 @@ _ABSENT = ("host_callbacks", "keepalive", "ordered_effects", "unordered_effects"
 
 
 def compiled(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, str | None]:
-    """The executable of a lowered program, from the disk or from XLA, and the key by which `load` finds it again.
+    """The executable of a lowered program, from the disk or from XLA, and the key by which `load_kept` finds it again.
 
     The key is None if the executable is not cached: for several devices, or if it calls Python.
     """
@@ -35,7 +35,7 @@ def compiled(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, str | No
     key = _key(lowered, text)
     if key is None:
         return _compile(lowered, text), None
-    found = load(key, lowered.in_tree, lowered.out_tree)
+    found = load_kept(key, lowered.in_tree, lowered.out_tree)
     if found is None:
         found = _compile(lowered, text)
         if not CACHE.store(key, functools.partial(_dumped, found)):
@@ -63,7 +63,7 @@ def _compile(lowered: jax.stages.Lowered, text: str) -> jax.stages.Compiled:
         return lowered.compile(compiler_options=told.options)
 
 
-def load(key: str, in_tree: Any, out_tree: Any) -> jax.stages.Compiled | None:
+def load_kept(key: str, in_tree: Any, out_tree: Any) -> jax.stages.Compiled | None:
     """The executable cached under a key, on the device that it was compiled for."""
 
     def loaded(content: bytes) -> jax.stages.Compiled:

@@ -19,7 +19,7 @@ def test_round_trip(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     tensor = torch.randint(0, 2, shape).to(dtype)
     array = bridge.borrow(tensor)
     assert (array.dtype, array.shape) == (bridge.DTYPES[dtype], shape)
-    back = bridge.export(array)
+    back = bridge.as_tensor(array)
     assert (back.dtype, back.shape) == (dtype, torch.Size(shape))
     assert torch.equal(back.to(torch.complex128), tensor.to(torch.complex128))
 
@@ -31,7 +31,7 @@ def test_the_public_functions_serve_where_the_private_ones_are_gone(monkeypatch:
     tensor = torch.tensor([2**40, 1])
     array = bridge.borrow(tensor)
     assert array.dtype == np.dtype("int64") and bridge.shares_memory(array, tensor)
-    assert torch.equal(bridge.export(array), tensor)
+    assert torch.equal(bridge.as_tensor(array), tensor)
 
 
 STRIDED = {
@@ -62,8 +62,8 @@ def test_zeros_without_memory() -> None:
 
 def test_64_bit_values_survive_with_x64_off() -> None:
     assert not jax.config.jax_enable_x64
-    assert bridge.export(bridge.borrow(torch.tensor([2**40 + 1]))).item() == 2**40 + 1
-    assert bridge.export(bridge.borrow(torch.tensor([1e300], dtype=torch.float64))).item() == 1e300
+    assert bridge.as_tensor(bridge.borrow(torch.tensor([2**40 + 1]))).item() == 2**40 + 1
+    assert bridge.as_tensor(bridge.borrow(torch.tensor([1e300], dtype=torch.float64))).item() == 1e300
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_zero_copy_in_and_out() -> None:
     x = torch.randn(64)
     array = bridge.borrow(x)
     assert array.unsafe_buffer_pointer() == x.data_ptr()
-    out = bridge.export(array)
+    out = bridge.as_tensor(array)
     assert out.data_ptr() == x.data_ptr()
 
 

@@ -49,7 +49,7 @@ def test_what_is_borrowed_comes_to_lie_there(dtype: torch.dtype) -> None:
     tensor = torch.ones(3, 5).to(dtype)
     array = bridge.borrow(tensor, cpu_client.device())
     assert array.device is cpu_client.device()
-    torch.testing.assert_close(bridge.export(array).float(), tensor.float())
+    torch.testing.assert_close(bridge.as_tensor(array).float(), tensor.float())
 
 
 def test_a_program_may_have_tensors_of_both_devices() -> None:

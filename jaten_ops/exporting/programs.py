@@ -15,7 +15,7 @@ from ..cpu.layouts import flattened, ordered
 from ..errors import KernelError, UnsupportedInputError
 from ..xla.x64 import tracing
 from .artifact import Exported
-from .capture import Captured, captured
+from .torch_programs import ProgramToExport, torch_program
 
 
 def export(
@@ -61,7 +61,7 @@ def export(
 
     Source: `torch.export.export` and `jax.export.export`.
     """
-    found = captured(program, args, kwargs or {}, dynamic_shapes)
+    found = torch_program(program, args, kwargs or {}, dynamic_shapes)
     names = tuple(platforms or (jax.default_backend(),))
     exported = _exported(found, names)
     signature = {
@@ -77,7 +77,7 @@ def export(
     return Exported(exported, signature, found.state)
 
 
-def _exported(found: Captured, platforms: tuple[str, ...]) -> jax.export.Exported:
+def _exported(found: ProgramToExport, platforms: tuple[str, ...]) -> jax.export.Exported:
     function, state = found.function, [_spec(tensor) for tensor in found.state.values()]
     is_open = any(isinstance(size, str) for array in found.arrays for size in array["shape"])
     if platforms == ("cpu",) and not is_open:  # the rewrites for a CPU take sizes that are known
@@ -87,10 +87,14 @@ def _exported(found: Captured, platforms: tuple[str, ...]) -> jax.export.Exporte
         with tracing():
             return jax.export.export(jax.jit(function), platforms=platforms)(state, found.specs, seeds)
     except KernelError as error:
-        if not is_open:
-            raise
-        expected = "an operator that takes it, or a size that is not in dynamic_shapes"
-        raise UnsupportedInputError("a size that is open", str(error), expected) from error
+        got = str(error).partition("\n")[0]
+        if is_open:
+            expected = "an operator that takes it, or a size that is not in dynamic_shapes"
+            raise UnsupportedInputError("a size that is open", got, expected) from error
+        if isinstance(error.__cause__, jax.errors.JAXTypeError):
+            expected = "a program whose sizes are known, such as one with torch.where and masks"
+            raise UnsupportedInputError("a size that depends on values", got, expected) from error
+        raise
     except NotImplementedError as error:
         got = f"what JAX cannot lower for {' and '.join(platforms)}: {str(error).partition(chr(10))[0]}"
         raise UnsupportedInputError("a program to export", got, "another platform, or sizes that are known") from error

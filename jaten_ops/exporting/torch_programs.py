@@ -24,7 +24,7 @@ from ..backend.nodes import overload_of, source_line
 from ..backend.passes.third_party_calls import is_unknown
 from ..backend.pipeline import Stage
 from ..errors import UnsupportedInputError
-from .dimensions import Dimensions, names_of
+from .open_sizes import OpenSizes, names_of
 from .trees import Place, tree_of
 
 _PASSES = ("supported_operators", "ordered_effects", "conjugate_numbers", "own_memory", "rename_operators")
@@ -32,7 +32,7 @@ _STATE = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR}
 
 
 @dataclass(frozen=True)
-class Captured:
+class ProgramToExport:
     """A program to export.
 
     Attributes:
@@ -71,12 +71,12 @@ class _Function(torch.nn.Module):
                 self.add_module(name, value)
 
 
-def captured(
+def torch_program(
     program: Callable[..., Any] | torch.export.ExportedProgram,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     dynamic: Any,
-) -> Captured:
+) -> ProgramToExport:
     """A program captured for arguments like these.
 
     Args:
@@ -85,66 +85,68 @@ def captured(
         dynamic: as `dynamic_shapes` of `torch.export.export`.
 
     Raises:
-        UnsupportedInputError: it writes to an argument, draws numbers of a size, or calls what cannot be exported.
+        UnsupportedInputError: it writes to an argument, or calls or returns what cannot be exported.
         MissingKernelError: an operator has no kernel.
     """
-    exported, module = _exported(program, args, kwargs, dynamic)
+    exported, forward = _exported(program, args, kwargs, dynamic)
     exported = exported.run_decompositions(_decompositions())
     graph, signature = exported.graph_module, exported.graph_signature
     _require_known(graph)
+    _refuse_other_writes(signature)
     _run_passes(graph)
     lowered = Lowered(graph, torch.get_default_dtype())
-    values = {
-        spec.arg.name: node.meta["val"] for spec, node in zip(signature.input_specs, lowered.placeholders, strict=True)
-    }
-    kinds = {spec.arg.name: spec for spec in signature.input_specs}
-    used = {node.name for node in lowered.placeholders if node.users}
-    named = [n for n in lowered.placeholders if kinds[n.name].kind in _STATE]
-    given = [n for n in lowered.placeholders if _is_input(kinds[n.name])]
-    written = {spec.target: spec.arg.name for spec in signature.output_specs if spec.kind is OutputKind.BUFFER_MUTATION}
-    _refuse_other_writes(signature)
-
-    state: dict[str, torch.Tensor] = {}
-    place: dict[str, str] = {}  # of a placeholder, the name of its state
-    ids: dict[Any, str] = {}
-    for node in named:
-        target = str(kinds[node.name].target)
-        if node.name not in used and target not in written:
-            continue
-        tensor = _tensor_of(exported, target)
-        key = _identity(tensor)
-        place[node.name] = target if target in written else ids.setdefault(key, target)
-        state.setdefault(place[node.name], tensor)
-
-    names = names_of(module, args, kwargs, dynamic) if module is not None else []
-    symbols = _named_symbols([values[n.name] for n in given], names)
-    dimensions = Dimensions(exported, symbols)
-    arrays, specs = [], []
-    for node, name in zip(given, _input_names(exported, len(given)), strict=True):
-        shape = tuple(dimensions.value(size) for size in values[node.name].shape)
-        dtype = bridge.to_numpy_dtype(values[node.name].dtype)
-        specs.append(jax.ShapeDtypeStruct(shape, dtype))
-        sizes = [size if isinstance(size, int) else str(size) for size in shape]
-        arrays.append({"name": name, "dtype": dtype.name, "shape": sizes})
-
+    specs = dict(zip(lowered.placeholders, signature.input_specs, strict=True))
     outputs = list(zip(signature.output_specs, lowered.outputs, strict=True))
-    updated = [(spec.target, node) for spec, node in outputs if spec.kind is OutputKind.BUFFER_MUTATION]
+    updated = [(str(spec.target), node) for spec, node in outputs if spec.kind is OutputKind.BUFFER_MUTATION]
     returned = [(spec, node) for spec, node in outputs if spec.kind is OutputKind.USER_OUTPUT]
-    computed = [node for spec, node in returned if isinstance(spec.arg, TensorArgument)]
-    order = list(state)
+    state, places = _state_of(exported, specs, {name for name, _ in updated})
+    given = [node for node, spec in specs.items() if _is_input(spec)]
+    names = [] if forward is None else names_of(forward, args, kwargs, dynamic)
+    arrays, operands = _inputs_of(given, OpenSizes(exported, _named_symbols(given, names)))
+    wanted = [*(node for spec, node in returned if isinstance(spec.arg, TensorArgument)), *(n for _, n in updated)]
 
     def function(held: list[Any], inputs: list[Any], seeds: list[Any]) -> list[Any]:
-        by_name = dict(zip(order, held, strict=True))
-        operands: dict[Any, Any] = {n: by_name[place[n.name]] for n in named if n.name in place}
-        operands.update(zip(given, inputs, strict=True))
-        wanted = [*computed, *[node for _, node in updated]]
-        results, _ = lowered(operands, seeds[0] if seeds else None, wanted)
+        by_name = dict(zip(state, held, strict=True))
+        values = {node: by_name[name] for node, name in places.items()} | dict(zip(given, inputs, strict=True))
+        results, _ = lowered(values, seeds[0] if seeds else None, wanted)
         return results
 
-    return Captured(
-        function, state, [str(name) for name, _ in updated], _input_tree(exported), _result_tree(exported, returned),
-        arrays, specs, lowered.random,
+    return ProgramToExport(
+        function, state, [name for name, _ in updated], _input_tree(exported), _result_tree(exported, returned),
+        arrays, operands, lowered.random,
     )  # fmt: skip
+
+
+def _state_of(
+    exported: torch.export.ExportedProgram, specs: Mapping[torch.fx.Node, Any], updated: set[str]
+) -> tuple[dict[str, torch.Tensor], dict[torch.fx.Node, str]]:
+    """The tensors that the program reads or updates, by name; and for each placeholder of one its name there.
+
+    Tied tensors are one, unless they are updated.
+    """
+    state: dict[str, torch.Tensor] = {}
+    places: dict[torch.fx.Node, str] = {}
+    firsts: dict[Any, str] = {}
+    for node, spec in specs.items():
+        name = str(spec.target)
+        if spec.kind not in _STATE or not (node.users or name in updated):
+            continue
+        tensor = _tensor_of(exported, name)
+        places[node] = name if name in updated else firsts.setdefault(_identity(tensor), name)
+        state.setdefault(places[node], tensor)
+    return state, places
+
+
+def _inputs_of(given: Sequence[torch.fx.Node], sizes: OpenSizes) -> tuple[list[dict[str, Any]], list[Any]]:
+    """For each input what the signature says of it, and what stands for it when it is traced."""
+    arrays, operands = [], []
+    for node in given:
+        value = node.meta["val"]
+        shape, dtype = tuple(map(sizes.value, value.shape)), bridge.to_numpy_dtype(value.dtype)
+        operands.append(jax.ShapeDtypeStruct(shape, dtype))
+        written = [size if isinstance(size, int) else str(size) for size in shape]
+        arrays.append({"name": str(node.target), "dtype": dtype.name, "shape": written})
+    return arrays, operands
 
 
 def _exported(
@@ -211,17 +213,12 @@ def _identity(tensor: torch.Tensor) -> Any:
     return tensor.data_ptr() or id(tensor), tensor.shape, tensor.stride(), tensor.dtype
 
 
-def _named_symbols(values: Sequence[Any], names: Sequence[str | None]) -> dict[Any, str]:
-    sizes = [size for value in values for size in value.shape]
+def _named_symbols(given: Sequence[torch.fx.Node], names: Sequence[str | None]) -> dict[Any, str]:
+    sizes = [size for node in given for size in node.meta["val"].shape]
     if len(sizes) != len(names):
         return {}
     pairs = zip(sizes, names, strict=True)
     return {s.node.expr: n for s, n in pairs if n is not None and isinstance(s, torch.SymInt) and s.node.expr.is_symbol}
-
-
-def _input_names(exported: torch.export.ExportedProgram, count: int) -> list[str]:
-    specs = exported.graph_signature.input_specs
-    return [spec.arg.name for spec in specs if _is_input(spec)][:count]
 
 
 def _input_tree(exported: torch.export.ExportedProgram) -> Any:

@@ -18,7 +18,7 @@ from ..errors import UnsupportedInputError
 _LARGEST = 2**31  # torch's bound of a size that has none is far above
 
 
-class Dimensions:
+class OpenSizes:
     """The open sizes of a program.
 
     Args:

@@ -1,0 +1,1 @@
+"""Tests of `jaten_ops.export`."""
