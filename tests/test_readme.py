@@ -20,7 +20,7 @@ BLOCKS = re.findall(r"^## ([^\n]+)$(?:(?!^## ).)*?^```python\n(.*?)^```$", READM
 
 
 def test_every_block_is_found() -> None:
-    assert len(BLOCKS) == README.count("```python") == 6
+    assert len(BLOCKS) == README.count("```python") == 7
 
 
 @pytest.mark.parametrize(("title", "code"), BLOCKS, ids=[title for title, _ in BLOCKS])
@@ -42,14 +42,25 @@ def test_code_for_many_devices() -> None:
     assert len(blocks) == 11
 
 
-def test_code_for_training_steps() -> None:
-    page = (ROOT / "docs" / "training_steps.md").read_text(encoding="utf-8")
+PAGES = {"export": 3, "performance": 2, "training_steps": 4}
+"""The pages whose code is run, with the number of blocks, which are one program."""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_code_of_a_page(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")  # what a block adds is taken away
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    exec(compile("\n".join(blocks), "docs/training_steps.md", "exec"), {"__name__": "page"})
-    assert len(blocks) == 4
+    assert len(blocks) == PAGES[name]
+    torch._dynamo.reset()
+    exec(compile("\n".join(blocks), f"docs/{name}.md", "exec"), {"__name__": "page"})
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/many_devices.md", "docs/training_steps.md"])
+WITH_LINKS = ["README.md", "CONTRIBUTING.md", "docs/many_devices.md", *(f"docs/{page}.md" for page in PAGES)]
+
+
+@pytest.mark.parametrize("name", WITH_LINKS)
 def test_links_lead_somewhere(name: str) -> None:
     targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text(encoding="utf-8"))
     assert [t for t in targets if not t.startswith("http") and not (ROOT / name).parent.joinpath(t).exists()] == []
@@ -69,12 +80,3 @@ def test_paths_named_in_contributing_exist() -> None:
     paths = {p for p in re.findall(r"`([\w./]+/[\w./]*)`", text) if "<" not in p}
     inside = {p for p in paths if (ROOT / p).exists() or (ROOT / "jaten_ops" / p).exists()}
     assert paths - inside == set() and paths
-
-
-def test_code_about_performance() -> None:
-    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
-    torch._dynamo.reset()
-    for code in blocks:
-        exec(compile(code, "docs/performance.md", "exec"), {"__name__": "performance"})

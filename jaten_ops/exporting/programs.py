@@ -13,9 +13,11 @@ import torch
 from ..arrays import bridge
 from ..cpu.layouts import flattened, ordered
 from ..errors import KernelError, UnsupportedInputError
+from ..step import Step
 from ..xla.x64 import tracing
 from .artifact import Exported
 from .torch_programs import ProgramToExport, torch_program
+from .training_steps import step_to_export
 
 
 def export(
@@ -25,13 +27,13 @@ def export(
     *,
     dynamic_shapes: Any = None,
     platforms: Sequence[str] | None = None,
+    training: bool = False,
 ) -> Exported:
     """Exports a module or a function as a program that runs without torch: StableHLO, and its state beside it.
 
-    The program is captured by `torch.export` and computes as a compiled one does. Parameters, buffers and constants are
-    its state: each is kept once, under the name that it has in the module, and only if the program reads it, so not the
-    counters of BatchNorm in inference. A buffer that the program writes to is part of its results, and a loaded program
-    updates it at each call. A program that draws random numbers, such as dropout in training, takes a seed.
+    The program is captured by `torch.export`. Parameters, buffers and constants that it reads are its state, each once
+    and under the name that it has in the module; counters of BatchNorm are not read in inference. Buffers that it
+    writes to are updated at each call. A program that draws random numbers, such as dropout in training, takes a seed.
 
     Args:
         program: a module, which is exported in the mode that it is in; a function of tensors, with the tensors and
@@ -41,6 +43,8 @@ def export(
         dynamic_shapes: as that of `torch.export.export`. A size that is open has the name of its `Dim`.
         platforms: of "cpu", "cuda", "rocm" and "tpu", for all of which the program is to run; by default the first that
             JAX has in this process.
+        training: whether `program` is a step that `compile_step` returned, called at least once: parameters, the
+            optimizer's state and its hyperparameters are the state, and each call of the program updates it.
 
     Returns:
         An `Exported`: call it, save it to a folder, or look at its `stablehlo`.
@@ -49,6 +53,7 @@ def export(
         UnsupportedInputError: the program writes to an argument, or has an operator of another library without a
             kernel, a result or size that a program without torch cannot have, or a call that a platform lacks.
         MissingKernelError: an operator has no kernel.
+        RuntimeError: an optimizer of a step has no state yet.
 
     Example:
         >>> batch = torch.export.Dim("batch", max=64)
@@ -61,7 +66,7 @@ def export(
 
     Source: `torch.export.export` and `jax.export.export`.
     """
-    found = torch_program(program, args, kwargs or {}, dynamic_shapes)
+    found = _to_export(program, args, kwargs or {}, dynamic_shapes, training)
     names = tuple(platforms or (jax.default_backend(),))
     exported = _exported(found, names)
     signature = {
@@ -73,8 +78,22 @@ def export(
         "state": list(found.state),
         "updated": found.updated,
         "random": found.random,
+        "hyperparameters": list(found.hyperparameters),
     }
     return Exported(exported, signature, found.state)
+
+
+def _to_export(
+    program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic_shapes: Any, training: bool
+) -> ProgramToExport:
+    if training is not isinstance(program, Step):
+        expected = "training=True and what compile_step returned, or training=False and another function"
+        raise UnsupportedInputError("export", f"{type(program).__name__} and training={training}", expected)
+    if not isinstance(program, Step):
+        return torch_program(program, args, kwargs, dynamic_shapes)
+    if dynamic_shapes is not None:
+        raise UnsupportedInputError("export of a step", "dynamic_shapes", "known sizes")
+    return step_to_export(program, args, kwargs)
 
 
 def _exported(found: ProgramToExport, platforms: tuple[str, ...]) -> jax.export.Exported:
@@ -85,7 +104,9 @@ def _exported(found: ProgramToExport, platforms: tuple[str, ...]) -> jax.export.
     seeds = [jax.ShapeDtypeStruct((), np.dtype("int64"))] * found.random
     try:
         with tracing():
-            return jax.export.export(jax.jit(function), platforms=platforms)(state, found.specs, seeds)
+            return jax.export.export(jax.jit(function, keep_unused=True), platforms=platforms)(
+                state, found.specs, seeds
+            )
     except KernelError as error:
         got = str(error).partition("\n")[0]
         if is_open:

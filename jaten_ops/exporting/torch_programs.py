@@ -44,6 +44,7 @@ class ProgramToExport:
         arrays: for each input its name, dtype and shape, with names for open sizes.
         specs: what stands for each input when it is traced.
         random: whether it draws random numbers.
+        hyperparameters: the names of the floats of optimizers, if it is a step.
     """
 
     function: Callable[[list[Any], list[Any], list[Any]], list[Any]]
@@ -54,6 +55,7 @@ class ProgramToExport:
     arrays: list[dict[str, Any]]
     specs: list[Any]
     random: bool
+    hyperparameters: Sequence[str] = ()
 
 
 class _Function(torch.nn.Module):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import jax
 import torch
@@ -26,6 +27,8 @@ from .optimizer_state import LateOptimizer, UnmadeState, settle
 from .state_capture import check_given
 from .step_program import Executables, Operands, StepProgram
 from .trace import Trace, require_on_device
+
+T = TypeVar("T")
 
 _log = logging.getLogger("jaten_ops.step")
 
@@ -132,6 +135,11 @@ class Step:
             return result
 
     @property
+    def is_warm(self) -> bool:
+        """True if the step has been called, so that optimizers have their state."""
+        return self._warm
+
+    @property
     def name(self) -> str:
         """The name of the step, for messages."""
         return str(getattr(self._step, "__qualname__", type(self._step).__name__))
@@ -150,18 +158,36 @@ class Step:
             found = self._program(reach, given, structure)
             if found is not None:
                 return found[0].executable
-            try:
-                with x64.tracing(), announced("a step"):
-                    trace = self._traced(reach, given, structure)
-                    return StepProgram(trace, reach, given, self._executables).executable
-            except (LateOptimizer, UnmadeState) as error:
-                raise RuntimeError(
-                    "an optimizer of the step has no state yet. Fix: call the step once before"
-                ) from error
-            except jax.errors.ConcretizationTypeError as error:
-                raise refusal(str(error).partition("\n")[0]) from error
-            finally:
-                reach.restore()
+            with self._undone(reach):
+                trace = self._traced(reach, given, structure)
+                return StepProgram(trace, reach, given, self._executables).executable
+
+    def traced_for(self, args: Any, kwargs: Any, use: Callable[[Trace, Reach, list[Any], Structure], T]) -> T:
+        """The result of a function of the trace of a call, and of what it reaches and is given. Nothing is changed.
+
+        Raises:
+            RuntimeError: an optimizer in it has no state yet.
+        """
+        with _ONE_AT_A_TIME:
+            leaves, structure = flat(args, kwargs)
+            given = [moved_argument(v) if isinstance(v, torch.Tensor) else v for v in leaves]
+            self._objects = [v for v in given if is_searched(v)]
+            reach = self._look(given)
+            with self._undone(reach):
+                return use(self._traced(reach, given, structure), reach, given, structure)
+
+    @contextlib.contextmanager
+    def _undone(self, reach: Reach) -> Iterator[None]:
+        """A context in which the step is traced for a caller that does not run it."""
+        try:
+            with x64.tracing(), announced("a step"):
+                yield
+        except (LateOptimizer, UnmadeState) as error:
+            raise RuntimeError("an optimizer of the step has no state yet. Fix: call the step once before") from error
+        except jax.errors.ConcretizationTypeError as error:
+            raise refusal(str(error).partition("\n")[0]) from error
+        finally:
+            reach.restore()
 
     def lowered_over(self, where: Any, absent: Any, args: Any, kwargs: Any) -> tuple[jax.stages.Lowered, str]:
         """The program that a call after the first would run over a mesh, and its text. Nothing is run or changed.

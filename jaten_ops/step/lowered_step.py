@@ -48,6 +48,17 @@ def groups_of(trace: Trace) -> Groups:
     )
 
 
+def by_number(groups: Groups, written: Any, read: Any, others: Any, numbers: Any, seeds: Any) -> dict[int, Any]:
+    """The operands of a trace by their numbers, from those of each group."""
+    operands: dict[int, Any] = dict(groups.constants)
+    operands.update(zip(groups.written, written, strict=True))
+    operands.update(zip(groups.read, read, strict=True))
+    operands.update(zip(groups.others, others, strict=True))
+    operands.update((index, numbers[i]) for i, index in enumerate(groups.numbers))
+    operands.update(zip(groups.seeds, seeds, strict=True))
+    return operands
+
+
 def lowered(
     trace: Trace,
     groups: Groups,
@@ -67,14 +78,10 @@ def lowered(
         absent: one of the devices of `cpu_client.absent`, if those of the mesh are not there.
     """
 
-    def program(written: Any, read: Any, others: Any, numbers: Any, seeds: Any) -> Any:
-        operands: dict[int, Any] = dict(groups.constants)
-        operands.update(zip(groups.written, written, strict=True))
-        operands.update(zip(groups.read, read, strict=True))
-        operands.update(zip(groups.others, others, strict=True))
-        operands.update((index, numbers[i]) for i, index in enumerate(groups.numbers))
-        operands.update(zip(groups.seeds, seeds, strict=True))
-        return trace.program(operands, lambda fn: flattened(ordered(fn, platform=kind), platform=kind))
+    def program(*operands: Any) -> Any:
+        return trace.program(
+            by_number(groups, *operands), lambda fn: flattened(ordered(fn, platform=kind), platform=kind)
+        )
 
     drawn = [jax.ShapeDtypeStruct((), np.dtype("int64"))] * len(groups.seeds)
     numbers = jax.ShapeDtypeStruct((len(groups.numbers),), np.dtype("float64"))

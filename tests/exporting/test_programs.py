@@ -158,6 +158,61 @@ def test_programs_of_torch_export_and_of_the_device(device: str) -> None:
     torch.testing.assert_close(exported.call(x), expected)
 
 
+def _step() -> tuple[Any, nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2)).to("jax")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"loss": loss.detach()}
+
+    return step, model, optimizer
+
+
+def test_a_step_trains_as_it_does_here() -> None:
+    step, _, optimizer = _step()
+    compiled = jaten_ops.compile_step(step)
+    x, y = torch.randn(6, 4, device="jax"), torch.randn(6, 2, device="jax")
+    compiled(x, y)
+    exported = jaten_ops.export(compiled, (x, y), training=True, platforms=ALL)
+    assert {"model.0.weight", "optimizer.state.0.exp_avg", "model.1.running_mean"} <= set(exported.signature["state"])
+    assert exported.signature["hyperparameters"][0] == "lr"
+    optimizer.param_groups[0]["lr"] = 1e-2
+    losses = [(compiled(x, y)["loss"].item(), exported.call(x.cpu(), y.cpu())["loss"].item()) for _ in range(4)]
+    for one, other in losses:
+        assert one == pytest.approx(other, rel=1e-5)
+    assert losses[0] > losses[-1]
+
+
+STEPS: dict[str, tuple[dict[str, Any], str]] = {
+    "not called": ({}, "no state yet"),
+    "not for training": ({"training": False}, "training=True and what compile_step returned"),
+    "open sizes": ({"dynamic_shapes": ({0: BATCH}, {0: BATCH})}, "known sizes"),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_that_cannot_be_exported(name: str) -> None:
+    options, text = STEPS[name]
+    step, x, y = jaten_ops.compile_step(_step()[0]), torch.ones(6, 4, device="jax"), torch.ones(6, 2, device="jax")
+    with pytest.raises((UnsupportedInputError, RuntimeError), match=text):
+        jaten_ops.export(step, (x, y), **{"training": True, **options})
+
+
+def test_a_step_that_leaves_gradients_is_refused() -> None:
+    model = nn.Linear(4, 2).to("jax")
+    step = jaten_ops.compile_step(lambda x: model(x).sum().backward())
+    step(torch.ones(3, 4, device="jax"))
+    model.weight.grad = model.bias.grad = None
+    with pytest.raises(UnsupportedInputError, match="leaves gradients"):
+        jaten_ops.export(step, (torch.ones(3, 4, device="jax"),), training=True)
+
+
 WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "a size": ((torch.ones(3, 5),), {}, r"input: expected the shape \['batch', 4\], got \[3, 5\]"),
     "a rank": ((torch.ones(4),), {}, "expected the shape"),

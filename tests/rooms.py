@@ -1,0 +1,171 @@
+"""The rooms of the house: the layers of modules of each folder, which say what may import what."""
+
+from __future__ import annotations
+
+# The rooms, low to high, and their layers of modules, low to high; imports only go down, not within a layer.
+ROOMS: dict[str, tuple[str, ...]] = {
+    "errors": (),
+    "tracing": (),
+    "schema": (
+        "exclusions spec",
+        "__init__",
+    ),
+    "registry": (
+        "external_ops handlers parameters",
+        "__init__",
+    ),
+    "xla": (
+        "compiles cpu_client cpu_features disk_store jitted malloc matmul_library progress x64",
+        "compiler_options",
+        "fingerprint",
+        "disk_cache",
+        "executables kernel_cache",
+        "__init__",
+    ),
+    "arrays": (
+        "abstract_arrays observers seeds strides uninitialized_values",
+        "partitioned placements",
+        "bridge strided_elements",
+        "storage_views",
+        "attributes local_parts view_ops",
+        "carrier",
+        "__init__",
+    ),
+    "kernel_base": (
+        "checks division materialize platform promotion",
+        "conv_parts derivatives extrema prng vjp",
+        "__init__",
+    ),
+    "cpu": (
+        "conv_direct conv_fold_full_dims conv_matrix conv_patches conv_taps dot_reductions elementary layouts.values"
+        " ragged_tiles reductions row_scans slice_writes",
+        "conv_grouped conv_space_to_depth conv_winograd",
+        "conv_volumes",
+        "conv_choice",
+        "conv_primitive",
+        "layouts.rules",
+        "layouts.steps",
+        "layouts.break_chains layouts.optimizer_rows layouts.serialize_lapack layouts.tile_gather_scatter",
+        "layouts.program",
+        "layouts.__init__",
+        "__init__",
+    ),
+    "kernels": (
+        "as_strided assertions batch_norm_parts bitwise comparison complex_functions control_flow conversion"
+        " convolution ctc distance dropout embedding fft flex_attention foreach matrices normalization optimizers"
+        " philox polynomials ragged reduction reparameterized rnn views windows",
+        "activation creation decomposition fake_quantization im2col indexing joining ldl matmul padding"
+        " pooling randomness resampling scan sorting third_party_ops unary weight_norm",
+        "arithmetic grid_sampler histogram linalg offsets scaled_matmul scatter segment_reduce softmax special unique",
+        "attention bessel loss norms predicates",
+        "sequence_attention",
+        "__init__",
+    ),
+    "meta": (
+        "reuse",
+        "attention missing normalization overrides scalars vendors",
+        "refusals",
+        "__init__",
+    ),
+    "autograd": (
+        "attention differentiability formulas function",
+        "__init__",
+    ),
+    "ops": (
+        "default_dtypes dynamic_slices memory_layout namespace overlap result_checks vmap",
+        "composite executor variants",
+        "op_call",
+        "define",
+        "user_ops",
+        "constraint",
+        "__init__",
+    ),
+    "device": (
+        "autograd_engine placement streams",
+        "torch_jax",
+        "privateuse1",
+        "autocast",
+        "__init__",
+    ),
+    "tensor": (
+        "checkpoint_shards mesh_methods operand_values storage subclasses",
+        "tensor",
+        "lazy_parameters moves",
+        "__init__",
+    ),
+    "dispatch": (
+        "in_place operands traced_control_flow",
+        "adam_step functional fused_attention higher_order other_layouts partitioned_products recurrent_layers",
+        "aliasing queries writes",
+        "collectives compositions copies factories",
+        "handler_rules",
+        "register",
+        "__init__",
+    ),
+    "hooks": (
+        "accelerator adam_lists constructors default_backend dtensor_draws export foreach_types generators graph_cache"
+        " higher_order loop_residuals make_fx partition_specs private_names process_groups schemas torchscript"
+        " version_errors",
+        "ledger",
+        "patches",
+        "__init__",
+    ),
+    "backend": (
+        "buckets.__init__ buckets.padding_proof device_interface generated_call layout nodes passes.__init__",
+        "buckets.padding_programs buckets.padding_rules compile_log graph_text keep_whole subgraphs view_calls",
+        "graph_info",
+        "passes.concat_gradients passes.conjugate_numbers passes.expanded_index_scatters passes.third_party_calls"
+        " passes.new_values passes.output_offsets passes.recompute_norms passes.replaced_memory passes.wrapped_results"
+        " passes.filled_memory passes.partial_writes passes.random_results passes.view_relations passes.written_inputs"
+        " passes.input_tokens passes.input_writes passes.loop_numbers passes.placed_gradients passes.static_inputs"
+        " passes.traced_ints"
+        " aliased_inputs passes.own_memory",
+        "passes.data_dependent_splits passes.ordered_effects passes.output_views passes.rename_operators"
+        " passes.supported_operators",
+        "lowering pipeline serialized_graph",
+        "executable_cache graph_description",
+        "graph_compilation",
+        "executable",
+        "buckets.bucketed_graph split_graph",
+        "graph_cache",
+        "capture",
+        "__init__",
+    ),
+    "step": (
+        "code_names gradient_hooks numbers places random_states",
+        "state_capture walk",
+        "holders",
+        "arguments optimizer_state result_recipes",
+        "cpu_tensors microbatches replay tensor_changes",
+        "accumulation",
+        "trace",
+        "lowered_step",
+        "rehearsal step_program",
+        "compiled",
+        "__init__",
+    ),
+    "torch_functions": (
+        "leaks linear_transpose modules result_trees run_context torch_autograd",
+        "functions",
+        "primitive",
+        "__init__",
+    ),
+    "interop": (),
+    "checkpoint_policies": (),
+    "layer_scan": (),
+    "explanation": (),
+    "__init__": (),
+    "exporting": (
+        "loader open_sizes trees",
+        "artifact torch_programs",
+        "training_steps",
+        "programs",
+        "__init__",
+    ),
+    "distributed": (
+        "costs meshes processes sequence tensors",
+        "estimates styles",
+        "module_plans",
+        "__init__",
+    ),
+}
