@@ -152,11 +152,12 @@ def gathered(array: jax.Array) -> jax.Array:
     sharding = array.sharding
     if is_abstract(sharding):
         raise MissingValuesError
-    if sharding.is_fully_addressable:
-        return partitioned.moved(array, partitioned.first_device(sharding))
-    if not sharding.is_fully_replicated:
-        with Enabled():
-            array = jax.jit(lambda x: x, out_shardings=partitioned.replicated(sharding))(array)
+    with jax.ensure_compile_time_eval():  # the values are there, even if JAX traces a program that reads them
+        if sharding.is_fully_addressable:
+            return partitioned.moved(array, partitioned.first_device(sharding))
+        if not sharding.is_fully_replicated:
+            with Enabled():
+                array = jax.jit(lambda x: x, out_shardings=partitioned.replicated(sharding))(array)
     return array.addressable_data(0)
 
 

@@ -10,7 +10,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .. import meta, registry
 from ..arrays import bridge
-from ..ops.composite import CHECKS
+from ..arrays.observers import OBSERVERS, met
+from ..ops.composite import CONDITIONS
 from ..ops.namespace import operator_of
 from ..registry.handlers import ABOVE_AUTOGRAD, RECORDED, Handler, handler
 from ..tensor.operand_values import is_traced
@@ -47,18 +48,25 @@ def third_party(func: Any) -> Handler:
 
 
 def _checked(overload: str) -> Handler:
-    """ATen's composition of an operator, after a check of its arguments' values, if they have any."""
-    check, op = CHECKS[overload], operator_of(overload, "aten")
+    """ATen's composition of an operator, after a check of its arguments' values: where JAX traces, after the call."""
+    conditions, op = CONDITIONS[overload], operator_of(overload, "aten")
 
     def call(tensor: torch.Tensor, *args: Any) -> Any:
+        if OBSERVERS:
+            met(None, (tensor,), None)  # a step that is traced takes it as an operand
         if has_values(tensor):
-            check(bridge.as_tensor(array_of(tensor)), *args)  # on the CPU: on the device JAX may trace it
+            for holds, message in conditions(bridge.as_tensor(array_of(tensor)), *args):  # on the CPU: JAX may trace it
+                if not holds:
+                    raise RuntimeError(message)
+        elif not is_traced(tensor):
+            for holds, message in conditions(tensor, *args):
+                torch.ops.aten._assert_async.msg(holds, message)
         return op._op_dk(_IMPLICIT, tensor, *args)
 
     return call
 
 
-for _overload in CHECKS:
+for _overload in CONDITIONS:
     handler(f"aten::{_overload}", keys=(ABOVE_AUTOGRAD,))(_checked(_overload))
 
 

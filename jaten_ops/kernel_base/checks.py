@@ -30,6 +30,14 @@ class Conditions:
         return jnp.stack(self.values)
 
 
+READS_OF_TRACERS: tuple[type[Exception], ...] = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+"""JAX's errors for a program that reads a value while it is traced: which of them depends on how it asks."""
+
 _CURRENT: ContextVar[Conditions | None] = ContextVar("jaten_conditions", default=None)
 
 

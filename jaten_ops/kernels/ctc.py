@@ -6,7 +6,6 @@ the target's length are never entered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,6 +15,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 from jaten_ops.xla.jitted import jitted
+
+from ..kernel_base.checks import require
 
 NEVER = -np.inf
 
@@ -103,9 +104,7 @@ def _backward(grad, log_probs, targets, input_lengths, target_lengths, loss, alp
     # alpha beyond a sample's states and times is not specified
     entered = (state <= 2 * length)[None] & (times[:, None, None] < input_lengths[None, :, None])
     occupied = jnp.where(entered, occupied, jnp.zeros((), occupied.dtype))
-    sample = lax.broadcasted_iota(np.int64, occupied.shape, 1)
-    time = lax.broadcasted_iota(np.int64, occupied.shape, 0)
-    by_label = jnp.zeros_like(log_probs).at[time, sample, extended[None]].add(occupied)
+    (by_label,) = jax.linear_transpose(lambda x: _emissions(x, extended), log_probs)(occupied)
     infinite = (loss == np.inf)[None, :, None]
     by_label = jnp.where(infinite, jnp.full((), 0 if zero_infinity else np.nan, log_probs.dtype), by_label)
     out = (jnp.exp(log_probs) - by_label) * grad[None, :, None]
@@ -118,20 +117,30 @@ _run_forward = jitted(_forward, static_argnums=(4, 5))
 _run_backward = jitted(_backward, static_argnums=(7, 8))
 
 
-def _check(log_probs, targets, input_lengths: Sequence[int], target_lengths: Sequence[int], blank: int) -> None:
+def _check(log_probs, targets, input_lengths: Any, target_lengths: Any, blank: int) -> None:
+    """Raises ATen's errors; those about lengths without values are raised after the call."""
     time, batch, labels = log_probs.shape
     if not 0 <= blank < labels:
         raise RuntimeError("blank must be in label range")
-    if len(input_lengths) != batch or len(target_lengths) != batch:
+    if input_lengths.size != batch or target_lengths.size != batch:
         raise RuntimeError("input_lengths and target_lengths must be of size batch_size")
-    if any(not 0 <= n <= time for n in input_lengths):
-        raise RuntimeError(f"Expected input_lengths to have values from 0 to {time}, but got {list(input_lengths)}")
-    if any(n < 0 for n in target_lengths):
-        raise RuntimeError(f"Expected target_lengths to have value at least 0, but got {list(target_lengths)}")
-    if targets.ndim == 1 and targets.size != sum(target_lengths):
-        raise RuntimeError(f"Expected tensor of {sum(target_lengths)} targets, but got {targets.size}")
-    if targets.ndim == 2 and (targets.shape[0] != batch or targets.shape[1] < max(target_lengths, default=0)):
-        raise RuntimeError(f"Expected targets of shape ({batch}, >= {max(target_lengths)}), but got {targets.shape}")
+    in_range = ((input_lengths >= 0) & (input_lengths <= time)).all()
+    _require(in_range, f"Expected input_lengths to have values from 0 to {time}", input_lengths)
+    _require((target_lengths >= 0).all(), "Expected target_lengths to have value at least 0", target_lengths)
+    if targets.ndim == 1:
+        _require(target_lengths.sum() == targets.size, f"Expected the lengths of {targets.size} targets", target_lengths)
+    elif targets.shape[0] != batch:
+        raise RuntimeError(f"Expected targets of {batch} samples, but got {targets.shape[0]}")
+    else:
+        width = targets.shape[1]
+        _require((target_lengths <= width).all(), f"Expected target_lengths of {width} at most", target_lengths)
+
+
+def _require(holds: Any, message: str, lengths: Any) -> None:
+    if isinstance(holds, jax.core.Tracer):
+        require(holds, RuntimeError, message)
+    else:
+        require(bool(holds), RuntimeError, f"{message}, but got {lengths.tolist()}")
 
 
 def _is_concrete(log_probs: Any, *args: Any, **kwargs: Any) -> bool:
@@ -143,8 +152,8 @@ def _is_concrete(log_probs: Any, *args: Any, **kwargs: Any) -> bool:
 #     bool zero_infinity=False) -> (Tensor, Tensor)
 @kernel("_ctc_loss", eager=_is_concrete)
 def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
-    _check(log_probs, targets, input_lengths, target_lengths, blank)
     lengths = (np.asarray(input_lengths, np.int64), np.asarray(target_lengths, np.int64))
+    _check(log_probs, targets, *lengths, blank)
     return _run_forward(log_probs, targets, *lengths, 2 * max(target_lengths, default=0) + 1, blank)
 
 
@@ -152,8 +161,17 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_in
 #     bool zero_infinity=False) -> (Tensor, Tensor)
 @kernel("_ctc_loss.Tensor", eager=True)
 def ctc_loss_tensor(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
-    lengths = (tuple(np.atleast_1d(n).tolist()) for n in (input_lengths, target_lengths))
-    return ctc_loss(log_probs, targets, *lengths, blank, zero_infinity)
+    if not any(isinstance(n, jax.core.Tracer) for n in (input_lengths, target_lengths)):
+        lengths = (tuple(np.atleast_1d(n).tolist()) for n in (input_lengths, target_lengths))
+        return ctc_loss(log_probs, targets, *lengths, blank, zero_infinity)
+    traced = _as_vectors(input_lengths, target_lengths)
+    _check(log_probs, targets, *traced, blank)
+    longest = targets.shape[-1]  # of one sample all targets may be, if they lie one after the other
+    return _run_forward(log_probs, targets, *traced, 2 * longest + 1, blank)
+
+
+def _as_vectors(*lengths: jax.Array) -> list[jax.Array]:
+    return [lax.convert_element_type(lax.reshape(n, (n.size,)), np.int64) for n in lengths]
 
 
 # aten::_ctc_loss_backward.Tensor(Tensor grad, Tensor log_probs, Tensor targets, Tensor input_lengths,
@@ -162,7 +180,7 @@ def ctc_loss_tensor(log_probs, targets, input_lengths, target_lengths, blank=0, 
 def ctc_loss_backward_tensor(
     grad, log_probs, targets, input_lengths, target_lengths, neg_log_likelihood, log_alpha, blank, zero_infinity=False
 ):
-    lengths = (lax.convert_element_type(lax.reshape(n, (n.size,)), np.int64) for n in (input_lengths, target_lengths))
+    lengths = _as_vectors(input_lengths, target_lengths)
     return _run_backward(grad, log_probs, targets, *lengths, neg_log_likelihood, log_alpha, blank, zero_infinity)
 
 

@@ -8,7 +8,7 @@ them. On all other tensors (of the device `jax`, fake ones) ATen's composition r
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -126,22 +126,23 @@ def _without_vmap() -> Any:
     return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
 
 
-def _check_one_hot(self: torch.Tensor, num_classes: int = -1) -> None:
-    """Raises the errors of ATen's one_hot about values, which it raises for plain tensors but not for subclasses."""
+def _conditions_of_one_hot(self: torch.Tensor, num_classes: int = -1) -> Iterator[tuple[torch.Tensor, str]]:
     if self.dtype != torch.int64:
         return  # one_hot itself refuses it
     if not self.numel():
         if num_classes <= 0:
             raise RuntimeError("Can not infer total number of classes from empty tensor.")
         return
-    if self.min() < 0:
-        raise RuntimeError("Class values must be non-negative.")
-    if num_classes != -1 and self.max() >= num_classes:
-        raise RuntimeError("Class values must be smaller than num_classes.")
+    yield self.min() >= 0, "Class values must be non-negative."
+    if num_classes != -1:
+        yield self.max() < num_classes, "Class values must be smaller than num_classes."
 
 
-CHECKS: dict[str, Callable[..., None]] = {"one_hot": _check_one_hot}
-"""Checks of the argument values of compositions, by overload."""
+CONDITIONS: dict[str, Callable[..., Iterator[tuple[torch.Tensor, str]]]] = {"one_hot": _conditions_of_one_hot}
+"""What compositions require of values, with the RuntimeErrors that ATen raises for plain tensors, not for subclasses.
+
+By overload, as functions of the arguments. A condition may assume that those before it hold.
+"""
 
 
 def make_composite(spec: OpSpec, aten: Callable[..., Any]) -> Callable[..., Any]:
@@ -157,14 +158,15 @@ def make_composite(spec: OpSpec, aten: Callable[..., Any]) -> Callable[..., Any]
     if spec.overload in _OF_THE_TENSOR or not any("Tensor" in r for r in spec.returns):
         return aten
 
-    check = CHECKS.get(spec.overload)
+    conditions = CONDITIONS.get(spec.overload)
 
     def composite(*args: Any, **kwargs: Any) -> Any:
         tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
         if not all(type(t) in _PLAIN and t.device.type in ("cpu", "cuda") for t in tensors):
             return aten(*args, **kwargs)
-        if check is not None:
-            check(*args, **kwargs)
+        for holds, message in conditions(*args, **kwargs) if conditions is not None else ():
+            if not holds:
+                raise RuntimeError(message)
         args, kwargs = tree_map_only(torch.Tensor, _stand_in, (args, kwargs))
         with _Redirect(), torch._C._DisableFuncTorch(), _without_vmap():
             results = aten(*args, **kwargs)

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_unflatten
 
 from ..arrays.observers import observers
 from ..errors import UnsupportedInputError
+from ..kernel_base.checks import READS_OF_TRACERS
 from ..tracing import is_traced_now, opaque
 from ..xla import x64
 from ..xla.progress import announced
@@ -184,7 +185,7 @@ class Step:
                 yield
         except (LateOptimizer, UnmadeState) as error:
             raise RuntimeError("an optimizer of the step has no state yet. Fix: call the step once before") from error
-        except jax.errors.ConcretizationTypeError as error:
+        except READS_OF_TRACERS as error:
             raise refusal(str(error).partition("\n")[0]) from error
         finally:
             reach.restore()
@@ -209,7 +210,7 @@ class Step:
                         self._holders,
                     )
                     return rehearsal.lowered_over(trace, where, absent)
-            except jax.errors.ConcretizationTypeError as error:
+            except READS_OF_TRACERS as error:
                 raise refusal(str(error).partition("\n")[0]) from error
             finally:
                 self._reach = None
@@ -298,7 +299,7 @@ class Step:
             return self._call(given, structure)
         except UnmadeState:
             return self._as_it_is(given, structure)
-        except jax.errors.ConcretizationTypeError as error:
+        except READS_OF_TRACERS as error:
             raise refusal(str(error).partition("\n")[0]) from error
         self._tell(key, program)
         if program.repeats:

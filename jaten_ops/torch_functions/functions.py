@@ -17,6 +17,7 @@ import torch
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from jaten_ops.errors import UnsupportedInputError
+from jaten_ops.kernel_base.checks import READS_OF_TRACERS
 from jaten_ops.tensor.tensor import array_of, from_array
 from jaten_ops.xla.x64 import tracing
 
@@ -72,7 +73,7 @@ def traced(fn: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
     try:
         with tracing(), none_kept():
             closed = jax.make_jaxpr(fn)(*map(_struct, avals))
-    except jax.errors.ConcretizationTypeError as error:
+    except READS_OF_TRACERS as error:
         raise UnsupportedInputError(
             "a torch function that JAX traces", f"one that reads the value of a tensor ({_first_line(error)})",
             "one that does not, but uses torch.where or torch.cond; or a call that JAX does not trace",

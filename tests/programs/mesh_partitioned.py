@@ -115,6 +115,11 @@ _LOSSES: dict[str, Row] = {
         [_floats((4, 16, 8, 8), D, None, M), _indices((4, 8, 8), 16, D, M)],
     ),
     "nll_loss": (F.nll_loss, [_floats((8, 16), BOTH), _indices((8,), 16, BOTH)]),
+    "one_hot": (lambda x, i: x * F.one_hot(i, 16), [_LAST, _indices((8, 8), 16, D, M)]),
+    "ctc_loss": (
+        F.ctc_loss,
+        [_floats((12, 8, 16), None, D), _indices((8, 5), 16, D), _indices((8,), 12, D), _indices((8,), 5, D)],
+    ),
     "multi_margin_loss": (F.multi_margin_loss, [_floats((8, 16), BOTH), _indices((8,), 16, BOTH)]),
 }
 _BY_INDEX: dict[str, Row] = {

@@ -145,11 +145,41 @@ def test_bad_steps_say_what_to_do() -> None:
     with pytest.raises(UnsupportedInputError, match=r"\.to\('jax'\)"):
         fn = compile_step(lambda: None, nn.Linear(2, 2))
         fn(), fn()
-    table = nn.Embedding(3, 2).to("jax")
-    look_up = compile_step(lambda i: table(i), table)
-    look_up(torch.tensor([1], device="jax"))
-    with pytest.raises(IndexError):
-        look_up(torch.tensor([7], device="jax"))
+
+
+# a step of an operator that checks values, with what it takes and what it refuses
+_SCORES = torch.randn(5, 2, 4, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
+_TABLE = torch.randn(3, 2, generator=torch.Generator().manual_seed(0))
+CHECKED: dict[str, tuple[Callable[..., torch.Tensor], list[Any], list[list[Any]]]] = {
+    "embedding": (lambda i: F.embedding(i, _TABLE.to(i.device)), [[1, 2]], [[[7]], [[-1]]]),
+    "one_hot": (lambda i: F.one_hot(i, 4), [[3, 0]], [[[4, 0]], [[-1, 0]]]),
+    "ctc_loss": (
+        lambda *lengths: F.ctc_loss(_SCORES.to(lengths[0].device), torch.ones(2, 2, dtype=torch.int64), *lengths),
+        [[5, 4], [2, 0]],
+        [[[6, 4], [2, 0]], [[5, 4], [3, 0]], [[5, 4], [-1, 0]]],
+    ),
+    "ctc_loss of targets in a row": (
+        lambda *lengths: F.ctc_loss(_SCORES.to(lengths[0].device), torch.tensor([1, 3, 2]), *lengths),
+        [[5, 4], [1, 2]],
+        [[[5, 4], [1, 1]], [[5, -1], [1, 2]]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_values_are_checked_after_a_step(name: str) -> None:
+    fn, right, wrongs = CHECKED[name]
+    step = compile_step(fn)
+    given = [torch.tensor(values) for values in right]
+    for _ in range(3):
+        torch.testing.assert_close(step(*(t.to("jax") for t in given)).cpu(), fn(*given))
+    for wrong in wrongs:
+        given = [torch.tensor(values) for values in wrong]
+        with pytest.raises((RuntimeError, IndexError)) as error:
+            fn(*given)
+        with pytest.raises(error.type):
+            step(*(t.to("jax") for t in given))
+    assert step._compiles == 1
 
 
 def test_a_failing_step_leaves_the_state() -> None:
@@ -230,6 +260,8 @@ def _reads() -> dict[str, Callable[[torch.Tensor], Any]]:
         "float of a state": lambda x: float(x.sum() + optimizer.param_groups[0]["lr"]),
         "cpu": lambda x: model(x).cpu(),
         "tolist": lambda x: model(x).tolist(),
+        "masked_select": lambda x: x[x > 0],
+        "one_hot of all there are": lambda x: F.one_hot(x.long()),
         "copied": lambda x: torch.zeros(2, 2).copy_(model(x)),
         "error_if_nonfinite": lambda x: (
             model(x).sum().backward(), nn.utils.clip_grad_norm_(model.parameters(), 1, error_if_nonfinite=True)
