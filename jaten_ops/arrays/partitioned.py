@@ -114,6 +114,25 @@ def constraint_in(program: core.Jaxpr) -> Sharding | None:
     return None
 
 
+def mesh_of(array: Any) -> AnyMesh:
+    """The mesh of an array over several devices, also of one that JAX traces.
+
+    JAX tells of a traced array the axes alone, so that the mesh is the one with these that tensors have had.
+
+    Raises:
+        RuntimeError: it is on one device; or tensors have had several such meshes.
+    """
+    if not isinstance(array, jax.core.Tracer):
+        return array.sharding.mesh  # type: ignore[no-any-return]  # a NamedSharding's
+    axes = dict(jax.typeof(array).sharding.mesh.shape)
+    over = [s.mesh for s in MET if isinstance(s, NamedSharding) and dict(s.mesh.shape) == axes]
+    found = list(dict.fromkeys(auto_mesh(mesh) for mesh in over))
+    if len(found) != 1:
+        which = f"over one of {len(found)} meshes with the axes {axes}" if found else "not known to be over a mesh"
+        raise RuntimeError(f"redistribute: a tensor in a program is {which}. Fix: name it, redistribute(mesh, ...)")
+    return found[0]
+
+
 def first_device(sharding: Sharding) -> Any:
     """The first device of this process among those of a sharding."""
     devices: Any = sharding.addressable_devices

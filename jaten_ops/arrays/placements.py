@@ -103,44 +103,62 @@ def layout_of(placements: Placements, mesh: AnyMesh, what: str) -> Layout:
     Raises:
         UnsupportedInputError: an axis that the mesh does not have, or twice; another kind of placement.
     """
-    dims = _dims_of_spec(placements) if isinstance(placements, PartitionSpec) else _dims_of_axes(placements, mesh, what)
-    named = [axis for _, axes in dims for axis in axes or ()]
-    for axis in named:
-        _require_axis(axis, mesh, what)
-        if named.count(axis) > 1:
-            raise UnsupportedInputError(
-                what, f"{placements}, with {axis!r} twice", "each axis in one dimension at most"
-            )
-    return Layout(mesh, tuple(dims))
+    return _layout_of(_as_data(placements, what), mesh, what)
 
 
-def _dims_of_spec(spec: PartitionSpec) -> list[tuple[int, tuple[str, ...] | None]]:
-    # an entry for each dimension, also for whole ones: a spec of too many entries is an error
-    return [(dim, None if entry is _OPEN else mesh_axes_of(entry)) for dim, entry in enumerate(spec)]
+def placements_text(placements: Placements, what: str) -> str:
+    """Placements as text, over a mesh that is not known yet: `layout_over` takes both.
+
+    Raises:
+        UnsupportedInputError: another kind of placement.
+    """
+    return json.dumps(_as_data(placements, what), separators=(",", ":"))
 
 
-def _dims_of_axes(placements: Any, mesh: AnyMesh, what: str) -> list[tuple[int, tuple[str, ...] | None]]:
-    by_axis = _by_axis(placements, mesh, what)
-    dims = {axis: _sharded_dim(by_axis.get(axis), what) for axis in mesh.axis_names}
-    return [(dim, (axis,)) for axis, dim in dims.items() if dim is not None]
+def layout_over(text: str, mesh: AnyMesh) -> Layout:
+    """The layout that the text of placements means over a mesh; the errors are those of `layout_of`."""
+    return _layout_of(json.loads(text), mesh, "placements")
 
 
-def _by_axis(placements: Any, mesh: AnyMesh, what: str) -> Mapping[str, Any]:
-    if isinstance(placements, Mapping):
-        for axis in placements:
-            _require_axis(axis, mesh, what)
-        return placements
-    if placements is None:
-        return {}
+def names_mesh(text: str) -> bool:
+    """True of the text of a layout; False of that of placements."""
+    return text.startswith("[")
+
+
+def _as_data(placements: Placements, what: str) -> dict[str, Any]:
+    """Placements as JSON has them, by their kind: the axes of each dimension, or the dimension of each axis."""
+    if isinstance(placements, PartitionSpec):
+        # an entry for each dimension, also for whole ones: a spec of too many entries is an error
+        return {"spec": [None if entry is _OPEN else mesh_axes_of(entry) for entry in placements]}
+    if placements is None or isinstance(placements, Mapping):
+        return {"by name": {axis: _sharded_dim(p, what) for axis, p in (placements or {}).items()}}
     if not isinstance(placements, Sequence) or isinstance(placements, str):
         raise UnsupportedInputError(
             what, f"placements {placements!r}", "a PartitionSpec, a list or a dict of placements"
         )
-    if len(placements) != len(mesh.axis_names):
-        raise UnsupportedInputError(
-            what, f"{len(placements)} placements", f"one for each axis of the mesh, {mesh.axis_names}"
-        )
-    return dict(zip(mesh.axis_names, placements, strict=True))
+    return {"in order": [_sharded_dim(placement, what) for placement in placements]}
+
+
+def _layout_of(placements: dict[str, Any], mesh: AnyMesh, what: str) -> Layout:
+    ((kind, given),) = placements.items()
+    dims: list[tuple[int, tuple[str, ...] | None]]
+    if kind == "spec":
+        dims = [(dim, axes and tuple(axes)) for dim, axes in enumerate(given)]
+    else:
+        if kind == "in order" and len(given) != len(mesh.axis_names):
+            raise UnsupportedInputError(
+                what, f"{len(given)} placements", f"one for each axis of the mesh, {mesh.axis_names}"
+            )
+        by_axis = given if kind == "by name" else dict(zip(mesh.axis_names, given, strict=True))
+        for axis in by_axis:
+            _require_axis(axis, mesh, what)
+        dims = [(by_axis[axis], (axis,)) for axis in mesh.axis_names if by_axis.get(axis) is not None]
+    named = [axis for _, axes in dims for axis in axes or ()]
+    for axis in named:
+        _require_axis(axis, mesh, what)
+        if named.count(axis) > 1:
+            raise UnsupportedInputError(what, f"{given}, with {axis!r} twice", "each axis in one dimension at most")
+    return Layout(mesh, tuple(dims))
 
 
 def _sharded_dim(placement: Any, what: str) -> int | None:

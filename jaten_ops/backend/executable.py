@@ -10,7 +10,7 @@ import torch
 from jax.sharding import Sharding
 
 from jaten_ops.arrays import carrier, partitioned
-from jaten_ops.arrays.placements import layout_of_text
+from jaten_ops.arrays.placements import layout_of_text, names_mesh
 from jaten_ops.arrays.storage_views import onto_one_mesh
 from jaten_ops.ops import constraint
 from jaten_ops.xla import disk_store
@@ -78,7 +78,8 @@ class Executable:
 def _mesh_of(gm: torch.fx.GraphModule) -> Sharding | None:
     """A sharding over the mesh on which the graph places values; None if it does not."""
     for node in gm.graph.nodes:
-        if node.op == "call_function" and overload_of(node.target) == constraint.NAME:
+        is_placed = node.op == "call_function" and overload_of(node.target) == constraint.NAME
+        if is_placed and names_mesh(node.args[1]):
             return partitioned.replicated(layout_of_text(node.args[1]).sharding(fake_value(node).shape))
     return None
 

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from jax.sharding import NamedSharding
 from torch.distributed.tensor import Replicate, Shard
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map, tree_map_only
 
 from ..arrays import bridge, partitioned
 from ..arrays.abstract_arrays import AbstractArray, AnyMesh, is_abstract
 from ..arrays.attributes import has_no_values
+from ..arrays.observers import observers
 from ..arrays.placements import TORCHS, Layout, Placements, layout_of
 from ..device import privateuse1
 from ..errors import MissingValuesError, UnsupportedInputError
 from ..tensor.mesh_methods import constrained_by
-from ..tensor.operand_values import is_traced
 from ..tensor.tensor import array_of, from_array
 from ..xla.x64 import Enabled
 
@@ -39,7 +39,8 @@ def distribute_tensor(tensor: torch.Tensor, mesh: AnyMesh, placements: Placement
 
     Returns:
         A new leaf on the device `jax`, with the same shape, dtype, values and `requires_grad`. Its `sharding` and
-        `placements` tell where it is; `full_tensor()`, `to_local()` and `redistribute(...)` move it.
+        `placements` tell where it is; `full_tensor()`, `to_local()` and `redistribute(...)` move it. In a program that
+        is compiled it is placed at that point.
 
     Raises:
         UnsupportedInputError: placements that do not fit the mesh or the tensor.
@@ -52,11 +53,19 @@ def distribute_tensor(tensor: torch.Tensor, mesh: AnyMesh, placements: Placement
         >>> x.sum().item(), x.full_tensor().shape
         (28.0, torch.Size([8]))
     """
-    privateuse1.require_slot()
     if not tensor.is_leaf:
         raise RuntimeError("distribute_tensor: the tensor is not a leaf. Fix: use jaten_ops.distributed.constrain")
+    if _is_in_program():
+        placed = constrain(tensor.detach(), mesh, placements)
+        return placed.requires_grad_() if tensor.requires_grad else placed
+    privateuse1.require_slot()
     layout = layout_of(placements, partitioned.auto_mesh(mesh), "distribute_tensor")
     return from_array(distributed_array(tensor, layout)).requires_grad_(tensor.requires_grad)
+
+
+def _is_in_program() -> bool:
+    """True in functions that Dynamo captures or JAX traces, where tensors are placed by an operator."""
+    return torch.compiler.is_compiling() or bool(observers())
 
 
 def distributed_array(tensor: torch.Tensor, layout: Layout, what: str = "distribute_tensor") -> Any:
@@ -111,8 +120,16 @@ def _text(mesh: AnyMesh, placements: Placements) -> str:
     return layout_of(placements, partitioned.auto_mesh(mesh), "constrain").text()
 
 
-# as torch.compiler.assume_constant_result, which would import Dynamo
-setattr(_text, "_dynamo_marked_constant", True)  # noqa: B010  # mypy knows no such attribute
+def _batch_text(dims: int, mesh: AnyMesh, axis: str | tuple[str, ...]) -> str:
+    if jax.process_count() > 1:
+        raise UnsupportedInputError(
+            "distribute_batch", "a call in a program of several processes", "one before it, with each process's part"
+        )
+    return _text(mesh, jax.sharding.PartitionSpec(axis) if dims else None)
+
+
+for _fn in (_text, _batch_text):  # as torch.compiler.assume_constant_result, which would import Dynamo
+    setattr(_fn, "_dynamo_marked_constant", True)  # noqa: B010  # mypy knows no such attribute
 
 
 def distribute_batch(tree: Any, mesh: AnyMesh, axis: str | tuple[str, ...] = "data") -> Any:
@@ -138,6 +155,9 @@ def distribute_batch(tree: Any, mesh: AnyMesh, axis: str | tuple[str, ...] = "da
         >>> distributed.distribute_batch({"x": torch.ones(16, 3)}, mesh)["x"].shape
         torch.Size([16, 3])
     """
+    if _is_in_program():
+        placed = lambda value: constrained_by(value.to("jax"), _batch_text(value.dim(), mesh, axis))  # noqa: E731
+        return tree_map_only(torch.Tensor, placed, tree)
     mesh = partitioned.auto_mesh(mesh)
     spec = jax.sharding.PartitionSpec(axis)
 
@@ -146,8 +166,6 @@ def distribute_batch(tree: Any, mesh: AnyMesh, axis: str | tuple[str, ...] = "da
             value = torch.from_numpy(value)
         if not isinstance(value, torch.Tensor):
             return value
-        if is_traced(value):
-            raise UnsupportedInputError("distribute_batch", "a tensor that is traced", "a call outside the step")
         layout = layout_of(spec if value.dim() else None, mesh, "distribute_batch")
         if jax.process_count() == 1:
             return from_array(distributed_array(value, layout))

@@ -1,4 +1,4 @@
-"""`jax.sharding.PartitionSpec` in functions that Dynamo captures."""
+"""Placements in functions that Dynamo captures: `jax.sharding.PartitionSpec`, and a tensor's `redistribute`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 from jax.sharding import PartitionSpec
+
+from ..tensor.mesh_methods import redistributed
+from ..tensor.tensor import Tensor
 
 
 def made_in_captures(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,6 +30,22 @@ def made_in_captures(call: Callable[..., Any]) -> Callable[..., Any]:
         return torch._dynamo.variables.base.VariableTracker.build(tx, spec, source)
 
     return call_function
+
+
+def redistributes(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`TensorVariable.call_method`, which traces into `redistribute` of a tensor of the device.
+
+    Dynamo would record the method as a node, whose arguments are to be tensors and constants.
+    """
+
+    @functools.wraps(call)
+    def call_method(self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if name != "redistribute" or not issubclass(self.python_type(), Tensor):
+            return call(self, tx, name, args, kwargs)
+        traced = torch._dynamo.variables.base.VariableTracker.build(tx, redistributed)
+        return traced.call_function(tx, [self, *args], kwargs)
+
+    return call_method
 
 
 def _known(variable: Any) -> Any:

@@ -316,6 +316,16 @@ _PROGRAMS = [
         optional=True,
         loss="Dynamo's error, or a graph break, where a captured function makes a PartitionSpec: make it outside",
     ),
+    Patch(
+        "torch._dynamo.variables.tensor:TensorVariable.call_method",
+        partition_specs.redistributes,
+        "Dynamo would record `redistribute` of a tensor as a node, whose arguments cannot be a mesh and placements",
+        "hooks/test_partition_specs",
+        takes="self tx name args kwargs",
+        when="Dynamo",
+        optional=True,
+        loss="Dynamo's error where a captured function calls `redistribute`: use jaten_ops.distributed.constrain",
+    ),
 ]
 
 _STORAGES = Patch(

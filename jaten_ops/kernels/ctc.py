@@ -128,7 +128,8 @@ def _check(log_probs, targets, input_lengths: Any, target_lengths: Any, blank: i
     _require(in_range, f"Expected input_lengths to have values from 0 to {time}", input_lengths)
     _require((target_lengths >= 0).all(), "Expected target_lengths to have value at least 0", target_lengths)
     if targets.ndim == 1:
-        _require(target_lengths.sum() == targets.size, f"Expected the lengths of {targets.size} targets", target_lengths)
+        count = targets.size
+        _require(target_lengths.sum() == count, f"Expected target_lengths of {count} targets", target_lengths)
     elif targets.shape[0] != batch:
         raise RuntimeError(f"Expected targets of {batch} samples, but got {targets.shape[0]}")
     else:

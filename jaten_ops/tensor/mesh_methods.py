@@ -6,9 +6,10 @@ from typing import Any
 
 import jax
 import torch
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, NamedSharding
 
 from ..arrays import attributes, bridge, carrier, local_parts, partitioned, placements
+from ..arrays.abstract_arrays import AnyMesh
 from ..arrays.observers import OBSERVERS, met, observers
 from ..arrays.storage_views import View, onto_one_mesh
 from ..errors import MissingValuesError, UnsupportedInputError
@@ -141,15 +142,31 @@ def _placed_array(tensor: Any) -> Any:
     return array
 
 
-def own_mesh(tensor: Any) -> Mesh:
+def own_mesh(tensor: Any) -> AnyMesh:
     """The mesh of a partitioned tensor."""
-    sharding = _placed_array(tensor).sharding
-    if not isinstance(sharding, NamedSharding):
+    array = _array_of(tensor)
+    if not isinstance(array, jax.core.Tracer) and not isinstance(_placed_array(tensor).sharding, NamedSharding):
         raise UnsupportedInputError(
             "tensor", "one on a single device", "a mesh, or a tensor of distribute_tensor(tensor, mesh, placements)"
         )
-    mesh: Any = sharding.mesh
-    return mesh  # type: ignore[no-any-return]  # a concrete one, as an array's is
+    return partitioned.mesh_of(array)
+
+
+def redistributed(tensor: torch.Tensor, mesh: Any = None, placements: Any = None) -> torch.Tensor:
+    """`MeshMethods.redistribute`, for functions that Dynamo captures; without a mesh, that of the program's values."""
+    text = placements_in_capture(mesh, placements)
+    return torch.ops.jaten_distributed.constrain(tensor, text)  # type: ignore[no-any-return]  # torch has no types for operators
+
+
+def placements_in_capture(mesh: Any, wanted: Any) -> str:
+    """The layout over a mesh, or the placements without one, as text."""
+    if mesh is None:
+        return placements.placements_text(wanted, "placements")
+    return placements.layout_of(wanted, partitioned.auto_mesh(mesh), "placements").text()
+
+
+# as torch.compiler.assume_constant_result, which would import Dynamo
+setattr(placements_in_capture, "_dynamo_marked_constant", True)  # noqa: B010  # mypy knows no such attribute
 
 
 def placed(tensor: torch.Tensor, mesh: Any, wanted: Any) -> torch.Tensor:

@@ -96,7 +96,10 @@ def _first_line(error: Exception) -> str:
 
 
 def _struct(aval: Any) -> Any:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+    """Shape and dtype, with the mesh, by which kernels tell that an array is partitioned."""
+    mesh = aval.sharding.mesh
+    is_over_mesh = mesh.size > 1 and all(kind == jax.sharding.AxisType.Auto for kind in mesh.axis_types)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=aval.sharding if is_over_mesh else None)
 
 
 def evaluated(closed: ClosedJaxpr, arrays: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""`PartitionSpec`s in captured functions, over a mesh of one device: what holds of them outside holds there."""
+"""`PartitionSpec`s and moves in captured functions, over a mesh of one device: what holds outside holds there."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from jaten_ops import distributed
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 SPEC = P("data", None)
+MESH = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 
 
 def _after_a_break(x: Tensor) -> Any:
@@ -35,6 +36,7 @@ PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
     "added": lambda x: (x, P("data") + P(None)),
     "unreduced": lambda x: (x, P("data", unreduced={"model"})),
     "its class": lambda x: x + isinstance(P("data"), P),
+    "redistributed": lambda x: (x + 1).redistribute(MESH, P("data")) * 2,  # type: ignore[attr-defined]  # on the device
     "after a break": _after_a_break,
 }
 
@@ -59,9 +61,8 @@ def test_a_wrong_one_is_an_error_of_jax() -> None:
 
 
 def test_one_compilation_for_equal_specs() -> None:
-    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     counter = torch._dynamo.testing.CompileCounterWithBackend("jaten")
-    compiled = torch.compile(lambda x, spec: distributed.constrain(x, mesh, spec), backend=counter, fullgraph=True)
+    compiled = torch.compile(lambda x, spec: distributed.constrain(x, MESH, spec), backend=counter, fullgraph=True)
     for spec in (P("data"), P("data"), P(None, "data"), P("data")):
         compiled(torch.ones(2, 2, device="jax"), spec)
     assert counter.frame_count == 2

@@ -41,6 +41,28 @@ def _twice() -> Callable[[Tensor], Tensor]:
     return lambda x: distributed.constrain(once(x), mesh, P(None, "model"))
 
 
+def _moved(placements: Callable[[], Any]) -> Callable[[Tensor], Tensor]:
+    mesh = mesh_2_4()
+    return lambda x: (x * 2).redistribute(mesh, placements()).sin()  # type: ignore[attr-defined]  # on the device
+
+
+def _moved_over_own(placements: Callable[[], Any]) -> Callable[[Tensor], Tensor]:
+    mesh = mesh_2_4()
+
+    def move(x: Tensor) -> Tensor:
+        over: Any = distributed.constrain(x, mesh, _ROWS)
+        found: Tensor = (over * 2).redistribute(placements=placements()).sin()
+        return found
+
+    return move
+
+
+def _times_two(two: Callable[[Tensor, Any], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A function with a new tensor in it, as `two` places that over a mesh."""
+    mesh = mesh_2_4()
+    return lambda x: (x * two(torch.full((8, 8), 2.0), mesh)).sin()
+
+
 SPREAD: dict[str, tuple[Callable[[], Callable[[Tensor], Tensor]], PartitionSpec]] = {
     "a spec, made inside": (lambda: _placed_by(lambda: P("data", "model")), _BOTH),
     "of names": (lambda: _placed_by(lambda: P(*_AXES)), _BOTH),
@@ -58,6 +80,14 @@ SPREAD: dict[str, tuple[Callable[[], Callable[[Tensor], Tensor]], PartitionSpec]
     "a dict, made inside": (lambda: _placed_by(lambda: {"data": Shard(0), "model": None}), _ROWS),
     "a dict, closed over": (lambda: _placed_by(lambda: _DICT), P("model")),
     "a dict, passed": (lambda: _passed(_DICT), P("model")),
+    "redistributed, a spec": (lambda: _moved(lambda: P("data", "model")), _BOTH),
+    "redistributed, a list": (lambda: _moved(lambda: [Shard(0), Shard(1)]), _BOTH),
+    "redistributed over its own, a spec": (lambda: _moved_over_own(lambda: P(None, "model")), P(None, "model")),
+    "redistributed over its own, a list": (lambda: _moved_over_own(lambda: [Shard(0), Shard(1)]), _BOTH),
+    "redistributed over its own, a dict": (lambda: _moved_over_own(lambda: {"model": Shard(1)}), P(None, "model")),
+    "redistributed over its own, to copies": (lambda: _moved_over_own(lambda: None), P()),
+    "distribute_tensor": (lambda: _times_two(lambda two, m: distributed.distribute_tensor(two, m, _BOTH)), _BOTH),
+    "distribute_batch": (lambda: _times_two(lambda two, m: distributed.distribute_batch({"x": two}, m)["x"]), _ROWS),
     "nothing": (lambda: _placed_by(lambda: None), P()),
 }
 
