@@ -55,20 +55,8 @@ def _rows(whats: Iterable[str], make: Any, why: str, test: str, **options: Any) 
 
 
 _DEVICE = [
-    Patch(
-        "torch._C:_accelerator_getAccelerator",
-        accelerator.kept,
-        _ACCELERATOR,
-        "test_plain_programs",
-        loss=_CHOSEN,
-    ),
-    Patch(
-        "torch._C:_get_accelerator",
-        accelerator.kept_or_cpu,
-        _ACCELERATOR,
-        "test_plain_programs",
-        loss=_CHOSEN,
-    ),
+    Patch("torch._C:_accelerator_getAccelerator", accelerator.kept, _ACCELERATOR, "test_plain_programs", loss=_CHOSEN),
+    Patch("torch._C:_get_accelerator", accelerator.kept_or_cpu, _ACCELERATOR, "test_plain_programs", loss=_CHOSEN),
     Patch(
         "torch._C:_accelerator_isAllocatorInitialized",
         accelerator.has_allocator,
@@ -306,26 +294,28 @@ _PROGRAMS = [
         for_device=False,
         loss="loops keep for each step what their gradients need: scan_layers(remat=True) saves no memory",
     ),
-    Patch(
-        "torch._dynamo.variables.user_defined:UserDefinedClassVariable.call_function",
-        partition_specs.made_in_captures,
-        "Dynamo cannot trace the constructor of `jax.sharding.PartitionSpec`, which is C++",
-        "hooks/test_partition_specs",
-        takes="self tx args kwargs",
-        when="Dynamo",
-        optional=True,
-        loss="Dynamo's error, or a graph break, where a captured function makes a PartitionSpec: make it outside",
-    ),
-    Patch(
-        "torch._dynamo.variables.tensor:TensorVariable.call_method",
-        partition_specs.redistributes,
-        "Dynamo would record `redistribute` of a tensor as a node, whose arguments cannot be a mesh and placements",
-        "hooks/test_partition_specs",
-        takes="self tx name args kwargs",
-        when="Dynamo",
-        optional=True,
-        loss="Dynamo's error where a captured function calls `redistribute`: use jaten_ops.distributed.constrain",
-    ),
+]
+
+_SPECS = "hooks/test_partition_specs"
+_IN_CAPTURES = [
+    Patch(f"torch._dynamo.variables.{what}", make, why, _SPECS, **options, when="Dynamo", optional=True)
+    for what, make, why, options in (
+        (
+            "user_defined:UserDefinedClassVariable.call_function",
+            partition_specs.made_in_captures,
+            "Dynamo cannot trace the constructor of `jax.sharding.PartitionSpec`, which is C++",
+            {
+                "takes": "self tx args kwargs",
+                "loss": "Dynamo's error for a PartitionSpec in a capture: make it outside",
+            },
+        ),
+        (
+            "tensor:TensorVariable.call_method",
+            partition_specs.redistributes,
+            "Dynamo would record `redistribute` as a node, whose arguments cannot be a mesh and placements",
+            {"takes": "self tx name args kwargs", "loss": "Dynamo's error for `redistribute`: use `constrain`"},
+        ),
+    )
 ]
 
 _STORAGES = Patch(
@@ -402,7 +392,9 @@ _CACHES = [
     ),
 ]  # fmt: skip
 
-PATCHES: dict[str, Patch] = {row.what: row for row in (*_DEVICE, *_PROGRAMS, *_OPERATORS_ON_FUNCTIONS, *_CACHES)}
+PATCHES: dict[str, Patch] = {
+    row.what: row for row in (*_DEVICE, *_PROGRAMS, *_IN_CAPTURES, *_OPERATORS_ON_FUNCTIONS, *_CACHES)
+}
 
 _SLOT = "torch names any device of its PrivateUse1 slot so: torch.utils.rename_privateuse1_backend"
 _METHODS = "torch gives any device of its PrivateUse1 slot these: generate_methods_for_privateuse1_backend"

@@ -139,7 +139,7 @@ def _conditions_of_one_hot(self: torch.Tensor, num_classes: int = -1) -> Iterato
 
 
 CONDITIONS: dict[str, Callable[..., Iterator[tuple[torch.Tensor, str]]]] = {"one_hot": _conditions_of_one_hot}
-"""What compositions require of values, with the RuntimeErrors that ATen raises for plain tensors, not for subclasses.
+"""Conditions of compositions on values, with the RuntimeErrors that ATen raises for plain tensors, not for subclasses.
 
 By overload, as functions of the arguments. A condition may assume that those before it hold.
 """
