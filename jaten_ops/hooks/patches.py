@@ -296,27 +296,24 @@ _PROGRAMS = [
     ),
 ]
 
-_SPECS = "hooks/test_partition_specs"
 _IN_CAPTURES = [
-    Patch(f"torch._dynamo.variables.{what}", make, why, _SPECS, **options, when="Dynamo", optional=True)
-    for what, make, why, options in (
+    Patch(
+        f"torch._dynamo.variables.{what}", make, why, "hooks/test_partition_specs", takes=takes, loss=loss,
+        when="Dynamo", optional=True,
+    )
+    for what, make, why, takes, loss in (
         (
-            "user_defined:UserDefinedClassVariable.call_function",
-            partition_specs.made_in_captures,
-            "Dynamo cannot trace the constructor of `jax.sharding.PartitionSpec`, which is C++",
-            {
-                "takes": "self tx args kwargs",
-                "loss": "Dynamo's error for a PartitionSpec in a capture: make it outside",
-            },
+            "user_defined:UserDefinedClassVariable.call_function", partition_specs.made_in_captures,
+            "Dynamo cannot trace the constructor of `jax.sharding.PartitionSpec`, which is C++", "self tx args kwargs",
+            "Dynamo's error for a PartitionSpec in a captured function: make it outside",
         ),
         (
-            "tensor:TensorVariable.call_method",
-            partition_specs.redistributes,
+            "tensor:TensorVariable.call_method", partition_specs.redistributes,
             "Dynamo would record `redistribute` as a node, whose arguments cannot be a mesh and placements",
-            {"takes": "self tx name args kwargs", "loss": "Dynamo's error for `redistribute`: use `constrain`"},
+            "self tx name args kwargs", "Dynamo's error for `redistribute` in a captured function: use `constrain`",
         ),
     )
-]
+]  # fmt: skip
 
 _STORAGES = Patch(
     "torch._dynamo.variables.higher_order_ops:get_tensor_storages",
