@@ -24,6 +24,8 @@ Axis = tuple[int, int, tuple[int, ...]]  # size, stride, the dimensions of which
 def take_elements(array: jax.Array, offset: int, shape: Shape, stride: Shape) -> jax.Array:
     """The elements of an array at an offset, with a shape and strides."""
     axes = _moving(shape, stride)[1]
+    if axes is None and (windows := _overlapping(shape, stride)) is not None:
+        return _in_windows(array, offset, shape, stride, *windows)
     found = _box(array.size, offset, axes)
     if found is None or axes is None:
         return _gathered(array, np.int64(offset), shape, stride)
@@ -33,6 +35,43 @@ def take_elements(array: jax.Array, offset: int, shape: Shape, stride: Shape) ->
         # one of several equal parts: a dimension of its own, which a partitioned array's other dimensions do not join
         box, begin = (box[0] // count, count, *box[1:]), np.array([at // count, 0, *begin[1:]], np.int64)
     return _taken(array, begin, box, shape, stride)
+
+
+_MOST_SLICES = 32
+
+
+def _overlapping(shape: Shape, stride: Shape) -> tuple[int, int] | None:
+    """Two dimensions that are windows along one, as `Tensor.unfold` makes them: their number, and their elements."""
+    moving = [i for i, s in enumerate(stride) if s and shape[i] > 1]
+    pairs = [(i, j) for i in moving for j in moving if i != j and stride[i] % stride[j] == 0]
+    return next(((i, j) for i, j in pairs if stride[i] <= (shape[j] - 1) * stride[j]), None)
+
+
+def _in_windows(array: jax.Array, offset: int, shape: Shape, stride: Shape, windows: int, elements: int) -> jax.Array:
+    """`take_elements` with two dimensions that are windows along one: all of that, and of that each window."""
+    count, size, step = shape[windows], shape[elements], stride[windows] // stride[elements]
+    along = ((count - 1) * step + size, stride[elements])
+    (whole_shape, whole_stride) = (
+        tuple([one if d == windows else n for d, n in enumerate(given) if d != elements])
+        for given, one in zip((shape, stride), along, strict=True)
+    )
+    whole = take_elements(array, offset, whole_shape, whole_stride)
+    return cut_in_windows(whole, windows - (elements < windows), elements, count, size, step)
+
+
+@functools.partial(jitted, static_argnums=(1, 2, 3, 4, 5))
+def cut_in_windows(whole: jax.Array, dim: int, elements: int, count: int, size: int, step: int) -> jax.Array:
+    """The windows along a dimension: their number takes its place, their elements get a dimension of their own."""
+    if size <= min(count, _MOST_SLICES):
+        parts = [jax.lax.slice_in_dim(whole, k, k + (count - 1) * step + 1, step, dim) for k in range(size)]
+        return jnp.stack(parts, elements)
+    if count <= _MOST_SLICES:
+        parts = [jax.lax.slice_in_dim(whole, k * step, k * step + size, 1, dim) for k in range(count)]
+        found = jnp.stack(parts, dim)
+    else:
+        at = np.arange(count)[:, None] * step + np.arange(size)
+        found = jnp.take(whole, at, dim, mode="clip")
+    return jnp.moveaxis(found, dim + 1, elements)
 
 
 def put_elements(array: jax.Array, values: jax.Array, offset: int, stride: Shape) -> jax.Array:

@@ -1,11 +1,14 @@
-"""`matmul` and `linear` of tensors over a mesh: one operator, in which every dimension stays apart.
+"""Compositions that merge dimensions, for tensors over a mesh: operators in which every dimension stays apart.
 
-ATen makes one dimension of all that a product keeps. XLA can leave it partitioned only if the first of them alone is,
+ATen makes one dimension of all that a product keeps, and `instance_norm` of batch and channels. XLA can leave it partitioned only if the first of them alone is,
 and gathers the tensor otherwise: batch and heads, or batch and sequence, or a batch that is not the first dimension.
 """
 
 from __future__ import annotations
 
+import itertools
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,6 +27,10 @@ op("jaten_nn::product(Tensor self, Tensor other) -> Tensor", differentiable=("se
 op("jaten_nn::linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor", differentiable=("input", "weight", "bias"))(
     kernels.affine
 )
+op(
+    "jaten_nn::bilinear(Tensor input1, Tensor input2, Tensor weight, Tensor? bias) -> Tensor",
+    differentiable=("input1", "input2", "weight", "bias"),
+)(kernels.bilinear)
 
 
 def _suit(*tensors: Any) -> bool:
@@ -50,7 +57,13 @@ def _broadcast(a: torch.Size, b: torch.Size) -> bool:
 
 @handler("aten::linear")
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """One operator for inputs of three or more dimensions, else ATen's composition, which also refuses."""
+    """One operator for inputs of three or more dimensions, else ATen's composition, which also refuses.
+
+    A matrix that is a view, in which dimensions are merged, is taken apart for it, as in `nn.MultiheadAttention`.
+    """
+    lead = _merged(input) if input.dim() == 2 else None
+    if lead is not None:
+        return linear(input.view(*lead, -1), weight, bias).flatten(0, -2)
     biases = [] if bias is None else [bias]
     sizes = [tuple(b.shape) for b in biases]
     known = input.dim() > 2 and weight.dim() == 2 and input.shape[-1] == weight.shape[1]
@@ -60,5 +73,57 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return torch.ops.jaten_nn.linear(input, weight, bias)
 
 
-OVER_A_MESH: dict[str, Handler] = {"matmul": matmul, "linear": linear}
+def _merged(matrix: Tensor) -> list[int] | None:
+    """The dimensions of which the rows of a matrix are made, if it is another view of a tensor with more of them."""
+    base = matrix._base
+    if base is None or base.dim() < 3 or base.numel() != matrix.numel() or not matrix.numel():
+        return None
+    if not base.is_contiguous() or not matrix.is_contiguous():
+        return None
+    rows = list(itertools.accumulate(base.shape, operator.mul))
+    at = rows.index(matrix.shape[0]) if matrix.shape[0] in rows else 0
+    return [*base.shape[: at + 1]] if at else None
+
+
+@handler("aten::reshape")
+def reshape(self: Tensor, shape: Sequence[int]) -> Tensor:
+    """ATen's composition, but of what it copies a view, by which `linear` tells which dimensions are merged."""
+    composition: Any = torch.ops.aten.reshape.default
+    if _suit(self) and self.dim() > 2 and len(shape) == 2 and not self.is_contiguous():
+        try:
+            return self.view(shape)
+        except (RuntimeError, ValueError):  # of a placeholder
+            return self.contiguous().view(shape)
+    return composition._op_dk(_IMPLICIT, self, shape)
+
+
+@handler("aten::bilinear")
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """One operator for inputs of three or more dimensions, else ATen's composition, which also refuses."""
+    biases = [] if bias is None else [bias]
+    sizes = (weight.shape[0], input1.shape[-1], input2.shape[-1]) if input1.dim() > 2 and input2.dim() else ()
+    known = input1.shape[:-1] == input2.shape[:-1] and tuple(weight.shape) == sizes
+    if not known or any(b.shape != weight.shape[:1] for b in biases) or not _suit(input1, input2, weight, *biases):
+        composition: Any = torch.ops.aten.bilinear.default
+        return composition._op_dk(_IMPLICIT, input1, input2, weight, bias)
+    return torch.ops.jaten_nn.bilinear(input1, input2, weight, bias)
+
+
+@handler("aten::instance_norm")
+def instance_norm(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
+    use_input_stats: bool, momentum: float, eps: float, cudnn_enabled: bool,
+) -> Tensor:  # fmt: skip
+    """`group_norm` with groups of one channel: ATen makes one dimension of batch and channels for `batch_norm`."""
+    given = [t for t in (weight, bias, running_mean, running_var) if t is not None]
+    if use_input_stats and running_mean is running_var is None and input.dim() > 2 and _suit(input, *given):
+        return torch.ops.aten.group_norm.default(input, input.shape[1], weight, bias, eps)
+    composition: Any = torch.ops.aten.instance_norm.default
+    statistics = (running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled)
+    return composition._op_dk(_IMPLICIT, input, weight, bias, *statistics)
+
+
+OVER_A_MESH: dict[str, Handler] = {
+    "matmul": matmul, "linear": linear, "bilinear": bilinear, "reshape": reshape, "instance_norm": instance_norm,
+}  # fmt: skip
 """The handlers, which stand above autograd from the first tensor over a mesh on: a call costs microseconds."""

@@ -210,6 +210,13 @@ def affine(input, weight, bias):
     return cast(found, input.dtype) if bias is None else blend(bias, found, 1, 1)
 
 
+def bilinear(input1, input2, weight, bias):
+    """`x1 @ w @ x2 + b` for each of the matrices w, with each leading dimension of the inputs apart."""
+    operands = [cast(x, compute_type(input1.dtype)) for x in (input1, weight, input2)]
+    found = jnp.einsum("...i,oij,...j->...o", *operands, optimize="optimal")
+    return cast(found if bias is None else found + cast(bias, found.dtype), input1.dtype)
+
+
 # aten::_grouped_mm(Tensor self, Tensor mat2, Tensor? offs=None, Tensor? bias=None,
 #     ScalarType? out_dtype=None) -> Tensor
 @kernel("_grouped_mm")

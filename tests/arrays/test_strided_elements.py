@@ -51,3 +51,31 @@ def test_views_are_parts_of_boxes(name: str) -> None:
         written = X.clone()
         written.as_strided(view.shape, view.stride(), view.storage_offset()).neg_()
         assert np.array_equal(lies.storage.array, written.numpy())
+
+
+LONG = torch.arange(200)
+WINDOWS: dict[str, torch.Tensor] = {
+    "at each": X.unfold(2, 3, 1),
+    "in steps": X.unfold(1, 3, 2),
+    "of two dimensions": X.unfold(1, 3, 1).unfold(2, 2, 1),
+    "elements first": X.unfold(2, 4, 2).permute(3, 0, 2, 1),
+    "of a part": X[1:, :, 1:].unfold(1, 2, 1)[:, 1:],
+    "of a transposed one": X.transpose(0, 2).unfold(0, 3, 1),
+    "one window": X.unfold(2, 6, 1),
+    "repeated": X[:1].expand(2, 5, 6).unfold(2, 3, 1),
+    "few and long": LONG.unfold(0, 150, 30),
+    "many and long": LONG.unfold(0, 60, 2),
+    "many and long, elements first": LONG.unfold(0, 60, 1).t(),
+    "two steps of one size": LONG.as_strided((4, 5, 3), (2, 2, 7), 3),
+    "steps that do not divide": LONG.as_strided((9, 5), (3, 2), 1),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_are_cut_out(name: str) -> None:
+    view = WINDOWS[name]
+    base = X if view._base is X else LONG
+    with Enabled():
+        array = jnp.asarray(base.numpy())
+        found = strided_elements.take_elements(array, view.storage_offset(), tuple(view.shape), view.stride())
+    assert np.array_equal(found, view.numpy())

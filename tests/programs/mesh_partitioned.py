@@ -77,11 +77,24 @@ def _of_images(n: int) -> dict[str, Row]:
         fractional = getattr(F, f"fractional_max_pool{n}d")
         calls["fractional_max_pool"] = lambda x: fractional(x, 2, output_size=3)
     found: dict[str, Row] = {f"{name} {n}d": (call, [_image(n)]) for name, call in calls.items()}
+    found[f"instance_norm {n}d"] = (
+        lambda x, w, b: F.instance_norm(x, None, None, w, b),
+        [_image(n), _CHANNELS, _CHANNELS],
+    )
     found[f"batch_norm {n}d"] = (
         lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
         [_image(n), _CHANNELS, _CHANNELS],
     )
     return found
+
+
+def _multi_head_attention(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
+    x = x.transpose(0, 1)
+    zero = torch.zeros(8, device=x.device)
+    found: Tensor = F.multi_head_attention_forward(
+        x, x, x, 8, 4, weight, bias, None, None, False, 0.0, out, zero, need_weights=False
+    )[0]
+    return found.transpose(0, 1)
 
 
 def _one(operand: Operand, **calls: Callable[[Tensor], Tensor]) -> dict[str, Row]:
@@ -137,6 +150,11 @@ _BY_INDEX: dict[str, Row] = {
     "index": (lambda x, i: x[:, i], [_MIDDLE, _indices((5,), 16)]),
     "index_add": (lambda x, i, s: x.index_add(1, i, s), [_MIDDLE, _indices((5,), 16), _floats((8, 5, 8), D, None, M)]),
     "embedding": (lambda w, i: F.embedding(i, w), [_floats((16, 8), None, M), _indices((8, 4), 16, D)]),
+    "unfold along": (lambda x: x.unfold(2, 4, 2), [_LAST]),
+    "embedding_bag, weights": (
+        lambda w, i, p: F.embedding_bag(i, w, mode="sum", per_sample_weights=p),
+        [_floats((16, 8), None, M), _indices((8, 4), 16, D), _floats((8, 4), D)],
+    ),
     "embedding_bag": (lambda w, i: F.embedding_bag(i, w), [_floats((16, 8), None, M), _indices((8, 4), 16, D)]),
 }
 _ALONG = _one(
@@ -172,6 +190,15 @@ _PRODUCTS: dict[str, Row] = {
     "linear": (F.linear, [_HEADS, _floats((8, 8)), _floats((8,))]),
     "linear, sequence": (F.linear, [_floats((8, 8, 16), D, M), _floats((8, 16)), _floats((8,))]),
     "linear, batch second": (F.linear, [_floats((5, 8, 16), None, D), _floats((8, 16)), _floats((8,))]),
+    "bilinear": (F.bilinear, [_floats((8, 6, 4), D), _floats((8, 6, 5), D), _floats((8, 4, 5)), _floats((8,))]),
+    "bilinear, batch second": (
+        F.bilinear,
+        [_floats((6, 8, 4), None, BOTH), _floats((6, 8, 5), None, BOTH), _floats((8, 4, 5)), _floats((8,))],
+    ),
+    "multi_head_attention": (
+        _multi_head_attention,
+        [_floats((8, 6, 8), BOTH), _floats((24, 8)), _floats((24,)), _floats((8, 8))],
+    ),
     "bmm": (torch.bmm, [_floats((8, 6, 6), BOTH)] * 2),
 }
 

@@ -30,6 +30,27 @@ CALLS: dict[str, tuple[Callable[..., Tensor], Sequence[tuple[Shape, Axes]]]] = {
         lambda x, *weights: F.linear(x.transpose(0, 1), *weights),
         [((4, 8, 3), BATCHED), ((5, 3), WHOLE), ((5,), WHOLE)],
     ),
+    "linear, of merged rows": (
+        lambda x, *weights: F.linear(x.permute(2, 0, 1, 3).reshape(8, 6), *weights).view(2, 4, 5),
+        [((4, 2, 2, 3), ("data", None)), ((5, 6), WHOLE), ((5,), WHOLE)],
+    ),
+    "a reshape that is a view": (
+        lambda x: (x.transpose(1, 2).reshape(4, -1) * 2, x.mT.reshape(-1, 3))[1],
+        [((4, 1, 3), ("data",))],
+    ),
+    "bilinear": (
+        F.bilinear,
+        [((6, 8, 3), (None, "data")), ((6, 8, 4), (None, "data")), ((5, 3, 4), WHOLE), ((5,), WHOLE)],
+    ),
+    "bilinear, no bias": (F.bilinear, [((4, 8, 3), BATCHED), ((4, 8, 4), BATCHED), ((5, 3, 4), WHOLE)]),
+    "instance_norm": (
+        lambda x, *affine: F.instance_norm(x, None, None, *affine),
+        [((4, 8, 3, 3), BATCHED), ((8,), ("model",)), ((8,), ("model",))],
+    ),
+    "instance_norm, statistics": (
+        lambda x: F.instance_norm(x, torch.zeros_like(x[0, :, 0]), torch.ones_like(x[0, :, 0])),
+        [((4, 8, 3), BATCHED)],
+    ),
     "linear, nothing": (F.linear, [((0, 8, 3), WHOLE), ((5, 3), WHOLE)]),
 }
 
