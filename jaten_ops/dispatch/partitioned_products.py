@@ -1,7 +1,8 @@
 """Compositions that merge dimensions, for tensors over a mesh: operators in which every dimension stays apart.
 
-ATen makes one dimension of all that a product keeps, and `instance_norm` of batch and channels. XLA can leave it partitioned only if the first of them alone is,
-and gathers the tensor otherwise: batch and heads, or batch and sequence, or a batch that is not the first dimension.
+ATen makes one dimension of all that a product keeps, and `instance_norm` of batch and channels. XLA can leave it
+partitioned only if the first of them alone is, and gathers the tensor otherwise: batch and heads, or batch and
+sequence, or a batch that is not the first dimension.
 """
 
 from __future__ import annotations
