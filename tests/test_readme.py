@@ -42,6 +42,18 @@ def test_code_for_many_devices() -> None:
     assert len(blocks) == 11
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", [0, 1])
+def test_code_for_several_processes(number: int, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "many_devices.md").read_text(encoding="utf-8")
+    code = re.findall(r"^```python skip\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[number]
+    (tmp_path / "train.py").write_text(code, encoding="utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 PAGES = {"export": 3, "performance": 2, "training_steps": 4}
 """The pages whose code is run, with the number of blocks, which are one program."""
 
