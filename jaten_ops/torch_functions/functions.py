@@ -95,8 +95,9 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _struct(aval: Any) -> Any:
-    """Shape and dtype, with the mesh, by which kernels tell that an array is partitioned."""
+def _struct(array: Any) -> Any:
+    """Shape and dtype of an array or its aval, with the mesh, by which kernels tell that it is partitioned."""
+    aval = array if isinstance(array, jax.core.ShapedArray) else jax.typeof(array)
     mesh = aval.sharding.mesh
     is_over_mesh = mesh.size > 1 and all(kind == jax.sharding.AxisType.Auto for kind in mesh.axis_types)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=aval.sharding if is_over_mesh else None)
