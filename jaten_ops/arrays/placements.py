@@ -187,6 +187,19 @@ def mesh_axes_of(entry: Any) -> tuple[str, ...]:
     return entry if isinstance(entry, tuple) else (entry,)
 
 
+def halfway(source: NamedSharding, target: NamedSharding, dims: int) -> PartitionSpec | None:
+    """A placement between two: a part of what each device has, of which it then gathers; None if there is none.
+
+    From one axis in one dimension to another axis in another XLA would gather the whole tensor on each device.
+    """
+    before, after = ([mesh_axes_of(e) for e in (*s.spec, *[None] * dims)][:dims] for s in (source, target))
+    kept = {d for d in range(dims) if before[d] and not after[d] and set(before[d]).isdisjoint(sum(after, ()))}
+    new = [d for d in range(dims) if after[d] and not before[d] and set(after[d]).isdisjoint(sum(before, ()))]
+    if not kept or not new:
+        return None
+    return PartitionSpec(*(before[d] if d in kept else after[d] or None for d in range(dims)))
+
+
 TORCHS: dict[str, Any] = {}
 """torch's classes `Shard` and `Replicate`, set by `jaten_ops.distributed`: they take a second to import."""
 

@@ -171,7 +171,13 @@ setattr(placements_in_capture, "_dynamo_marked_constant", True)  # noqa: B010  #
 
 def placed(tensor: torch.Tensor, mesh: Any, wanted: Any) -> torch.Tensor:
     """The values of a tensor of the device, placed over a mesh, differentiably."""
-    return constrained(tensor, placements.layout_of(wanted, partitioned.auto_mesh(mesh), "placements"))
+    layout = placements.layout_of(wanted, partitioned.auto_mesh(mesh), "placements")
+    array = _array_of(tensor)
+    if array is not None and partitioned.is_partitioned(array) and isinstance(array.sharding, NamedSharding):
+        between = placements.halfway(array.sharding, layout.sharding(tuple(tensor.shape)), tensor.dim())
+        if between is not None:
+            tensor = constrained(tensor, placements.layout_of(between, layout.mesh, "placements"))
+    return constrained(tensor, layout)
 
 
 def constrained(tensor: torch.Tensor, layout: placements.Layout) -> torch.Tensor:
