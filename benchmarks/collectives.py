@@ -1,4 +1,4 @@
-"""The collectives of a training step over a mesh: jaten's beside those of plain JAX with the same shardings.
+"""Collectives and memory of a training step over a mesh: jaten's beside those of plain JAX with the same shardings.
 
 python -m benchmarks.collectives    # writes the table of docs/many_devices.md
 """
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ import jaten_ops
 from jaten_ops import distributed
 from jaten_ops.distributed.costs import KINDS, Traffic, traffic_of
 
-from . import mesh_mixture, mesh_transformer
+from . import mesh_layers, mesh_mixture, mesh_transformer
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "many_devices.md"
 WIDTH, BATCH, RATE = 256, 64, 0.1
@@ -106,14 +106,33 @@ def _mixture(by: str) -> Row:
     return Row({"expert": 8}, _experts, build, batch, by_hand=by_hand, batch_axis="expert")
 
 
+def _data(model: nn.Module, mesh: Mesh) -> nn.Module:
+    return distributed.parallelize_module(model, mesh, {}, axis="data")
+
+
+_ENCODER: dict[str, Any] = {
+    "build": mesh_layers.encoder,
+    "batch": mesh_layers.some_sequences,
+    "by_hand": mesh_layers.encoder_by_hand,
+}
+_CONVOLUTIONS: dict[str, Any] = {
+    "build": mesh_layers.convolutions,
+    "batch": mesh_layers.some_images,
+    "by_hand": mesh_layers.convolutions_by_hand,
+}
+
 PLANS: dict[str, Row] = {
-    "data": Row({"data": 8}, lambda model, mesh: distributed.parallelize_module(model, mesh, {}, axis="data")),
+    "data": Row({"data": 8}, _data),
     "FSDP": Row({"data": 8}, distributed.fully_shard, gathers=True),
     "tensor": Row({"model": 8}, _tensor),
     "data x tensor": Row({"data": 2, "model": 4}, _tensor),
     "FSDP x tensor": Row(
         {"data": 2, "model": 4}, lambda model, mesh: distributed.fully_shard(_tensor(model, mesh), mesh), gathers=True
     ),
+    "encoder, data": Row({"data": 8}, _data, **_ENCODER),
+    "encoder, FSDP": Row({"data": 8}, distributed.fully_shard, **_ENCODER, gathers=True),
+    "convolutions, data": Row({"data": 8}, _data, **_CONVOLUTIONS),
+    "convolutions, FSDP": Row({"data": 8}, distributed.fully_shard, **_CONVOLUTIONS, gathers=True),
     "sequence": Row({"model": 8}, **_LANGUAGE),
     "data x sequence": Row({"data": 2, "model": 4}, **_LANGUAGE),
     "experts, by a mask": _mixture("mask"),
@@ -121,7 +140,19 @@ PLANS: dict[str, Row] = {
 }
 
 
-def of_jaten(row: Row, model: nn.Module, x: torch.Tensor) -> dict[str, Traffic]:
+class Cost(NamedTuple):
+    """What a program costs on each device: its collectives, and the bytes of its temporaries."""
+
+    traffic: dict[str, Traffic]
+    temporaries: int
+
+
+def _cost_of(executable: jax.stages.Compiled) -> Cost:
+    memory: Any = executable.memory_analysis()
+    return Cost(traffic_of(executable), memory.temp_size_in_bytes)
+
+
+def of_jaten(row: Row, model: nn.Module, x: torch.Tensor) -> Cost:
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
 
     def step(x: torch.Tensor) -> torch.Tensor:
@@ -131,12 +162,12 @@ def of_jaten(row: Row, model: nn.Module, x: torch.Tensor) -> dict[str, Traffic]:
         optimizer.zero_grad()
         return loss.detach()
 
-    compiled = jaten_ops.compile_step(step)
+    compiled: Any = jaten_ops.compile_step(step)
     compiled(x)
-    return distributed.collectives(compiled, x)
+    return _cost_of(compiled.executable_for(x))
 
 
-def of_jax(row: Row, model: nn.Module, x: torch.Tensor, mesh: Mesh) -> dict[str, Traffic]:
+def of_jax(row: Row, model: nn.Module, x: torch.Tensor, mesh: Mesh) -> Cost:
     """The same step, written by hand."""
     weights = jaten_ops.to_jax({name: p.detach() for name, p in model.named_parameters()})
 
@@ -160,7 +191,7 @@ def of_jax(row: Row, model: nn.Module, x: torch.Tensor, mesh: Mesh) -> dict[str,
     shardings = None, {name: weight.sharding for name, weight in weights.items()}
     with jax.enable_x64(True):  # for tokens in int64
         lowered = jax.jit(step, out_shardings=shardings, donate_argnums=0).lower(weights, *jaten_ops.to_jax([x]))
-    return traffic_of(lowered.compile())
+    return _cost_of(lowered.compile())
 
 
 def _one_axis(entry: Any) -> Any:
@@ -168,8 +199,8 @@ def _one_axis(entry: Any) -> Any:
     return tuple(a for a in entry if a != "data") if isinstance(entry, tuple) else entry
 
 
-def measured(name: str) -> tuple[dict[str, Traffic], dict[str, Traffic]]:
-    """The collectives of a plan's step: jaten's, and plain JAX's."""
+def measured(name: str) -> tuple[Cost, Cost]:
+    """The cost of a plan's step: jaten's, and plain JAX's."""
     row = PLANS[name]
     mesh = distributed.make_mesh(**row.axes)
     torch.manual_seed(0)
@@ -180,9 +211,10 @@ def measured(name: str) -> tuple[dict[str, Traffic], dict[str, Traffic]]:
     return of_jaten(row, model, x), by_hand
 
 
-def _cell(traffic: dict[str, Traffic]) -> str:
-    found = {kind: traffic[kind] for kind in KINDS if traffic[kind].number}
-    return "; ".join(f"{t.number} {kind}, {t.bytes / 1024:,.0f} KiB" for kind, t in found.items()) or "none"
+def _cell(cost: Cost) -> str:
+    found = {kind: cost.traffic[kind] for kind in KINDS if cost.traffic[kind].number}
+    parts = [f"{t.number} {kind}, {t.bytes / 1024:,.0f} KiB" for kind, t in found.items()]
+    return "; ".join([*parts, f"temporaries {cost.temporaries / 1024:,.0f} KiB"])
 
 
 def main() -> None:

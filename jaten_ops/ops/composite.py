@@ -133,9 +133,9 @@ def _conditions_of_one_hot(self: torch.Tensor, num_classes: int = -1) -> Iterato
         if num_classes <= 0:
             raise RuntimeError("Can not infer total number of classes from empty tensor.")
         return
-    yield self.min() >= 0, "Class values must be non-negative."
+    yield (self >= 0).all(), "Class values must be non-negative."
     if num_classes != -1:
-        yield self.max() < num_classes, "Class values must be smaller than num_classes."
+        yield (self < num_classes).all(), "Class values must be smaller than num_classes."
 
 
 CONDITIONS: dict[str, Callable[..., Iterator[tuple[torch.Tensor, str]]]] = {"one_hot": _conditions_of_one_hot}

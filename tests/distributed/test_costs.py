@@ -66,18 +66,24 @@ def test_a_step_is_compiled_and_not_run() -> None:
 
 
 # the rows of `benchmarks.collectives`, which only the process with eight devices may import
-OFTEN = ("FSDP", "tensor", "FSDP x tensor", "sequence", "experts, by indices")
-SELDOM = ("data", "data x tensor", "data x sequence", "experts, by a mask")
+OFTEN = ("FSDP", "tensor", "FSDP x tensor", "sequence", "experts, by indices", "encoder, data")
+SELDOM = (
+    "data", "data x tensor", "data x sequence", "experts, by a mask",
+    "encoder, FSDP", "convolutions, data", "convolutions, FSDP",
+)  # fmt: skip
+# the temporaries, beside those of plain JAX: torch's indices are int64, JAX's int32
+LARGER = {"experts, by indices": 1.3}
 
 
 @pytest.mark.parametrize("plan", [*OFTEN, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in SELDOM)])
-def test_a_step_has_the_collectives_of_plain_jax(plan: str) -> None:
-    found, expected = mesh_process.found("collectives", plan)
+def test_a_step_costs_what_plain_jax_does(plan: str) -> None:
+    (found, size), (expected, size_by_hand) = mesh_process.found("collectives", plan)
     assert any(number for number, _ in expected.values())
     # XLA joins sums of values that it finds close to each other; and a check of indices is one more, of a few bytes
     sums, sums_by_hand = found.pop("all-reduce"), expected.pop("all-reduce")
-    assert found == expected and abs(sums[0] - sums_by_hand[0]) <= 1
+    assert found == expected and sums[0] <= sums_by_hand[0] + 1
     assert sums[1] == pytest.approx(sums_by_hand[1], rel=0.01)
+    assert size <= LARGER.get(plan, 1.01) * size_by_hand
 
 
 # operators along dimensions that are whole on each device: what is partitioned stays so, in both directions
