@@ -163,7 +163,6 @@ def of_jaten(row: Row, model: nn.Module, x: torch.Tensor) -> Cost:
         return loss.detach()
 
     compiled: Any = jaten_ops.compile_step(step)
-    compiled(x)
     return _cost_of(compiled.executable_for(x))
 
 
