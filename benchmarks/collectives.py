@@ -100,6 +100,12 @@ _LANGUAGE: dict[str, Any] = {
 }
 
 
+_CHECKPOINTED = {
+    "build": functools.partial(mesh_transformer.Transformer, checkpointed=True),
+    "by_hand": functools.partial(mesh_transformer.loss_by_hand, checkpointed=True),
+}
+
+
 def _mixture(by: str) -> Row:
     by_hand = functools.partial(mesh_mixture.loss_by_hand, by=by)
     build, batch = functools.partial(mesh_mixture.mixtures, by), mesh_mixture.some_vectors
@@ -135,6 +141,7 @@ PLANS: dict[str, Row] = {
     "convolutions, FSDP": Row({"data": 8}, distributed.fully_shard, **_CONVOLUTIONS, gathers=True),
     "sequence": Row({"model": 8}, **_LANGUAGE),
     "data x sequence": Row({"data": 2, "model": 4}, **_LANGUAGE),
+    "data x sequence, checkpoints": Row({"data": 2, "model": 4}, **_LANGUAGE | _CHECKPOINTED),
     "experts, by a mask": _mixture("mask"),
     "experts, by indices": _mixture("index"),
 }

@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     SequenceParallel,
 )
+from torch.utils.checkpoint import checkpoint
 
 BLOCKS, HEADS, WIDTH, VOCABULARY, LENGTH, BATCH = 2, 8, 64, 128, 32, 8
 
@@ -78,10 +79,15 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A small language model in the manner of Llama, which gives the scores of the next token."""
+    """A small language model in the manner of Llama, which gives the scores of the next token.
 
-    def __init__(self) -> None:
+    Args:
+        checkpointed: whether the backward pass computes each block again.
+    """
+
+    def __init__(self, checkpointed: bool = False) -> None:
         super().__init__()
+        self.checkpointed = checkpointed
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
         self.norm, self.head = nn.RMSNorm(WIDTH, eps=1e-6), nn.Linear(WIDTH, VOCABULARY, bias=False)
@@ -89,7 +95,7 @@ class Transformer(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
         for block in self.blocks:
-            x = block(x)
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
         result: Tensor = self.head(self.norm(x))
         return result
 
@@ -103,14 +109,16 @@ def language_loss(scores: Tensor, tokens: Tensor) -> Tensor:
 
 
 def loss_by_hand(
-    weights: dict[str, jax.Array], tokens: jax.Array, put: Callable[[jax.Array, PartitionSpec], jax.Array]
+    weights: dict[str, jax.Array],
+    tokens: jax.Array,
+    put: Callable[[jax.Array, PartitionSpec], jax.Array],
+    checkpointed: bool = False,
 ) -> jax.Array:
     """The loss of the same model, with `put` for each constraint; axes that the mesh lacks count as None."""
     sequence, whole = PartitionSpec("data", "model"), PartitionSpec("data")
     columns, heads = PartitionSpec("data", None, "model"), PartitionSpec("data", None, "model")
-    x = put(put(weights["embedding.weight"][tokens], whole), sequence)
-    for i in range(BLOCKS):
-        w = {name.removeprefix(f"blocks.{i}."): weight for name, weight in weights.items()}
+
+    def block(w: dict[str, jax.Array], x: jax.Array) -> jax.Array:
         h = put(_normed(x, w["attention_norm.weight"]), whole)
         split = (*h.shape[:2], HEADS, -1)
         q, k, v = (put((h @ w[f"attention.{n}.weight"].T).reshape(split), heads) for n in "qkv")
@@ -118,7 +126,12 @@ def loss_by_hand(
         x = x + put(mixed @ w["attention.o.weight"].T, sequence)
         h = put(_normed(x, w["mlp_norm.weight"]), whole)
         gate, up = (put(h @ w[f"mlp.{n}.weight"].T, columns) for n in ("gate", "up"))
-        x = x + put((jax.nn.silu(gate) * up) @ w["mlp.down.weight"].T, sequence)
+        return x + put((jax.nn.silu(gate) * up) @ w["mlp.down.weight"].T, sequence)
+
+    x = put(put(weights["embedding.weight"][tokens], whole), sequence)
+    for i in range(BLOCKS):
+        w = {name.removeprefix(f"blocks.{i}."): weight for name, weight in weights.items()}
+        x = (jax.checkpoint(block) if checkpointed else block)(w, x)
     scores = put(put(_normed(x, weights["norm.weight"]), whole) @ weights["head.weight"].T, columns)
     return -jnp.take_along_axis(jax.nn.log_softmax(scores), tokens[..., None], -1).mean()
 

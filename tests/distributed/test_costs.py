@@ -69,7 +69,7 @@ def test_a_step_is_compiled_and_not_run() -> None:
 OFTEN = ("FSDP", "tensor", "FSDP x tensor", "sequence", "experts, by indices", "encoder, data")
 SELDOM = (
     "data", "data x tensor", "data x sequence", "experts, by a mask",
-    "encoder, FSDP", "convolutions, data", "convolutions, FSDP",
+    "data x sequence, checkpoints", "encoder, FSDP", "convolutions, data", "convolutions, FSDP",
 )  # fmt: skip
 # the temporaries, beside those of plain JAX: torch's indices are int64, JAX's int32
 LARGER = {"experts, by indices": 1.3}
