@@ -148,7 +148,7 @@ PLANS: dict[str, Row] = {
 
 
 class Cost(NamedTuple):
-    """What a program costs on each device: its collectives, and the bytes of its temporaries."""
+    """The cost of a program on each device: its collectives, and the bytes of its temporaries."""
 
     traffic: dict[str, Traffic]
     temporaries: int

@@ -31,7 +31,7 @@ op("jaten_nn::linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor", diff
 op(
     "jaten_nn::bilinear(Tensor input1, Tensor input2, Tensor weight, Tensor? bias) -> Tensor",
     differentiable=("input1", "input2", "weight", "bias"),
-)(kernels.bilinear)
+)(kernels.bilinear_form)
 
 
 def _suit(*tensors: Any) -> bool:

@@ -210,7 +210,7 @@ def affine(input, weight, bias):
     return cast(found, input.dtype) if bias is None else blend(bias, found, 1, 1)
 
 
-def bilinear(input1, input2, weight, bias):
+def bilinear_form(input1, input2, weight, bias):
     """`x1 @ w @ x2 + b` for each of the matrices w, with each leading dimension of the inputs apart."""
     operands = [cast(x, compute_type(input1.dtype)) for x in (input1, weight, input2)]
     found = jnp.einsum("...i,oij,...j->...o", *operands, optimize="optimal")
