@@ -19,6 +19,7 @@ from .. import autograd
 from ..arrays import partitioned
 from ..kernels import matmul as kernels
 from ..ops.user_ops import op
+from ..registry import fake
 from ..registry.handlers import Handler, handler
 from .operands import is_on_jax
 
@@ -32,6 +33,25 @@ op(
     "jaten_nn::bilinear(Tensor input1, Tensor input2, Tensor weight, Tensor? bias) -> Tensor",
     differentiable=("input1", "input2", "weight", "bias"),
 )(kernels.bilinear_form)
+
+
+# Of the kernels, traced on sizes, the fakes would make numbers of sizes that are dynamic
+
+
+@fake("jaten_nn::product")
+def fake_product(self: Tensor, other: Tensor) -> Tensor:
+    columns = other.shape[-1:] if other.dim() > 1 else ()
+    return self.new_empty((*torch.broadcast_shapes(self.shape[:-2], other.shape[:-2]), self.shape[-2], *columns))
+
+
+@fake("jaten_nn::linear")
+def fake_linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return input.new_empty((*input.shape[:-1], weight.shape[0]))
+
+
+@fake("jaten_nn::bilinear")
+def fake_bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return input1.new_empty((*input1.shape[:-1], weight.shape[0]))
 
 
 def _suit(*tensors: Any) -> bool:

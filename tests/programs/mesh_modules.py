@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._dynamo.testing
 import torch.nn.functional as F
 from jax.sharding import PartitionSpec
 from torch import Tensor, nn
@@ -242,6 +243,22 @@ def microbatches() -> None:
         assert "parts of 4, over 8" in str(error)
     else:
         raise AssertionError("parts that the devices cannot have")
+
+
+@PROGRAMS
+def sizes_that_are_dynamic() -> None:
+    plain, mesh = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True), mesh_2_4()
+    ours = distributed.parallelize_module(copy.deepcopy(plain), mesh, {}, axis="data")
+    counter = torch._dynamo.testing.CompileCounterWithBackend("jaten")
+    compiled = torch.compile(ours, backend=counter, dynamic=True)
+    counts = []
+    for n in (8, 16, 24):
+        x = torch.randn(n, 6, 16)
+        torch.testing.assert_close(
+            compiled(distributed.distribute_batch(x, mesh)).cpu(), plain(x), atol=1e-5, rtol=1e-5
+        )
+        counts.append(counter.frame_count)
+    assert counts == [counts[0]] * 3
 
 
 @PROGRAMS
