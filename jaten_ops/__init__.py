@@ -20,6 +20,7 @@ from .errors import (
     MissingGradientError,
     MissingKernelError,
     MissingValuesError,
+    OverrideTargetError,
     UnknownOpError,
     UnsupportedInputError,
     UnsupportedVersionError,
@@ -29,6 +30,7 @@ from .interop import as_jax, call_jax, from_jax, to_jax
 from .layer_scan import scan_layers
 from .ops import constraint  # noqa: F401  # registers its operator
 from .ops.user_ops import op
+from .overrides import Override, override
 from .registry import fake, kernel
 from .registry import gradient_of_users as gradient
 from .step import compile_step
@@ -45,6 +47,8 @@ __all__ = [
     "MissingGradientError",
     "MissingKernelError",
     "MissingValuesError",
+    "Override",
+    "OverrideTargetError",
     "Tensor",
     "UnknownOpError",
     "UnsupportedInputError",
@@ -60,6 +64,7 @@ __all__ = [
     "gradient",
     "kernel",
     "op",
+    "override",
     "scan_layers",
     "to_jax",
 ]

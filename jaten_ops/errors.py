@@ -106,6 +106,19 @@ class GradientRegistrationError(JatenError, ValueError):
         )
 
 
+class OverrideTargetError(JatenError, ValueError):
+    """An operator that cannot be overridden: it writes to an argument, returns a view, draws random numbers.
+
+    Example:
+        >>> jaten_ops.override("relu_", kernel=lambda self: self)
+        Traceback (most recent call last):
+        jaten_ops.errors.OverrideTargetError: relu_ cannot be overridden: it writes to an argument. Fix: override ...
+    """
+
+    def __init__(self, target: str, problem: str, remedy: str) -> None:
+        super().__init__(f"{target} cannot be overridden: it {problem}. Fix: {remedy}.")
+
+
 class InvalidSchemaError(JatenError, ValueError):
     """An operator cannot be registered with its schema, or its function's parameters differ from the schema.
 

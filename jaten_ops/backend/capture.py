@@ -20,8 +20,10 @@ from torch._guards import TracingContext
 
 from jaten_ops import hooks, registry
 from jaten_ops.errors import JatenError, UnsupportedInputError
+from jaten_ops.ops.override_rules import OverrideRule
+from jaten_ops.registry import active_overrides
 
-from . import device_interface, graph_cache, keep_whole, pipeline
+from . import captured_overrides, device_interface, graph_cache, keep_whole, pipeline
 from .aliased_inputs import guarded
 from .buckets.bucketed_graph import Buckets, bucketed
 from .graph_info import GraphInfo, Kind
@@ -95,13 +97,16 @@ class _Capture:
         info: what is known of Dynamo's graph.
         buckets: to which sizes that change are rounded.
         prefix: of the keys of graphs that are kept; None if they are not kept.
+        overrides: those of this program alone.
 
     Attributes:
         graphs: what is known of forward graphs, and of those for inference: there is one, as a rule.
     """
 
-    def __init__(self, info: GraphInfo, buckets: Buckets | None, prefix: str | None) -> None:
-        self._info, self._buckets, self._prefix = info, buckets, prefix
+    def __init__(
+        self, info: GraphInfo, buckets: Buckets | None, prefix: str | None, overrides: Sequence[Any] = ()
+    ) -> None:
+        self._info, self._buckets, self._prefix, self._overrides = info, buckets, prefix, overrides
         self.graphs: list[GraphInfo] = []
 
     def found(self, info: GraphInfo) -> None:
@@ -118,7 +123,11 @@ class _Capture:
             "decompositions": _DECOMPOSITIONS,
             "keep_inference_input_mutations": self._info.replaces_memory,
         }
-        with functorch_config.patch(_SETTINGS), keep_whole.traced_whole(gm, inputs):
+        with (
+            functorch_config.patch(_SETTINGS),
+            keep_whole.traced_whole(gm, inputs),
+            captured_overrides.taken(self._overrides),
+        ):
             if others or os.environ.get("TORCH_COMPILE_DEBUG") == "1" or not all(map(_is_flat, inputs)):
                 captured = aot_autograd(bw_compiler=self._compiler("backward"), **options)(gm, inputs, **others)
             else:  # as torch's own function, which first imports Inductor's scheduler
@@ -184,9 +193,16 @@ def _raise(error: Exception, _args: list[Any]) -> NoReturn:
 
 
 def _buckets(options: Mapping[str, Any] | None) -> Buckets | None:
-    if unknown := set(options or ()) - {"buckets"}:
-        raise UnsupportedInputError("options of torch.compile", ", ".join(sorted(unknown)), "buckets")
-    return Buckets(options["buckets"]) if options else None
+    if unknown := set(options or ()) - {"buckets", "overrides"}:
+        raise UnsupportedInputError("options of torch.compile", ", ".join(sorted(unknown)), "buckets or overrides")
+    return Buckets(options["buckets"]) if options and "buckets" in options else None
+
+
+def _overrides(options: Mapping[str, Any] | None) -> tuple[OverrideRule, ...]:
+    given = (options or {}).get("overrides", ())
+    if not isinstance(given, list | tuple) or not all(isinstance(o, OverrideRule) for o in given):
+        raise UnsupportedInputError("the option overrides", repr(given), "a list of what jaten_ops.override makes")
+    return tuple(given)
 
 
 def jaten(
@@ -204,16 +220,18 @@ def jaten(
     Args:
         gm: Dynamo's graph.
         example_inputs: its inputs.
-        options: those of `torch.compile`: "buckets", to which dynamic sizes are rounded up (see `Buckets`).
+        options: those of `torch.compile`: "buckets", to which dynamic sizes are rounded up (see `Buckets`), and
+            "overrides", a list of `jaten_ops.override`s that hold in this program.
         rest: what AOTAutograd takes.
 
     Raises:
         MissingKernelError: the graph has an op without kernel.
         UnsupportedInputError: an option that is not known.
     """
-    buckets = _buckets(options)
+    buckets, overrides = _buckets(options), _overrides(options)
+    captured_overrides.guard()
     info = pipeline.run_passes(Stage.CAPTURED, gm, GraphInfo("captured", inputs=example_inputs))
-    is_kept = not info.is_wrapped and not info.replaces_memory
+    is_kept = not (info.is_wrapped or info.replaces_memory or overrides or active_overrides.active())
     prefix = graph_cache.prefix_of(gm, example_inputs) if is_kept else None
     if prefix is not None:
         capture = _Capture(info, None, prefix)  # the cache has no graphs with dynamic sizes
@@ -224,7 +242,7 @@ def jaten(
             raise
         except Exception as error:  # a graph that cannot be pickled, for which torch raises several exceptions
             _log.info("a graph is not kept: %s", error)
-    return _Capture(info, buckets, None).run(gm, example_inputs, rest)
+    return _Capture(info, buckets, None, overrides).run(gm, example_inputs, rest)
 
 
 def _is_flat(value: Any) -> bool:

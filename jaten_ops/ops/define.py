@@ -24,7 +24,7 @@ from . import memory_layout, variants, vmap
 from .composite import make_composite
 from .executor import Executor, KernelCall, Signature
 from .namespace import LOCK, operator_of, when_named
-from .op_call import OpKernel, registry_key
+from .op_call import DIRECT, OpKernel, registry_key
 
 # kernels: imported for the registrations in it
 __all__ = ["define_vjp", "kernels", "op_of", "register_op"]
@@ -77,11 +77,18 @@ class _Derivative:
         if self._formula is not None:
             wanted = self._selected(mask)
             by_name = self._formula(grads, values, results, **({"wanted": wanted} if self._asks else {}))
-            return [by_name.get(n) for n in wanted]
+            return [g for n in wanted for g in self._each(by_name.get(n), n, values)]
         if self._companion is None:
             raise MissingGradientError(self._spec.name)
         args, kwargs = self._signature.split(values)
         return self._companion(list(grads), mask, *args, **kwargs)
+
+    def _each(self, gradient: Any, name: str, values: list[Any]) -> Sequence[Any]:
+        """The gradients of an argument, one for each of its tensors."""
+        value = values[self._signature.index[name]]
+        if not isinstance(value, list | tuple):
+            return [gradient]
+        return [None] * len(value) if gradient is None else gradient
 
     def push_forward(
         self, tangents: Sequence[Any], values: list[Any], results: Sequence[Any], mask: list[bool]
@@ -174,8 +181,14 @@ def define_vjp(spec: OpSpec) -> None:
         when_named(autograd.vjp_spec(companion).overload, functools.partial(define_vjp, companion))
 
 
-def register_op(spec: OpSpec) -> None:
-    """Defines the operator of a spec and everything it has. Kernel, fake and gradient are looked up at first use."""
+def register_op(spec: OpSpec, *, overrides: bool = False) -> None:
+    """Defines the operator of a spec and everything it has. Kernel, fake and gradient are looked up at first use.
+
+    Args:
+        spec: the spec.
+        overrides: whether it runs in place of one of ATen's, as `jaten_ops.override` has it: its fake is then asked
+            on the device of the tensors, and it has jaten's rule for `torch.vmap`.
+    """
     lib = _library(spec.namespace)
     lib.define(spec.schema, tags=_tags(spec))
     if spec.kind == "composite":
@@ -188,6 +201,8 @@ def register_op(spec: OpSpec) -> None:
     if spec.overload in KEEPS_MEMORY_ORDER:
         of_plain = memory_layout.in_memory_order(OpKernel(registry.SPECS["resize"], bridge.borrow, bridge.as_tensor))
     on_jax = OpKernel(spec, _unwrap_operand, carrier.wrap)
+    if spec.namespace == "jaten":
+        DIRECT[spec.overload] = (plain, on_jax)
     lib.impl(spec.overload, of_plain, "CPU")
     lib.impl(spec.overload, of_plain, "CUDA")
     lib.impl(spec.overload, on_jax, "PrivateUse1")
@@ -199,8 +214,9 @@ def register_op(spec: OpSpec) -> None:
     if spec.overload == "as_strided":
         lib.impl(spec.overload, _lazy(lambda: _as_it_lies(spec, torch.conj, "_conj_physical")), "Conjugate")
         lib.impl(spec.overload, _lazy(lambda: _as_it_lies(spec, torch._neg_view, "neg")), "Negative")
-    _register_fake(lib, spec)
-    _register_batching(lib, spec)
+    _register_fake(lib, spec, overrides)
+    if overrides or spec.namespace == "jaten" or "Tensor[]" in spec.schema or spec.random:
+        _register_batching(lib, spec)  # else torch's own loop is enough, and users can call `torch.library.register_vmap`
     if spec.differentiable or not _is_constant(spec):
         lib.impl(spec.overload, _lazy(lambda: _autograd_kernel(spec)), "Autograd")
     else:
@@ -213,8 +229,6 @@ def _as_it_lies(spec: OpSpec, flip: Callable[..., Any], overload: str) -> Callab
 
 def _register_batching(lib: torch.library.Library, spec: OpSpec, run: Callable[..., Any] | None = None) -> None:
     """Registers the `torch.vmap` rule: the one for all ops, or that of a composition, whose parts have their own."""
-    if spec.namespace != "jaten" and "Tensor[]" not in spec.schema and not spec.random:
-        return  # torch's own loop is enough, and the user can still call `torch.library.register_vmap`
     rule = run or _lazy(lambda: vmap.make_batched(spec, op_of(spec)))
     lib.impl(spec.overload, rule, "FuncTorchBatched")
     if spec.random:
@@ -267,11 +281,11 @@ def _by_device(spec: OpSpec, plain: OpKernel, on_jax: OpKernel) -> Callable[...,
     return select
 
 
-def _register_fake(lib: torch.library.Library, spec: OpSpec) -> None:
+def _register_fake(lib: torch.library.Library, spec: OpSpec, by_device: bool) -> None:
     # A Meta kernel also serves fake tensors, and registers fifteen times faster than a fake. A fake is needed if no
     # tensor determines the device, or if a result's shape depends on values.
     run = _lazy(lambda: meta.fake_of(spec) or _fake_from_kernel(spec))
-    if "dynamic_output_shape" in spec.tags or not spec.takes_tensor or spec.takes_device:
+    if by_device or "dynamic_output_shape" in spec.tags or not spec.takes_tensor or spec.takes_device:
         # as Library._register_fake, without its look at the call stack, which takes a millisecond
         entry = torch._library.simple_registry.singleton.find(spec.name)
         lib._registration_handles.append(entry.fake_impl.register(run, __file__, lib=lib, allow_override=False))

@@ -39,12 +39,13 @@ class Signature:
 
     Attributes:
         arguments: all arguments, in schema order.
+        index: the position of each argument, by name.
         kernel_positions: those that a kernel gets: all but those about where a result is stored.
     """
 
     def __init__(self, spec: OpSpec) -> None:
         self.arguments = spec.arguments
-        self._index = {a.name: i for i, a in enumerate(self.arguments)}
+        self.index = {a.name: i for i, a in enumerate(self.arguments)}
         self._defaults = [a.default for a in self.arguments]
         self.kernel_positions = [i for i, a in enumerate(self.arguments) if not a.is_of_storage]
         self.positional = sum(not a.kwarg_only for a in self.arguments)
@@ -53,7 +54,7 @@ class Signature:
         """The values of a call in schema order, defaults filled in."""
         values = [*args, *self._defaults[len(args) :]]
         for name, value in kwargs.items():
-            values[self._index[name]] = value
+            values[self.index[name]] = value
         return values
 
     def split(self, values: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:

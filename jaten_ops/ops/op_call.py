@@ -15,6 +15,9 @@ from .executor import Executor, Signature, freeze
 
 _EXECUTORS: dict[str, Executor] = {}
 
+DIRECT: dict[str, tuple[OpKernel, ...]] = {}
+"""The implementations of jaten's own ops for plain tensors and for carriers, by overload."""
+
 
 def registry_key(spec: OpSpec) -> str:
     """The key of an op in the registry's tables."""
@@ -192,6 +195,7 @@ class OpKernel:
         self._spec, self._unwrap, self._wrap = spec, unwrap, wrap
         self._rescued, self._rescue = rescued, rescue
         self._run: Callable[..., Any] | None = None
+        self._undiverted: Callable[..., Any] | None = None
 
     def prepared(self, *, in_place: int = 0) -> Callable[..., Any]:
         """The implementation, as `make_call` makes it."""
@@ -210,6 +214,15 @@ class OpKernel:
     @opaque
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return (self._run or self.prepared())(*args, **kwargs)
+
+    def divert(self, through: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Has later calls go through a function that is made of the one which they would run."""
+        self._undiverted = self._run or self.prepared()
+        self._run = through(self._undiverted)
+
+    def restore(self) -> None:
+        """Ends that."""
+        self._run = self._undiverted
 
     def _wrap_all(self, results: Any) -> Any:
         returns = self._spec.returns

@@ -49,11 +49,16 @@ def _add(table: dict[str, Entry], what: str, overloads: Iterable[str], entry: En
     overloads = [overload.partition("(")[0] for overload in overloads]
     for overload in overloads:
         if overload not in SPECS:
-            raise UnknownOpError(overload, entry.where, _close(overload))
+            raise unknown(overload, entry.where)
         if overload in table:
             raise DuplicateRegistrationError(what, overload, table[overload].where, entry.where)
     for overload in overloads:
         table[overload] = entry
+
+
+def unknown(overload: str, where: str) -> UnknownOpError:
+    """The error for a name that no overload has, with those that may have been meant."""
+    return UnknownOpError(overload, where, _close(overload))
 
 
 def _close(overload: str) -> list[str]:

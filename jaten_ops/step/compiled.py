@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_unflatten
 from ..arrays.observers import observers
 from ..errors import UnsupportedInputError
 from ..kernel_base.checks import READS_OF_TRACERS
+from ..registry import active_overrides
 from ..tracing import is_traced_now, opaque
 from ..xla import x64
 from ..xla.progress import announced
@@ -355,4 +356,5 @@ class Step:
 def _settings() -> Any:
     """The settings of torch that are part of a program."""
     autocast = torch.is_autocast_enabled("jax"), torch.get_autocast_dtype("jax")
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), autocast
+    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    return *modes, torch.get_default_dtype(), autocast, active_overrides.active()

@@ -1,0 +1,227 @@
+"""Calls of overridden operators, taken above autograd: put in torch's tables with a target's first active override.
+
+With the last one they are taken out again, so that nobody pays for overrides that are not there. What is put in serves
+all threads: it asks which overrides are active where the call is, and runs what stood there before if none takes it.
+
+| where | calls |
+|---|---|
+| `aten::f` at AutogradPrivateUse1 | on the device |
+| `aten::f` at FuncTorchDynamicLayerFrontMode | under transforms of torch.func, before they take an operator apart |
+| `CHOSEN` | on the device in inference mode, where torch skips autograd |
+| `jaten::f` at the autograd keys of devices | direct ones |
+| `jaten::f` below autograd | direct ones in inference mode |
+
+Calls in a program that is compiled are taken by `jaten_ops.backend.captured_overrides`, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from ..arrays import partitioned
+from ..device import privateuse1
+from ..meta import aten_overload
+from ..ops import op_call
+from ..ops.namespace import operator_of
+from ..ops.override_rules import chosen
+from ..registry import active_overrides
+from ..registry.handlers import ABOVE_AUTOGRAD, BELOW_PYTHON, CHOSEN, HANDLERS, handler_of
+from ..schema import COMPOSITE, VARIANTS
+from ..tracing import opaque
+from . import partitioned_products
+
+_TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
+_BELOW = ("CPU", "CUDA", BELOW_PYTHON)
+_DIRECT = ("AutogradCPU", "AutogradCUDA", ABOVE_AUTOGRAD)
+
+Run = Callable[..., Any]
+
+
+def operators(target: str) -> list[tuple[torch._ops.OpOverload, bool]]:
+    """ATen's operators that an override of an overload is for, and whether each is in-place."""
+    found = [(aten_overload(target), False)]
+    found += [(aten_overload(o), True) for o, s in VARIANTS.items() if s.base == target and s.kind == "inplace"]
+    return [(op, in_place) for op, in_place in found if op is not None]
+
+
+def redirected(target: str, before: Run, in_place: bool = False) -> Run:
+    """A function of an operator's arguments: an override that takes the call, or what was there before."""
+
+    @opaque
+    def call(*args: Any, **kwargs: Any) -> Any:
+        run = chosen(target, args, kwargs)
+        if run is None:
+            return before(*args, **kwargs)
+        return _written(run, *args, **kwargs) if in_place else run(*args, **kwargs)
+
+    return call
+
+
+def _written(run: Run, self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    # the operand is saved for the gradient, and may not be written to then
+    operand = self.clone() if torch.is_grad_enabled() else self
+    return self.copy_(run(operand, *args, **kwargs))
+
+
+def _with_keyset(target: str, op: torch._ops.OpOverload, key: str, in_place: bool) -> Run:
+    kernel = torch.library.get_kernel(op, key)
+
+    @opaque
+    def call(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        run = chosen(target, args, kwargs)
+        if run is None:
+            return kernel.call_boxed(keyset, *args, **kwargs)
+        return _written(run, *args, **kwargs) if in_place else run(*args, **kwargs)
+
+    return call
+
+
+def _under_transforms(target: str, op: torch._ops.OpOverload, in_place: bool) -> Run:
+    kernel = torch.library.get_kernel(op, _TRANSFORMS)
+
+    @opaque
+    def call(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        if not active_overrides.is_capturing() and not any(t.device.type == "jax" for t in tensors):
+            return kernel.call_boxed(keyset, *args, **kwargs)
+        run = chosen(target, args, kwargs)
+        if run is not None:
+            return _written(run, *args, **kwargs) if in_place else run(*args, **kwargs)
+        with active_overrides.suspended(target):  # below, tensors have other shapes than the program's
+            return kernel.call_boxed(keyset, *args, **kwargs)
+
+    return call
+
+
+class _Swap:
+    """A function that stands where a handler of jaten's stood, since two from Python cannot be told apart there."""
+
+    def __init__(self, operator: str, handler: Run) -> None:
+        self.handler = self.run = handler
+
+        @opaque
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self.run(*args, **kwargs)
+
+        self._library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says that a kernel is replaced
+            self._library.impl(operator, call, ABOVE_AUTOGRAD)
+
+
+_SWAPS: dict[str, _Swap] = {}
+
+
+def _handler_above(op: torch._ops.OpOverload) -> Run | None:
+    """The handler of jaten's that stands above autograd for an operator."""
+    overload = op.name().removeprefix("aten::")
+    if partitioned.MET and overload in partitioned_products.OVER_A_MESH:
+        return partitioned_products.OVER_A_MESH[overload]
+    found = HANDLERS.get(op.name())
+    return found.run if found is not None and ABOVE_AUTOGRAD in found.keys else None
+
+
+class _Redirects:
+    """All that is put in for one target."""
+
+    def __init__(self, target: str) -> None:
+        self.count = 0
+        self._target = target
+        self._libraries: list[torch.library.Library] = []
+        self._handlers: list[tuple[int, Run]] = []
+        self._swaps: list[_Swap] = []
+        self._kernels: list[op_call.OpKernel] = []
+
+    def put_in(self) -> None:
+        direct = operator_of(self._target)
+        for op, in_place in operators(self._target):
+            self._above(op, in_place)
+            if privateuse1.CLAIMED:
+                self._below(op, in_place)
+        keys = [key for key in _DIRECT if privateuse1.CLAIMED or key != ABOVE_AUTOGRAD]
+        if self._target in COMPOSITE:
+            keys += [key for key in _BELOW if privateuse1.CLAIMED or key != BELOW_PYTHON]
+        self._register(direct, {key: _with_keyset(self._target, direct, key, False) for key in keys})
+        if privateuse1.CLAIMED:
+            self._below(direct, False)
+        for kernel in op_call.DIRECT.get(self._target, ()):
+            kernel.divert(functools.partial(redirected, self._target))
+            self._kernels.append(kernel)
+
+    def _above(self, op: torch._ops.OpOverload, in_place: bool) -> None:
+        runs = {_TRANSFORMS: _under_transforms(self._target, op, in_place)}
+        handler = _handler_above(op)
+        if handler is not None:
+            swap = _SWAPS.get(op.name()) or _SWAPS.setdefault(op.name(), _Swap(op.name(), handler))
+            swap.run = redirected(self._target, swap.handler, in_place)
+            self._swaps.append(swap)
+        elif privateuse1.CLAIMED:
+            runs[ABOVE_AUTOGRAD] = _with_keyset(self._target, op, ABOVE_AUTOGRAD, in_place)
+        self._register(op, runs)
+
+    def _register(self, op: torch._ops.OpOverload, runs: dict[str, Run]) -> None:
+        library = torch.library.Library(op.namespace, "IMPL")
+        self._libraries.append(library)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as above; of linear torch has its own for transforms
+            for key, run in runs.items():
+                library.impl(op, run, key, with_keyset=True)
+
+    def _below(self, op: torch._ops.OpOverload, in_place: bool) -> None:
+        before = handler_of(op)
+        self._handlers.append((id(op), before))
+        CHOSEN[id(op)] = redirected(self._target, before, in_place)
+
+    def take_out(self) -> None:
+        for library in self._libraries:
+            library._destroy()
+        for key, handler in self._handlers:
+            CHOSEN[key] = handler
+        for swap in self._swaps:
+            swap.run = swap.handler
+        for kernel in self._kernels:
+            kernel.restore()
+        self.__init__(self._target)  # type: ignore[misc]
+
+
+_ALL: dict[str, _Redirects] = {}
+_LOCK = threading.RLock()
+
+
+def need(target: str) -> None:
+    """Puts them in for a target, unless they are."""
+    with _LOCK:
+        found = _ALL.setdefault(target, _Redirects(target))
+        if not found.count:
+            found.put_in()
+        found.count += 1
+
+
+def release(target: str) -> None:
+    """Takes them out if nobody else needs them."""
+    with _LOCK:
+        found = _ALL[target]
+        found.count -= 1
+        if not found.count:
+            found.take_out()
+
+
+def _over_a_mesh() -> None:
+    """Puts them in again, above the handlers that have just been put in for tensors over a mesh."""
+    with _LOCK:
+        for target in partitioned_products.OVER_A_MESH:
+            if target in _ALL and _ALL[target].count:
+                count = _ALL[target].count
+                _ALL[target].take_out()
+                _ALL[target].put_in()
+                _ALL[target].count = count
+
+
+partitioned.AT_FIRST.insert(0, _over_a_mesh)  # the last is called first

@@ -1,0 +1,102 @@
+"""`override`: another kernel or another gradient for an operator that exists."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from . import registry
+from .dispatch import redirects
+from .errors import UnsupportedInputError
+from .interop import as_jax
+from .meta import aten_overload
+from .ops.override_rules import Gradient, OverrideRule
+from .ops.override_targets import target_of
+from .registry import active_overrides
+from .schema import OpSpec
+from .xla.x64 import Enabled
+
+
+class Override(OverrideRule):
+    """A kernel or a gradient in place of an operator's own, as `override` makes it."""
+
+    __module__ = "jaten_ops"
+
+    def install(self) -> Override:
+        """Makes it active everywhere, as the innermost of those that are installed."""
+        if active_overrides.remove(self):
+            active_overrides.install(self)
+        else:
+            redirects.need(self.target)
+            active_overrides.install(self)
+        return self
+
+    def remove(self) -> None:
+        """Ends what `install` has begun; nothing if it is not installed."""
+        if active_overrides.remove(self):
+            redirects.release(self.target)
+
+    def __enter__(self) -> Override:
+        redirects.need(self.target)
+        active_overrides.enter([self])
+        return self
+
+    def __exit__(self, *_exception: Any) -> None:
+        active_overrides.leave(self)
+        redirects.release(self.target)
+
+    def __repr__(self) -> str:
+        what = [name for name in ("kernel", "gradient", "when") if getattr(self, name) is not None]
+        return f"override({self.target!r}, {', '.join(f'{name}=...' for name in what)}) at {self.where}"
+
+
+def override(
+    target: str | torch._ops.OpOverload,
+    *,
+    kernel: Callable[..., Any] | None = None,
+    gradient: Gradient | None = None,
+    when: Callable[..., Any] | None = None,
+    static: Iterable[str] = (),
+    residuals: int = 0,
+) -> Override:
+    """TODO."""
+    where = registry.caller()
+    if kernel is None and gradient is None:
+        raise UnsupportedInputError(f"override({target!r})", "neither a kernel nor a gradient", "one of them, or both")
+    if residuals and (kernel is None or gradient is None):
+        raise UnsupportedInputError(
+            f"override({target!r})", f"residuals={residuals}", "0 without a kernel that returns them and a gradient"
+        )
+    spec = target_of(target, where)
+    active_overrides.note_first()
+    own = functools.partial(_own_kernel, spec)
+    return Override(spec, kernel, gradient, when, frozenset(static), residuals, own, where)
+
+
+def _own_kernel(spec: OpSpec) -> registry.Entry:
+    """What an operator runs without an override, as a kernel of its override."""
+    entry = registry.KERNELS.get(spec.overload)
+    if entry is not None:
+        fn = entry.fn
+
+        @functools.wraps(fn)
+        def own(*args: Any, **kwargs: Any) -> Any:
+            with Enabled():
+                return fn(*args, **kwargs)
+
+        return registry.Entry(own, entry.where, entry.static, entry.eager)
+    if spec.overload in registry.SPECS:
+        raise registry.missing(f"aten::{spec.overload}")
+    aten: Any = aten_overload(spec.overload)
+
+    def composed(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with active_overrides.suspended():
+                return aten(*args, **kwargs)
+
+        return as_jax(run)(*args, **kwargs)
+
+    return registry.Entry(composed, "ATen")
