@@ -99,4 +99,5 @@ def _own_kernel(spec: OpSpec) -> registry.Entry:
 
         return as_jax(run)(*args, **kwargs)
 
-    return registry.Entry(composed, "ATen")
+    numbers = [a.name for a in spec.arguments if not a.is_tensor]  # which torch takes as such, and not traced
+    return registry.Entry(composed, "ATen", frozenset(numbers))

@@ -7,6 +7,7 @@ traces and executables are nobody else's.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 import logging
@@ -30,6 +31,7 @@ from .namespace import LOCK
 _log = logging.getLogger("jaten_ops.overrides")
 
 NAMESPACE = "jaten_override"
+_TAGS = frozenset({"pt2_compliant_tag"})
 _numbers = itertools.count()
 
 Gradient = Callable[[list[Any], list[Any], list[Any]], Mapping[str, Any]]
@@ -107,7 +109,8 @@ class OverrideRule:
 
 def _check(rule: OverrideRule) -> None:
     if rule.kernel is not None:
-        parameters.check(rule.spec, rule.kernel)
+        # no PRNG key, although some of these draw random numbers in other calls
+        parameters.check(dataclasses.replace(rule.spec, tags=_TAGS), rule.kernel)
     names = [a.name for a in rule.spec.arguments]
     for name in rule._static - set(names):
         raise InvalidSchemaError(
@@ -182,7 +185,7 @@ def _made(rule: OverrideRule, of: OverrideRule) -> Callable[..., Any]:
         schema=f"{name}({_arguments(target)}) -> {returns if len(target.returns) + count == 1 else f'({returns})'}",
         differentiable=target.differentiable if known else tensors,
         nondifferentiable_outputs=tuple(constant),
-        tags=frozenset({"pt2_compliant_tag"}),
+        tags=_TAGS,
         namespace=NAMESPACE,
     )
     entry = of.entry()
@@ -240,7 +243,7 @@ def _backward(spec: OpSpec, rule: OverrideRule, static: frozenset[str]) -> torch
         schema=f"{spec.overload}_backward(Tensor[] {grads}, bool[] {mask}, Tensor[] {results}, {_arguments(spec)})"
         " -> Tensor[]",
         differentiable=(grads, results, *spec.differentiable),
-        tags=frozenset({"pt2_compliant_tag"}),
+        tags=_TAGS,
         namespace=NAMESPACE,
     )
     gradient = rule.gradient
