@@ -39,12 +39,22 @@ class Override(OverrideRule):
         if active_overrides.remove(self):
             redirects.release(self.target)
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._number = active_overrides.numbered(self)
+
     def __enter__(self) -> Override:
+        if torch.compiler.is_dynamo_compiling():
+            active_overrides.entered_in_graph(self._number)
+            return self
         redirects.need(self.target)
         active_overrides.enter([self])
         return self
 
     def __exit__(self, *_exception: Any) -> None:
+        if torch.compiler.is_dynamo_compiling():
+            active_overrides.left_in_graph(self._number)
+            return
         active_overrides.leave(self)
         redirects.release(self.target)
 

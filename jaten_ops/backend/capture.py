@@ -25,6 +25,7 @@ from jaten_ops.registry import active_overrides
 
 from . import captured_overrides, device_interface, graph_cache, keep_whole, pipeline
 from .aliased_inputs import guarded
+from .captured_overrides import entered_in
 from .buckets.bucketed_graph import Buckets, bucketed
 from .graph_info import GraphInfo, Kind
 from .nodes import fake_value, overload_of
@@ -126,7 +127,7 @@ class _Capture:
         with (
             functorch_config.patch(_SETTINGS),
             keep_whole.traced_whole(gm, inputs),
-            captured_overrides.taken(self._overrides),
+            captured_overrides.taken(gm, self._overrides),
         ):
             if others or os.environ.get("TORCH_COMPILE_DEBUG") == "1" or not all(map(_is_flat, inputs)):
                 captured = aot_autograd(bw_compiler=self._compiler("backward"), **options)(gm, inputs, **others)
@@ -231,7 +232,7 @@ def jaten(
     buckets, overrides = _buckets(options), _overrides(options)
     captured_overrides.guard()
     info = pipeline.run_passes(Stage.CAPTURED, gm, GraphInfo("captured", inputs=example_inputs))
-    is_kept = not (info.is_wrapped or info.replaces_memory or overrides or active_overrides.active())
+    is_kept = not (info.is_wrapped or info.replaces_memory or overrides or active_overrides.active() or entered_in(gm))
     prefix = graph_cache.prefix_of(gm, example_inputs) if is_kept else None
     if prefix is not None:
         capture = _Capture(info, None, prefix)  # the cache has no graphs with dynamic sizes

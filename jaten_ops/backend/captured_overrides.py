@@ -31,13 +31,14 @@ _KEYS = (DispatchKey.AutogradCPU, DispatchKey.AutogradCUDA, DispatchKey.Composit
 
 
 @contextlib.contextmanager
-def taken(rules: Sequence[Any]) -> Iterator[None]:
+def taken(gm: torch.fx.GraphModule, rules: Sequence[Any]) -> Iterator[None]:
     """A context in which active overrides, and these, take calls of what is traced. One capture at a time.
 
     Args:
+        gm: the program, which may enter others.
         rules: overrides of this program alone.
     """
-    targets = {rule.target for rule in (*active_overrides.active(), *rules)}
+    targets = {rule.target for rule in (*active_overrides.active(), *rules, *entered_in(gm))}
     if not targets:
         yield
         return
@@ -120,3 +121,18 @@ def _forget_all() -> None:
 
 
 active_overrides.AT_FIRST.append(_forget_all)
+
+
+# Blocks inside of programs
+
+for _fn in (active_overrides.entered_in_graph, active_overrides.left_in_graph):
+    torch.compiler.allow_in_graph(_fn)
+
+
+def entered_in(gm: torch.fx.GraphModule) -> list[Any]:
+    """The overrides for which a program has a `with` block."""
+    graphs = [module.graph for module in gm.modules() if isinstance(module, torch.fx.GraphModule)]
+    nodes = [
+        n for g in graphs for n in g.find_nodes(op="call_function", target=active_overrides.entered_in_graph)
+    ]
+    return [active_overrides.by_number(n.args[0]) for n in nodes]

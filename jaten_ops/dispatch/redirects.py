@@ -23,17 +23,19 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._ops import resolve_key
 from torch.utils._pytree import tree_leaves
 
+from .. import registry
 from ..arrays import partitioned
 from ..device import privateuse1
 from ..meta import aten_overload
 from ..ops import op_call
 from ..ops.namespace import operator_of
-from ..ops.override_rules import chosen
+from ..ops.override_rules import chosen, with_tensors
 from ..registry import active_overrides
 from ..registry.handlers import ABOVE_AUTOGRAD, BELOW_PYTHON, CHOSEN, HANDLERS, handler_of
-from ..schema import COMPOSITE, VARIANTS
+from ..schema import COMPOSITE, VARIANTS, OpSpec
 from ..tracing import opaque
 from . import partitioned_products
 
@@ -70,32 +72,42 @@ def _written(run: Run, self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.T
     return self.copy_(run(operand, *args, **kwargs))
 
 
-def _with_keyset(target: str, op: torch._ops.OpOverload, key: str, in_place: bool) -> Run:
+def _before(spec: OpSpec, op: torch._ops.OpOverload, key: str) -> Run:
+    """What stands in the dispatcher's table at a key now: a function of a set of keys and of the arguments."""
+    found = resolve_key(op, getattr(torch._C.DispatchKey, key))
+    if found.name != key:  # an alias of several, which is called in the same way as from a program
+        run = functools.partial(op._op_dk, found)
+        return lambda _, *args, **kwargs: run(*args, **kwargs)
     kernel = torch.library.get_kernel(op, key)
+    return lambda keys, *args, **kwargs: kernel.call_boxed(keys, *with_tensors(spec, args), **kwargs)
+
+
+def _at_key(spec: OpSpec, op: torch._ops.OpOverload, key: str, in_place: bool = False) -> Run:
+    before, target = _before(spec, op, key), spec.overload
 
     @opaque
-    def call(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
         run = chosen(target, args, kwargs)
         if run is None:
-            return kernel.call_boxed(keyset, *args, **kwargs)
+            return before(keys, *args, **kwargs)
         return _written(run, *args, **kwargs) if in_place else run(*args, **kwargs)
 
     return call
 
 
-def _under_transforms(target: str, op: torch._ops.OpOverload, in_place: bool) -> Run:
-    kernel = torch.library.get_kernel(op, _TRANSFORMS)
+def _under_transforms(spec: OpSpec, op: torch._ops.OpOverload, in_place: bool) -> Run:
+    before, target = _before(spec, op, _TRANSFORMS), spec.overload
 
     @opaque
-    def call(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         if not active_overrides.is_capturing() and not any(t.device.type == "jax" for t in tensors):
-            return kernel.call_boxed(keyset, *args, **kwargs)
+            return before(keys, *args, **kwargs)
         run = chosen(target, args, kwargs)
         if run is not None:
             return _written(run, *args, **kwargs) if in_place else run(*args, **kwargs)
         with active_overrides.suspended(target):  # below, tensors have other shapes than the program's
-            return kernel.call_boxed(keyset, *args, **kwargs)
+            return before(keys, *args, **kwargs)
 
     return call
 
@@ -134,6 +146,7 @@ class _Redirects:
     def __init__(self, target: str) -> None:
         self.count = 0
         self._target = target
+        self._spec = registry.SPECS.get(target) or COMPOSITE[target]
         self._libraries: list[torch.library.Library] = []
         self._handlers: list[tuple[int, Run]] = []
         self._swaps: list[_Swap] = []
@@ -148,7 +161,7 @@ class _Redirects:
         keys = [key for key in _DIRECT if privateuse1.CLAIMED or key != ABOVE_AUTOGRAD]
         if self._target in COMPOSITE:
             keys += [key for key in _BELOW if privateuse1.CLAIMED or key != BELOW_PYTHON]
-        self._register(direct, {key: _with_keyset(self._target, direct, key, False) for key in keys})
+        self._register(direct, {key: _at_key(self._spec, direct, key) for key in keys})
         if privateuse1.CLAIMED:
             self._below(direct, False)
         for kernel in op_call.DIRECT.get(self._target, ()):
@@ -156,14 +169,14 @@ class _Redirects:
             self._kernels.append(kernel)
 
     def _above(self, op: torch._ops.OpOverload, in_place: bool) -> None:
-        runs = {_TRANSFORMS: _under_transforms(self._target, op, in_place)}
+        runs = {_TRANSFORMS: _under_transforms(self._spec, op, in_place)}
         handler = _handler_above(op)
         if handler is not None:
             swap = _SWAPS.get(op.name()) or _SWAPS.setdefault(op.name(), _Swap(op.name(), handler))
             swap.run = redirected(self._target, swap.handler, in_place)
             self._swaps.append(swap)
         elif privateuse1.CLAIMED:
-            runs[ABOVE_AUTOGRAD] = _with_keyset(self._target, op, ABOVE_AUTOGRAD, in_place)
+            runs[ABOVE_AUTOGRAD] = _at_key(self._spec, op, ABOVE_AUTOGRAD, in_place)
         self._register(op, runs)
 
     def _register(self, op: torch._ops.OpOverload, runs: dict[str, Run]) -> None:

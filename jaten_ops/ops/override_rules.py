@@ -8,6 +8,7 @@ traces and executables are nobody else's.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import itertools
 import logging
@@ -167,7 +168,34 @@ def chosen(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Calla
             return None
         rule = None
     found.tell(seen, named, rule)
-    return found.call_with(rule)  # type: ignore[no-any-return]  # rules are a protocol below
+    return functools.partial(_with_tensors, first.spec, found.call_with(rule))
+
+
+_FLOAT32_INSIDE = frozenset({"cross_entropy_loss", "nll_loss_nd"})  # autocast's policy of what they are made of
+
+
+def _with_tensors(spec: OpSpec, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The call with tensors in place of numbers, as in `x * 2`, and cast where autocast casts only ATen's parts."""
+    slots = [i for i, a in enumerate(spec.arguments) if a.type == "Tensor" and i < len(args)]
+    if not all(isinstance(args[i], torch.Tensor) for i in slots):
+        args = with_tensors(spec, args)
+    if spec.overload in _FLOAT32_INSIDE and torch.is_autocast_enabled(args[0].device.type):
+        args = tuple([a.float() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args])
+    return run(*args, **kwargs)
+
+
+def with_tensors(spec: OpSpec, args: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments with a tensor in place of each number where the schema has one; it does not change the dtype."""
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+
+    def tensor_of(number: Any) -> torch.Tensor:
+        dtype = functools.reduce(torch.promote_types, [torch.result_type(t, number) for t in tensors])
+        return torch.tensor(number, dtype=dtype, device=tensors[0].device)
+
+    kinds = [a.type == "Tensor" for a in spec.arguments]
+    return tuple([
+        tensor_of(a) if kinds[i] and isinstance(a, int | float | complex) and tensors else a for i, a in enumerate(args)
+    ])
 
 
 # The operator

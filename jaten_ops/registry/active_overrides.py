@@ -7,6 +7,7 @@ The state is tuples that are never changed, only replaced, so that threads need 
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -27,6 +28,8 @@ _suspended: ContextVar[frozenset[str] | None] = ContextVar("suspended", default=
 _made = False
 
 _capturing: ContextVar[bool] = ContextVar("capturing", default=False)
+
+_NUMBERED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 AT_FIRST: list[Callable[[], None]] = []
 """Functions that are called, once, before the first override is made."""
@@ -94,6 +97,29 @@ def suspended(*targets: str) -> Iterator[None]:
         yield
     finally:
         _suspended.reset(token)
+
+
+def numbered(rule: Rule) -> int:
+    """A number by which a graph names a rule."""
+    _NUMBERED[id(rule)] = rule
+    return id(rule)
+
+
+def by_number(number: int) -> Rule:
+    """The rule of a number."""
+    return _NUMBERED[number]  # type: ignore[no-any-return]  # a weak dictionary has values of any type
+
+
+def entered_in_graph(number: int) -> None:
+    """In a program, the begin of a `with` block: it has an effect while the program is captured."""
+    if is_capturing():
+        enter([by_number(number)])
+
+
+def left_in_graph(number: int) -> None:
+    """Its end."""
+    if is_capturing():
+        leave(by_number(number))
 
 
 def is_capturing() -> bool:
