@@ -132,7 +132,5 @@ for _fn in (active_overrides.entered_in_graph, active_overrides.left_in_graph):
 def entered_in(gm: torch.fx.GraphModule) -> list[Any]:
     """The overrides for which a program has a `with` block."""
     graphs = [module.graph for module in gm.modules() if isinstance(module, torch.fx.GraphModule)]
-    nodes = [
-        n for g in graphs for n in g.find_nodes(op="call_function", target=active_overrides.entered_in_graph)
-    ]
+    nodes = [n for g in graphs for n in g.find_nodes(op="call_function", target=active_overrides.entered_in_graph)]
     return [active_overrides.by_number(n.args[0]) for n in nodes]

@@ -28,6 +28,7 @@ from . import (
     ledger,
     loop_residuals,
     make_fx,
+    override_blocks,
     partition_specs,
     process_groups,
     schemas,
@@ -294,6 +295,7 @@ _PROGRAMS = [
         for_device=False,
         loss="loops keep for each step what their gradients need: scan_layers(remat=True) saves no memory",
     ),
+    override_blocks.ROW,
 ]
 
 _IN_CAPTURES = [

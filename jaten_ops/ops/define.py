@@ -216,7 +216,9 @@ def register_op(spec: OpSpec, *, overrides: bool = False) -> None:
         lib.impl(spec.overload, _lazy(lambda: _as_it_lies(spec, torch._neg_view, "neg")), "Negative")
     _register_fake(lib, spec, overrides)
     if overrides or spec.namespace == "jaten" or "Tensor[]" in spec.schema or spec.random:
-        _register_batching(lib, spec)  # else torch's own loop is enough, and users can call `torch.library.register_vmap`
+        _register_batching(
+            lib, spec
+        )  # else torch's own loop is enough, and users can call `torch.library.register_vmap`
     if spec.differentiable or not _is_constant(spec):
         lib.impl(spec.overload, _lazy(lambda: _autograd_kernel(spec)), "Autograd")
     else:

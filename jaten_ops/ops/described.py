@@ -51,7 +51,9 @@ class Described:
 
     def _refusal(self, name: str) -> UnsupportedInputError:
         return UnsupportedInputError(
-            "a condition on the arguments of a call", f"{name} of a tensor", "its shape, strides, dtype, device or class"
+            "a condition on the arguments of a call",
+            f"{name} of a tensor",
+            "its shape, strides, dtype, device or class",
         )
 
 

@@ -193,9 +193,12 @@ def with_tensors(spec: OpSpec, args: Sequence[Any]) -> tuple[Any, ...]:
         return torch.tensor(number, dtype=dtype, device=tensors[0].device)
 
     kinds = [a.type == "Tensor" for a in spec.arguments]
-    return tuple([
-        tensor_of(a) if kinds[i] and isinstance(a, int | float | complex) and tensors else a for i, a in enumerate(args)
-    ])
+    return tuple(
+        [
+            tensor_of(a) if kinds[i] and isinstance(a, int | float | complex) and tensors else a
+            for i, a in enumerate(args)
+        ]
+    )
 
 
 # The operator
