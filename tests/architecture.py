@@ -41,13 +41,14 @@ FORBIDDEN: dict[str, tuple[tuple[str, ...], str]] = {
 # torch that asks for one, register and autocast tell torch what the device does below and above autograd, once.
 RESERVED: dict[str, tuple[str, ...]] = {
     "dlpack": ("arrays.bridge", "tensor.tensor", "hooks.constructors", "hooks.patches"),
-    "torch.library": ("ops.define", "dispatch.register", "device.autocast"),
+    "torch.library": ("ops.define", "dispatch.redirects", "dispatch.register", "device.autocast"),
 }
 
-# Attributes of torch that a module may assign to: the operators are jaten's own, and the flag that says that torch
-# compiles is set for the length of a block.
+# Attributes of torch that a module may assign to: the operators are jaten's own, the flag that says that torch compiles
+# is set for the length of a block, and a function that a user overrides for as long as the override is active.
 OWN: dict[str, tuple[str, ...]] = {
     "ops.namespace": ("torch.ops.jaten",),
+    "dispatch.redirects": ("torch.nn.functional",),
     "step.trace": ("torch.compiler",),
     "tracing": ("torch.compiler",),
 }

@@ -24,7 +24,7 @@ RULES = (*architecture.RULES, shared_names.shared_names)
 
 PUBLIC = {
     *("JatenError", "Tensor", "as_jax", "call_jax", "compile_step", "fake", "from_jax", "gradient", "kernel", "op"),
-    *("checkpoint_policy", "explain", "export", "scan_layers", "to_jax"),
+    *("Override", "checkpoint_policy", "explain", "export", "override", "scan_layers", "to_jax"),
     *(n for n, value in vars(errors).items() if isinstance(value, type)),
 }
 

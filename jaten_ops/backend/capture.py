@@ -25,8 +25,8 @@ from jaten_ops.registry import active_overrides
 
 from . import captured_overrides, device_interface, graph_cache, keep_whole, pipeline
 from .aliased_inputs import guarded
-from .captured_overrides import entered_in
 from .buckets.bucketed_graph import Buckets, bucketed
+from .captured_overrides import entered_in
 from .graph_info import GraphInfo, Kind
 from .nodes import fake_value, overload_of
 from .passes.input_writes import with_writes
@@ -127,7 +127,7 @@ class _Capture:
         with (
             functorch_config.patch(_SETTINGS),
             keep_whole.traced_whole(gm, inputs),
-            captured_overrides.taken(gm, self._overrides),
+            captured_overrides.overridden(gm, self._overrides),
         ):
             if others or os.environ.get("TORCH_COMPILE_DEBUG") == "1" or not all(map(_is_flat, inputs)):
                 captured = aot_autograd(bw_compiler=self._compiler("backward"), **options)(gm, inputs, **others)
@@ -203,6 +203,7 @@ def _overrides(options: Mapping[str, Any] | None) -> tuple[OverrideRule, ...]:
     given = (options or {}).get("overrides", ())
     if not isinstance(given, list | tuple) or not all(isinstance(o, OverrideRule) for o in given):
         raise UnsupportedInputError("the option overrides", repr(given), "a list of what jaten_ops.override makes")
+    captured_overrides.refuse_functions(given, "the option overrides")
     return tuple(given)
 
 

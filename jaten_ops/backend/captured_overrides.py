@@ -25,29 +25,31 @@ from torch._guards import Guard, TracingContext
 from torch._ops import resolve_key
 
 from jaten_ops.dispatch import redirects
+from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.registry import active_overrides
 
 _KEYS = (DispatchKey.AutogradCPU, DispatchKey.AutogradCUDA, DispatchKey.CompositeImplicitAutograd)
 
 
 @contextlib.contextmanager
-def taken(gm: torch.fx.GraphModule, rules: Sequence[Any]) -> Iterator[None]:
+def overridden(gm: torch.fx.GraphModule, rules: Sequence[Any]) -> Iterator[None]:
     """A context in which active overrides, and these, take calls of what is traced. One capture at a time.
 
     Args:
         gm: the program, which may enter others.
         rules: overrides of this program alone.
     """
-    targets = {rule.target for rule in (*active_overrides.active(), *rules, *entered_in(gm))}
+    everything: tuple[Any, ...] = (*active_overrides.active(), *rules, *entered_in(gm))
+    targets = {rule.target: rule.spec for rule in everything}
     if not targets:
         yield
         return
     with contextlib.ExitStack() as stack:
         stack.enter_context(active_overrides.capturing(rules))
-        for target in targets:
-            redirects.need(target)
-            stack.callback(redirects.release, target)
-            for op, in_place in redirects.operators(target):
+        for target, spec in targets.items():
+            redirects.need(spec)
+            stack.callback(redirects.release, spec)
+            for op, in_place in redirects.operators(spec):
                 stack.enter_context(_traced(target, op, in_place))
         yield
 
@@ -69,7 +71,7 @@ def _traced(target: str, op: torch._ops.OpOverload, in_place: bool) -> Iterator[
 
 
 def _before(op: torch._ops.OpOverload, key: DispatchKey) -> Callable[..., Any] | None:
-    """What torch runs for an operator at a key while it traces; None if there is nothing."""
+    """The function that torch runs for an operator at a key while it traces; None if there is nothing."""
     if key is DispatchKey.CompositeImplicitAutograd and not op.has_kernel_for_dispatch_key(key):
         return None
     found = resolve_key(op, key)
@@ -133,4 +135,16 @@ def entered_in(gm: torch.fx.GraphModule) -> list[Any]:
     """The overrides for which a program has a `with` block."""
     graphs = [module.graph for module in gm.modules() if isinstance(module, torch.fx.GraphModule)]
     nodes = [n for g in graphs for n in g.find_nodes(op="call_function", target=active_overrides.entered_in_graph)]
-    return [active_overrides.by_number(n.args[0]) for n in nodes]
+    found = [active_overrides.by_number(n.args[0]) for n in nodes]
+    refuse_functions(found, "a with block in a compiled function")
+    return found
+
+
+def refuse_functions(rules: Sequence[Any], where: str) -> None:
+    """Raises UnsupportedInputError for overrides of Python functions, which Dynamo has traced by now."""
+    for rule in rules:
+        if rule.is_of_function:
+            raise UnsupportedInputError(
+                where, f"{rule!r}, of a Python function", "one of an operator; or a with block around the call of the"
+                " compiled function, or install()",
+            )  # fmt: skip

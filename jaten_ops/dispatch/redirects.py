@@ -10,6 +10,7 @@ all threads: it asks which overrides are active where the call is, and runs what
 | `CHOSEN` | on the device in inference mode, where torch skips autograd |
 | `jaten::f` at the autograd keys of devices | direct ones |
 | `jaten::f` below autograd | direct ones in inference mode |
+| `torch.nn.functional` | of a function that is no operator, which then calls one |
 
 Calls in a program that is compiled are taken by `jaten_ops.backend.captured_overrides`, too.
 """
@@ -26,13 +27,13 @@ import torch
 from torch._ops import resolve_key
 from torch.utils._pytree import tree_leaves
 
-from .. import registry
 from ..arrays import partitioned
 from ..device import privateuse1
 from ..meta import aten_overload
 from ..ops import op_call
 from ..ops.namespace import operator_of
-from ..ops.override_rules import chosen, with_tensors
+from ..ops.override_rules import override_for, with_tensors
+from ..ops.override_targets import function_through, operator
 from ..registry import active_overrides
 from ..registry.handlers import ABOVE_AUTOGRAD, BELOW_PYTHON, CHOSEN, HANDLERS, handler_of
 from ..schema import COMPOSITE, VARIANTS, OpSpec
@@ -43,22 +44,29 @@ _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
 _BELOW = ("CPU", "CUDA", BELOW_PYTHON)
 _DIRECT = ("AutogradCPU", "AutogradCUDA", ABOVE_AUTOGRAD)
 
-Run = Callable[..., Any]
+Runner = Callable[..., Any]
 
 
-def operators(target: str) -> list[tuple[torch._ops.OpOverload, bool]]:
-    """ATen's operators that an override of an overload is for, and whether each is in-place."""
-    found = [(aten_overload(target), False)]
-    found += [(aten_overload(o), True) for o, s in VARIANTS.items() if s.base == target and s.kind == "inplace"]
+def operators(spec: OpSpec) -> list[tuple[torch._ops.OpOverload, bool]]:
+    """The operators, ATen's as a rule, that an override of a target is for, and whether each is in-place."""
+    found = [(operator(spec), False)]
+    if spec.namespace == "jaten":
+        names = [o for o, s in VARIANTS.items() if s.base == spec.overload and s.kind == "inplace"]
+        found += [(aten_overload(name), True) for name in names]
     return [(op, in_place) for op, in_place in found if op is not None]
 
 
-def redirected(target: str, before: Run, in_place: bool = False) -> Run:
+def target_name(spec: OpSpec) -> str:
+    """The name by which overrides are looked up: that of an overload of ATen, or a qualified one."""
+    return spec.overload if spec.namespace == "jaten" else spec.name
+
+
+def redirected(target: str, before: Runner, in_place: bool = False) -> Runner:
     """A function of an operator's arguments: an override that takes the call, or what was there before."""
 
     @opaque
     def call(*args: Any, **kwargs: Any) -> Any:
-        run = chosen(target, args, kwargs)
+        run = override_for(target, args, kwargs)
         if run is None:
             return before(*args, **kwargs)
         return _written(run, *args, **kwargs) if in_place else run(*args, **kwargs)
@@ -66,14 +74,14 @@ def redirected(target: str, before: Run, in_place: bool = False) -> Run:
     return call
 
 
-def _written(run: Run, self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _written(run: Runner, self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     # the operand is saved for the gradient, and may not be written to then
     operand = self.clone() if torch.is_grad_enabled() else self
     return self.copy_(run(operand, *args, **kwargs))
 
 
-def _before(spec: OpSpec, op: torch._ops.OpOverload, key: str) -> Run:
-    """What stands in the dispatcher's table at a key now: a function of a set of keys and of the arguments."""
+def _before(spec: OpSpec, op: torch._ops.OpOverload, key: str) -> Runner:
+    """The function of a set of keys and the arguments that stands in the dispatcher's table at a key now."""
     found = resolve_key(op, getattr(torch._C.DispatchKey, key))
     if found.name != key:  # an alias of several, which is called in the same way as from a program
         run = functools.partial(op._op_dk, found)
@@ -82,12 +90,12 @@ def _before(spec: OpSpec, op: torch._ops.OpOverload, key: str) -> Run:
     return lambda keys, *args, **kwargs: kernel.call_boxed(keys, *with_tensors(spec, args), **kwargs)
 
 
-def _at_key(spec: OpSpec, op: torch._ops.OpOverload, key: str, in_place: bool = False) -> Run:
-    before, target = _before(spec, op, key), spec.overload
+def _at_key(spec: OpSpec, op: torch._ops.OpOverload, key: str, in_place: bool = False) -> Runner:
+    before, target = _before(spec, op, key), target_name(spec)
 
     @opaque
     def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        run = chosen(target, args, kwargs)
+        run = override_for(target, args, kwargs)
         if run is None:
             return before(keys, *args, **kwargs)
         return _written(run, *args, **kwargs) if in_place else run(*args, **kwargs)
@@ -95,15 +103,15 @@ def _at_key(spec: OpSpec, op: torch._ops.OpOverload, key: str, in_place: bool = 
     return call
 
 
-def _under_transforms(spec: OpSpec, op: torch._ops.OpOverload, in_place: bool) -> Run:
-    before, target = _before(spec, op, _TRANSFORMS), spec.overload
+def _under_transforms(spec: OpSpec, op: torch._ops.OpOverload, in_place: bool) -> Runner:
+    before, target = _before(spec, op, _TRANSFORMS), target_name(spec)
 
     @opaque
     def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         if not active_overrides.is_capturing() and not any(t.device.type == "jax" for t in tensors):
             return before(keys, *args, **kwargs)
-        run = chosen(target, args, kwargs)
+        run = override_for(target, args, kwargs)
         if run is not None:
             return _written(run, *args, **kwargs) if in_place else run(*args, **kwargs)
         with active_overrides.suspended(target):  # below, tensors have other shapes than the program's
@@ -115,7 +123,7 @@ def _under_transforms(spec: OpSpec, op: torch._ops.OpOverload, in_place: bool) -
 class _Swap:
     """A function that stands where a handler of jaten's stood, since two from Python cannot be told apart there."""
 
-    def __init__(self, operator: str, handler: Run) -> None:
+    def __init__(self, operator: str, handler: Runner) -> None:
         self.handler = self.run = handler
 
         @opaque
@@ -131,7 +139,7 @@ class _Swap:
 _SWAPS: dict[str, _Swap] = {}
 
 
-def _handler_above(op: torch._ops.OpOverload) -> Run | None:
+def _handler_above(op: torch._ops.OpOverload) -> Runner | None:
     """The handler of jaten's that stands above autograd for an operator."""
     overload = op.name().removeprefix("aten::")
     if partitioned.MET and overload in partitioned_products.OVER_A_MESH:
@@ -143,21 +151,28 @@ def _handler_above(op: torch._ops.OpOverload) -> Run | None:
 class _Redirects:
     """All that is put in for one target."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, spec: OpSpec) -> None:
         self.count = 0
-        self._target = target
-        self._spec = registry.SPECS.get(target) or COMPOSITE[target]
+        self._spec, self._target = spec, target_name(spec)
+        self._function: Runner | None = None
         self._libraries: list[torch.library.Library] = []
-        self._handlers: list[tuple[int, Run]] = []
+        self._handlers: list[tuple[int, Runner]] = []
         self._swaps: list[_Swap] = []
         self._kernels: list[op_call.OpKernel] = []
 
     def put_in(self) -> None:
-        direct = operator_of(self._target)
-        for op, in_place in operators(self._target):
+        for op, in_place in operators(self._spec):
             self._above(op, in_place)
             if privateuse1.CLAIMED:
                 self._below(op, in_place)
+        if self._spec.namespace == "jaten":
+            self._direct()
+        else:
+            self._function = getattr(torch.nn.functional, self._spec.overload)
+            setattr(torch.nn.functional, self._spec.overload, function_through(self._spec, self._function))
+
+    def _direct(self) -> None:
+        direct = operator_of(self._target)
         keys = [key for key in _DIRECT if privateuse1.CLAIMED or key != ABOVE_AUTOGRAD]
         if self._target in COMPOSITE:
             keys += [key for key in _BELOW if privateuse1.CLAIMED or key != BELOW_PYTHON]
@@ -179,7 +194,7 @@ class _Redirects:
             runs[ABOVE_AUTOGRAD] = _at_key(self._spec, op, ABOVE_AUTOGRAD, in_place)
         self._register(op, runs)
 
-    def _register(self, op: torch._ops.OpOverload, runs: dict[str, Run]) -> None:
+    def _register(self, op: torch._ops.OpOverload, runs: dict[str, Runner]) -> None:
         library = torch.library.Library(op.namespace, "IMPL")
         self._libraries.append(library)
         with warnings.catch_warnings():
@@ -201,26 +216,28 @@ class _Redirects:
             swap.run = swap.handler
         for kernel in self._kernels:
             kernel.restore()
-        self.__init__(self._target)  # type: ignore[misc]
+        if self._function is not None:
+            setattr(torch.nn.functional, self._spec.overload, self._function)
+        self.__init__(self._spec)  # type: ignore[misc]
 
 
 _ALL: dict[str, _Redirects] = {}
 _LOCK = threading.RLock()
 
 
-def need(target: str) -> None:
+def need(spec: OpSpec) -> None:
     """Puts them in for a target, unless they are."""
     with _LOCK:
-        found = _ALL.setdefault(target, _Redirects(target))
+        found = _ALL.setdefault(target_name(spec), _Redirects(spec))
         if not found.count:
             found.put_in()
         found.count += 1
 
 
-def release(target: str) -> None:
+def release(spec: OpSpec) -> None:
     """Takes them out if nobody else needs them."""
     with _LOCK:
-        found = _ALL[target]
+        found = _ALL[target_name(spec)]
         found.count -= 1
         if not found.count:
             found.take_out()

@@ -35,7 +35,7 @@ ROW = Patch(
     "torch._dynamo.symbolic_convert:InstructionTranslatorBase.setup_or_before_with",
     entered_in_captures,
     "Dynamo does not trace a `with` block of an object that was made outside, as overrides are",
-    "test_overrides",
+    "test_operator_overrides",
     takes="self inst",
     when="Dynamo",
     for_device=False,

@@ -73,6 +73,17 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "torch.utils._python_dispatch._disable_current_modes",
         "torch.utils._python_dispatch._get_current_dispatch_mode_stack",
     ),
+    "Programs that are compiled anew once something else than their arguments changes: torch.compile has no guards of a"
+    " backend's, and functions are forgotten all at once by torch.compiler.reset.": (
+        "torch._dynamo.guards.install_guard", "torch._dynamo.source.GlobalStateSource",
+        "torch._dynamo.symbolic_convert.InstructionTranslator", "torch._guards.Guard",
+    ),
+    "Context managers that were made outside of a captured function: Dynamo lets nobody say that it may trace one.": (
+        "torch._dynamo.variables.ctx_manager",
+    ),
+    "An operator's kernel at a dispatch key, called with numbers for tensors: torch.library.get_kernel takes none.": (
+        "torch._ops.resolve_key",
+    ),
     "torch.jit.trace: what is public takes ten times as long, and cannot be switched off for a block.": (
         "torch._C._get_tracing_state", "torch._C._is_tracing", "torch._C._set_tracing_state",
     ),
@@ -145,6 +156,7 @@ ATTRIBUTES: dict[str, str] = {
     "_cdata": "the address of the C++ object of a storage or a tensor: which tensors share one",
     "_concrete_type": "the attributes of a scripted module, lists of tensors among them",
     "_compute_rng_offsets": "where the parts of a random DTensor begin",
+    "_destroy": "the end of the registrations of a torch.library.Library",
     "_dispatch_cache": "the kernels that an operator has looked up in Python, when one is added",
     "_executable": "the executable of a compiled program of JAX, without the checks of each call",
     "_lowering": "the constants of a compiled program of JAX",

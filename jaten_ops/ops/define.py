@@ -225,6 +225,14 @@ def register_op(spec: OpSpec, *, overrides: bool = False) -> None:
         lib.impl(spec.overload, torch.library.fallthrough_kernel, "Autograd")
 
 
+def define_composition(spec: OpSpec, fn: Callable[..., Any]) -> None:
+    """Defines an operator that is composed of others by a torch function."""
+    lib = _library(spec.namespace)
+    lib.define(spec.schema, tags=_tags(spec))
+    for key in ("CompositeImplicitAutograd", "FuncTorchBatched"):
+        lib.impl(spec.overload, fn, key)
+
+
 def _as_it_lies(spec: OpSpec, flip: Callable[..., Any], overload: str) -> Callable[..., Any]:
     return memory_layout.as_it_lies(op_of(spec), flip, operator_of(overload))
 

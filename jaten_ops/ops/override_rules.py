@@ -28,6 +28,7 @@ from . import define
 from .described import described
 from .executor import Executor, Signature
 from .namespace import LOCK
+from .override_targets import OF_FUNCTIONS, operator
 
 _log = logging.getLogger("jaten_ops.overrides")
 
@@ -71,7 +72,12 @@ class OverrideRule:
 
     @property
     def target(self) -> str:
-        return self.spec.overload
+        return self.spec.overload if self.spec.namespace == "jaten" else self.spec.name
+
+    @property
+    def is_of_function(self) -> bool:
+        """True if the target is a function of `torch.nn.functional` that is no operator of ATen."""
+        return self.spec.namespace == OF_FUNCTIONS
 
     @property
     def when(self) -> Callable[..., Any] | None:
@@ -141,7 +147,7 @@ def _check(rule: OverrideRule) -> None:
 # The choice
 
 
-def chosen(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
+def override_for(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
     """The function that takes a call of an overload in place of ATen's operator; None if no override does.
 
     The innermost whose condition holds does. If it has no kernel, the next one further out that has one gives it.
@@ -246,11 +252,11 @@ def _arguments(spec: OpSpec) -> str:
 
 def _fake(spec: OpSpec, entry: registry.Entry, target: OpSpec, residuals: int) -> Callable[..., Any]:
     """ATen's own results, without values, and then what the kernel adds to them."""
-    aten: Any = meta.aten_overload(target.overload)
+    op = operator(target)
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         with active_overrides.suspended():
-            results = aten(*args, **kwargs)
+            results = op(*args, **kwargs)
         if any(t.device.type == "jax" for t in jax.tree.leaves((args, kwargs)) if isinstance(t, torch.Tensor)):
             results = meta.as_contiguous(results)
         if not residuals:

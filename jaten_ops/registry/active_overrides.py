@@ -1,7 +1,7 @@
 """The overrides that are active: those that are installed, and those of the `with` blocks that a context is in.
 
-A context is one of `contextvars`: each thread has its own, and each task of asyncio a copy of that in which it was made.
-The state is tuples that are never changed, only replaced, so that threads need no lock to read it.
+A context is one of `contextvars`: each thread has its own, and each task of asyncio a copy of the one in which it was
+made. The state is tuples that are never changed, only replaced, so that threads need no lock to read it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 
-class Rule(Protocol):
+class HasTarget(Protocol):
     """An override: `target` is the overload that it is for."""
 
     @property
     def target(self) -> str: ...
 
 
-Rules = tuple[Rule, ...]
+Overrides = tuple[HasTarget, ...]
 
-_installed: Rules = ()
-_entered: ContextVar[Rules] = ContextVar("entered", default=())
+_installed: Overrides = ()
+_entered: ContextVar[Overrides] = ContextVar("entered", default=())
 _suspended: ContextVar[frozenset[str] | None] = ContextVar("suspended", default=frozenset())  # None: all targets
 _made = False
 
@@ -48,27 +48,27 @@ def were_made() -> bool:
     return _made
 
 
-def active() -> Rules:
+def active() -> Overrides:
     """All that are active here, outermost first."""
     entered = _entered.get()
     return (*_installed, *entered) if entered else _installed
 
 
-def of_target(target: str) -> Rules:
-    """Those for an overload, innermost first; none while it is suspended."""
+def of_target(target: str) -> Overrides:
+    """Overrides for a target, innermost first; none while it is suspended."""
     suspended = _suspended.get()
     if suspended is None or target in suspended:
         return ()
     return tuple([rule for rule in reversed(active()) if rule.target == target])
 
 
-def install(rule: Rule) -> None:
+def add_installed(rule: HasTarget) -> None:
     """Adds one as the innermost of the installed."""
     global _installed
     _installed = (*_installed, rule)
 
 
-def remove(rule: Rule) -> bool:
+def remove_installed(rule: HasTarget) -> bool:
     """Takes an installed one away; False if there is none."""
     global _installed
     before = _installed
@@ -76,12 +76,12 @@ def remove(rule: Rule) -> bool:
     return _installed != before
 
 
-def enter(rules: Sequence[Rule]) -> None:
+def enter(rules: Sequence[HasTarget]) -> None:
     """Adds rules as the innermost of this context."""
     _entered.set((*_entered.get(), *rules))
 
 
-def leave(rule: Rule) -> None:
+def leave(rule: HasTarget) -> None:
     """Takes away the innermost entry of a rule in this context."""
     entered = _entered.get()
     last = max(i for i, other in enumerate(entered) if other is rule)
@@ -99,13 +99,13 @@ def suspended(*targets: str) -> Iterator[None]:
         _suspended.reset(token)
 
 
-def numbered(rule: Rule) -> int:
+def numbered(rule: HasTarget) -> int:
     """A number by which a graph names a rule."""
     _NUMBERED[id(rule)] = rule
     return id(rule)
 
 
-def by_number(number: int) -> Rule:
+def by_number(number: int) -> HasTarget:
     """The rule of a number."""
     return _NUMBERED[number]  # type: ignore[no-any-return]  # a weak dictionary has values of any type
 
@@ -128,7 +128,7 @@ def is_capturing() -> bool:
 
 
 @contextlib.contextmanager
-def capturing(rules: Sequence[Rule]) -> Iterator[None]:
+def capturing(rules: Sequence[HasTarget]) -> Iterator[None]:
     """A context in which jaten captures a program, for which these are the innermost."""
     tokens = _capturing.set(True), _entered.set((*_entered.get(), *rules))
     try:

@@ -57,6 +57,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "_lowering": lambda: jax.jit(lambda x: x).lower(1.0),
     "_op_dk": lambda: _ADD,
     "_qualified_op_name": lambda: torch.ops.aten.add,
+    "_destroy": lambda: torch.library.Library("jaten_nothing", "FRAGMENT"),
     "_registration_handles": lambda: torch.library.Library("jaten_nothing", "FRAGMENT"),
     "_schema": lambda: _ADD,
 }

@@ -12,9 +12,8 @@ from . import registry
 from .dispatch import redirects
 from .errors import UnsupportedInputError
 from .interop import as_jax
-from .meta import aten_overload
 from .ops.override_rules import Gradient, OverrideRule
-from .ops.override_targets import target_of
+from .ops.override_targets import operator, target_of
 from .registry import active_overrides
 from .schema import OpSpec
 from .xla.x64 import Enabled
@@ -27,17 +26,17 @@ class Override(OverrideRule):
 
     def install(self) -> Override:
         """Makes it active everywhere, as the innermost of those that are installed."""
-        if active_overrides.remove(self):
-            active_overrides.install(self)
+        if active_overrides.remove_installed(self):
+            active_overrides.add_installed(self)
         else:
-            redirects.need(self.target)
-            active_overrides.install(self)
+            redirects.need(self.spec)
+            active_overrides.add_installed(self)
         return self
 
     def remove(self) -> None:
         """Ends what `install` has begun; nothing if it is not installed."""
-        if active_overrides.remove(self):
-            redirects.release(self.target)
+        if active_overrides.remove_installed(self):
+            redirects.release(self.spec)
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -47,7 +46,7 @@ class Override(OverrideRule):
         if torch.compiler.is_dynamo_compiling():
             active_overrides.entered_in_graph(self._number)
             return self
-        redirects.need(self.target)
+        redirects.need(self.spec)
         active_overrides.enter([self])
         return self
 
@@ -56,7 +55,7 @@ class Override(OverrideRule):
             active_overrides.left_in_graph(self._number)
             return
         active_overrides.leave(self)
-        redirects.release(self.target)
+        redirects.release(self.spec)
 
     def __repr__(self) -> str:
         what = [name for name in ("kernel", "gradient", "when") if getattr(self, name) is not None]
@@ -87,8 +86,8 @@ def override(
 
 
 def _own_kernel(spec: OpSpec) -> registry.Entry:
-    """What an operator runs without an override, as a kernel of its override."""
-    entry = registry.KERNELS.get(spec.overload)
+    """The kernel of an override without one: it computes what the target does."""
+    entry = registry.KERNELS.get(spec.overload) if spec.namespace == "jaten" else None
     if entry is not None:
         fn = entry.fn
 
@@ -98,14 +97,14 @@ def _own_kernel(spec: OpSpec) -> registry.Entry:
                 return fn(*args, **kwargs)
 
         return registry.Entry(own, entry.where, entry.static, entry.eager)
-    if spec.overload in registry.SPECS:
+    if spec.kind == "functional":
         raise registry.missing(f"aten::{spec.overload}")
-    aten: Any = aten_overload(spec.overload)
+    op = operator(spec)
 
     def composed(*args: Any, **kwargs: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
             with active_overrides.suspended():
-                return aten(*args, **kwargs)
+                return op(*args, **kwargs)
 
         return as_jax(run)(*args, **kwargs)
 
