@@ -28,6 +28,7 @@ from . import define
 from .described import described
 from .executor import Executor, Signature
 from .namespace import LOCK
+from .override_parts import Structure, is_wrapper, on_parts, structure_of
 from .override_targets import OF_FUNCTIONS, operator
 
 _log = logging.getLogger("jaten_ops.overrides")
@@ -98,6 +99,16 @@ class OverrideRule:
                 if of not in self._operators:
                     self._operators[of] = _made(self, of or self)
         return self._operators[of]
+
+    def call_on_parts(self, of: OverrideRule | None, structure: Structure) -> Callable[..., Any]:
+        """The same for arguments of which some are tensors of a subclass that wraps others."""
+        key = of, repr(structure)
+        if key not in self._operators:
+            with LOCK:
+                if key not in self._operators:
+                    entry, whose = (of or self).entry(), f"the gradient of {self!r}"
+                    self._operators[key] = on_parts(self.spec, structure, NAMESPACE, entry, self.gradient, whose)
+        return self._operators[key]
 
     def tell(self, args: Sequence[Any], kwargs: Mapping[str, Any], kernel: OverrideRule | None) -> None:
         """Logs that it takes a call; once for each kind of arguments, unless everything is logged."""
@@ -174,6 +185,8 @@ def override_for(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
             return None
         rule = None
     found.tell(seen, named, rule)
+    if any(map(is_wrapper, values)):
+        return found.call_on_parts(rule, structure_of(values))  # type: ignore[no-any-return]  # rules are a protocol
     return functools.partial(_with_tensors, first.spec, found.call_with(rule))
 
 
