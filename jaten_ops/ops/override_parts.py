@@ -80,6 +80,10 @@ def put_together(structure: Structure, values: Sequence[Any]) -> list[Any]:
     return together
 
 
+def _keywords(spec: OpSpec) -> list[str]:
+    return [a.name for a in spec.arguments if a.kwarg_only and not a.is_of_storage]
+
+
 def _schema(spec: OpSpec, structure: Structure, name: str, before: str = "") -> str:
     arguments = spec.schema[len(spec.overload) + 1 : spec.schema.rindex(") ->")]
     for i, _, _ in structure:
@@ -108,13 +112,13 @@ def on_parts(
         gradient: the gradient; None if there is none, and it is an error to ask for one.
         whose: names the override in errors.
     """
-    signature, cut = Signature(spec), sum(not a.kwarg_only for a in spec.arguments if not a.is_of_storage)
+    signature, keywords = Signature(spec), _keywords(spec)
     name = f"{spec.overload.replace('.', '_')}_parts_{next(_numbers)}"
     made: list[list[Any]] = []  # for each result its position if it has parts, and how many arrays it is
 
     def kernel(*args: Any, **kwargs: Any) -> list[Any]:
-        values = put_together(structure, [*args, *kwargs.values()])
-        results = entry.fn(*values[:cut], **dict(zip(kwargs, values[cut:], strict=True)))
+        values = put_together(structure, [*args, *(kwargs[n] for n in keywords)])
+        results = entry.fn(*values[: len(args)], **dict(zip(keywords, values[len(args) :], strict=True)))
         each = results if isinstance(results, tuple | list) else (results,)
         made[:] = [[r._position, len(r.arrays())] if isinstance(r, Parts) else [None, 1] for r in each]
         return [a for r in each for a in (r.arrays() if isinstance(r, Parts) else [r])]
@@ -153,13 +157,14 @@ class _Derivative:
     ) -> None:
         self._spec, self._structure, self._gradient, self._whose = spec, structure, gradient, whose
         self._signature = Signature(spec)
+        self._keywords = _keywords(spec)
         before = "Tensor[] grads, bool[] output_mask, Tensor[] results, "
         schema = _schema(spec, structure, f"{name}_backward", before)
         own = registry.Entry(self._kernel, entry.where, entry.static)
         self._op = None if gradient is None else _defined(schema, spec.namespace, own)
 
     def _kernel(self, grads: Any, output_mask: Any, results: Any, /, *args: Any, **kwargs: Any) -> list[Any]:
-        values = put_together(self._structure, [*args, *kwargs.values()])
+        values = put_together(self._structure, [*args, *(kwargs[n] for n in self._keywords)])
         by_name = self._gradient(list(grads), values, list(results))
         wanted = [n for n, on in zip(self._spec.differentiable, output_mask, strict=True) if on]
         if missing := [n for n in wanted if by_name.get(n) is None]:
@@ -172,8 +177,12 @@ class _Derivative:
                 self._whose, "none", "gradient=..., since what autograd differentiates by is no array"
             )
         args, kwargs = self._signature.split(_taken_apart(self._structure, values))
-        inner = [t for r in results for t in ([getattr(r, n) for n in r.__tensor_flatten__()[0]] if is_wrapper(r) else [r])]
-        flat = [t for g in grads for t in ([getattr(g, n) for n in g.__tensor_flatten__()[0]] if is_wrapper(g) else [g])]
+        inner = [
+            t for r in results for t in ([getattr(r, n) for n in r.__tensor_flatten__()[0]] if is_wrapper(r) else [r])
+        ]
+        flat = [
+            t for g in grads for t in ([getattr(g, n) for n in g.__tensor_flatten__()[0]] if is_wrapper(g) else [g])
+        ]
         return self._op(flat, mask, inner, *args, **kwargs)  # type: ignore[no-any-return]  # an operator of lists
 
     def push_forward(self, tangents: Any, values: list[Any], results: Any, mask: list[bool]) -> Sequence[Any]:

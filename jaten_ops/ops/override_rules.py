@@ -298,11 +298,12 @@ def _backward(spec: OpSpec, rule: OverrideRule, static: frozenset[str]) -> torch
     )
     gradient = rule.gradient
     assert gradient is not None
-    names = [a.name for a in parameters.arguments_of_kernel(spec)]
+    taken = parameters.arguments_of_kernel(spec)
+    names, keywords = [a.name for a in taken], [a.name for a in taken if a.kwarg_only]
     whose = f"the gradient of override({rule.target!r}) at {rule.where}"
 
     def kernel(grads: Any, mask: Any, results: Any, /, *args: Any, **kwargs: Any) -> list[Any]:
-        values = [*args, *kwargs.values()]
+        values = [*args, *(kwargs[name] for name in keywords)]
         by_name = gradient(list(grads), list(values), list(results))
         if not isinstance(by_name, Mapping) or by_name.keys() - spec.differentiable:
             got = f"a dict with {', '.join(map(repr, by_name))}" if isinstance(by_name, Mapping) else f"{by_name!r}"
