@@ -98,7 +98,7 @@ class GradientRegistrationError(JatenError, ValueError):
         remedy = (
             "register it with that library, as with `torch.library.register_autograd`"
             if owner == "its library"
-            else "make an operator of your own with `jaten_ops.op` that computes the same, and give it this gradient"
+            else f"override it, with `jaten_ops.override({name!r}, gradient=...)`"
         )
         super().__init__(
             f"{name}: its gradient is that of {owner}, also in compiled graphs and on the device, where no other is"
@@ -234,6 +234,8 @@ class KernelResultError(JatenError, RuntimeError):
             if by == "fake"
             else "return an array for a Tensor, a tuple of as many for several results, a list for a Tensor[]"
         )
+        if by == "fake" and name.startswith("jaten_override::"):
+            remedy = "correct the kernel, whose results are like those of the operator that it overrides"
         of = " (shapes and dtypes)" if by == "fake" else ""
         super().__init__(
             f"{name}{source}: its kernel returned {got}, its {by} says {expected}{of}. Fix: if the {by} is right,"
