@@ -52,7 +52,7 @@ Structure = tuple[tuple[int, tuple[str, ...], Any], ...]
 
 def is_wrapper(value: Any) -> bool:
     """True for a tensor of a subclass that wraps others, unless it is jaten's own."""
-    return is_traceable_wrapper_subclass(value) and type(value).__module__ != "torch.jax"
+    return is_traceable_wrapper_subclass(value) and all(c.__module__ != "torch.jax" for c in type(value).__mro__)
 
 
 def structure_of(values: Sequence[Any]) -> Structure:

@@ -168,7 +168,7 @@ def override_for(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         return None
     first: Any = rules[0]
     signature = Signature(first.spec)
-    values = signature.bind(args, dict(kwargs))
+    values = signature.bind(with_tensors(first.spec, args), dict(kwargs))
     if first.spec.draws(values):
         return None  # an override has no random numbers
     seen, named = signature.split([described(v) for v in values])
@@ -195,9 +195,7 @@ _FLOAT32_INSIDE = frozenset({"cross_entropy_loss", "nll_loss_nd"})  # autocast's
 
 def _with_tensors(spec: OpSpec, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The call with tensors in place of numbers, as in `x * 2`, and cast where autocast casts only ATen's parts."""
-    slots = [i for i, a in enumerate(spec.arguments) if a.type == "Tensor" and i < len(args)]
-    if not all(isinstance(args[i], torch.Tensor) for i in slots):
-        args = with_tensors(spec, args)
+    args = with_tensors(spec, args)
     if spec.overload in _FLOAT32_INSIDE and torch.is_autocast_enabled(args[0].device.type):
         args = tuple([a.float() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args])
     return run(*args, **kwargs)
@@ -205,19 +203,16 @@ def _with_tensors(spec: OpSpec, run: Callable[..., Any], *args: Any, **kwargs: A
 
 def with_tensors(spec: OpSpec, args: Sequence[Any]) -> tuple[Any, ...]:
     """The arguments with a tensor in place of each number where the schema has one; it does not change the dtype."""
+    numbers = [i for i, a in enumerate(args) if isinstance(a, int | float | complex) and spec.arguments[i].is_tensor]
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    if not numbers or not tensors:
+        return tuple(args)
 
     def tensor_of(number: Any) -> torch.Tensor:
         dtype = functools.reduce(torch.promote_types, [torch.result_type(t, number) for t in tensors])
         return torch.tensor(number, dtype=dtype, device=tensors[0].device)
 
-    kinds = [a.type == "Tensor" for a in spec.arguments]
-    return tuple(
-        [
-            tensor_of(a) if kinds[i] and isinstance(a, int | float | complex) and tensors else a
-            for i, a in enumerate(args)
-        ]
-    )
+    return tuple([tensor_of(a) if i in numbers else a for i, a in enumerate(args)])
 
 
 # The operator

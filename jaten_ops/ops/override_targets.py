@@ -126,7 +126,7 @@ def _schema_of(name: str, function: Callable[..., Any]) -> tuple[str, str]:
     signature = inspect.signature(function)
     parameters: list[str] = []
     for p in signature.parameters.values():
-        kind = _type_of(p.annotation)
+        kind = None if p.name == "out" else _type_of(p.annotation)
         if kind is None and p.default is inspect.Parameter.empty:
             _refuse(name, f"is a Python function whose {p.name!r} has no type of an operator's", "override its parts")
         if kind is None:
