@@ -8,6 +8,7 @@ import resource
 import tempfile
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import pytest
@@ -15,6 +16,7 @@ import torch._dynamo
 import torch._dynamo.utils
 
 import jaten_ops
+from jaten_ops.registry import active_overrides
 
 from .harness.crossings import sample
 
@@ -79,3 +81,13 @@ def fresh_dynamo() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+@pytest.fixture
+def no_override_left() -> Iterator[None]:
+    """No override is active after the test."""
+    yield
+    left: Any = active_overrides.active()
+    for override in left:
+        override.remove()
+    assert left == ()

@@ -33,6 +33,7 @@ SUBJECTS = {
     "architecture": "the rules of the source tree",
     "installing": "wheels, source distributions and editable installs",
     "beyond_samples": "overloads that the samples of PyTorch do not reach",
+    "examples": "the programs in examples/",
     "dynamic_shapes": "sizes and positions that change from call to call, under torch.compile",
     "extremal": "elementwise operators and reductions at the edges of their dtypes",
     "graphs": "what capture records, on plain tensors and on the device jax",
