@@ -81,55 +81,40 @@ def override(
     static: Iterable[str] = (),
     residuals: int = 0,
 ) -> Override:
-    """Puts another kernel, another gradient, or both in place of an operator's own.
+    """Puts another kernel, another gradient, or both in place of an operator's own; docs/overrides.md has the details.
 
-    An override is active in a `with` block (in the context of `contextvars` that enters it: one thread, or one task of
-    asyncio), from `install()` to `remove()` in all threads, or in one compiled program, with
-    `torch.compile(..., options={"overrides": [o]})`. It takes direct calls (`torch.ops.jaten`), calls on the device
-    `jax`, eagerly, in `compile_step` and `as_jax`, and programs that `torch.compile(backend="jaten")` compiles, in both
-    directions: above autograd, and before a transform of torch.func takes the operator apart. Calls of PyTorch itself
-    on the CPU stay as they are. What was compiled with other overrides is compiled anew, but for programs of `jax.jit`,
-    which sees no state of Python.
-
-    Of several whose conditions hold the innermost takes a call: blocks inside of a compiled program come first, then
-    what the program was given, blocks around its call, and what is installed; the latest first. If it has no kernel,
-    the next one that has one gives it, or else the operator itself. `TORCH_LOGS="jaten_ops"` says what takes what.
+    It is active in a `with` block (in the context of `contextvars` that enters it: a thread, a task of asyncio), from
+    `install()` to `remove()` in all threads, or in one program, `torch.compile(..., options={"overrides": [o]})`. It
+    takes direct calls, calls on the device `jax`, and programs that jaten compiles, above autograd; calls of PyTorch
+    itself on the CPU stay as they are. Of several that match a call the innermost takes it, of equal ones the latest.
 
     Args:
         target: an overload of ATen that computes ("gelu", "add.Tensor", `torch.ops.aten.mm.default`), one that ATen
-            composes ("linear", "scaled_dot_product_attention"), or a function of `torch.nn.functional`
-            ("cross_entropy", "normalize"). The in-place form of an operator is overridden with it, an out= form is not.
-        kernel: a JAX function of the target's arguments in their order, keyword-only ones by name, as
-            `jaten_ops.kernel` says, which returns arrays of the target's shapes and dtypes. Without a gradient its
-            gradient is `jax.vjp` of it.
+            composes ("linear"), or a function of `torch.nn.functional` ("cross_entropy"). The in-place form is
+            overridden, too, the out= form is not.
+        kernel: a JAX function of the target's arguments, as `jaten_ops.kernel` takes it, which returns arrays of the
+            target's shapes and dtypes. Without a gradient its gradient is `jax.vjp` of it.
         gradient: a JAX function `gradient(grads, args, results)`, of lists in schema order: the gradients of the
-            results, the kernel's arguments, and its results. It returns a dict from names of arguments to gradients,
-            each of its argument's shape and dtype; an argument that is left out gets zeros. Without a kernel the values
-            stay the target's own.
-        when: a function of all arguments of a call, with the target's parameters, that returns True for the calls to
-            take. Of a tensor it sees shape, strides, dtype, device and class; conditions on dynamic sizes are guards of
-            the program. None takes all. A call that draws random numbers, as attention with dropout, is never taken.
+            results, the kernel's arguments, and its results. It returns a dict from names of arguments to gradients of
+            their shapes and dtypes; those left out get zeros. Without a kernel the values stay those of the next
+            override that matches, or the target's own.
+        when: a function of the target's arguments that returns True for calls to take; None takes all. Of a tensor it
+            sees shape, strides, dtype, device and class. A call that draws random numbers is never taken.
         static: the numeric arguments that the kernel needs as Python numbers, as for `jaten_ops.kernel`.
-        residuals: how many more arrays than the target's results the kernel returns, at the end. They are saved for the
-            gradient, which finds them at the end of `results`.
+        residuals: how many more arrays than the target's results the kernel returns, at the end, for the gradient.
 
     Returns:
         The override: a context manager with the methods `install` and `remove`.
-
-    A tensor of a subclass that wraps others (it has `__tensor_flatten__`) is given to both functions as an object with
-    the inner arrays as attributes, and `x.replace(name=array)`, as a result, is a tensor of its class. torch.compile
-    shows subclasses without `__torch_dispatch__` as plain tensors.
 
     Raises:
         UnknownOpError: there is no such operator.
         OverrideTargetError: it writes to an argument, returns a view, draws random numbers, or has no types.
         InvalidSchemaError: one of the functions cannot be called with its arguments.
-        UnsupportedInputError: neither kernel nor gradient; or, when it runs, `when` reads a value, or a gradient has
-            another shape or dtype than its argument.
+        UnsupportedInputError: neither kernel nor gradient. When it runs: `when` reads a value, a gradient does not fit.
         KernelResultError: when it runs, the kernel returns other shapes or dtypes than the target.
 
     Example:
-        >>> clipped = jaten_ops.override(  # the same values; gradients of at most 1
+        >>> clipped = jaten_ops.override(
         ...     "exp", gradient=lambda grads, args, results: {"self": jnp.clip(grads[0] * results[0], -1, 1)}
         ... )
         >>> x = torch.tensor([0.0, 5.0], device="jax", requires_grad=True)
@@ -139,16 +124,20 @@ def override(
         tensor([1., 1.], device='jax:0')
     """
     where = registry.caller()
+    _require_parts(target, kernel, gradient, residuals)
+    spec = target_of(target, where)
+    active_overrides.note_first()
+    own = functools.partial(_own_kernel, spec)
+    return Override(spec, kernel, gradient, when, frozenset(static), residuals, own, where)
+
+
+def _require_parts(target: Any, kernel: Any, gradient: Any, residuals: int) -> None:
     if kernel is None and gradient is None:
         raise UnsupportedInputError(f"override({target!r})", "neither a kernel nor a gradient", "one of them, or both")
     if residuals and (kernel is None or gradient is None):
         raise UnsupportedInputError(
             f"override({target!r})", f"residuals={residuals}", "0 without a kernel that returns them and a gradient"
         )
-    spec = target_of(target, where)
-    active_overrides.note_first()
-    own = functools.partial(_own_kernel, spec)
-    return Override(spec, kernel, gradient, when, frozenset(static), residuals, own, where)
 
 
 def _own_kernel(spec: OpSpec) -> registry.Entry:

@@ -24,7 +24,7 @@ from .executor import Signature
 _numbers = itertools.count()
 
 
-class Parts:
+class InnerArrays:
     """A tensor of a subclass in a kernel: its inner tensors are attributes, as arrays.
 
     Attributes:
@@ -35,18 +35,18 @@ class Parts:
         self._position, self.context, self._names = position, context, tuple(arrays)
         vars(self).update(arrays)
 
-    def replace(self, **arrays: Any) -> Parts:
+    def replace(self, **arrays: Any) -> InnerArrays:
         """A tensor of the same class, shape and context, with other arrays inside."""
         if unknown := arrays.keys() - set(self._names):
-            raise UnsupportedInputError("Parts.replace", ", ".join(sorted(unknown)), ", ".join(self._names))
-        return Parts(self._position, self.context, {n: arrays.get(n, getattr(self, n)) for n in self._names})
+            raise UnsupportedInputError("InnerArrays.replace", ", ".join(sorted(unknown)), ", ".join(self._names))
+        return InnerArrays(self._position, self.context, {n: arrays.get(n, getattr(self, n)) for n in self._names})
 
     def arrays(self) -> list[Any]:
         """The arrays inside, in their order."""
         return [getattr(self, n) for n in self._names]
 
 
-Structure = tuple[tuple[int, tuple[str, ...], Any], ...]
+Wrapped = tuple[tuple[int, tuple[str, ...], Any], ...]
 """The positions of arguments that have parts, with the names and the context of each."""
 
 
@@ -55,7 +55,7 @@ def is_wrapper(value: Any) -> bool:
     return is_traceable_wrapper_subclass(value) and all(c.__module__ != "torch.jax" for c in type(value).__mro__)
 
 
-def structure_of(values: Sequence[Any]) -> Structure:
+def structure_of(values: Sequence[Any]) -> Wrapped:
     """The arguments of a call, in schema order, that have parts."""
     found = []
     for i, value in enumerate(values):
@@ -65,18 +65,18 @@ def structure_of(values: Sequence[Any]) -> Structure:
     return tuple(found)
 
 
-def _taken_apart(structure: Structure, values: Sequence[Any]) -> list[Any]:
+def _taken_apart(structure: Wrapped, values: Sequence[Any]) -> list[Any]:
     apart = list(values)
     for i, names, _ in structure:
         apart[i] = [getattr(values[i], name) for name in names]
     return apart
 
 
-def put_together(structure: Structure, values: Sequence[Any]) -> list[Any]:
-    """A kernel's arguments with `Parts` in place of lists of arrays."""
+def with_inner_arrays(structure: Wrapped, values: Sequence[Any]) -> list[Any]:
+    """A kernel's arguments with `InnerArrays` in place of lists of arrays."""
     together = list(values)
     for i, names, context in structure:
-        together[i] = Parts(i, context, dict(zip(names, values[i], strict=True)))
+        together[i] = InnerArrays(i, context, dict(zip(names, values[i], strict=True)))
     return together
 
 
@@ -84,7 +84,7 @@ def _keywords(spec: OpSpec) -> list[str]:
     return [a.name for a in spec.arguments if a.kwarg_only and not a.is_of_storage]
 
 
-def _schema(spec: OpSpec, structure: Structure, name: str, before: str = "") -> str:
+def _schema(spec: OpSpec, structure: Wrapped, name: str, before: str = "") -> str:
     arguments = spec.schema[len(spec.overload) + 1 : spec.schema.rindex(") ->")]
     for i, _, _ in structure:
         argument = spec.arguments[i].name
@@ -100,7 +100,7 @@ def _defined(schema: str, namespace: str, entry: registry.Entry) -> torch._ops.O
 
 
 def on_parts(
-    spec: OpSpec, structure: Structure, namespace: str, entry: registry.Entry, gradient: Any, whose: str
+    spec: OpSpec, structure: Wrapped, namespace: str, entry: registry.Entry, gradient: Any, whose: str
 ) -> Callable[..., Any]:
     """The function of an override for arguments of which some have parts.
 
@@ -117,11 +117,11 @@ def on_parts(
     made: list[list[Any]] = []  # for each result its position if it has parts, and how many arrays it is
 
     def kernel(*args: Any, **kwargs: Any) -> list[Any]:
-        values = put_together(structure, [*args, *(kwargs[n] for n in keywords)])
+        values = with_inner_arrays(structure, [*args, *(kwargs[n] for n in keywords)])
         results = entry.fn(*values[: len(args)], **dict(zip(keywords, values[len(args) :], strict=True)))
         each = results if isinstance(results, tuple | list) else (results,)
-        made[:] = [[r._position, len(r.arrays())] if isinstance(r, Parts) else [None, 1] for r in each]
-        return [a for r in each for a in (r.arrays() if isinstance(r, Parts) else [r])]
+        made[:] = [[r._position, len(r.arrays())] if isinstance(r, InnerArrays) else [None, 1] for r in each]
+        return [a for r in each for a in (r.arrays() if isinstance(r, InnerArrays) else [r])]
 
     own = registry.Entry(kernel, entry.where, entry.static)
     op = _defined(_schema(spec, structure, name), namespace, own)
@@ -153,7 +153,7 @@ class _Derivative:
     needs_results = True
 
     def __init__(
-        self, spec: OpSpec, structure: Structure, name: str, entry: registry.Entry, gradient: Any, whose: str
+        self, spec: OpSpec, structure: Wrapped, name: str, entry: registry.Entry, gradient: Any, whose: str
     ) -> None:
         self._spec, self._structure, self._gradient, self._whose = spec, structure, gradient, whose
         self._signature = Signature(spec)
@@ -164,7 +164,7 @@ class _Derivative:
         self._op = None if gradient is None else _defined(schema, spec.namespace, own)
 
     def _kernel(self, grads: Any, output_mask: Any, results: Any, /, *args: Any, **kwargs: Any) -> list[Any]:
-        values = put_together(self._structure, [*args, *(kwargs[n] for n in self._keywords)])
+        values = with_inner_arrays(self._structure, [*args, *(kwargs[n] for n in self._keywords)])
         by_name = self._gradient(list(grads), values, list(results))
         wanted = [n for n, on in zip(self._spec.differentiable, output_mask, strict=True) if on]
         if missing := [n for n in wanted if by_name.get(n) is None]:

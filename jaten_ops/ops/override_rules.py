@@ -28,7 +28,7 @@ from . import define
 from .described import described
 from .executor import Executor, Signature
 from .namespace import LOCK
-from .override_parts import Structure, is_wrapper, on_parts, structure_of
+from .override_parts import Wrapped, is_wrapper, on_parts, structure_of
 from .override_targets import OF_FUNCTIONS, operator
 
 _log = logging.getLogger("jaten_ops.overrides")
@@ -100,7 +100,7 @@ class OverrideRule:
                     self._operators[of] = _made(self, of or self)
         return self._operators[of]
 
-    def call_on_parts(self, of: OverrideRule | None, structure: Structure) -> Callable[..., Any]:
+    def call_on_parts(self, of: OverrideRule | None, structure: Wrapped) -> Callable[..., Any]:
         """The same for arguments of which some are tensors of a subclass that wraps others."""
         key = of, repr(structure)
         if key not in self._operators:

@@ -1,4 +1,4 @@
-"""What overrides put in torch's tables: for whom it is there, and that nothing is left."""
+"""Overrides in torch's tables: they are there for one thread or for all, and afterwards nothing is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of several overrides takes a call: nesting, conditions, logs."""
+"""The choice of the override that takes a call: nesting, conditions, logs."""
 
 from __future__ import annotations
 
