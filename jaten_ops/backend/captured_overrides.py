@@ -101,8 +101,10 @@ def guard() -> None:
         known = active_overrides.active()
         install_guard(Guard(GlobalStateSource(), functools.partial(_add, known)))
         return
-    root = InstructionTranslator.current_tx()
-    code = root.output.root_tx.f_code
+    try:
+        code = InstructionTranslator.current_tx().output.root_tx.f_code
+    except AttributeError:  # Dynamo does not trace: the program is somebody else's
+        return
     key = id(code)
     _COMPILED[key] = weakref.ref(code, lambda _: _COMPILED.pop(key, None))
 

@@ -1,7 +1,8 @@
 """Calls of overridden operators, taken above autograd: put in torch's tables with a target's first active override.
 
-With the last one they are taken out again, so that nobody pays for overrides that are not there. What is put in serves
-all threads: it asks which overrides are active where the call is, and runs what stood there before if none takes it.
+With the last one they are taken out again, so that nobody pays for overrides that are not there; while there are other
+threads, which may be in the middle of a call, they wait for the next time. What is put in serves all threads: it asks
+which overrides are active where the call is, and runs what stood there before if none takes it.
 
 | where | calls |
 |---|---|
@@ -9,6 +10,7 @@ all threads: it asks which overrides are active where the call is, and runs what
 | `aten::f` at FuncTorchDynamicLayerFrontMode | under transforms of torch.func, before they take an operator apart |
 | `CHOSEN` | on the device in inference mode, where torch skips autograd |
 | `jaten::f` at the autograd keys of devices | direct ones |
+| `aten::f` at those of plain tensors, if it is composed | within others that are composed, of direct calls |
 | `jaten::f` below autograd | direct ones in inference mode |
 | `torch.nn.functional` | of a function that is no operator, which then calls one |
 
@@ -31,6 +33,7 @@ from ..arrays import partitioned
 from ..device import privateuse1
 from ..meta import aten_overload
 from ..ops import op_call
+from ..ops.composite import is_stand_in
 from ..ops.namespace import operator_of
 from ..ops.override_rules import override_for, with_tensors
 from ..ops.override_targets import function_through, operator
@@ -42,7 +45,8 @@ from . import partitioned_products
 
 _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
 _BELOW = ("CPU", "CUDA", BELOW_PYTHON)
-_DIRECT = ("AutogradCPU", "AutogradCUDA", ABOVE_AUTOGRAD)
+_ON_PLAIN = ("AutogradCPU", "AutogradCUDA")
+_DIRECT = (*_ON_PLAIN, ABOVE_AUTOGRAD)
 
 Runner = Callable[..., Any]
 
@@ -120,6 +124,21 @@ def _under_transforms(spec: OpSpec, op: torch._ops.OpOverload, in_place: bool) -
     return call
 
 
+def _within_compositions(spec: OpSpec, op: torch._ops.OpOverload, key: str) -> Runner:
+    before, target = _before(spec, op, key), target_name(spec)
+
+    @opaque
+    def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        within = any(map(is_stand_in, tree_leaves((args, kwargs))))
+        run = override_for(target, args, kwargs) if within else None
+        if run is None:
+            return before(keys, *args, **kwargs)
+        with torch._C._AutoDispatchBelowAutograd():  # it records what is behind, not the stand-ins
+            return run(*args, **kwargs)
+
+    return call
+
+
 class _Swap:
     """A function that stands where a handler of jaten's stood, since two from Python cannot be told apart there."""
 
@@ -152,7 +171,7 @@ class _Redirects:
     """All that is put in for one target."""
 
     def __init__(self, spec: OpSpec) -> None:
-        self.count = 0
+        self.count, self.is_in = 0, False
         self._spec, self._target = spec, target_name(spec)
         self._function: Runner | None = None
         self._libraries: list[torch.library.Library] = []
@@ -161,15 +180,24 @@ class _Redirects:
         self._kernels: list[op_call.OpKernel] = []
 
     def put_in(self) -> None:
+        self.is_in = True
         for op, in_place in operators(self._spec):
             self._above(op, in_place)
             if privateuse1.CLAIMED:
                 self._below(op, in_place)
         if self._spec.namespace == "jaten":
             self._direct()
-        else:
-            self._function = getattr(torch.nn.functional, self._spec.overload)
-            setattr(torch.nn.functional, self._spec.overload, function_through(self._spec, self._function))
+
+    def through_operator(self, on: bool) -> None:
+        """Has a function of `torch.nn.functional` that is no operator of ATen call its operator, or ends that."""
+        if self._spec.namespace == "jaten":
+            return
+        name = self._spec.overload
+        if on:
+            self._function = getattr(torch.nn.functional, name)
+        assert self._function is not None
+        now = function_through(self._spec, self._function) if on else self._function
+        setattr(torch.nn.functional, name, now)
 
     def _direct(self) -> None:
         direct = operator_of(self._target)
@@ -192,6 +220,8 @@ class _Redirects:
             self._swaps.append(swap)
         elif privateuse1.CLAIMED:
             runs[ABOVE_AUTOGRAD] = _at_key(self._spec, op, ABOVE_AUTOGRAD, in_place)
+        if self._spec.kind == "composite":
+            runs |= {key: _within_compositions(self._spec, op, key) for key in _ON_PLAIN}
         self._register(op, runs)
 
     def _register(self, op: torch._ops.OpOverload, runs: dict[str, Runner]) -> None:
@@ -216,8 +246,6 @@ class _Redirects:
             swap.run = swap.handler
         for kernel in self._kernels:
             kernel.restore()
-        if self._function is not None:
-            setattr(torch.nn.functional, self._spec.overload, self._function)
         self.__init__(self._spec)  # type: ignore[misc]
 
 
@@ -229,25 +257,37 @@ def need(spec: OpSpec) -> None:
     """Puts them in for a target, unless they are."""
     with _LOCK:
         found = _ALL.setdefault(target_name(spec), _Redirects(spec))
-        if not found.count:
+        if not found.is_in:
             found.put_in()
+        if not found.count:
+            found.through_operator(True)
         found.count += 1
 
 
 def release(spec: OpSpec) -> None:
-    """Takes them out if nobody else needs them."""
+    """Ends a need for them; they are taken out if nobody else has one."""
     with _LOCK:
         found = _ALL[target_name(spec)]
         found.count -= 1
         if not found.count:
-            found.take_out()
+            found.through_operator(False)
+        if threading.active_count() == 1:
+            take_out_unneeded()
+
+
+def take_out_unneeded() -> None:
+    """Takes out all that nobody needs. No other thread may be in a call: torch would free what it runs."""
+    with _LOCK:
+        for found in _ALL.values():
+            if found.is_in and not found.count:
+                found.take_out()
 
 
 def _over_a_mesh() -> None:
     """Puts them in again, above the handlers that have just been put in for tensors over a mesh."""
     with _LOCK:
         for target in partitioned_products.OVER_A_MESH:
-            if target in _ALL and _ALL[target].count:
+            if target in _ALL and _ALL[target].is_in:
                 count = _ALL[target].count
                 _ALL[target].take_out()
                 _ALL[target].put_in()

@@ -55,6 +55,11 @@ class _StandIn(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as torch documents
 
 
+def is_stand_in(value: Any) -> bool:
+    """True for a tensor of the parts of a composition that runs for a direct call."""
+    return isinstance(value, _StandIn)
+
+
 def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
     # lazily conjugated values would be read from memory without conjugation
     resolved = tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor

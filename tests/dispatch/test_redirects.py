@@ -6,9 +6,13 @@ import contextlib
 import threading
 from typing import Any
 
+import jax
 import pytest
 import torch
 import torch.nn.functional as F
+
+import jaten_ops
+from jaten_ops.dispatch import redirects
 
 from ..harness.overridden import factor, scaled
 
@@ -48,6 +52,22 @@ def test_nothing_is_left_in_the_tables_of_torch() -> None:
         assert F.relu(torch.ones(2))[0] == 1  # on the CPU, PyTorch's own
         assert torch.vmap(F.relu)(torch.ones(2, 2))[0, 0] == 1
         torch.compile(F.relu, backend="jaten")(torch.ones(2))
+    redirects.take_out_unneeded()  # pytest may have threads
     assert not any(has("aten::relu", key) for key in keys)
     assert not any(key.name.startswith("Autograd") for key in op.py_kernels)
     assert F.relu(x)[0].item() == torch.ops.jaten.relu(x)[0].item() == 1
+
+
+@pytest.mark.parametrize("target", ["log_softmax", "_log_softmax"])
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_within_operators_that_are_composed(target: str, device: str) -> None:
+    override = jaten_ops.override(target, kernel=lambda self, dim, _: 3 * jax.nn.log_softmax(self, dim))
+    x = torch.randn(2, 4, device=device, requires_grad=True)
+    classes = torch.tensor([1, 0], device=device)
+    expected = F.cross_entropy(x, classes)
+    (grad,) = torch.autograd.grad(expected, x)
+    with override:
+        found = torch.ops.jaten.cross_entropy_loss(x, classes)
+        torch.testing.assert_close(found, 3 * expected)
+        torch.testing.assert_close(torch.autograd.grad(found, x)[0], 3 * grad)
+        assert device == "jax" or torch.equal(F.cross_entropy(x, classes), expected)
