@@ -283,15 +283,27 @@ def take_out_unneeded() -> None:
                 found.take_out()
 
 
-def _over_a_mesh() -> None:
-    """Puts them in again, above the handlers that have just been put in for tensors over a mesh."""
+_apart: list[tuple[_Redirects, int]] = []
+
+
+def _before_a_mesh() -> None:
+    """Takes them out where the handlers for tensors over a mesh are about to be put in."""
     with _LOCK:
         for target in partitioned_products.OVER_A_MESH:
             if target in _ALL and _ALL[target].is_in:
-                count = _ALL[target].count
+                _apart.append((_ALL[target], _ALL[target].count))
                 _ALL[target].take_out()
-                _ALL[target].put_in()
-                _ALL[target].count = count
 
 
-partitioned.AT_FIRST.insert(0, _over_a_mesh)  # the last is called first
+def _after_a_mesh() -> None:
+    """Puts them in again, above those handlers."""
+    with _LOCK:
+        for found, count in _apart:
+            found.put_in()
+            found.count = count
+        _apart.clear()
+
+
+# the last is called first: these are before and after the one that puts the handlers in
+partitioned.AT_FIRST.append(_before_a_mesh)
+partitioned.AT_FIRST.insert(0, _after_a_mesh)
