@@ -42,7 +42,10 @@ class DuplicateRegistrationError(JatenError, ValueError):
     """
 
     def __init__(self, what: str, overload: str, first: str, second: str) -> None:
-        super().__init__(f"{overload}: {what} registered twice, first at {first}, again at {second}. Fix: remove one.")
+        instead = ", or use `jaten_ops.override`" if what == "kernel" else ""
+        super().__init__(
+            f"{overload}: {what} registered twice, first at {first}, again at {second}. Fix: remove one{instead}."
+        )
 
 
 class MissingKernelError(JatenError, NotImplementedError):
