@@ -7,6 +7,7 @@ made. The state is tuples that are never changed, only replaced, so that threads
 from __future__ import annotations
 
 import contextlib
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -29,6 +30,7 @@ _made = False
 
 _capturing: ContextVar[bool] = ContextVar("capturing", default=False)
 
+_numbers = itertools.count()
 _NUMBERED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 AT_FIRST: list[Callable[[], None]] = []
@@ -100,9 +102,10 @@ def suspended(*targets: str) -> Iterator[None]:
 
 
 def numbered(rule: HasTarget) -> int:
-    """A number by which a graph names a rule."""
-    _NUMBERED[id(rule)] = rule
-    return id(rule)
+    """A new number by which graphs name a rule; it is never used again."""
+    number = next(_numbers)
+    _NUMBERED[number] = rule
+    return number
 
 
 def by_number(number: int) -> HasTarget:
