@@ -11,7 +11,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "registry": (
-        "external_ops handlers parameters",
+        "active_overrides external_ops handlers parameters",
         "__init__",
     ),
     "xla": (
@@ -72,12 +72,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "ops": (
-        "default_dtypes dynamic_slices memory_layout namespace overlap result_checks vmap",
+        "default_dtypes described dynamic_slices memory_layout namespace overlap result_checks vmap",
         "composite executor variants",
         "op_call",
         "define",
-        "user_ops",
-        "constraint",
+        "override_parts override_targets user_ops",
+        "constraint override_rules",
         "__init__",
     ),
     "device": (
@@ -98,7 +98,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "adam_step functional fused_attention higher_order other_layouts partitioned_products recurrent_layers",
         "aliasing queries writes",
         "collectives compositions copies factories",
-        "handler_rules",
+        "handler_rules redirects",
         "register",
         "__init__",
     ),
@@ -107,11 +107,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
         " higher_order loop_residuals make_fx partition_specs private_names process_groups schemas torchscript"
         " version_errors",
         "ledger",
+        "override_blocks",
         "patches",
         "__init__",
     ),
     "backend": (
-        "buckets.__init__ buckets.padding_proof device_interface generated_call layout nodes passes.__init__",
+        "buckets.__init__ buckets.padding_proof captured_overrides device_interface generated_call layout nodes"
+        " passes.__init__",
         "buckets.padding_programs buckets.padding_rules compile_log graph_text keep_whole subgraphs view_calls",
         "graph_info",
         "passes.concat_gradients passes.conjugate_numbers passes.expanded_index_scatters passes.third_party_calls"
@@ -151,6 +153,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "interop": (),
+    "operator_overrides": (),
     "checkpoint_policies": (),
     "layer_scan": (),
     "explanation": (),

@@ -50,8 +50,8 @@ def export(
         An `Exported`: call it, save it to a folder, or look at its `stablehlo`.
 
     Raises:
-        UnsupportedInputError: the program writes to an argument, or has an operator of another library without a
-            kernel, a result or size that a program without torch cannot have, or a call that a platform lacks.
+        UnsupportedInputError: the program writes to an argument, calls what has no kernel or what a platform lacks, or
+            has a size or a result that a program without torch cannot have.
         MissingKernelError: an operator has no kernel.
         RuntimeError: an optimizer of a step has no state yet.
 

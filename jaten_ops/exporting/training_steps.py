@@ -16,7 +16,7 @@ from ..errors import UnsupportedInputError
 from ..step.arguments import Structure
 from ..step.compiled import Step
 from ..step.holders import Reach
-from ..step.lowered_step import Groups, by_number, groups_of
+from ..step.lowered_step import Groups, operands_by_number, groups_of
 from ..step.result_recipes import Kept, Made
 from ..step.state_capture import Source
 from ..step.trace import Trace
@@ -73,7 +73,7 @@ def _to_export(trace: Trace, reach: Reach, given: list[Any], structure: Structur
         read = [[arrays[o.input] if o.name is None else values[o.name] for o in part] for part in parts]
         drawn = [seeds[0] + i for i in range(len(groups.seeds))]
         numbers = values.get(NUMBERS, ())
-        operands = by_number(groups, read[0], read[1], [values[name] for name in others], numbers, drawn)
+        operands = operands_by_number(groups, read[0], read[1], [values[name] for name in others], numbers, drawn)
         written, made, _, _ = trace.program(operands, lambda fn: fn)
         return [*(made[i] for i in chosen), *written]
 

@@ -300,10 +300,9 @@ _PROGRAMS = [
 
 _IN_CAPTURES = [
     Patch(
-        f"torch._dynamo.variables.{what}", make, why, "hooks/test_partition_specs", takes=takes, loss=loss,
-        when="Dynamo", optional=True,
-    )
-    for what, make, why, takes, loss in (
+        f"torch._dynamo.variables.{what}", make, why, "hooks/test_partition_specs",
+        takes=takes, loss=loss, when="Dynamo", optional=True,
+    ) for what, make, why, takes, loss in (
         (
             "user_defined:UserDefinedClassVariable.call_function", partition_specs.made_in_captures,
             "Dynamo cannot trace the constructor of `jax.sharding.PartitionSpec`, which is C++", "self tx args kwargs",

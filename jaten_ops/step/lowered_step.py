@@ -48,7 +48,9 @@ def groups_of(trace: Trace) -> Groups:
     )
 
 
-def by_number(groups: Groups, written: Any, read: Any, others: Any, numbers: Any, seeds: Any) -> dict[int, Any]:
+def operands_by_number(
+    groups: Groups, written: Any, read: Any, others: Any, numbers: Any, seeds: Any
+) -> dict[int, Any]:
     """The operands of a trace by their numbers, from those of each group."""
     operands: dict[int, Any] = dict(groups.constants)
     operands.update(zip(groups.written, written, strict=True))
@@ -80,7 +82,7 @@ def lowered(
 
     def program(*operands: Any) -> Any:
         return trace.program(
-            by_number(groups, *operands), lambda fn: flattened(ordered(fn, platform=kind), platform=kind)
+            operands_by_number(groups, *operands), lambda fn: flattened(ordered(fn, platform=kind), platform=kind)
         )
 
     drawn = [jax.ShapeDtypeStruct((), np.dtype("int64"))] * len(groups.seeds)
