@@ -41,8 +41,7 @@ def export(
         args, kwargs: an example of its arguments: tensors of any shape and dtype that JAX has, on any device, in
             tuples, lists and dicts; numbers, strings and None become constants. Not needed for an `ExportedProgram`.
         dynamic_shapes: as that of `torch.export.export`. A size that is open has the name of its `Dim`.
-        platforms: of "cpu", "cuda", "rocm" and "tpu", for all of which the program is to run; by default the first that
-            JAX has in this process.
+        platforms: of "cpu", "cuda", "rocm" and "tpu", for all of which it is to run; by default the first that JAX has.
         training: whether `program` is a step that `compile_step` returned, called at least once: parameters, the
             optimizer's state and its hyperparameters are the state, and each call of the program updates it.
 

@@ -16,7 +16,7 @@ from ..errors import UnsupportedInputError
 from ..step.arguments import Structure
 from ..step.compiled import Step
 from ..step.holders import Reach
-from ..step.lowered_step import Groups, operands_by_number, groups_of
+from ..step.lowered_step import Groups, groups_of, operands_by_number
 from ..step.result_recipes import Kept, Made
 from ..step.state_capture import Source
 from ..step.trace import Trace
