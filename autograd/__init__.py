@@ -4,7 +4,16 @@ if __name__ != "jaten_ops.autograd":
     raise ImportError("this is jaten_ops.autograd: import it by that name")
 
 from . import attention, formulas
-from .differentiability import vjp_spec
+from .differentiability import vjp_spec, vmap_spec
 from .function import is_recorded, is_transformed, leaf_like, make_autograd_kernel
 
-__all__ = ["attention", "formulas", "is_recorded", "is_transformed", "leaf_like", "make_autograd_kernel", "vjp_spec"]
+__all__ = [
+    "attention",
+    "formulas",
+    "is_recorded",
+    "is_transformed",
+    "leaf_like",
+    "make_autograd_kernel",
+    "vjp_spec",
+    "vmap_spec",
+]

@@ -26,6 +26,25 @@ def vjp_spec(spec: OpSpec) -> OpSpec:
     )
 
 
+def vmap_spec(spec: OpSpec) -> OpSpec:
+    """The companion of a user's op that computes a batch of its calls.
+
+    `f.o(Tensor x, ...) -> ...` has `f_vmap.o(int[] in_dims, int batch_size, Tensor x, ...) -> ...`: in_dims has the
+    batch dimension of each tensor in the arguments, -1 for none. The results have theirs first.
+    """
+    packet, _, suffix = spec.overload.partition(".")
+    arguments, returns = spec.schema[len(spec.overload) + 1 :].rsplit(") ->", 1)
+    name = f"{packet}_vmap" + (f".{suffix}" if suffix else "")
+    in_dims, batch_size = (_unused(own, arguments) for own in ("in_dims", "batch_size"))
+    return OpSpec(
+        schema=f"{name}(int[] {in_dims}, int {batch_size}, {arguments}) ->{returns}",
+        differentiable=spec.differentiable,
+        nondifferentiable_outputs=spec.nondifferentiable_outputs,
+        tags=spec.tags,
+        namespace=spec.namespace,
+    )
+
+
 def _unused(name: str, arguments: str) -> str:
     """The name, with a number if one of the arguments has it."""
     unused, count = name, 0

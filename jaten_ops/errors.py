@@ -69,7 +69,7 @@ class MissingKernelError(JatenError, NotImplementedError):
 
 
 class MissingGradientError(JatenError, NotImplementedError):
-    """The gradient of a random operator is asked for, and none is registered.
+    """The gradient is asked for of a random operator, or of a kernel that `jax.vjp` refuses, and none is registered.
 
     Example:
         >>> @jaten_ops.op("docs::noise(Tensor x) -> Tensor", differentiable=["x"], tags=["nondeterministic_seeded"])
@@ -80,7 +80,14 @@ class MissingGradientError(JatenError, NotImplementedError):
         jaten_ops.errors.MissingGradientError: docs::noise draws random numbers, ...
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, refusal: str = "") -> None:
+        if refusal:
+            super().__init__(
+                f"{name}: jax.vjp of its kernel fails ({refusal}). Fix: register a gradient with"
+                f" `jaten_ops.gradient({name!r})`, give the kernel a jax.custom_vjp, or leave arguments without a"
+                " gradient out of `differentiable=`."
+            )
+            return
         super().__init__(
             f"{name} draws random numbers, so its gradient cannot be derived from its kernel, which would draw others."
             f" Fix: register a gradient, computed from the results, with"

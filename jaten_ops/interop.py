@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,7 +18,7 @@ from .arrays.observers import OBSERVERS, met
 from .arrays.partitioned import with_auto_axes
 from .device import privateuse1
 from .errors import UnsupportedInputError
-from .ops import user_ops
+from .ops import called_functions
 from .tensor.tensor import array_of, from_array
 from .xla.x64 import Enabled
 
@@ -151,19 +149,16 @@ def as_jax(program: Callable[..., Any], *, mutable: bool = False) -> Callable[..
     return function
 
 
-_names: dict[Callable[..., Any], str] = {}
-_structures: dict[tuple[str, Any], str] = {}
-_fillers = types.SimpleNamespace()  # an object: Dynamo guards only the attributes that it has read, but all of a dict
-_numbers = itertools.count()
-
-
-def call_jax(fn: Callable[..., Any], *tensors: torch.Tensor) -> Any:
+def call_jax(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Calls a JAX function in a torch program, with gradients by `jax.vjp`; Dynamo records it as one node.
 
     Args:
-        fn: takes arrays, returns arrays in any pytree. It becomes a torch operator at its first call, so pass the
-            same function each time, not a new lambda.
-        tensors: of any shape and dtype, plain ones, or on the device `jax`.
+        fn: takes arrays, returns arrays in any pytree. A new lambda or `functools.partial` of the same code, with the
+            same numbers and strings in its closure, is the same function. A function that is found under its name in
+            a module stays callable from exported programs, in a process that has imported the module.
+        args, kwargs: tensors of any shape and dtype, plain ones, or on the device `jax`; floats and complex numbers,
+            which are traced; ints, bools, strings and None, which are static; lists, tuples, named tuples and dicts
+            of these.
 
     Returns:
         Tensors on the device of the arguments, in the structure that the function returns for arrays of these shapes
@@ -171,6 +166,7 @@ def call_jax(fn: Callable[..., Any], *tensors: torch.Tensor) -> Any:
 
     Raises:
         KernelResultError: the function returns something other than arrays.
+        UnsupportedInputError: an argument of another class.
 
     Example:
         >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -178,66 +174,14 @@ def call_jax(fn: Callable[..., Any], *tensors: torch.Tensor) -> Any:
         >>> x.grad
         tensor([2., 1.])
     """
-    name = _name_of(fn)
-    results = getattr(torch.ops.jaten_call, name)(list(tensors))
-    structure = _structure_of(name, tuple([(t.shape, t.dtype) for t in tensors]))
-    return getattr(_fillers, structure)(results)
-
-
-def _name_of(fn: Callable[..., Any]) -> str:
-    """The name of a function's operator, which is made on first use."""
-    found = _names.get(fn)
-    return _new_name_of(fn) if found is None else found
-
-
-def _new_name_of(fn: Callable[..., Any]) -> str:
-    name = f"f{next(_numbers)}"
-
-    def kernel(operands: Any) -> Any:
-        leaves, structure = jax.tree.flatten(fn(*operands))
-        kinds = tuple([(tuple(a.shape), bridge.TORCH_DTYPES[np.dtype(a.dtype)]) for a in operands])
-        filler = _filler(jax.tree.unflatten(structure, range(len(leaves))))
-        setattr(_fillers, filler.__name__, filler)
-        _structures[name, kinds] = filler.__name__
-        return leaves
-
-    user_ops.op(f"jaten_call::{name}(Tensor[] operands) -> Tensor[]", differentiable=["operands"])(kernel)
-    return _names.setdefault(fn, name)  # one for all threads
-
-
-def _structure_of(name: str, kinds: tuple[tuple[torch.Size, torch.dtype], ...]) -> str:
-    """The name of the function that rebuilds the results, as traced for operands of these shapes and dtypes."""
-    return _structures[name, kinds]
-
-
-def _filler(template: Any) -> Callable[[Sequence[torch.Tensor]], Any]:
-    """A generated function that puts results into a structure, in the places of their indices.
-
-    Dynamo cannot trace JAX's pytrees.
-    """
-    scope: dict[str, Any] = {}
-
-    def source(value: Any) -> str:
-        if value is None or type(value) is int:
-            return "None" if value is None else f"results[{value}]"
-        if type(value) is tuple:
-            return f"({''.join(f'{source(v)}, ' for v in value)})"
-        if type(value) is list:
-            return f"[{', '.join(map(source, value))}]"
-        if type(value) is dict and all(type(key) in (str, int) for key in value):
-            return f"{{{', '.join(f'{key!r}: {source(v)}' for key, v in value.items())}}}"
-        name = f"part_{len(scope)}"
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            scope[name] = type(value)
-            return f"{name}({', '.join(map(source, value))})"
-        scope[name] = lambda results: jax.tree.map(lambda number: results[number], value)
-        return f"{name}(results)"
-
-    text, name = source(template), f"fill_{next(_numbers)}"
-    exec(compile(f"def {name}(results):\n    return {text}\n", __file__, "exec"), scope)  # our own text
-    return scope[name]
-
-
-for _fn in (_name_of, _structure_of):
-    # as torch.compiler.assume_constant_result, which would import Dynamo
-    setattr(_fn, "_dynamo_marked_constant", True)  # noqa: B010  # mypy knows no such attribute
+    tensors: list[torch.Tensor] = []
+    numbers: list[Any] = []
+    taken = tuple([called_functions.structure_and_values(v, tensors, numbers) for v in args])
+    named = tuple([(k, called_functions.structure_and_values(v, tensors, numbers)) for k, v in kwargs.items()])
+    key = called_functions.call_key(fn, (taken, named))
+    results = torch.ops.jaten_call.call(tensors, numbers or None, key)  # an empty list of numbers cannot be exported
+    if torch.compiler.is_dynamo_compiling():  # sizes may be symbolic
+        structure = called_functions.structure_of_results(key, tuple([(t.ndim, t.dtype) for t in tensors]))
+    else:
+        structure = called_functions.structure_of_results(key, tuple([(t.shape, t.dtype) for t in tensors]))
+    return getattr(called_functions.fillers, structure)(results)

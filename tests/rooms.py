@@ -72,12 +72,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "ops": (
-        "default_dtypes described dynamic_slices memory_layout namespace overlap result_checks vmap",
+        "batched default_dtypes described dynamic_slices memory_layout namespace overlap result_checks symbolic_sizes"
+        " vmap",
         "composite executor variants",
         "op_call",
         "define",
         "override_parts override_targets user_ops",
-        "constraint override_rules",
+        "called_functions constraint override_rules",
         "__init__",
     ),
     "device": (

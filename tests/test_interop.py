@@ -14,8 +14,8 @@ import torch._dynamo
 from torch import nn
 
 import jaten_ops
-from jaten_ops import interop
 from jaten_ops.errors import UnsupportedInputError
+from jaten_ops.ops import called_functions
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "bool", "complex64", "float8_e4m3fn"])
@@ -131,9 +131,9 @@ def test_jax_functions_in_torch_programs(backend: str | None, device: str) -> No
 
 def test_a_function_is_registered_once() -> None:
     jaten_ops.call_jax(_twice, torch.ones(2))
-    count = len(interop._names)
+    count = len(called_functions._held)
     jaten_ops.call_jax(_twice, torch.ones(3))
-    assert len(interop._names) == count
+    assert len(called_functions._held) == count
 
 
 class Pair(NamedTuple):

@@ -1,8 +1,7 @@
 """The table of what importing jaten changes of torch and JAX.
 
 `PATCHES` are attributes that jaten replaces itself, `REGISTERED` and `FILLED` what torch's and JAX's own ways to
-register things change. A test compares the tables with a snapshot of both libraries before and after the import;
-docs/patches.md is made of them.
+register things change. A test holds them against the libraries before and after; docs/patches.md is made of them.
 """
 
 from __future__ import annotations
@@ -400,6 +399,7 @@ _METHODS = "torch gives any device of its PrivateUse1 slot these: generate_metho
 REGISTERED: dict[str, str] = {
     "torch:jax": "the module of the device: torch._register_device_module",
     "torch.ops:jaten": "the operators: torch.library",
+    "torch.ops:jaten_call": "the operator that calls JAX functions: torch.library",
     "torch.ops:jaten_distributed": "the operator that places values over a mesh: torch.library",
     "torch.ops:jaten_nn": "operators of the device's own: torch.library",
     **{

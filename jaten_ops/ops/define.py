@@ -15,14 +15,14 @@ from torch.utils._pytree import tree_leaves
 
 from .. import autograd, kernels, meta, registry
 from ..arrays import bridge, carrier
-from ..errors import MissingGradientError
+from ..errors import MissingGradientError, UnsupportedInputError
 from ..kernel_base.vjp import make_vjp
 from ..registry import parameters
 from ..schema import COMPOSITE, KEEPS_MEMORY_ORDER, READS_MEMORY, VARIANTS, OpSpec
 from ..tracing import opaque
-from . import memory_layout, variants, vmap
+from . import batched, memory_layout, result_checks, variants, vmap
 from .composite import make_composite
-from .executor import Executor, KernelCall, Signature
+from .executor import Executor, KernelCall, Signature, as_meta
 from .namespace import LOCK, operator_of, when_named
 from .op_call import DIRECT, OpKernel, registry_key
 
@@ -164,7 +164,15 @@ def define_vjp(spec: OpSpec) -> None:
             spec.differentiable,
             spec.nondifferentiable_outputs,
         )
-        return fn(*args, **kwargs)
+        if spec.namespace == "jaten":
+            return fn(*args, **kwargs)
+        try:
+            return fn(*args, **kwargs)
+        except UnsupportedInputError:
+            raise
+        except Exception as error:  # the forward call was right, so it is the differentiation that fails
+            refusal = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            raise MissingGradientError(spec.name, refusal) from error
 
     def vjp_fake(grads: Any, output_mask: Sequence[bool], /, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
         values = Signature(spec).bind(args, kwargs)
@@ -179,6 +187,58 @@ def define_vjp(spec: OpSpec) -> None:
     register_op(companion)
     if spec.namespace == "jaten":
         when_named(autograd.vjp_spec(companion).overload, functools.partial(define_vjp, companion))
+
+
+def _vmap_op(spec: OpSpec) -> torch._ops.OpOverload:
+    """Defines the companion op for batches of a user's op, at its first use."""
+    companion = autograd.vmap_spec(spec)
+    with LOCK:
+        if registry_key(companion) not in registry.SPECS:
+            _define_vmap(spec, companion)
+    return op_of(companion)
+
+
+def _define_vmap(spec: OpSpec, companion: OpSpec) -> None:
+    key, entry = registry_key(companion), registry.KERNELS[registry_key(spec)]
+
+    def vmap_kernel(in_dims: Sequence[int], batch_size: int, /, *args: Any, **kwargs: Any) -> Any:
+        kernel = parameters.by_schema(spec, registry.KERNELS[registry_key(spec)].fn)
+        fake = registry.FAKES.get(registry_key(spec))
+
+        def one(*args: Any, **kwargs: Any) -> Any:
+            got = result_checks.settled(spec, kernel(*args, **kwargs))
+            if fake is not None:
+                own, named = as_meta(Signature(spec), [*args, *kwargs.values()])
+                result_checks.hold_against(spec, got, fake.fn(*own, **named))
+            return got
+
+        return batched.call_batch(one, in_dims, batch_size, args, kwargs)
+
+    registry.SPECS[key] = companion
+    registry.KERNELS[key] = registry.Entry(vmap_kernel, "its kernel", entry.static)
+    register_op(companion)
+    if companion.differentiable:
+        define_vjp(companion)
+
+
+def _batched_by_jax(spec: OpSpec) -> bool:
+    """True if `jax.vmap` of the kernel is what a batch of calls computes.
+
+    An own gradient holds for each call of the batch, and kernels that draw numbers or take concrete arrays are called
+    one by one.
+    """
+    entry = registry.KERNELS.get(registry_key(spec))
+    own = spec.namespace != "jaten" and entry is not None and not entry.eager and not spec.random
+    return own and registry_key(spec) not in registry.GRADIENTS and all(r.startswith("Tensor") for r in spec.returns)
+
+
+def _batching_rule(spec: OpSpec) -> Callable[..., Any]:
+    if _batched_by_jax(spec):
+        signature = Signature(spec)
+        return vmap.make_batched_by_jax(
+            _vmap_op(spec), op_of(spec), lambda args, kwargs: signature.split(signature.bind(args, kwargs))
+        )
+    return vmap.make_batched(spec, op_of(spec))
 
 
 def register_op(spec: OpSpec, *, overrides: bool = False) -> None:
@@ -203,6 +263,7 @@ def register_op(spec: OpSpec, *, overrides: bool = False) -> None:
     on_jax = OpKernel(spec, _unwrap_operand, carrier.wrap)
     if spec.namespace == "jaten":
         DIRECT[spec.overload] = (plain, on_jax)
+    _on_replacement(spec, plain.forget, on_jax.forget)
     lib.impl(spec.overload, of_plain, "CPU")
     lib.impl(spec.overload, of_plain, "CUDA")
     lib.impl(spec.overload, on_jax, "PrivateUse1")
@@ -215,12 +276,9 @@ def register_op(spec: OpSpec, *, overrides: bool = False) -> None:
         lib.impl(spec.overload, _lazy(lambda: _as_it_lies(spec, torch.conj, "_conj_physical")), "Conjugate")
         lib.impl(spec.overload, _lazy(lambda: _as_it_lies(spec, torch._neg_view, "neg")), "Negative")
     _register_fake(lib, spec, overrides)
-    if overrides or spec.namespace == "jaten" or "Tensor[]" in spec.schema or spec.random:
-        _register_batching(
-            lib, spec
-        )  # else torch's own loop is enough, and users can call `torch.library.register_vmap`
+    _register_batching(lib, spec)
     if spec.differentiable or not _is_constant(spec):
-        lib.impl(spec.overload, _lazy(lambda: _autograd_kernel(spec)), "Autograd")
+        lib.impl(spec.overload, _lazy(lambda: _autograd_kernel(spec), spec), "Autograd")
     else:
         lib.impl(spec.overload, torch.library.fallthrough_kernel, "Autograd")
 
@@ -239,7 +297,7 @@ def _as_it_lies(spec: OpSpec, flip: Callable[..., Any], overload: str) -> Callab
 
 def _register_batching(lib: torch.library.Library, spec: OpSpec, run: Callable[..., Any] | None = None) -> None:
     """Registers the `torch.vmap` rule: the one for all ops, or that of a composition, whose parts have their own."""
-    rule = run or _lazy(lambda: vmap.make_batched(spec, op_of(spec)))
+    rule = run or _lazy(lambda: _batching_rule(spec), spec)
     lib.impl(spec.overload, rule, "FuncTorchBatched")
     if spec.random:
         lib.impl(spec.overload, rule, "FuncTorchVmapMode")
@@ -253,8 +311,26 @@ def _is_constant(spec: OpSpec) -> bool:
     return spec.takes_no_tensors or spec.random or made_like
 
 
-def _lazy(make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-    """A function that is made at its first call."""
+_FORGETTING: dict[str, list[Callable[[], None]]] = {}
+"""For each user's operator and companion: what drops all that was made for its kernel."""
+
+
+def _on_replacement(spec: OpSpec, *forget: Callable[[], None]) -> None:
+    if spec.namespace != "jaten":
+        _FORGETTING.setdefault(spec.name, []).extend(forget)
+
+
+def forget_kernel(spec: OpSpec) -> None:
+    """Drops what was made for the former kernel of a user's operator, and of its companions."""
+    companions = (f"{spec.namespace}::{spec.packet}_vjp", f"{spec.namespace}::{spec.packet}_vmap")
+    for name, drops in list(_FORGETTING.items()):
+        if name == spec.name or name.startswith(companions):
+            for drop in drops:
+                drop()
+
+
+def _lazy(make: Callable[[], Callable[..., Any]], spec: OpSpec | None = None) -> Callable[..., Any]:
+    """A function that is made at its first call, and anew after the kernel of a spec was replaced."""
     made: Callable[..., Any] | None = None
 
     @opaque
@@ -264,6 +340,12 @@ def _lazy(make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
             made = make()
         return made(*args, **kwargs)
 
+    def drop() -> None:
+        nonlocal made
+        made = None
+
+    if spec is not None:
+        _on_replacement(spec, drop)
     return call
 
 
@@ -294,7 +376,7 @@ def _by_device(spec: OpSpec, plain: OpKernel, on_jax: OpKernel) -> Callable[...,
 def _register_fake(lib: torch.library.Library, spec: OpSpec, by_device: bool) -> None:
     # A Meta kernel also serves fake tensors, and registers fifteen times faster than a fake. A fake is needed if no
     # tensor determines the device, or if a result's shape depends on values.
-    run = _lazy(lambda: meta.fake_of(spec) or _fake_from_kernel(spec))
+    run = _lazy(lambda: meta.fake_of(spec) or _fake_from_kernel(spec), spec)
     if by_device or "dynamic_output_shape" in spec.tags or not spec.takes_tensor or spec.takes_device:
         # as Library._register_fake, without its look at the call stack, which takes a millisecond
         entry = torch._library.simple_registry.singleton.find(spec.name)

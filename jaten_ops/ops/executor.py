@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,11 +26,13 @@ from ..xla import (
     x64,
 )
 from ..xla.x64 import Enabled
-from . import dynamic_slices, result_checks
+from . import dynamic_slices, result_checks, symbolic_sizes
 from .default_dtypes import as_outside
 
+_log = logging.getLogger(__name__)
+
 # Values of these types may differ from call to call without compiling anew; all others are static.
-_TRACED_TYPES = frozenset({"Scalar", "Scalar?", "Scalar[]", "float", "float?"})
+_TRACED_TYPES = frozenset({"Scalar", "Scalar?", "Scalar[]", "Scalar[]?", "float", "float?"})
 _BY_DTYPE, _BY_DTYPE_AND_WIDTH = "_default_dtype()", "(_default_dtype(), _wide)"
 _DEFAULT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -317,15 +320,32 @@ class Executor:
         return results.results
 
     def fake(self, /, *args: Any, **kwargs: Any) -> Any:
-        """The results as meta tensors, from the kernel traced on the shapes and dtypes of tensors."""
-        values = self._signature.bind(args, kwargs)
+        """The results as meta tensors, from the kernel traced on the shapes and dtypes of tensors.
 
+        Symbolic sizes stay symbolic, unless what the kernel does depends on them.
+        """
+        values = self._signature.bind(args, kwargs)
+        try:
+            return self._fake_for(values, sizes := symbolic_sizes.SymbolicSizes(), sizes.to_jax)
+        except _UNDECIDED as error:
+            if not _has_symbols(values):
+                raise
+            _log.info(
+                "%s: its kernel's results are traced for each size apart, since it does not take symbolic ones (%s)."
+                " Fix: register a fake with jaten_ops.fake(%r)",
+                *(self._spec.name, str(error).partition("\n")[0], self._spec.name),
+            )
+        return self._fake_for(values, symbolic_sizes.SymbolicSizes(), int)
+
+    def _fake_for(
+        self, values: Sequence[Any], sizes: symbolic_sizes.SymbolicSizes, taken_as: Callable[[Any], Any]
+    ) -> Any:
         def abstract(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                return jax.ShapeDtypeStruct(tuple(map(int, value.shape)), bridge.to_numpy_dtype(value.dtype))
+                return jax.ShapeDtypeStruct(tuple(map(taken_as, value.shape)), bridge.to_numpy_dtype(value.dtype))
             if isinstance(value, list | tuple):
                 return tuple(abstract(v) for v in value)
-            return int(value) if isinstance(value, torch.SymInt) else freeze(value)
+            return taken_as(value) if isinstance(value, torch.SymInt) else freeze(value)
 
         taken = [abstract(values[i]) for i in self._signature.kernel_positions]
         if self._spec.random:
@@ -334,7 +354,27 @@ class Executor:
         with Enabled():
             got = self._jit[key].eval_shape(*taken)
         got = got.results if type(got) is Checked else got
-        device = next(v.device for v in jax.tree.leaves(values) if isinstance(v, torch.Tensor))
-        return jax.tree.map(
-            lambda a: torch.empty(a.shape, dtype=bridge.TORCH_DTYPES[np.dtype(a.dtype)], device=device), got
-        )
+        devices = (v.device for v in jax.tree.leaves(values) if isinstance(v, torch.Tensor))
+        device = next(devices, torch.device("cpu"))
+
+        def meta(a: Any) -> torch.Tensor:
+            shape = tuple(map(sizes.to_torch, a.shape))
+            return torch.empty(shape, dtype=bridge.TORCH_DTYPES[np.dtype(a.dtype)], device=device)
+
+        return jax.tree.map(meta, got)
+
+
+# what a kernel raises that asks for the value of a symbolic size; shapes that only agree for some sizes are a TypeError
+_UNDECIDED = (
+    jax.errors.InconclusiveDimensionOperation,
+    jax.errors.ConcretizationTypeError,
+    TypeError,
+    ValueError,
+    NotImplementedError,
+)
+
+
+def _has_symbols(values: Sequence[Any]) -> bool:
+    leaves = jax.tree.leaves(list(values))
+    sizes = [n for v in leaves if isinstance(v, torch.Tensor) for n in v.shape]
+    return any(isinstance(n, torch.SymInt) for n in (*leaves, *sizes))

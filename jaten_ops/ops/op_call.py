@@ -211,6 +211,11 @@ class OpKernel:
         self._run = run = make_call(spec, executor, self._unwrap, wrap, self._rescued, self._rescue, in_place)
         return run
 
+    def forget(self) -> None:
+        """Drops what was made for a kernel that another has replaced."""
+        _EXECUTORS.pop(registry_key(self._spec), None)
+        self._run = None
+
     @opaque
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return (self._run or self.prepared())(*args, **kwargs)

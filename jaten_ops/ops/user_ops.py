@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 
 import torch
@@ -30,10 +31,13 @@ def op(
         static: the numeric arguments that the function needs as Python numbers, as for `jaten_ops.kernel`.
         tags: names of `torch.Tag`s; "nondeterministic_seeded" gives the function a PRNG key as `key`.
 
+    The same operator again, as when a cell of a notebook is run twice, gets the new function as its kernel, and keeps
+    its fake and gradient; what `torch.compile` has compiled in the process is compiled anew.
+
     Raises:
         InvalidSchemaError: the schema, or a name in the other arguments, is wrong, or the function's parameters are
             not the schema's.
-        DuplicateRegistrationError: there is such an operator already.
+        DuplicateRegistrationError: there is an operator of this name with another schema, gradient or tag.
 
     Example:
         >>> @jaten_ops.op("docs::swish(Tensor x, float beta=1.0) -> Tensor", differentiable=["x"])
@@ -54,7 +58,11 @@ def op(
 
     def register(fn: registry.F) -> registry.F:
         parameters.check(spec, fn)
-        registry.add_op(spec, registry.Entry(fn, where, frozenset(static)))
+        if registry.add_op(spec, registry.Entry(fn, where, frozenset(static))):
+            define.forget_kernel(spec)
+            if "torch._dynamo" in sys.modules:  # compiled functions have the former kernel in them
+                torch.compiler.reset()
+            return fn
         define.register_op(spec)
         if spec.differentiable and not spec.random:
             define.define_vjp(spec)

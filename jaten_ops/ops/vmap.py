@@ -1,5 +1,7 @@
 """`torch.vmap` over jaten's operators: a call for each element of the batch, and a stack of the results.
 
+A batch of a user's operator is one call, of `jax.vmap` of its kernel.
+
 torch's default for an operator without a batching rule is the same loop, but it takes no lists of tensors and ignores
 `randomness`. torch has two vmaps: autograd batches gradients with the older one.
 """
@@ -12,7 +14,7 @@ from typing import Any
 import torch
 from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_functorch_interpreter
 from torch._subclasses import FakeTensor
-from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map_only, tree_structure, tree_unflatten
 
 from ..schema import OpSpec
 from ..tracing import opaque
@@ -89,6 +91,39 @@ def _check_randomness(spec: OpSpec, randomness: str, tensors: Sequence[torch.Ten
             f"vmap: {spec.name} of a batched tensor cannot draw the same numbers for each element of the batch in a"
             " compiled graph. Please draw them out of vmap"
         )
+
+
+def make_batched_by_jax(
+    batched_op: Callable[..., Any], op: Callable[..., Any], in_order: Callable[..., tuple[Any, dict[str, Any]]]
+) -> Callable[..., Any]:
+    """The batching rule of a user's op whose batches `jax.vmap` of its kernel computes.
+
+    Args:
+        batched_op: its companion for batches.
+        op: the op itself, for calls in which nothing has a batch at the level of the rule.
+        in_order: a call's arguments in the order of the schema, defaults filled in.
+    """
+
+    @opaque
+    def batched(*args: Any, **kwargs: Any) -> Any:
+        interpreter = retrieve_current_functorch_interpreter()
+        assert isinstance(interpreter, VmapInterpreter)
+        level, size = interpreter.level(), interpreter.batch_size()
+        dims: list[int] = []
+
+        def unwrap(tensor: torch.Tensor) -> torch.Tensor:
+            own, dim = torch._C._functorch._unwrap_batched(tensor, level)
+            dims.append(-1 if dim is None else dim)
+            return own
+
+        own_args, own_kwargs = tree_map_only(torch.Tensor, unwrap, in_order(args, kwargs))
+        with torch._C._ExcludeDispatchKeyGuard(_KEYS):
+            if max(dims, default=-1) < 0:
+                return op(*args, **kwargs)
+            results = batched_op(dims, size, *own_args, **own_kwargs)
+        return tree_map_only(torch.Tensor, lambda r: torch._C._functorch._add_batch_dim(r, 0, level), results)
+
+    return batched
 
 
 def make_batched(spec: OpSpec, op: Callable[..., Any]) -> Callable[..., Any]:

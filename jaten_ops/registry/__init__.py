@@ -86,14 +86,18 @@ def missing(name: str, source: str = "") -> MissingKernelError:
     return MissingKernelError(f"jaten::{overload}", source, reason_of(base))
 
 
-def add_op(spec: OpSpec, entry: Entry) -> None:
-    """Adds an op of a user, with its kernel, so that it may get a fake and a gradient."""
+def add_op(spec: OpSpec, entry: Entry) -> bool:
+    """Adds an op of a user, with its kernel, so that it may get a fake and a gradient; True if it replaces the same."""
+    if spec.name in OWN and SPECS[spec.name] == spec:
+        KERNELS[spec.name] = entry
+        return True
     if spec.name in SPECS:
         first = KERNELS[spec.name].where if spec.name in KERNELS else "ATen"
         raise DuplicateRegistrationError("operator", spec.name, first, entry.where)
     SPECS[spec.name] = spec
     KERNELS[spec.name] = entry
     OWN.add(spec.name)
+    return False
 
 
 def caller() -> str:

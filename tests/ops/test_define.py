@@ -235,7 +235,7 @@ def test_duplicates_name_both_places_and_keep_the_first() -> None:
     schema = f"{NAMESPACE}::twice(Tensor x) -> Tensor"
     jaten_ops.op(schema)(lambda x: x + 0)
     with pytest.raises(DuplicateRegistrationError) as raised:
-        jaten_ops.op(schema)(lambda x: x + 1)
+        jaten_ops.op(schema.replace("x)", "x, int n)"))(lambda x, n: x + 1)
     assert len(set(re.findall(rf"{Path(__file__).name}:(\d+)", str(raised.value)))) == 2
     assert OPS.twice(torch.ones(2)).tolist() == [1, 1]
 

@@ -1,0 +1,83 @@
+"""torch's symbolic sizes as JAX's symbolic dimensions, and back, so that one trace of a kernel serves all sizes.
+
+Each symbol of torch becomes one of JAX's dimension variables, and expressions of symbols become the same expressions
+of variables. Results' sizes come back by their text, whose grammar `jax.export.symbolic_shape` documents.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+from jax import export
+from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
+
+_VARIABLES = 64
+_FUNCTIONS = {
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "max": torch.sym_max,
+    "min": torch.sym_min,
+    "__builtins__": {},
+}
+
+
+@functools.cache
+def _variables() -> tuple[Any, ...]:
+    """The dimension variables of all traces, so that these are cached; torch's symbolic sizes are at least 2."""
+    names = [f"d{i}" for i in range(_VARIABLES)]
+    scope = export.SymbolicScope([f"{name} >= 2" for name in names])
+    return tuple(export.symbolic_shape(", ".join(names), scope=scope))
+
+
+class SymbolicSizes:
+    """The symbols of one call of a fake, numbered in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self._taken: dict[Any, tuple[Any, torch.SymInt]] = {}
+
+    def to_jax(self, size: int | torch.SymInt) -> Any:
+        """A size in the form for JAX: an int, or an expression of dimension variables."""
+        if not isinstance(size, torch.SymInt):
+            return size
+        return self._dimension(size.node.expr, size)
+
+    def _dimension(self, expr: Any, size: torch.SymInt) -> Any:
+        if expr.is_Integer:
+            return int(expr)
+        if isinstance(expr, sympy.Add):
+            return sum(self._each(expr.args, size))
+        if isinstance(expr, sympy.Mul):
+            return math.prod(self._each(expr.args, size))
+        if isinstance(expr, sympy.Pow) and expr.exp.is_Integer and expr.exp > 0:
+            return self._dimension(expr.base, size) ** int(expr.exp)
+        if isinstance(expr, FloorDiv):
+            over, by = self._each(expr.args, size)
+            return over // by
+        if isinstance(expr, Mod | PythonMod):
+            over, by = self._each(expr.args, size)
+            return over % by
+        return self._variable(expr, size)
+
+    def _each(self, exprs: Sequence[Any], size: torch.SymInt) -> list[Any]:
+        return [self._dimension(e, size) for e in exprs]
+
+    def _variable(self, expr: Any, size: torch.SymInt) -> Any:
+        """The variable of a symbol, or of an expression that JAX has no words for."""
+        if expr not in self._taken:
+            env = size.node.shape_env
+            hint = env.guarding_hint_or_throw(expr) if env.has_guarding_hint(expr) else None
+            own = size if expr == size.node.expr else env.create_symintnode(expr, hint=hint)
+            self._taken[expr] = _variables()[len(self._taken)], own
+        return self._taken[expr][0]
+
+    def to_torch(self, size: Any) -> int | torch.SymInt:
+        """A result's size, computed from the sizes of the call."""
+        if isinstance(size, int):
+            return size
+        values = {str(variable): own for variable, own in self._taken.values()}
+        return eval(str(size).replace("^", "**"), _FUNCTIONS, values)  # JAX's own text of an expression
