@@ -16,8 +16,8 @@ from ..device import placement
 from ..meta import aten_overload
 from ..ops import define, memory_layout
 from ..ops.op_call import OpKernel
-from ..registry.handlers import Handler
-from ..schema import KEEPS_MEMORY_ORDER
+from ..registry.handlers import Handler, choose_anew
+from ..schema import KEEPS_MEMORY_ORDER, OpSpec
 from ..tensor.operand_values import Traced, is_traced, two_devices
 from ..tensor.tensor import array_of, from_array, from_view
 from .operands import is_on_jax, on_one_mesh, onto_device, unwrapped, wrapped
@@ -75,6 +75,15 @@ def functional(overload: str) -> Handler:
         return call_laid_out
     return call_placed if "device" in names else call
 
+
+def _forget(spec: OpSpec) -> None:
+    """Has calls of a user's operator look its kernel up again, since another has replaced it."""
+    kernel_of.cache_clear()
+    functional.cache_clear()
+    choose_anew(f"{spec.namespace}::{spec.packet}")
+
+
+registry.when_replaced(_forget)
 
 # Arguments that may be on the CPU for CUDA, too, besides indices.
 _ON_CPU = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -320,13 +321,18 @@ def _on_replacement(spec: OpSpec, *forget: Callable[[], None]) -> None:
         _FORGETTING.setdefault(spec.name, []).extend(forget)
 
 
-def forget_kernel(spec: OpSpec) -> None:
-    """Drops what was made for the former kernel of a user's operator, and of its companions."""
+def _forget(spec: OpSpec) -> None:
+    """Drops what was made for the former kernel, fake or gradient of a user's operator, and of its companions."""
     companions = (f"{spec.namespace}::{spec.packet}_vjp", f"{spec.namespace}::{spec.packet}_vmap")
     for name, drops in list(_FORGETTING.items()):
         if name == spec.name or name.startswith(companions):
             for drop in drops:
                 drop()
+    if "torch._dynamo" in sys.modules:  # compiled functions have the former one in them
+        torch.compiler.reset()
+
+
+registry.when_replaced(_forget)
 
 
 def _lazy(make: Callable[[], Callable[..., Any]], spec: OpSpec | None = None) -> Callable[..., Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 
 import torch
@@ -59,13 +58,9 @@ def op(
     def register(fn: registry.F) -> registry.F:
         parameters.check(spec, fn)
         if registry.add_op(spec, registry.Entry(fn, where, frozenset(static))):
-            define.forget_kernel(spec)
-            if "torch._dynamo" in sys.modules:  # compiled functions have the former kernel in them
-                torch.compiler.reset()
-            return fn
-        define.register_op(spec)
-        if spec.differentiable and not spec.random:
-            define.define_vjp(spec)
+            define.register_op(spec)
+            if spec.differentiable and not spec.random:
+                define.define_vjp(spec)
         return fn
 
     return register

@@ -50,10 +50,34 @@ def _add(table: dict[str, Entry], what: str, overloads: Iterable[str], entry: En
     for overload in overloads:
         if overload not in SPECS:
             raise unknown(overload, entry.where)
-        if overload in table:
+        if overload in table and (overload not in OWN or table is KERNELS):
             raise DuplicateRegistrationError(what, overload, table[overload].where, entry.where)
     for overload in overloads:
+        is_new = overload not in table
         table[overload] = entry
+        if not is_new:
+            _tell_of_replacement(SPECS[overload])
+
+
+_replacements = 0
+_listeners: list[Callable[[OpSpec], None]] = []
+
+
+def replacements() -> int:
+    """The number of kernels, fakes and gradients of users' operators that were replaced: a part of keys of programs."""
+    return _replacements
+
+
+def when_replaced(listener: Callable[[OpSpec], None]) -> None:
+    """Has a function called when the kernel, fake or gradient of an operator of a user is replaced."""
+    _listeners.append(listener)
+
+
+def _tell_of_replacement(spec: OpSpec) -> None:
+    global _replacements
+    _replacements += 1
+    for listener in _listeners:
+        listener(spec)
 
 
 def unknown(overload: str, where: str) -> UnknownOpError:
@@ -87,17 +111,18 @@ def missing(name: str, source: str = "") -> MissingKernelError:
 
 
 def add_op(spec: OpSpec, entry: Entry) -> bool:
-    """Adds an op of a user, with its kernel, so that it may get a fake and a gradient; True if it replaces the same."""
+    """Adds an op of a user with its kernel, so that it may get a fake and a gradient; False if it replaces the same."""
     if spec.name in OWN and SPECS[spec.name] == spec:
         KERNELS[spec.name] = entry
-        return True
+        _tell_of_replacement(spec)
+        return False
     if spec.name in SPECS:
         first = KERNELS[spec.name].where if spec.name in KERNELS else "ATen"
         raise DuplicateRegistrationError("operator", spec.name, first, entry.where)
     SPECS[spec.name] = spec
     KERNELS[spec.name] = entry
     OWN.add(spec.name)
-    return False
+    return True
 
 
 def caller() -> str:
@@ -165,7 +190,8 @@ def fake(*overloads: str) -> Callable[[F], F]:
 
     Raises:
         UnknownOpError: an overload that does not exist.
-        DuplicateRegistrationError: an overload that has a fake already.
+        DuplicateRegistrationError: an overload of ATen's that has a fake already. That of an operator of
+            `jaten_ops.op` is replaced, as when a cell of a notebook is run twice.
 
     Example:
         >>> @jaten_ops.op("docs::largest(Tensor x, int k) -> Tensor")
@@ -215,12 +241,11 @@ def gradient_of_users(*operators: str) -> Callable[[F], F]:
     It is called as `fn(grads, args, results)`, all lists of torch values in schema order, and returns a dict from
     argument names to gradients, each with its argument's shape and dtype. Written in `torch.ops.jaten` calls, it is
     differentiable again. A parameter `wanted` gets the names of the arguments whose gradients are asked for: the others
-    may be left out.
+    may be left out. It replaces the one that the operator has, as when a cell of a notebook is run twice.
 
     Raises:
         UnknownOpError: an operator that does not exist.
         GradientRegistrationError: one of ATen's, or of another library, which have gradients of their own.
-        DuplicateRegistrationError: an operator that has a gradient already.
 
     Example:
         >>> @jaten_ops.op("docs::round_through(Tensor x) -> Tensor", differentiable=["x"])

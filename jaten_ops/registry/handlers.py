@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
+import torch
+
 from ..errors import DuplicateRegistrationError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -72,6 +74,18 @@ def handler_of(operator: Any) -> Handler:
     CHOSEN[id(operator)] = found
     _kept.append(operator)
     return found
+
+
+def choose_anew(name: str) -> None:
+    """Has handlers chosen anew for an operator of a user and its companions, as its kernel was replaced.
+
+    Args:
+        name: as in "mylib::f".
+    """
+    for operator in _kept:
+        found = operator.name() if isinstance(operator, torch._ops.OpOverload) else ""
+        if found == name or found.startswith((f"{name}.", f"{name}_vjp", f"{name}_vmap")):
+            CHOSEN.pop(id(operator), None)
 
 
 def _undecided(operator: Any) -> NoReturn:

@@ -12,6 +12,7 @@ import jax
 import torch
 from torch.utils._pytree import tree_unflatten
 
+from .. import registry
 from ..arrays.observers import observers
 from ..errors import UnsupportedInputError
 from ..kernel_base.checks import READS_OF_TRACERS
@@ -357,4 +358,5 @@ def _settings() -> Any:
     """The settings of torch that are part of a program."""
     autocast = torch.is_autocast_enabled("jax"), torch.get_autocast_dtype("jax")
     modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-    return *modes, torch.get_default_dtype(), autocast, active_overrides.active()
+    registered = active_overrides.active(), registry.replacements()
+    return *modes, torch.get_default_dtype(), autocast, *registered

@@ -190,9 +190,13 @@ def test_the_same_operator_again_has_the_new_kernel() -> None:
     again(lambda x: x * 2)
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: torch.ops.jaten_users.again(x) + 1, backend="jaten", fullgraph=True)
+    step = jaten_ops.compile_step(lambda x: own.again(x))
+    step(torch.ones(2, device="jax"))
     ways = {
         "direct": lambda a: own.again(a),
         "compiled": lambda a: compiled(a) - 1,
+        "on the device": lambda a: own.again(a.to("jax")).cpu(),
+        "a step": lambda a: step(a.to("jax")).cpu(),
         "batch": torch.vmap(own.again),
         "gradient": F.grad(lambda a: own.again(a).sum()),
         "gradient of a batch": F.grad(lambda a: torch.vmap(own.again)(a).sum()),
@@ -202,6 +206,21 @@ def test_the_same_operator_again_has_the_new_kernel() -> None:
         assert {name: way(torch.ones(2)).tolist() for name, way in ways.items()} == dict.fromkeys(ways, [factor] * 2)
     with pytest.raises(DuplicateRegistrationError, match=r"jaten_users::again.*registered twice"):
         jaten_ops.op("jaten_users::again(Tensor x, int n) -> Tensor")(lambda x, n: x)
+
+
+def test_the_same_cells_of_a_notebook_again() -> None:
+    """An operator with a fake and a gradient, all registered twice."""
+    torch._dynamo.reset()
+    for factor in (3, 5):
+        jaten_ops.op("jaten_users::cell(Tensor x) -> Tensor", differentiable=["x"])(lambda x: x[:1])
+        jaten_ops.fake("jaten_users::cell")(lambda x: x.new_empty(1))
+        jaten_ops.gradient("jaten_users::cell")(
+            lambda grads, args, results, factor=factor: {"x": grads[0].expand_as(args[0]) * factor}
+        )
+        for way in (own.cell, torch.compile(own.cell, backend="jaten", fullgraph=True)):
+            given = torch.ones(2, requires_grad=True)
+            way(given).sum().backward()
+            assert given.grad is not None and given.grad.tolist() == [factor] * 2
 
 
 @pytest.mark.parametrize("name", ["loop", "pallas"])
