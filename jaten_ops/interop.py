@@ -180,7 +180,7 @@ def call_jax(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     named = tuple([(k, called_functions.structure_and_values(v, tensors, numbers)) for k, v in kwargs.items()])
     key = called_functions.call_key(fn, (taken, named))
     results = torch.ops.jaten_call.call(tensors, numbers or None, key)  # an empty list of numbers cannot be exported
-    if torch.compiler.is_dynamo_compiling():  # sizes may be symbolic
+    if torch.compiler.is_compiling():  # sizes may be symbolic
         structure = called_functions.structure_of_results(key, tuple([(t.ndim, t.dtype) for t in tensors]))
     else:
         structure = called_functions.structure_of_results(key, tuple([(t.shape, t.dtype) for t in tensors]))

@@ -9,11 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.export
-import sympy
 import torch
-from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
-from ..errors import UnsupportedInputError
+from ..backend.layout import evaluated_size
 
 _LARGEST = 2**31  # torch's bound of a size that has none is far above
 
@@ -43,33 +41,7 @@ class OpenSizes:
         Raises:
             UnsupportedInputError: an expression that JAX's dimensions do not have.
         """
-        return size if isinstance(size, int) else _evaluated(size.node.expr, self._values)
-
-
-_OPERATIONS: dict[Any, Callable[..., Any]] = {
-    sympy.Add: lambda *terms: sum(terms[1:], terms[0]),
-    FloorDiv: lambda a, b: a // b,
-    Mod: lambda a, b: a % b,
-    PythonMod: lambda a, b: a % b,
-}
-
-
-def _evaluated(expression: Any, values: Mapping[Any, Any]) -> Any:
-    if expression in values:
-        return values[expression]
-    if expression.is_Integer:
-        return int(expression)
-    parts = [_evaluated(part, values) for part in expression.args]
-    if isinstance(expression, sympy.Mul):
-        product = parts[0]
-        for part in parts[1:]:
-            product = product * part
-        return product
-    if isinstance(expression, sympy.Pow) and isinstance(parts[1], int) and parts[1] >= 0:
-        return parts[0] ** parts[1]
-    if type(expression) not in _OPERATIONS:
-        raise UnsupportedInputError("a size of an exported program", str(expression), "sums, products and // of sizes")
-    return _OPERATIONS[type(expression)](*parts)
+        return size if isinstance(size, int) else evaluated_size(size.node.expr, self._values)
 
 
 def names_of(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Any) -> list[str | None]:

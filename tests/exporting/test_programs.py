@@ -158,6 +158,28 @@ def test_programs_of_torch_export_and_of_the_device(device: str) -> None:
     torch.testing.assert_close(exported.call(x), expected)
 
 
+jaten_ops.op("jaten_exported::swish(Tensor x, float beta=1.0) -> Tensor")(lambda x, beta: x * jax.nn.sigmoid(beta * x))
+
+
+def _of_a_user(x: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = torch.ops.jaten_exported.swish(x, 1.5) + jaten_ops.call_jax(jax.numpy.cumsum, x, axis=1)
+    return found
+
+
+def _with_branches(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    chosen = torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+    return chosen, torch.linalg.svdvals(x)
+
+
+@pytest.mark.parametrize("platforms", [None, ALL])
+@pytest.mark.parametrize("fn", [_of_a_user, _with_branches])
+def test_operators_of_users_branches_and_libraries(fn: Any, platforms: Any) -> None:
+    dynamic = ({0: BATCH},) if fn is _of_a_user else None
+    exported = jaten_ops.export(fn, (torch.randn(3, 4),), dynamic_shapes=dynamic, platforms=platforms)
+    for x in (torch.randn(3, 4), torch.rand(5, 4) if dynamic else -torch.rand(3, 4)):
+        _compare(pytree.tree_map_only(torch.Tensor, lambda t: t.double(), exported.call(x)), fn(x))
+
+
 def _step() -> tuple[Any, nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2)).to("jax")
