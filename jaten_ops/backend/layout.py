@@ -8,14 +8,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import sympy
 import torch
 from jax import lax
 from jax.export import is_symbolic_dim
-from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from jaten_ops.arrays.strides import row_major
 from jaten_ops.errors import UnsupportedInputError
+from jaten_ops.ops.symbolic_sizes import dimension_of
 
 
 @dataclass(frozen=True)
@@ -78,35 +77,19 @@ def concretize(value: Any, symbols: Mapping[Any, int]) -> Any:
 _NUMBERS: dict[type, Callable[[Any], Any]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 
-_OPERATIONS: dict[Any, Callable[..., Any]] = {
-    sympy.Add: lambda *terms: sum(terms[1:], terms[0]),
-    FloorDiv: lambda a, b: a // b,
-    Mod: lambda a, b: a % b,
-    PythonMod: lambda a, b: a % b,
-}
-
-
-def evaluated_size(expression: Any, values: Mapping[Any, Any]) -> Any:
+def evaluated_size(expr: Any, values: Mapping[Any, Any]) -> Any:
     """The value of an expression of sizes, some of which an exported program leaves open.
 
     Raises:
         UnsupportedInputError: an expression that JAX's dimensions do not have.
     """
-    if expression in values:
-        return values[expression]
-    if expression.is_Integer:
-        return int(expression)
-    parts = [evaluated_size(part, values) for part in expression.args]
-    if isinstance(expression, sympy.Mul):
-        product = parts[0]
-        for part in parts[1:]:
-            product = product * part
-        return product
-    if isinstance(expression, sympy.Pow) and isinstance(parts[1], int) and parts[1] >= 0:
-        return parts[0] ** parts[1]
-    if type(expression) not in _OPERATIONS:
-        raise UnsupportedInputError("a size of an exported program", str(expression), "sums, products and // of sizes")
-    return _OPERATIONS[type(expression)](*parts)
+
+    def known(part: Any) -> Any:
+        if part not in values:
+            raise UnsupportedInputError("a size of an exported program", str(expr), "sums, products and // of sizes")
+        return values[part]
+
+    return dimension_of(expr, known)
 
 
 def has_symbolic_size(value: Any) -> bool:

@@ -136,10 +136,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "64-bit dtypes in kernels alone: jax.enable_x64 takes five times as long.": (
         "jax._src.config.ExplicitX64Mode", "jax._src.config.enable_x64", "jax._src.config.explicit_x64_dtypes",
     ),
-    "Sizes that torch.export leaves open: it has expressions of them, and no public classes of their operations.": (
-        "torch.utils._sympy.functions.FloorDiv", "torch.utils._sympy.functions.Mod",
-        "torch.utils._sympy.functions.PythonMod",
-    ),
     "Weakly typed arrays: nothing public makes one of another array.": (
         "jax._src.lax.lax._convert_element_type",
     ),

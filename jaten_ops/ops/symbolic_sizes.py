@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable
 from typing import Any
 
-import sympy
 import torch
 from jax import export
-from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 _VARIABLES = 64
 _FUNCTIONS = {
@@ -24,6 +23,33 @@ _FUNCTIONS = {
     "min": torch.sym_min,
     "__builtins__": {},
 }
+
+
+# by the names of their classes: sympy, which has them, takes long to import
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "Add": lambda *terms: sum(terms),
+    "Mul": lambda *factors: math.prod(factors),
+    "FloorDiv": operator.floordiv,
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+}
+
+
+def dimension_of(expr: Any, variable: Callable[[Any], Any]) -> Any:
+    """An expression of torch's sizes in the form for JAX: an int, or an expression of dimension variables.
+
+    Args:
+        expr: the expression, of sympy.
+        variable: what stands for a symbol, or for an expression that JAX has no words for.
+    """
+    if expr.is_Integer:
+        return int(expr)
+    name = type(expr).__name__
+    if name == "Pow" and expr.exp.is_Integer and expr.exp > 0:
+        return dimension_of(expr.base, variable) ** int(expr.exp)
+    if name not in _OPERATIONS:
+        return variable(expr)
+    return _OPERATIONS[name](*(dimension_of(part, variable) for part in expr.args))
 
 
 @functools.cache
@@ -44,27 +70,7 @@ class SymbolicSizes:
         """A size in the form for JAX: an int, or an expression of dimension variables."""
         if not isinstance(size, torch.SymInt):
             return size
-        return self._dimension(size.node.expr, size)
-
-    def _dimension(self, expr: Any, size: torch.SymInt) -> Any:
-        if expr.is_Integer:
-            return int(expr)
-        if isinstance(expr, sympy.Add):
-            return sum(self._each(expr.args, size))
-        if isinstance(expr, sympy.Mul):
-            return math.prod(self._each(expr.args, size))
-        if isinstance(expr, sympy.Pow) and expr.exp.is_Integer and expr.exp > 0:
-            return self._dimension(expr.base, size) ** int(expr.exp)
-        if isinstance(expr, FloorDiv):
-            over, by = self._each(expr.args, size)
-            return over // by
-        if isinstance(expr, Mod | PythonMod):
-            over, by = self._each(expr.args, size)
-            return over % by
-        return self._variable(expr, size)
-
-    def _each(self, exprs: Sequence[Any], size: torch.SymInt) -> list[Any]:
-        return [self._dimension(e, size) for e in exprs]
+        return dimension_of(size.node.expr, lambda expr: self._variable(expr, size))
 
     def _variable(self, expr: Any, size: torch.SymInt) -> Any:
         """The variable of a symbol, or of an expression that JAX has no words for."""

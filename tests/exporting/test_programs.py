@@ -26,7 +26,10 @@ from ..programs.exported import BATCH, PROGRAMS, Program
 
 ALL = ("cpu", "cuda", "tpu")
 FORMS = {"static": (False, None), "open sizes": (True, ALL)}
-ROWS = [(name, form) for name in PROGRAMS for form in FORMS if form == "static" or PROGRAMS[name].dynamic is not None]
+ALSO_STATIC = ("images", "language")  # the CPU's own lowerings are in programs for a CPU with sizes that are known
+ROWS = [
+    (name, "open sizes" if program.dynamic is not None else "static") for name, program in PROGRAMS.items()
+] + [(name, "static") for name in ALSO_STATIC]  # fmt: skip
 
 
 @functools.cache
