@@ -69,7 +69,7 @@ RUNS = [
 
 
 # Of each setting besides the usual one, the models that run by default.
-USUAL_SETTINGS = ("llama-infer-bfloat16", "resnet-infer-bfloat16", "mlp-train-dynamic", "llama-train-jax")
+USUAL_SETTINGS = ("llama-infer-bfloat16", "mlp-train-dynamic", "llama-train-jax")
 
 
 def _is_usual(run: Run) -> bool:

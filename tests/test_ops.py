@@ -106,7 +106,7 @@ def _with_gradients() -> list[Any]:
     return [pytest.param(n, marks=marks[n in LEFT_OUT], id=n) for n in NAMES if supported(n, torch.float64)]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", _with_gradients())
 def test_gradients(name: str, most: int, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "gradients", name, torch.float64)
