@@ -246,7 +246,7 @@ class _Redirects:
             swap.run = swap.handler
         for kernel in self._kernels:
             kernel.restore()
-        self.__init__(self._spec)  # type: ignore[misc]
+        self.__init__(self._spec)  # type: ignore[misc]  # empty again, as it was made
 
 
 _ALL: dict[str, _Redirects] = {}

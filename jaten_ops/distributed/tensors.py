@@ -156,7 +156,10 @@ def distribute_batch(tree: Any, mesh: AnyMesh, axis: str | tuple[str, ...] = "da
         torch.Size([16, 3])
     """
     if _is_in_program():
-        placed = lambda value: constrained_by(value.to("jax"), _batch_text(value.dim(), mesh, axis))  # noqa: E731
+
+        def placed(value: torch.Tensor) -> torch.Tensor:
+            return constrained_by(value.to("jax"), _batch_text(value.dim(), mesh, axis))
+
         return tree_map_only(torch.Tensor, placed, tree)
     mesh = partitioned.auto_mesh(mesh)
     spec = jax.sharding.PartitionSpec(axis)

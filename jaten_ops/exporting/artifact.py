@@ -78,10 +78,10 @@ class Exported:
     def save(self, folder: str | Path) -> None:
         """Writes a folder: `program.bin`, `weights.safetensors`, `signature.json`, and `load.py`, which loads it.
 
-        `load.py` needs jax and safetensors, and neither torch nor jaten: `from load import load; program = load(".")`.
+        `load.py` needs jax, safetensors and flatbuffers, and neither torch nor jaten: `from load import load`.
 
         Raises:
-            ModuleNotFoundError: safetensors is not installed (`pip install jaten[export]`).
+            ModuleNotFoundError: safetensors is not installed (`pip install jaten-ops[export]`).
             UnsupportedInputError: a tensor of the state has a dtype that its file cannot hold, such as complex64.
         """
         if save_file is None:

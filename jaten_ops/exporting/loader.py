@@ -1,4 +1,4 @@
-"""Loads a program that `jaten_ops.export` has saved: `load(folder)`. Needs jax and safetensors, and nothing else."""
+"""Loads a program that `jaten_ops.export` has saved: `load(folder)`. Needs jax, safetensors, flatbuffers."""
 
 import json
 from pathlib import Path

@@ -144,7 +144,7 @@ def _result(values: Sequence[Any], position: int | None, tensors: list[torch.Ten
     like = values[position]
     names, context = like.__tensor_flatten__()
     inner = dict(zip(names, tensors, strict=True))
-    return type(like).__tensor_unflatten__(inner, context, like.shape, like.stride())  # type: ignore[no-any-return]
+    return type(like).__tensor_unflatten__(inner, context, like.shape, like.stride())  # type: ignore[no-any-return]  # a protocol
 
 
 class _Derivative:

@@ -154,10 +154,7 @@ class Step:
             RuntimeError: an optimizer in it has no state yet.
         """
         with _ONE_AT_A_TIME:
-            leaves, structure = flat(args, kwargs)
-            given = [moved_argument(v) if isinstance(v, torch.Tensor) else v for v in leaves]
-            self._objects = [v for v in given if is_searched(v)]
-            reach = self._look(given)
+            reach, given, structure = self._met(args, kwargs)
             found = self._program(reach, given, structure)
             if found is not None:
                 return found[0].executable
@@ -172,12 +169,16 @@ class Step:
             RuntimeError: an optimizer in it has no state yet.
         """
         with _ONE_AT_A_TIME:
-            leaves, structure = flat(args, kwargs)
-            given = [moved_argument(v) if isinstance(v, torch.Tensor) else v for v in leaves]
-            self._objects = [v for v in given if is_searched(v)]
-            reach = self._look(given)
+            reach, given, structure = self._met(args, kwargs)
             with self._undone(reach):
                 return use(self._traced(reach, given, structure), reach, given, structure)
+
+    def _met(self, args: Any, kwargs: Any) -> tuple[Reach, list[Any], Structure]:
+        """Everything that a call would reach, and its arguments, for callers that do not run it."""
+        leaves, structure = flat(args, kwargs)
+        given = [moved_argument(v) if isinstance(v, torch.Tensor) else v for v in leaves]
+        self._objects = [v for v in given if is_searched(v)]
+        return self._look(given), given, structure
 
     @contextlib.contextmanager
     def _undone(self, reach: Reach) -> Iterator[None]:
