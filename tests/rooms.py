@@ -160,7 +160,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "explanation": (),
     "__init__": (),
     "exporting": (
-        "loader open_sizes trees",
+        "loader open_sizes over_meshes trees",
         "artifact torch_programs",
         "training_steps",
         "programs",

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from ..arrays import bridge
 from ..errors import UnsupportedInputError
+from ..tensor.tensor import array_of
 from ..xla.x64 import Enabled
 from . import loader
 
@@ -24,6 +25,7 @@ except ImportError:  # only `save` needs it
     save_file = None
 
 _LOADER = "load.py"
+_BYTES_A_FILE = 5 * 10**9
 
 
 class Exported:
@@ -43,7 +45,8 @@ class Exported:
     def __init__(
         self, exported: jax.export.Exported, signature: dict[str, Any], state: dict[str, torch.Tensor]
     ) -> None:
-        self._exported, self.signature, self._state = exported, signature, state
+        self._exported, self._state = exported, state
+        self.signature = signature | {"files": _files(state)}
         self._program: Any = None
 
     @property
@@ -65,7 +68,7 @@ class Exported:
         """
         if self._program is None:
             with Enabled():
-                state = {name: bridge.borrow(t.detach().cpu()).copy() for name, t in self._state.items()}
+                state = {name: _array(tensor).copy() for name, tensor in self._state.items()}
             self._program = loader.Program(self.signature, self._exported, state)
         leaves = pytree.tree_leaves((args, kwargs))
         args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: bridge.borrow(t.detach().cpu()), (args, kwargs))
@@ -94,8 +97,27 @@ class Exported:
                 raise UnsupportedInputError(
                     "the state of a program to save", got, "a dtype that safetensors has for JAX"
                 )
-        tensors = {name: t.detach().cpu().contiguous().clone() for name, t in self._state.items()}
-        save_file(tensors, path / "weights.safetensors")
+        for file, names in self.signature["files"].items():  # one at a time is in memory
+            save_file({name: self._state[name].detach().cpu().contiguous().clone() for name in names}, path / file)
         (path / "program.bin").write_bytes(self._exported.serialize())
         (path / "signature.json").write_text(json.dumps(self.signature, indent=1), encoding="utf-8")
         shutil.copyfile(loader.__file__, path / _LOADER)
+
+
+def _array(tensor: torch.Tensor) -> jax.Array:
+    return array_of(tensor) if tensor.device.type == "jax" else bridge.borrow(tensor.detach())
+
+
+def _files(state: dict[str, torch.Tensor]) -> dict[str, list[str]]:
+    """Names of files of weights, and which are in each."""
+    parts: list[list[str]] = [[]]
+    size = 0
+    for name, tensor in state.items():
+        size += tensor.numel() * tensor.dtype.itemsize
+        if size > _BYTES_A_FILE and parts[-1]:
+            parts.append([])
+            size = tensor.numel() * tensor.dtype.itemsize
+        parts[-1].append(name)
+    if len(parts) == 1:
+        return {"weights.safetensors": parts[0]}
+    return {f"weights-{i:05}-of-{len(parts):05}.safetensors": names for i, names in enumerate(parts, 1)}

@@ -1,6 +1,7 @@
 """Loads a program that `jaten_ops.export` has saved: `load(folder)`. Needs jax, safetensors, flatbuffers."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,53 @@ def load(folder: str | Path) -> "Program":
     folder = Path(folder)
     signature = json.loads((folder / "signature.json").read_text(encoding="utf-8"))
     exported = jax.export.deserialize(bytearray((folder / "program.bin").read_bytes()))
-    with jax.enable_x64(True), safe_open(folder / "weights.safetensors", framework="flax") as file:
-        state = {name: file.get_tensor(name) for name in signature["state"]}  # each is read by itself
-    return Program(signature, exported, state)
+    places = _Places(signature["mesh"])
+    state: dict[str, jax.Array] = {}
+    for path, names in signature["files"].items():
+        with jax.enable_x64(True), safe_open(folder / path, framework="flax") as file:
+            state.update((name, places.read(file, name, signature["partitions"].get(name))) for name in names)
+    return Program(signature, exported, state, places)
+
+
+class _Places:
+    """Puts arrays over the first devices, as many as the mesh of the program has; without a mesh where JAX does."""
+
+    def __init__(self, mesh: dict[str, int] | None) -> None:
+        self._mesh: Any = None
+        if mesh is None:
+            return
+        names, sizes, devices = tuple(mesh), tuple(mesh.values()), jax.devices()
+        if len(devices) < math.prod(sizes):
+            raise RuntimeError(f"the program is for {math.prod(sizes)} devices ({mesh}), JAX has {len(devices)} here")
+        kinds = (jax.sharding.AxisType.Auto,) * len(sizes)
+        self._mesh = jax.make_mesh(sizes, names, kinds, devices=devices[: math.prod(sizes)])
+
+    def _sharding(self, partition: list[list[str]] | None) -> Any:
+        spec = jax.sharding.PartitionSpec(*(tuple(axes) or None for axes in partition or ()))
+        return jax.sharding.NamedSharding(self._mesh, spec)
+
+    def put(self, array: jax.Array, partition: list[list[str]] | None) -> jax.Array:
+        """An array moved to where the program takes it; without a mesh it stays where it is."""
+        return array if self._mesh is None else jax.device_put(array, self._sharding(partition))
+
+    def read(self, file: Any, name: str, partition: list[list[str]] | None) -> jax.Array:
+        """An array of a file, of which each device reads its own part only."""
+        if not partition:
+            return file.get_tensor(name)
+        part = file.get_slice(name)
+        return jax.make_array_from_callback(tuple(part.get_shape()), self._sharding(partition), lambda i: part[i])
 
 
 class Program:
     """A function of arrays. `state` has the arrays by which it computes; a call replaces those that it updates."""
 
-    def __init__(self, signature: dict[str, Any], exported: Any, state: dict[str, jax.Array]) -> None:
-        self.signature, self.exported, self.state = signature, exported, state
+    def __init__(
+        self, signature: dict[str, Any], exported: Any, state: dict[str, jax.Array], places: "_Places | None" = None
+    ) -> None:
+        self.signature, self.exported = signature, exported
+        self._places, self._run = places or _Places(signature["mesh"]), jax.jit(exported.call)
+        partitions = signature["partitions"]
+        self.state = {name: self._places.put(array, partitions.get(name)) for name, array in state.items()}
 
     def __call__(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
         """Runs it; a program that draws random numbers needs a `seed`, an int."""
@@ -41,15 +79,18 @@ class Program:
             raise TypeError("seed: the program " + ("needs one, an int" if seed is None else "draws no random numbers"))
         wide = jax.config.read("jax_enable_x64")
         with jax.enable_x64(True):  # the program has types of 64 bits, whatever the caller has
-            inputs = [_as_input(given[i], spec) for i, spec in enumerate(self.signature["arrays"])]
-            seeds = [] if seed is None else [jnp.asarray(seed, "int64")]
-            results = self.exported.call([self.state[name] for name in self.signature["state"]], inputs, seeds)
+            inputs = [self._input(given[i], spec) for i, spec in enumerate(self.signature["arrays"])]
+            seeds = [] if seed is None else [self._places.put(jnp.asarray(seed, "int64"), None)]
+            results = self._run([self.state[name] for name in self.signature["state"]], inputs, seeds)
             count = len(results) - len(self.signature["updated"])
             self.state.update(zip(self.signature["updated"], results[count:], strict=True))
             results = results[:count]
             if not wide:
                 results = [r.astype(_NARROW.get(r.dtype.name, r.dtype)) for r in results]
         return _filled(self.signature["results"], results)
+
+    def _input(self, value: Any, spec: dict[str, Any]) -> jax.Array:
+        return self._places.put(_as_input(value, spec), spec.get("partition"))
 
 
 _NARROW = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}

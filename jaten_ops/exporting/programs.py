@@ -9,6 +9,7 @@ import jax
 import jax.export
 import numpy as np
 import torch
+from jax.sharding import Mesh
 
 from ..arrays import bridge
 from ..cpu.layouts import flattened, ordered
@@ -16,6 +17,7 @@ from ..errors import KernelError, UnsupportedInputError
 from ..step import Step
 from ..xla.x64 import tracing
 from .artifact import Exported
+from .over_meshes import mesh_over, partition_of, sharding_of, spec_over, updated_in_place
 from .torch_programs import ProgramToExport, torch_program
 from .training_steps import step_to_export
 
@@ -67,19 +69,24 @@ def export(
     """
     found = _to_export(program, args, kwargs or {}, dynamic_shapes, training)
     names = tuple(platforms or (jax.default_backend(),))
-    exported = _exported(found, names)
-    signature = {
+    return Exported(_exported(found, names), _signature(found, names), found.state)
+
+
+def _signature(found: ProgramToExport, platforms: Sequence[str]) -> dict[str, Any]:
+    mesh = _mesh(found)
+    return {
         "format": 1,
-        "platforms": list(names),
+        "platforms": list(platforms),
+        "mesh": None if mesh is None else dict(mesh.shape),
         "inputs": found.inputs,
         "arrays": found.arrays,
         "results": found.results,
         "state": list(found.state),
+        "partitions": {n: partition_of(s) for n, t in found.state.items() if (s := sharding_of(t)) is not None},
         "updated": found.updated,
         "random": found.random,
         "hyperparameters": list(found.hyperparameters),
     }
-    return Exported(exported, signature, found.state)
 
 
 def _to_export(
@@ -96,16 +103,18 @@ def _to_export(
 
 
 def _exported(found: ProgramToExport, platforms: tuple[str, ...]) -> jax.export.Exported:
-    function, state = found.function, [_spec(tensor) for tensor in found.state.values()]
+    function, mesh = found.function, _mesh(found)
+    state = [spec_over(mesh, t.shape, bridge.to_numpy_dtype(t.dtype), sharding_of(t)) for t in found.state.values()]
+    inputs = [spec_over(mesh, s.shape, s.dtype, s.sharding) for s in found.specs]
     is_open = any(isinstance(size, str) for array in found.arrays for size in array["shape"])
-    if platforms == ("cpu",) and not is_open:  # the rewrites for a CPU take sizes that are known
+    if platforms == ("cpu",) and not is_open and mesh is None:  # the rewrites for a CPU take known sizes of one device
         function = flattened(ordered(function, platform="cpu"), platform="cpu")
-    seeds = [jax.ShapeDtypeStruct((), np.dtype("int64"))] * found.random
+    if mesh is not None:
+        function = updated_in_place(function, [state[list(found.state).index(name)].sharding for name in found.updated])
+    seeds = [spec_over(mesh, (), np.dtype("int64"))] * found.random
     try:
         with tracing():
-            return jax.export.export(jax.jit(function, keep_unused=True), platforms=platforms)(
-                state, found.specs, seeds
-            )
+            return jax.export.export(jax.jit(function, keep_unused=True), platforms=platforms)(state, inputs, seeds)
     except KernelError as error:
         got = str(error).partition("\n")[0]
         if is_open:
@@ -120,5 +129,5 @@ def _exported(found: ProgramToExport, platforms: tuple[str, ...]) -> jax.export.
         raise UnsupportedInputError("a program to export", got, "another platform, or sizes that are known") from error
 
 
-def _spec(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(tuple(tensor.shape), bridge.to_numpy_dtype(tensor.dtype))
+def _mesh(found: ProgramToExport) -> Mesh | None:
+    return mesh_over([*map(sharding_of, found.state.values()), *(spec.sharding for spec in found.specs)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,11 @@ from ..backend.passes.third_party_calls import is_unknown
 from ..backend.pipeline import Stage
 from ..errors import UnsupportedInputError
 from .open_sizes import OpenSizes, names_of
+from .over_meshes import entry_of, lies_over_mesh, sharding_of, tie
 from .trees import Place, tree_of
 
 _PASSES = ("supported_operators", "ordered_effects", "conjugate_numbers", "own_memory", "rename_operators")
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _STATE = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR}
 
 
@@ -42,7 +45,7 @@ class ProgramToExport:
         updated: the names of those that it updates.
         inputs, results: the trees of its arguments, a list and a dict, and of what it returns.
         arrays: for each input its name, dtype and shape, with names for open sizes.
-        specs: what stands for each input when it is traced.
+        specs: what stands for each input when it is traced; over a mesh with its sharding.
         random: whether it draws random numbers.
         hyperparameters: the names of the floats of optimizers, if it is a step.
     """
@@ -90,8 +93,10 @@ def torch_program(
         UnsupportedInputError: it writes to an argument, or calls or returns what cannot be exported.
         MissingKernelError: an operator has no kernel.
     """
-    exported, forward = _exported(program, args, kwargs, dynamic)
-    exported = exported.run_decompositions(_decompositions())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own code
+        exported, forward = _exported(program, args, kwargs, dynamic)
+        exported = exported.run_decompositions(_decompositions() | _composites(exported.graph_module))
     graph, signature = exported.graph_module, exported.graph_signature
     _require_known(graph)
     _refuse_other_writes(signature)
@@ -104,7 +109,8 @@ def torch_program(
     state, places = _state_of(exported, specs, {name for name, _ in updated})
     given = [node for node, spec in specs.items() if _is_input(spec)]
     names = [] if forward is None else names_of(forward, args, kwargs, dynamic)
-    arrays, operands = _inputs_of(given, OpenSizes(exported, _named_symbols(given, names)))
+    examples = [t for t in pytree.tree_leaves(exported.example_inputs) if isinstance(t, torch.Tensor)]
+    arrays, operands = _inputs_of(given, OpenSizes(exported, _named_symbols(given, names)), examples)
     wanted = [*(node for spec, node in returned if isinstance(spec.arg, TensorArgument)), *(n for _, n in updated)]
 
     def function(held: list[Any], inputs: list[Any], seeds: list[Any]) -> list[Any]:
@@ -134,20 +140,22 @@ def _state_of(
         if spec.kind not in _STATE or not (node.users or name in updated):
             continue
         tensor = _tensor_of(exported, name)
-        places[node] = name if name in updated else firsts.setdefault(_identity(tensor), name)
+        places[node] = name if name in updated else firsts.setdefault(tie(tensor), name)
         state.setdefault(places[node], tensor)
     return state, places
 
 
-def _inputs_of(given: Sequence[torch.fx.Node], sizes: OpenSizes) -> tuple[list[dict[str, Any]], list[Any]]:
+def _inputs_of(
+    given: Sequence[torch.fx.Node], sizes: OpenSizes, examples: Sequence[torch.Tensor]
+) -> tuple[list[dict[str, Any]], list[Any]]:
     """For each input what the signature says of it, and what stands for it when it is traced."""
     arrays, operands = [], []
-    for node in given:
+    for node, example in itertools.zip_longest(given, examples[: len(given)]):
         value = node.meta["val"]
         shape, dtype = tuple(map(sizes.value, value.shape)), bridge.to_numpy_dtype(value.dtype)
-        operands.append(jax.ShapeDtypeStruct(shape, dtype))
-        written = [size if isinstance(size, int) else str(size) for size in shape]
-        arrays.append({"name": str(node.target), "dtype": dtype.name, "shape": written})
+        sharding = None if example is None else sharding_of(example)
+        operands.append(jax.ShapeDtypeStruct(shape, dtype, sharding=sharding))
+        arrays.append(entry_of(str(node.target), shape, dtype, sharding))
     return arrays, operands
 
 
@@ -158,13 +166,29 @@ def _exported(
     if isinstance(program, torch.export.ExportedProgram):
         return program, None
     module = program if isinstance(program, torch.nn.Module) else _Function(program)
-    args, kwargs = pytree.tree_map_only(torch.Tensor, _in_memory, (tuple(args), dict(kwargs)))
-    if any(t.device.type == "jax" for t in (*module.parameters(), *module.buffers())):
-        module = copy.deepcopy(module).to("cpu")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch's own code
-        found = torch.export.export(module, tuple(args), kwargs, dynamic_shapes=dynamic, strict=False)
+    held = [*module.parameters(), *module.buffers()]
+    if any(map(lies_over_mesh, (*held, *pytree.tree_leaves((args, kwargs))))):
+        _require_mesh(module, held, dynamic)
+        args, kwargs = pytree.tree_map_only(torch.Tensor, _on_device, (tuple(args), dict(kwargs)))
+    else:
+        args, kwargs = pytree.tree_map_only(torch.Tensor, _in_memory, (tuple(args), dict(kwargs)))
+        if any(t.device.type == "jax" for t in held):
+            module = copy.deepcopy(module).to("cpu")
+    found = torch.export.export(module, tuple(args), kwargs, dynamic_shapes=dynamic, strict=False)
     return found, module.forward
+
+
+def _require_mesh(module: torch.nn.Module, held: Sequence[torch.Tensor], dynamic: Any) -> None:
+    what = "a program over a mesh to export"
+    if dynamic is not None:
+        raise UnsupportedInputError(what, "dynamic_shapes", "known sizes")
+    if any(t.device.type != "jax" for t in held):
+        got = f"{type(module).__name__} with parameters or buffers of the CPU"
+        raise UnsupportedInputError(what, got, "all on the device jax, by .to('jax')")
+
+
+def _on_device(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach() if tensor.device.type == "jax" else tensor.detach().to("jax")
 
 
 def _in_memory(tensor: torch.Tensor) -> torch.Tensor:
@@ -176,6 +200,22 @@ def _decompositions() -> dict[Any, Any]:
     """The decompositions of operators that have no kernel."""
     table = torch.export.default_decompositions()
     return {op: rule for op, rule in table.items() if overload_of(op) not in registry.KERNELS}
+
+
+def _composites(graph: torch.fx.GraphModule) -> dict[Any, Any]:
+    """The parts of operators that torch composes of others and has no decomposition of, as `upsample_bilinear2d.vec`.
+
+    torch.export keeps them in its graphs; AOTAutograd would not.
+    """
+    found = {
+        n.target for g in (graph, *pipeline.graphs_inside(graph)) for n in g.graph.nodes if n.op == "call_function"
+    }
+    unknown = [op for op in found if isinstance(op, torch._ops.OpOverload) and overload_of(op) not in registry.KERNELS]
+    return {
+        op: op.py_kernels.get(_COMPOSITE, functools.partial(op._op_dk, _COMPOSITE))
+        for op in unknown
+        if op._can_decompose()
+    }
 
 
 def _run_passes(graph: torch.fx.GraphModule) -> None:
@@ -208,11 +248,6 @@ def _tensor_of(exported: torch.export.ExportedProgram, name: str) -> torch.Tenso
     found = exported.state_dict.get(name)
     tensor = exported.constants[name] if found is None else found
     return tensor.detach()
-
-
-def _identity(tensor: torch.Tensor) -> Any:
-    """The same for tensors that are tied."""
-    return tensor.data_ptr() or id(tensor), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _named_symbols(given: Sequence[torch.fx.Node], names: Sequence[str | None]) -> dict[Any, str]:

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from ..arrays import bridge
+from ..arrays import bridge, partitioned
 from ..errors import UnsupportedInputError
 from ..step.arguments import Structure
 from ..step.compiled import Step
@@ -20,6 +19,8 @@ from ..step.lowered_step import Groups, groups_of, operands_by_number
 from ..step.result_recipes import Kept, Made
 from ..step.state_capture import Source
 from ..step.trace import Trace
+from ..tensor.tensor import from_array
+from .over_meshes import entry_of, sharding_of
 from .torch_programs import ProgramToExport
 from .trees import Place, tree_of
 
@@ -77,12 +78,14 @@ def _to_export(trace: Trace, reach: Reach, given: list[Any], structure: Structur
         written, made, _, _ = trace.program(operands, lambda fn: fn)
         return [*(made[i] for i in chosen), *written]
 
-    arrays = [_described(given[i], trace._name(i)) for i in inputs]
+    dtypes = [bridge.to_numpy_dtype(given[i].dtype) for i in inputs]
+    shapes = [(tuple(given[i].shape), sharding_of(given[i])) for i in inputs]
+    arrays = [entry_of(trace._name(i), s, d, p) for i, d, (s, p) in zip(inputs, dtypes, shapes, strict=True)]
     places = {at: Place(n) for n, at in enumerate(inputs)}
     args, kwargs = pytree.tree_unflatten([places.get(i, v) for i, v in enumerate(given)], structure.of)
     return ProgramToExport(
         function, state, [str(name) for name in updated], tree_of([list(args), kwargs]), _results(trace), arrays,
-        [jax.ShapeDtypeStruct(tuple(a["shape"]), np.dtype(a["dtype"])) for a in arrays], bool(groups.seeds),
+        [jax.ShapeDtypeStruct(s, d, sharding=p) for d, (s, p) in zip(dtypes, shapes, strict=True)], bool(groups.seeds),
         [f.key if f.at is None else f"{f.key}.{f.at}" for f in names],
     )  # fmt: skip
 
@@ -129,11 +132,7 @@ def _others(groups: Groups, sources: Sequence[Source]) -> dict[str, torch.Tensor
 
 
 def _tensor(array: jax.Array) -> torch.Tensor:
-    return bridge.as_tensor(array).clone()
-
-
-def _described(tensor: torch.Tensor, name: str) -> dict[str, Any]:
-    return {"name": name, "dtype": bridge.to_numpy_dtype(tensor.dtype).name, "shape": list(tensor.shape)}
+    return from_array(array.copy()) if partitioned.is_partitioned(array) else bridge.as_tensor(array).clone()
 
 
 def _results(trace: Trace) -> Any:

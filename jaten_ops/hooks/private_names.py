@@ -149,6 +149,7 @@ NAMES: dict[str, str] = {name: why for why, names in GROUPS.items() for name in 
 ATTRIBUTES: dict[str, str] = {
     "_buffers": "a module's buffers with what is None among them, which `named_buffers` leaves out",
     "_c": "the C++ object of a scripted module, whose slots hold its tensors",
+    "_can_decompose": "whether torch composes an operator of others: torch.export keeps some of these",
     "_cdata": "the address of the C++ object of a storage or a tensor: which tensors share one",
     "_concrete_type": "the attributes of a scripted module, lists of tensors among them",
     "_compute_rng_offsets": "where the parts of a random DTensor begin",

@@ -174,10 +174,21 @@ def _with_branches(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return chosen, torch.linalg.svdvals(x)
 
 
+def _resized(x: torch.Tensor) -> torch.Tensor:
+    """Calls operators that torch composes of others, and keeps."""
+    images = x[:, None, None, :]
+    larger: torch.Tensor = torch.cond(
+        x.sum() > 0,
+        lambda x: nn.functional.interpolate(x, scale_factor=(1, 2), mode="bilinear"),
+        lambda x: nn.functional.interpolate(x, scale_factor=(1, 2)), (images,),
+    )  # fmt: skip
+    return larger
+
+
 @pytest.mark.parametrize("platforms", [None, ALL])
-@pytest.mark.parametrize("fn", [_of_a_user, _with_branches])
+@pytest.mark.parametrize("fn", [_of_a_user, _with_branches, _resized])
 def test_operators_of_users_branches_and_libraries(fn: Any, platforms: Any) -> None:
-    dynamic = ({0: BATCH},) if fn is _of_a_user else None
+    dynamic = ({0: BATCH},) if fn is not _with_branches else None
     exported = jaten_ops.export(fn, (torch.randn(3, 4),), dynamic_shapes=dynamic, platforms=platforms)
     for x in (torch.randn(3, 4), torch.rand(5, 4) if dynamic else -torch.rand(3, 4)):
         _compare(pytree.tree_map_only(torch.Tensor, lambda t: t.double(), exported.call(x)), fn(x))

@@ -11,6 +11,7 @@ from ..harness.asked_process import serve
 from . import (
     mesh_checkpoints,
     mesh_estimates,
+    mesh_exported,
     mesh_layers,
     mesh_loops,
     mesh_models,
@@ -29,6 +30,8 @@ TABLES: dict[str, Callable[..., Any]] = {
     "checkpoints": mesh_checkpoints.outcome,
     "collectives": collectives.measured,
     "estimates": mesh_estimates.compared,
+    "exported": mesh_exported.saved,
+    "not exported": mesh_exported.refused,
     "training": mesh_models.training,
     "layers": mesh_layers.gathered,
     "loops": mesh_loops.PROGRAMS.run,

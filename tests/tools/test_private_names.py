@@ -47,6 +47,7 @@ _ADD = torch.ops.aten.add.Tensor
 # an object that has each of the attributes
 OBJECTS: dict[str, Callable[[], Any]] = {
     "_buffers": lambda: torch.nn.Linear(1, 1),
+    "_can_decompose": lambda: _ADD,
     "_c": lambda: torch.jit.script(torch.nn.Linear(1, 1)),
     "_cdata": lambda: torch.ones(1).untyped_storage(),
     "_concrete_type": lambda: torch.jit.script(torch.nn.Linear(1, 1)),
