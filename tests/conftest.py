@@ -36,6 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
+    gc.disable()  # see _collected_between_tests
     _leave_out()
 
 
@@ -49,6 +50,26 @@ def _leave_out() -> None:
 def _leave_out_of_collections() -> Iterator[None]:
     yield
     _leave_out()
+
+
+def _modes() -> tuple[Any, ...]:
+    """The settings of torch in this thread that programs are compiled under."""
+    keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), *map(str, keys)
+
+
+@pytest.fixture(autouse=True)
+def _collected_between_tests() -> Iterator[None]:
+    """A test leaves torch's modes as they were, and so does what is collected of it.
+
+    An abandoned generator that is within `no_grad()` sets a mode when it is collected. In the middle of a later test
+    that would change a graph, so nothing is collected there.
+    """
+    before = _modes()
+    yield
+    assert _modes() == before, "the test has changed them"
+    gc.collect()
+    assert _modes() == before, "what was collected has changed them"
 
 
 @pytest.fixture(autouse=True)

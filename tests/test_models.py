@@ -73,11 +73,11 @@ USUAL_SETTINGS = ("llama-infer-bfloat16", "mlp-train-dynamic", "llama-train-jax"
 
 
 def _is_usual(run: Run) -> bool:
-    """True of a run by default; a forward pass alone only of models whose training shows less of it."""
+    """True of a run by default; a forward pass alone only of models that are not trained."""
     if run.dynamic or run.dtype != torch.float32 or run.device != "cpu":
         return str(run) in USUAL_SETTINGS
     if run.mode == "infer":
-        return run.case in CONVOLUTIONAL or run.case not in (*IN_BFLOAT16, *OF_KNOWN_LAYERS)
+        return run.case in CONVOLUTIONAL
     return run.case not in ("llama", *OF_KNOWN_LAYERS, *CONVOLUTIONAL)
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from .programs import plain_programs
 
+WHEN = [pytest.param("first", marks=pytest.mark.exhaustive), "between"]  # which also begins without jaten
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
@@ -31,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run
 
 
-@pytest.mark.parametrize("when", ["first", "between"])
+@pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("program", plain_programs.PROGRAMS)
 def test_as_without_jaten(program: str, when: str, run: Any) -> None:
     turn = 0 if when == "first" else 1  # some programs warn once
@@ -40,7 +42,7 @@ def test_as_without_jaten(program: str, when: str, run: Any) -> None:
     assert other == plain
 
 
-@pytest.mark.parametrize("when", ["first", "between"])
+@pytest.mark.parametrize("when", WHEN)
 def test_jax_is_not_started(when: str, run: Any) -> None:
     """On a GPU it would take memory, and `jax.distributed` can be set up only before."""
     assert run(when)["started"] is False

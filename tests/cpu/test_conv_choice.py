@@ -77,7 +77,7 @@ def test_the_choice_for_a_cpu(windows: Windows, shape: tuple[int, ...], outputs:
     assert conv_choice.choose(windows, shape, outputs, conv_choice.fits(windows, shape[2:])) == names[chosen]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("groups", [1, 4])

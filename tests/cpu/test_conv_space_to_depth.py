@@ -49,6 +49,7 @@ def _computed(part: str, windows: Windows, a: torch.Tensor, b: torch.Tensor, res
         return np.asarray(found.transpose(np.argsort(left)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "part"), crossed(CASES, PARTS))
 def test_parts(case: str, part: str) -> None:
     image, weight, windows = _operands(case)

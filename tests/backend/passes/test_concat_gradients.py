@@ -122,7 +122,7 @@ def test_sizes_that_change(fresh_dynamo: None) -> None:
 
 def test_as_many_as_steps_of_time() -> None:
     """A sum of sums of sums is no deep recursion."""
-    graph, steps = torch.fx.Graph(), 3000
+    graph, steps = torch.fx.Graph(), 1200
     part, whole = torch.empty(2), torch.empty(2, steps)
 
     def call(overload: str, value: Tensor, *args: object) -> torch.fx.Node:
