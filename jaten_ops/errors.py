@@ -142,7 +142,7 @@ class InvalidSchemaError(JatenError, ValueError):
         super().__init__(f"{schema}: {problem}. Fix: {remedy}.")
 
 
-class UnsupportedInputError(JatenError, TypeError):
+class UnsupportedInputError(JatenError, ValueError):
     """A tensor or value has no counterpart in JAX, or a traced program depends on a tensor's value.
 
     Example:

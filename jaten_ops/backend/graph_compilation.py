@@ -16,14 +16,14 @@ from jaten_ops.arrays import bridge, carrier, partitioned
 from jaten_ops.arrays.abstract_arrays import AbstractArray
 from jaten_ops.arrays.strides import order_of, strides_in
 from jaten_ops.cpu.layouts import Order
-from jaten_ops.errors import MissingValuesError
+from jaten_ops.errors import MissingValuesError, UnsupportedInputError
 from jaten_ops.xla import x64
 from jaten_ops.xla.progress import announced
 
 from .compile_log import GraphLog
 from .executable_cache import CompileRequest, build
 from .generated_call import CallPlan, Static, WriteBack, generate_call
-from .graph_description import Description
+from .graph_description import Description, Output
 from .layout import StridedLayout, symbols_of
 from .nodes import fake_value
 from .passes.partial_writes import taken
@@ -56,7 +56,10 @@ class Compiler:
         orders = {i: None if i in graph.donated else _order(args[i]) for i in graph.tensors}
         mesh = partitioned.common_sharding(map(carrier.unwrap, _on_jax(graph, args))) if partitioned.MET else None
         place = graph.place if mesh is None else partitioned.replicated(mesh)
+        device = _device(graph, args)
         operands = self._operands(args, orders, place)
+        if mesh is None and len(jax.local_devices()) > 1:
+            operands = [(i, _taken_to(take, args[i], device, i in graph.donated)) for i, take in operands]
         arrays = [take.keep(args[i]) if isinstance(take, Static) else take(args[i]) for i, take in operands]
         values = [None if i in graph.passed else fake_value(n) for i, n in enumerate(graph.lowered.placeholders)]
         symbols = symbols_of(values, args) if graph.is_dynamic else {}
@@ -70,7 +73,6 @@ class Compiler:
             [o.is_free for o in graph.arrays],
             [at for at, i in enumerate(graph.tensors) if i in graph.donated],
         )
-        device = _device(graph, args)
         written = sorted(part.input for part in graph.writes)
         beside = repr((layouts, graph.lowered.default_float, written, str(device)))
         with (
@@ -82,7 +84,8 @@ class Compiler:
             run, left = build(request, errors, self.plan, beside)
         self.log.compiled(run, arrays)
         each = zip(graph.arrays, layouts, left, strict=False)  # the conditions come last
-        exports = iter([o.export(layout, order, symbols, keeps=graph.on_host) for o, layout, order in each])
+        made = [o.export(layout, order, symbols, keeps=graph.on_host) for o, layout, order in each]
+        exports = iter(made if mesh is not None else list(map(_put_on, graph.arrays, made, itertools.repeat(device))))
         random = graph.lowered.random
         plan = CallPlan(
             run,
@@ -231,6 +234,32 @@ def _device(graph: Description, args: Sequence[Any]) -> Any:
     used = [d for array in arrays for d in array.devices()]
     named = [jax.local_devices()[device.index] for device in made if device.index]
     return next((d for d in (*used, *named) if d is not jax.local_devices()[0]), None)
+
+
+def _put_on(output: Output, export: Callable[[Any], Any], device: Any) -> Callable[[Any], Any]:
+    """What makes a tensor of a result, on the device that the graph names, if the program runs on another."""
+    if not output.on_jax or len(jax.local_devices()) == 1:
+        return export
+    first, *_ = devices = jax.local_devices()
+    wanted = devices[output.value.device.index or 0]
+    return export if wanted == (device or first) else lambda array: export(partitioned.moved(array, wanted))
+
+
+def _taken_to(take: Any, value: Any, device: Any, is_donated: bool) -> Any:
+    """What takes an operand, from another device than the program's as well.
+
+    Raises:
+        UnsupportedInputError: the program writes to it, and would have to move it there and back.
+    """
+    device = device or jax.local_devices()[0]
+    if not isinstance(value, torch.Tensor) or value.device.type != "jax" or carrier.unwrap(value).devices() == {device}:
+        return take
+    if is_donated:
+        raise UnsupportedInputError(
+            "a compiled program", f"a write to a part of a tensor on {value.device} in one with tensors of several devices",
+            "writes to tensors of one device",
+        )  # fmt: skip
+    return lambda tensor: partitioned.moved(take(tensor), device)
 
 
 def _seed() -> np.ndarray:

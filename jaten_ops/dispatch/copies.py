@@ -85,7 +85,9 @@ def to_copy(tensor: torch.Tensor, *, dtype: torch.dtype | None = None, **kwargs:
         kwargs["dtype"] = dtype
     wanted = kwargs.get("device")
     if wanted is None or torch.device(wanted).type == "jax":
-        return on_named_device(functional("_to_copy")(tensor, **(kwargs | {"device": None})), wanted)
+        # a graph names the device: a program's results are put there
+        named = wanted if wanted is not None and torch.device(wanted).index is not None and is_traced(tensor) else None
+        return on_named_device(functional("_to_copy")(tensor, **(kwargs | {"device": named})), wanted)
     kept = {k: v for k, v in kwargs.items() if k not in ("non_blocking", "layout", "pin_memory")}
     if is_traced(tensor):
         return torch.ops.aten._to_copy(to_carrier(tensor), **kept)

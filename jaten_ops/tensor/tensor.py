@@ -102,11 +102,12 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
             return held.inner
 
     @opaque
-    def __tensor_flatten__(self) -> tuple[list[str], None]:
+    def __tensor_flatten__(self) -> tuple[list[str], torch.device | None]:
+        """The name of the inner tensor, and the device if it is not the first: each carrier is on that one."""
         if _MARK in attributes_of(self) and not is_traced(self):
             # for `torch.export`, whose named dims are not on the carrier: its sizes equal the tensor's
             setattr(self._carrier, _MARK, set(range(self.dim())))
-        return ["_carrier"], None
+        return ["_carrier"], self.device if self.device.index else None
 
     def _stable_hash_for_caching(self) -> str:
         """The tensor's part of the keys of torch's caches."""
@@ -114,9 +115,14 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
 
     @staticmethod
     @opaque
-    def __tensor_unflatten__(inner: dict[str, torch.Tensor], meta: None, size: Any, stride: Any) -> Tensor:
+    def __tensor_unflatten__(
+        inner: dict[str, torch.Tensor], meta: torch.device | None, size: Any, stride: Any
+    ) -> Tensor:
+        held = inner["_carrier"]
+        if meta is not None and isinstance(held, FakeTensor):
+            held.fake_device = meta  # what torch traces gets its device from that of fakes
         # carriers are contiguous; their views need not be
-        return Tensor.of_inner(inner["_carrier"], inner["_carrier"].stride() if stride is None else stride)
+        return Tensor.of_inner(held, held.stride() if stride is None else stride)
 
     def __coerce_tangent_metadata__(self) -> Tensor:
         """The gradient that AOTAutograd expects has a contiguous carrier, as real ones have, also with one element."""
@@ -124,7 +130,7 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
             return self
         return Tensor.of_inner(self._carrier.clone(memory_format=torch.contiguous_format), self.stride())
 
-    def __coerce_same_metadata_as_tangent__(self, meta: None, cls: Any = None) -> Any:
+    def __coerce_same_metadata_as_tangent__(self, meta: torch.device | None, cls: Any = None) -> Any:
         """A gradient in the class that AOTAutograd expects: for tensors of a subclass it is mostly plain."""
         return self if cls in (None, type(self)) else self.as_subclass(CLASSES.elsewhere(cls) or torch.Tensor)
 

@@ -308,8 +308,60 @@ torch.compile(model, backend="jaten")(x.detach()).sum().backward()
 assert model.weight.grad.device == torch.device("jax:1") and model.weight.grad.tolist() == [[1, 1, 1]] * 2
 """
 
+COMPILED = """
+import torch, jaten_ops
+from jaten_ops.errors import UnsupportedInputError
 
-@pytest.mark.parametrize("script", [TWO_DEVICES, SHARDED, GRADIENTS], ids=["apart", "of one array", "gradients"])
+@torch.compile(backend="jaten", fullgraph=True)
+def program(x, y):
+    product = x * y.to(x.device)
+    return product, product.to(y.device) + y, torch.zeros(2, device=product.device), torch.arange(2, device=y.device)
+
+def devices(values):
+    assert all(v.view_of_arrays.read().devices() == {jax.local_devices()[v.device.index]} for v in values)
+    return [v.device.index for v in values]
+
+import jax
+for first, second in [(1, 0), (0, 1)]:
+    x = torch.full((3,), 2.0, device=f"jax:{first}", requires_grad=True)
+    y = torch.full((3,), 3.0, device=f"jax:{second}", requires_grad=True)
+    for _ in range(2):
+        results = program(x, y)
+        assert devices(results) == [first, second, first, second]
+        assert [r.tolist() for r in results] == [[6] * 3, [9] * 3, [0, 0], [0, 1]]
+        (results[0].sum().cpu() + results[1].sum().cpu()).backward()
+        assert devices([x.grad, y.grad]) == [first, second]
+        assert x.grad.tolist() == [6] * 3 and y.grad.tolist() == [5] * 3
+        x.grad = y.grad = None
+
+@torch.compile(backend="jaten", fullgraph=True)
+def written(x, y):
+    y.add_(x.to(y.device))
+    x.mul_(3)
+    return y * 2
+
+@torch.compile(backend="jaten", fullgraph=True)
+def written_in_part(x, y):
+    y[0] = x.to(y.device).sum()
+    return y * 2
+
+x, y = torch.ones(3, device="jax:1"), torch.ones(3, device="jax:0")
+result = written(x, y)
+assert devices([x, y, result]) == [1, 0, 0]
+assert [t.tolist() for t in (x, y, result)] == [[3] * 3, [2] * 3, [4] * 3]
+try:
+    written_in_part(x, y)
+except UnsupportedInputError as error:
+    assert "several devices" in str(error) and y.tolist() == [2] * 3
+else:
+    assert False
+"""
+
+
+SCRIPTS = {"apart": TWO_DEVICES, "of one array": SHARDED, "gradients": GRADIENTS, "compiled": COMPILED}
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_two_devices(script: str) -> None:
     environment = os.environ | virtual_devices.environment(2)
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)

@@ -32,7 +32,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "a copy": copy.deepcopy,
     "direct": lambda x: torch.ops.jaten.zeros_like(x) if x.device.type == "jax" else torch.zeros_like(x),
 }
-COMPILED = ("zeros_like", "rand_like", "new_full", "filled", "zeroed", "a factory beside", "dropped")
+COMPILED = ("a factory", "zeros_like", "rand_like", "new_full", "filled", "zeroed", "a factory beside", "dropped")
 
 
 def _device(name: str) -> str:
