@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -74,6 +75,7 @@ class _Call:
         self._modes = modes
         self.tensors: list[torch.Tensor | None] = []
         self.slices: dict[int, slice] = {}  # where the tensors of each argument are among all
+        self._lengths: list[int | None] = []
         self._lists: set[int] = set()
         for i in positions:
             value, start = values[i], len(self.tensors)
@@ -107,12 +109,28 @@ class _Call:
         return values
 
 
+    def taken_apart(self, results: Sequence[Any]) -> tuple[Any, ...]:
+        """Results with those in lists one by one, as `autograd.Function` must see them."""
+        self._lengths = [len(r) if isinstance(r, list | tuple) else None for r in results]
+        return tuple([t for r in results for t in (r if isinstance(r, list | tuple) else (r,))])
+
+    def put_together(self, flat: Sequence[Any]) -> tuple[Any, ...]:
+        """The results in their lists."""
+        each = iter(flat)
+        return tuple([next(each) if n is None else list(itertools.islice(each, n)) for n in self._lengths])
+
+
 def make_function(spec: OpSpec, call: Callable[[Sequence[Any]], Any], derivative: Derivative) -> type:
     """The `autograd.Function` of one op. Its `apply` takes a `_Call`, then the tensors of it."""
     methods = *_forward_methods(spec, call, derivative), *_derivative_methods(spec, derivative)
     # autograd calls them from C++, also between the graphs of a program, where Dynamo would compile what it sees
     body = {method.__name__: staticmethod(opaque(method)) for method in methods}
     return type(f"{spec.packet}_{spec.overload.partition('.')[2] or 'default'}", (torch.autograd.Function,), body)
+
+
+def _has_lists(spec: OpSpec) -> bool:
+    """True if an op returns lists of tensors among other results."""
+    return len(spec.returns) > 1 and "Tensor[]" in spec.returns
 
 
 def _forward_methods(
@@ -126,6 +144,8 @@ def _forward_methods(
     def forward(made: _Call, *tensors: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd(), made.in_its_modes():
             results = call(made.restore(tensors))
+        if _has_lists(spec):
+            return made.taken_apart(results)
         return tuple(results) if isinstance(results, list) else results
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -236,7 +256,7 @@ def make_autograd_kernel(
     # without a derivative, a gradient by any tensor is an error, when it is asked for
     diff_positions = [names.index(n) for n in spec.differentiable] or tensor_positions
     apply: Callable[..., Any] | None = None
-    returns_list = spec.returns == ("Tensor[]",)
+    returns_list, lists_in_results = spec.returns == ("Tensor[]",), _has_lists(spec)
 
     def autograd_kernel(*args: Any, **kwargs: Any) -> Any:
         nonlocal apply
@@ -255,6 +275,8 @@ def make_autograd_kernel(
         else:
             made = _Call(values, tensor_positions)
             results = apply(made, *made.take_tensors())
+        if lists_in_results:
+            return made.put_together(results)
         return list(results) if returns_list else results
 
     return autograd_kernel

@@ -239,14 +239,14 @@ class KernelResultError(JatenError, RuntimeError):
     """
 
     def __init__(self, name: str, got: object, expected: object, source: str = "", by: str = "fake") -> None:
-        remedy = (
-            "correct the kernel, or give the op a fake with `jaten_ops.fake`"
-            if by == "fake"
-            else "return an array for a Tensor, a tuple of as many for several results, a list for a Tensor[]"
-        )
+        remedy = {
+            "fake": "correct the kernel, or give the op a fake with `jaten_ops.fake`",
+            "schema": "return an array for a Tensor, a tuple of as many for several results, a list for a Tensor[]",
+            "written argument": "return its new value in its shape and dtype, after the op's own results",
+        }[by]
         if by == "fake" and name.startswith("jaten_override::"):
             remedy = "correct the kernel, whose results are like those of the operator that it overrides"
-        of = " (shapes and dtypes)" if by == "fake" else ""
+        of = "" if by == "schema" else " (shapes and dtypes)"
         super().__init__(
             f"{name}{source}: its kernel returned {got}, its {by} says {expected}{of}. Fix: if the {by} is right,"
             f" {remedy}."

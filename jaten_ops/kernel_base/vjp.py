@@ -13,8 +13,9 @@ from .promotion import is_complex, is_inexact
 
 
 def _flat(results: Any) -> list[jax.Array | None]:
-    flat = results if isinstance(results, tuple | list) else [results]
-    return [None if r is None else jnp.asarray(r) for r in flat]
+    if isinstance(results, tuple | list):
+        return [a for r in results for a in _flat(r)]
+    return [None if results is None else jnp.asarray(results)]
 
 
 def _conjugate(x: jax.Array) -> jax.Array:

@@ -412,11 +412,12 @@ def define_aten() -> None:
     for spec in COMPOSITE.values():
         when_named(spec.overload, functools.partial(register_op, spec))
     for spec in VARIANTS.values():
-        when_named(spec.overload, functools.partial(_define_variant, spec))
+        when_named(spec.overload, functools.partial(define_variant, spec))
 
 
-def _define_variant(spec: OpSpec) -> None:
-    lib = _library("jaten")
+def define_variant(spec: OpSpec) -> None:
+    """Defines an overload that writes to arguments."""
+    lib = _library(spec.namespace)
     lib.define(spec.schema, tags=_tags(spec))
     run = _lazy(functools.partial(_variant, spec))
     lib.impl(spec.overload, run, "CompositeImplicitAutograd")
@@ -427,7 +428,8 @@ def _variant(spec: OpSpec) -> Callable[..., Any]:
     if "inplace_view" in spec.tags:  # changes sizes and strides, not values: there is nothing for a kernel to compute
         return _aten(spec)
     base = registry.SPECS.get(spec.base) or COMPOSITE[spec.base]
-    return variants.make_variant(spec, base, op_of(base), aten=meta.aten_overload(spec.overload))
+    aten = meta.aten_overload(spec.overload) if spec.namespace == "jaten" else None
+    return variants.make_variant(spec, base, op_of(base), aten=aten)
 
 
 def _aten(spec: OpSpec) -> torch._ops.OpOverload:

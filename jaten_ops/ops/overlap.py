@@ -138,6 +138,8 @@ def _rule(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> dict[str, bool]
     """The checked arguments, and for each whether it must not share memory with the output; None if there are none."""
     inputs = [a.name for a in spec.arguments if a.is_tensor and a.name not in written]
     name = base.overload
+    if spec.namespace != "jaten":  # what it computes is whole before it is written, by `copy_`, which checks the target
+        return None
     if base.packet in RANGES or (spec.kind == "inplace" and base.packet in _DRAWN_IN_PLACE):
         return {}
     if name in _ITSELF_IN_PLACE and spec.kind == "inplace":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 
 import torch
@@ -24,7 +25,8 @@ def op(
 
     Args:
         schema: the operator's schema with its namespace, as in "mylib::swish(Tensor x, float beta=1.0) -> Tensor".
-            It neither mutates nor aliases its arguments.
+            An argument `Tensor(a!) x` or `Tensor(a!)[] xs` is written: the function returns its new value, in its
+            shape and dtype, after the operator's own results.
         differentiable: the names of the tensor arguments that get gradients, by `jax.vjp` of the function unless
             `jaten_ops.gradient` registers another.
         static: the numeric arguments that the function needs as Python numbers, as for `jaten_ops.kernel`.
@@ -52,24 +54,29 @@ def op(
     if not separator or "(" in namespace:
         external_ops.refuse_schema(schema, "it has no namespace", "name it as in 'mylib::f(Tensor x) -> Tensor'")
     tags = frozenset(tags) | {"pt2_compliant_tag"}
-    spec = OpSpec(schema=rest, differentiable=tuple(differentiable), tags=tags, namespace=namespace)
-    _check(spec, frozenset(static))
+    given = OpSpec(schema=rest, differentiable=tuple(differentiable), tags=tags, namespace=namespace)
+    writes = _check(given, frozenset(static))
+    spec = given.functional_form() if writes else given
+    writing = dataclasses.replace(given, kind="inplace", base=spec.name) if writes else None
 
     def register(fn: registry.F) -> registry.F:
-        parameters.check(spec, fn)
-        if registry.add_op(spec, registry.Entry(fn, where, frozenset(static))):
+        parameters.check(given, fn)
+        if registry.add_op(spec, registry.Entry(fn, where, frozenset(static)), writing):
             define.register_op(spec)
             if spec.differentiable and not spec.random:
                 define.define_vjp(spec)
+            if writing is not None:
+                define.define_variant(writing)
         return fn
 
     return register
 
 
-def _check(spec: OpSpec, static: frozenset[str]) -> None:
+def _check(spec: OpSpec, static: frozenset[str]) -> bool:
+    """Raises InvalidSchemaError for what is wrong; returns whether the operator writes to arguments."""
     if "(" not in spec.schema:
         external_ops.refuse_schema(spec.name, "this is a name, not a schema", "append '(Tensor x, ...) -> Tensor'")
-    external_ops.require_functional(spec)
+    writes = external_ops.require_own_results(spec)
     arguments = {a.name: a for a in spec.arguments}
     for name in spec.differentiable:
         if name not in arguments or not arguments[name].is_tensor:
@@ -81,3 +88,4 @@ def _check(spec: OpSpec, static: frozenset[str]) -> None:
     for name in spec.tags:
         if not hasattr(torch.Tag, name):
             external_ops.refuse_schema(spec.name, f"there is no torch.Tag {name!r}", "see dir(torch.Tag)")
+    return writes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from ..errors import KernelResultError
 from ..schema import TOLD_BY_OUT, OpSpec
 from .overlap import RANGES, distinct, has_arrays, has_memory, make_check
 
@@ -37,6 +39,12 @@ def _check_inplace(target: torch.Tensor, result: torch.Tensor) -> None:
             f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
         )
     _check_cast(target, result)
+
+
+def _hold_against(name: str, target: torch.Tensor, result: torch.Tensor) -> None:
+    if target.dtype != result.dtype or target.shape != result.shape:
+        got, wanted = ((tuple(t.shape), t.dtype) for t in (result, target))
+        raise KernelResultError(name, got, wanted, by="written argument")
 
 
 def _prepare_out(target: torch.Tensor, result: torch.Tensor) -> None:
@@ -81,9 +89,10 @@ def _watched(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> list[str]:
     """The arguments of an out= overload that must not require a gradient in ATen."""
     if spec.overload in _ASKING:
         return [a.name for a in spec.arguments]
+    if spec.kind != "out" or "generated" in spec.tags or not base.differentiable:
+        return []
     # overloads that ATen generates compose the functional one and a copy, as jaten does
-    own = torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{spec.overload}", "Autograd")
-    if spec.kind != "out" or not own or "generated" in spec.tags or not base.differentiable:
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{spec.overload}", "Autograd"):
         return []
     outputs = [n for i, n in enumerate(written) if i not in base.nondifferentiable_outputs]
     return [a.name for a in spec.arguments if a.name in (*base.differentiable, *outputs)]
@@ -94,10 +103,10 @@ def mutated_arguments(spec: OpSpec) -> list[str]:
 
     An out= overload that ATen generates writes to nothing else, even if its schema says so.
     """
-    arguments = torch._C.parse_schema(spec.schema).arguments
-    written = [a for a in arguments if a.alias_info and a.alias_info.is_write]
-    generated = not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{spec.overload}", "CPU")
-    if spec.kind == "out" and generated:
+    written = [a for a in spec.parsed.arguments if a.alias_info and a.alias_info.is_write]
+    if spec.kind != "out":
+        return [a.name for a in written]
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{spec.overload}", "CPU"):  # ATen generates it
         return [a.name for a in written if a.is_out]
     return [a.name for a in sorted(written, key=lambda a: not a.is_out)]
 
@@ -183,7 +192,7 @@ def make_variant(
     check_dtypes = _make_dtype_check(aten, written, bool(told) or spec.base in _COMPUTED_AS_OUT)
     # an in-place op that writes to further arguments returns its own results, which come first
     own_results = len(base.returns) - len(written) if spec.kind == "inplace" else 0
-    store, answer = _make_store(spec, base, write), _make_answer(spec, own_results)
+    store, answer = _make_store(spec, base, write), _make_answer(spec)
     base_positional = [a.name for a in base.arguments if not a.kwarg_only]
     base_keywords = [a.name for a in base.arguments if a.kwarg_only]
 
@@ -206,7 +215,7 @@ def make_variant(
         if spec.kind == "out" and not told:
             check_dtypes(given, targets, values)
         store(targets, values)
-        return answer(flat, targets)
+        return answer(flat, given)
 
     return variant
 
@@ -258,6 +267,8 @@ def _make_store(
 ) -> Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]:
     """A function that gives each target its values, of their sizes where ATen lets it."""
     prepare = _resize if spec.base in _RESIZING else _prepare_out if spec.kind == "out" else _check_inplace
+    if spec.namespace != "jaten":
+        prepare = functools.partial(_hold_against, base.name)
 
     def store(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
         if base.packet in RANGES and targets[0].numel() == values[0].numel():  # the shape may differ
@@ -271,15 +282,14 @@ def _make_store(
     return store
 
 
-def _make_answer(spec: OpSpec, own_results: int) -> Callable[[list[Any], Sequence[torch.Tensor]], Any]:
-    """A function that gives what an overload returns: results of its own, or its targets."""
+def _make_answer(spec: OpSpec) -> Callable[[list[Any], dict[str, Any]], Any]:
+    """A function that gives what an overload returns: results of its own, and the arguments that it has written."""
+    named = {frozenset(a.alias_info.before_set): a.name for a in spec.parsed.arguments if a.alias_info}
+    returned = [named[frozenset(r.alias_info.before_set)] if r.alias_info else None for r in spec.parsed.returns]
 
-    def answer(results: list[Any], targets: Sequence[torch.Tensor]) -> Any:
-        if not spec.returns:
-            return None
-        if spec.returns[0] == "Tensor[]":
-            return list(targets)
-        out = results[:own_results] or targets[: len(spec.returns)]
-        return out[0] if len(spec.returns) == 1 else tuple(out)
+    def answer(results: list[Any], given: dict[str, Any]) -> Any:
+        own = iter(results)
+        out = [next(own) if name is None else given[name] for name in returned]
+        return (out[0] if len(out) == 1 else tuple(out)) if out else None
 
     return answer

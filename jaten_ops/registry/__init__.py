@@ -37,6 +37,9 @@ SPECS: dict[str, OpSpec] = dict(FUNCTIONAL)
 OWN: set[str] = set()
 """Operators that `jaten_ops.op` has made."""
 
+WRITING: dict[str, str] = {}
+"""The functional operator of each that `jaten_ops.op` has made and that writes to arguments: it has the kernel."""
+
 FOREIGN: set[str] = set()
 """Operators of other libraries, which keep their own gradients."""
 
@@ -47,6 +50,7 @@ GRADIENTS: dict[str, Entry] = {}
 
 def _add(table: dict[str, Entry], what: str, overloads: Iterable[str], entry: Entry) -> None:
     overloads = [overload.partition("(")[0] for overload in overloads]
+    overloads = [WRITING.get(overload, overload) for overload in overloads]
     for overload in overloads:
         if overload not in SPECS:
             raise unknown(overload, entry.where)
@@ -110,18 +114,28 @@ def missing(name: str, source: str = "") -> MissingKernelError:
     return MissingKernelError(f"jaten::{overload}", source, reason_of(base))
 
 
-def add_op(spec: OpSpec, entry: Entry) -> bool:
-    """Adds an op of a user with its kernel, so that it may get a fake and a gradient; False if it replaces the same."""
-    if spec.name in OWN and SPECS[spec.name] == spec:
+def add_op(spec: OpSpec, entry: Entry, writing: OpSpec | None = None) -> bool:
+    """Adds an op of a user with its kernel, so that it may get a fake and a gradient; False if it replaces the same.
+
+    Args:
+        spec: the op; or the functional one, if the user's writes to arguments.
+        entry: its kernel.
+        writing: the user's, then.
+    """
+    added = [spec] if writing is None else [spec, writing]
+    if all(s.name in OWN and SPECS[s.name] == s for s in added):
         KERNELS[spec.name] = entry
         _tell_of_replacement(spec)
         return False
-    if spec.name in SPECS:
-        first = KERNELS[spec.name].where if spec.name in KERNELS else "ATen"
-        raise DuplicateRegistrationError("operator", spec.name, first, entry.where)
-    SPECS[spec.name] = spec
+    for s in reversed(added):
+        if s.name in SPECS:
+            known = KERNELS.get(WRITING.get(s.name, s.name))
+            raise DuplicateRegistrationError("operator", s.name, known.where if known else "ATen", entry.where)
+    SPECS.update({s.name: s for s in added})
+    OWN.update(s.name for s in added)
     KERNELS[spec.name] = entry
-    OWN.add(spec.name)
+    if writing is not None:
+        WRITING[writing.name] = spec.name
     return True
 
 

@@ -5,7 +5,7 @@ Their fakes, gradients and implementations for plain tensors remain the library'
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -53,18 +53,45 @@ def spec_of(text: str) -> OpSpec | None:
 
 def require_functional(spec: OpSpec) -> None:
     """Raises InvalidSchemaError if a schema does not parse, or mutates or aliases its arguments."""
+    marked = _marked(spec)
+    if any(a.alias_info.is_write for a in marked):
+        refuse_schema(spec.name, "it mutates an argument", "return the new value, and copy_ it in a torch function")
+    if marked:
+        refuse_schema(spec.name, "a result aliases an argument", _NEW_RESULTS)
+
+
+def require_own_results(spec: OpSpec) -> bool:
+    """True if an operator writes to arguments, False if it is functional.
+
+    Raises:
+        InvalidSchemaError: its schema does not parse; or a result aliases an argument that it does not write to, or it
+            writes to arguments of other types than Tensor and Tensor[].
+    """
+    marked = _marked(spec)
+    written = [a for a in spec.parsed.arguments if a.alias_info is not None and a.alias_info.is_write]
+    sets = [a.alias_info.before_set for a in written]
+    for a in marked:
+        if a.alias_info.before_set not in sets or a.alias_info.after_set != a.alias_info.before_set:
+            refuse_schema(spec.name, "a result aliases an argument", _NEW_RESULTS)
+    by_name = {a.name: a.type for a in spec.arguments}
+    for a in written:
+        if by_name[a.name] not in ("Tensor", "Tensor[]"):
+            problem = f"it writes to {a.name!r}, a {by_name[a.name]}"
+            refuse_schema(spec.name, problem, "write to a Tensor or a Tensor[]; what may be absent is another operator")
+    return bool(written)
+
+
+_NEW_RESULTS = "leave out the alias annotations: results are new tensors"
+
+
+def _marked(spec: OpSpec) -> list[Any]:
+    """The arguments and results with alias annotations."""
     try:
-        marked = [a for a in (*spec.parsed.arguments, *spec.parsed.returns) if a.alias_info is not None]
+        return [a for a in (*spec.parsed.arguments, *spec.parsed.returns) if a.alias_info is not None]
     except RuntimeError as error:
         raise InvalidSchemaError(
             f"{spec.namespace}::{spec.schema}", str(error).strip(), "correct its syntax"
         ) from error
-    if any(a.alias_info.is_write for a in marked):
-        refuse_schema(spec.name, "it mutates an argument", "return the new value, and copy_ it in a torch function")
-    if marked:
-        refuse_schema(
-            spec.name, "a result aliases an argument", "leave out the alias annotations: results are new tensors"
-        )
 
 
 def require_schema(spec: OpSpec, op: torch._ops.OpOverload) -> None:

@@ -5,8 +5,9 @@ This module imports nothing of jaten, so that the code generator can load it whe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -53,6 +54,9 @@ class Argument:
         return STORAGE_ARGUMENTS.get(self.name) == self.type.removesuffix("?")
 
 
+_ALIASES = re.compile(r"\([^()]*\)(?=\[|\?| )")
+"""The alias annotation of an argument, as in "Tensor(a!) x" and "Tensor(a!)[] xs"."""
+
 _TYPE_NAMES = {"number": "Scalar", "Device": "Device", "ScalarType": "ScalarType"}
 
 
@@ -92,7 +96,7 @@ class OpSpec:
         tags: the names of the overload's `torch.Tag`s.
         differentiable: the arguments that have a derivative in ATen.
         nondifferentiable_outputs: the indices of the results which never require a gradient.
-        base: for kind inplace and out, the functional overload that computes the values.
+        base: for kind inplace and out, the functional overload that computes the values; a user's with its namespace.
         namespace: `jaten` for our own, the user's for theirs.
     """
 
@@ -172,6 +176,22 @@ class OpSpec:
     def draws(self, values: Sequence[Any]) -> bool:
         """True if a call with these arguments, in schema order, draws random numbers."""
         return self.random and all(does(values[i]) for i, does in self.draws_by.items())
+
+    def functional_form(self) -> OpSpec:
+        """The op that computes what this one, of a user, writes to arguments.
+
+        `f(Tensor(a!) x, Tensor y) -> Tensor` has `f_functional(Tensor x, Tensor y) -> (Tensor, Tensor)`, whose results
+        are those of `f` and then the new values.
+        """
+        packet, _, suffix = self.overload.partition(".")
+        name = f"{packet}_functional" + (f".{suffix}" if suffix else "")
+        own = [_type_name(r.real_type) for r in self.parsed.returns if r.alias_info is None]
+        written = [_type_name(a.real_type) for a in self.parsed.arguments if a.alias_info is not None]
+        returns = ", ".join([*own, *written])
+        parameters = _ALIASES.sub("", self._parameters.removeprefix("(").removesuffix(")"))
+        return replace(
+            self, schema=f"{name}({parameters}) -> {returns if len(own + written) == 1 else f'({returns})'}"
+        )
 
     def to_line(self) -> str:
         """The line of generated data that `from_line` reads back."""
