@@ -4,7 +4,7 @@ if __name__ != "jaten_ops.autograd":
     raise ImportError("this is jaten_ops.autograd: import it by that name")
 
 from . import attention, formulas
-from .differentiability import vjp_spec, vmap_spec
+from .differentiability import keyed_spec, vjp_spec, vmap_spec
 from .function import is_recorded, is_transformed, leaf_like, make_autograd_kernel
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "formulas",
     "is_recorded",
     "is_transformed",
+    "keyed_spec",
     "leaf_like",
     "make_autograd_kernel",
     "vjp_spec",

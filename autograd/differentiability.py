@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 from jaten_ops.schema import OpSpec
@@ -43,6 +44,18 @@ def vmap_spec(spec: OpSpec) -> OpSpec:
         tags=spec.tags,
         namespace=spec.namespace,
     )
+
+
+def keyed_spec(spec: OpSpec) -> OpSpec:
+    """The companion of a user's random op that takes what it draws from: a PRNG key, as a tensor of its words.
+
+    `f.o(Tensor x, ...) -> ...` has `f_keyed.o(Tensor key_words, Tensor x, ...) -> ...`.
+    """
+    packet, _, suffix = spec.overload.partition(".")
+    rest = spec.schema[len(spec.overload) + 1 :]
+    name = f"{packet}_keyed" + (f".{suffix}" if suffix else "")
+    own = f"Tensor {_unused('key_words', rest)}" + ("" if rest.startswith(")") else ", ")
+    return dataclasses.replace(spec, schema=f"{name}({own}{rest}", tags=spec.tags - {"nondeterministic_seeded"})
 
 
 def _unused(name: str, arguments: str) -> str:

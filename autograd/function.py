@@ -108,7 +108,6 @@ class _Call:
             values[i] = list(tensors[where]) if i in self._lists else tensors[where.start]
         return values
 
-
     def taken_apart(self, results: Sequence[Any]) -> tuple[Any, ...]:
         """Results with those in lists one by one, as `autograd.Function` must see them."""
         self._lengths = [len(r) if isinstance(r, list | tuple) else None for r in results]
@@ -242,6 +241,7 @@ def make_autograd_kernel(
     bind: Callable[[Sequence[Any], dict[str, Any]], list[Any]],
     call: Callable[[Sequence[Any]], Any],
     make_derivative: Callable[[], Derivative],
+    recorded: Callable[[Sequence[Any]], Any] | None = None,
 ) -> Callable[..., Any]:
     """The op's kernel for the Autograd dispatch key.
 
@@ -250,6 +250,7 @@ def make_autograd_kernel(
         bind: turns a call's arguments into values in schema order.
         call: the op itself, on values in schema order.
         make_derivative: makes its derivative, when it is first needed.
+        recorded: another op, with gradients of its own, that is called where this one would be differentiated.
     """
     names = [a.name for a in spec.arguments]
     tensor_positions = [i for i, a in enumerate(spec.arguments) if a.is_tensor]
@@ -264,6 +265,8 @@ def make_autograd_kernel(
         if not (torch.is_grad_enabled() and _needs_grad(values, diff_positions)) and not is_transformed():
             with torch._C._AutoDispatchBelowAutograd():
                 return call(values)
+        if recorded is not None:
+            return recorded(values)
         if apply is None:
             # Function's own `apply` hands over to torch.func, whose dispatch has brought the call here already
             # (mypy takes super of two classes for one of another's object)

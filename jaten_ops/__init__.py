@@ -29,7 +29,7 @@ from .explanation import explain
 from .interop import as_jax, call_jax, from_jax, to_jax
 from .layer_scan import scan_layers
 from .operator_overrides import Override, override
-from .ops import constraint  # noqa: F401  # registers its operator
+from .ops import constraint, random_keys  # noqa: F401  # register their operators
 from .ops.user_ops import op
 from .registry import fake, kernel
 from .registry import gradient_of_users as gradient

@@ -69,29 +69,22 @@ class MissingKernelError(JatenError, NotImplementedError):
 
 
 class MissingGradientError(JatenError, NotImplementedError):
-    """The gradient is asked for of a random operator, or of a kernel that `jax.vjp` refuses, and none is registered.
+    """The gradient is asked for of a kernel that `jax.vjp` refuses, and none is registered.
 
     Example:
-        >>> @jaten_ops.op("docs::noise(Tensor x) -> Tensor", differentiable=["x"], tags=["nondeterministic_seeded"])
-        ... def noise(x, *, key):
-        ...     return x + jax.random.normal(key, x.shape)
-        >>> torch.ops.docs.noise(torch.ones(2, requires_grad=True)).sum().backward()
+        >>> @jaten_ops.op("docs::grow(Tensor x) -> Tensor", differentiable=["x"])
+        ... def grow(x):
+        ...     return jax.lax.while_loop(lambda c: c.sum() < 9, lambda c: c * 2, x)
+        >>> torch.ops.docs.grow(torch.ones(2, requires_grad=True)).sum().backward()
         Traceback (most recent call last):
-        jaten_ops.errors.MissingGradientError: docs::noise draws random numbers, ...
+        jaten_ops.errors.MissingGradientError: docs::grow: jax.vjp of its kernel fails ...
     """
 
-    def __init__(self, name: str, refusal: str = "") -> None:
-        if refusal:
-            super().__init__(
-                f"{name}: jax.vjp of its kernel fails ({refusal}). Fix: register a gradient with"
-                f" `jaten_ops.gradient({name!r})`, give the kernel a jax.custom_vjp, or leave arguments without a"
-                " gradient out of `differentiable=`."
-            )
-            return
+    def __init__(self, name: str, refusal: str) -> None:
         super().__init__(
-            f"{name} draws random numbers, so its gradient cannot be derived from its kernel, which would draw others."
-            f" Fix: register a gradient, computed from the results, with"
-            f" `jaten_ops.gradient({name.removeprefix('jaten::')!r})`."
+            f"{name}: jax.vjp of its kernel fails ({refusal}). Fix: register a gradient with"
+            f" `jaten_ops.gradient({name!r})`, give the kernel a jax.custom_vjp, or leave arguments without a"
+            " gradient out of `differentiable=`."
         )
 
 

@@ -76,9 +76,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
         " vmap",
         "composite executor variants",
         "op_call",
+        "companions",
+        "derivative",
         "define",
         "override_parts override_targets user_ops",
-        "called_functions constraint override_rules",
+        "called_functions constraint override_rules random_keys",
         "__init__",
     ),
     "device": (

@@ -6,24 +6,20 @@ This is the only user of `torch.library.Library`. Everything that an op needs at
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from .. import autograd, kernels, meta, registry
 from ..arrays import bridge, carrier
-from ..errors import MissingGradientError, UnsupportedInputError
-from ..kernel_base.vjp import make_vjp
-from ..registry import parameters
 from ..schema import COMPOSITE, KEEPS_MEMORY_ORDER, READS_MEMORY, VARIANTS, OpSpec
 from ..tracing import opaque
-from . import batched, memory_layout, result_checks, variants, vmap
+from . import companions, memory_layout, variants, vmap
 from .composite import make_composite
-from .executor import Executor, KernelCall, Signature, as_meta
+from .derivative import OpDerivative
+from .executor import Executor, Signature
 from .namespace import LOCK, operator_of, when_named
 from .op_call import DIRECT, OpKernel, registry_key
 
@@ -58,86 +54,6 @@ def _tags(spec: OpSpec) -> list[torch.Tag]:
     return [getattr(torch.Tag, name) for name in _TAGS if name in spec.tags]
 
 
-class _Derivative:
-    """The derivative of an op: by the registered formula, else by its companion `_vjp` op."""
-
-    def __init__(self, spec: OpSpec) -> None:
-        self._spec = spec
-        entry = registry.GRADIENTS.get(registry_key(spec))
-        self._formula = None if entry is None else entry.fn
-        self.needs_results = self._formula is not None
-        self._asks = entry is not None and "wanted" in inspect.signature(entry.fn).parameters
-        self._signature = Signature(spec)
-        # looked up here, since Dynamo traces the functions that compiled autograd calls, and cannot trace a lock
-        has_companion = spec.differentiable and self._formula is None and not spec.random
-        self._companion = _vjp_op(spec) if has_companion else None
-
-    def pull_back(self, grads: Sequence[Any], values: list[Any], results: Sequence[Any], mask: list[bool]) -> list[Any]:
-        if not self._spec.differentiable:
-            raise RuntimeError(f"derivative for {self._spec.name} is not implemented")  # as ATen says
-        if self._formula is not None:
-            wanted = self._selected(mask)
-            by_name = self._formula(grads, values, results, **({"wanted": wanted} if self._asks else {}))
-            return [g for n in wanted for g in self._each(by_name.get(n), n, values)]
-        if self._companion is None:
-            raise MissingGradientError(self._spec.name)
-        args, kwargs = self._signature.split(values)
-        return self._companion(list(grads), mask, *args, **kwargs)
-
-    def _each(self, gradient: Any, name: str, values: list[Any]) -> Sequence[Any]:
-        """The gradients of an argument, one for each of its tensors."""
-        value = values[self._signature.index[name]]
-        if not isinstance(value, list | tuple):
-            return [gradient]
-        return [None] * len(value) if gradient is None else gradient
-
-    def push_forward(
-        self, tangents: Sequence[Any], values: list[Any], results: Sequence[Any], mask: list[bool]
-    ) -> Sequence[Any]:
-        """Tangents of the results: the transpose of `pull_back`, which is linear in the gradients."""
-        outputs = [
-            r
-            for i, r in enumerate(results)
-            if i not in self._spec.nondifferentiable_outputs
-            and isinstance(r, torch.Tensor)
-            and (r.is_floating_point() or r.is_complex())
-        ]
-        if self._companion is not None:
-            zeros = [torch.zeros_like(r) for r in outputs]
-            transposed = _vjp_op(autograd.vjp_spec(self._spec))
-            args, kwargs = self._signature.split(values)
-            by_grads_only = [True] + [False] * len(mask)
-            return transposed(list(tangents), by_grads_only, zeros, mask, *args, **kwargs)
-        recorded = autograd.is_recorded([*tree_leaves(values), *tangents])
-        with torch.enable_grad():
-            zeros = [autograd.leaf_like(r) for r in outputs]
-            pulled = self._pulled(zeros, values, results, mask)
-            pairs = [(p, t) for p, t in zip(pulled, tangents, strict=True) if p.requires_grad]
-            if not pairs:
-                return zeros
-            by, along = zip(*pairs, strict=True)
-            return torch.autograd.grad(
-                by, zeros, along, create_graph=recorded, allow_unused=True, materialize_grads=True
-            )
-
-    def _pulled(
-        self, grads: Sequence[Any], values: list[Any], results: Sequence[Any], mask: list[bool]
-    ) -> tuple[Any, ...]:
-        """The gradients of the selected arguments, one for each tensor, in the form that autograd returns.
-
-        They are zeros where the formula gives none, and summed if the operand was broadcast.
-        """
-        pulled = self.pull_back(grads, values, results, mask)
-        wanted = [v for a, v in zip(self._spec.arguments, values, strict=True) if a.name in self._selected(mask)]
-        return tuple(
-            torch.zeros_like(t) if g is None else g.sum_to_size(t.shape)
-            for g, t in zip(pulled, tree_leaves(wanted), strict=True)
-        )
-
-    def _selected(self, mask: list[bool]) -> list[str]:
-        return [n for n, on in zip(self._spec.differentiable, mask, strict=True) if on]
-
-
 def _vjp_op(spec: OpSpec) -> torch._ops.OpOverload:
     """Defines the companion op of a differentiable op, for a user's op at its first use."""
     companion = autograd.vjp_spec(spec)
@@ -149,97 +65,61 @@ def _vjp_op(spec: OpSpec) -> torch._ops.OpOverload:
 
 
 def define_vjp(spec: OpSpec) -> None:
+    """Defines the companion op that computes the gradients of an op."""
     companion = autograd.vjp_spec(spec)
-    key = registry_key(companion)
+    key, entry = registry_key(companion), registry.KERNELS.get(registry_key(spec))
     registry.SPECS[key] = companion
-
-    def vjp_kernel(*args: Any, **kwargs: Any) -> Any:
-        entry = registry.KERNELS.get(registry_key(spec))
-        if entry is None:
-            raise registry.missing(spec.name)
-        call = KernelCall(spec, entry.fn)
-        fn = make_vjp(
-            parameters.by_schema(spec, entry.fn),
-            call.positional_names,
-            call.keyword_names,
-            spec.differentiable,
-            spec.nondifferentiable_outputs,
-        )
-        if spec.namespace == "jaten":
-            return fn(*args, **kwargs)
-        try:
-            return fn(*args, **kwargs)
-        except UnsupportedInputError:
-            raise
-        except Exception as error:  # the forward call was right, so it is the differentiation that fails
-            refusal = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-            raise MissingGradientError(spec.name, refusal) from error
-
-    def vjp_fake(grads: Any, output_mask: Sequence[bool], /, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
-        values = Signature(spec).bind(args, kwargs)
-        names = [a.name for a in spec.arguments]
-        wanted = [values[names.index(n)] for n, on in zip(spec.differentiable, output_mask, strict=True) if on]
-        flat = [t for w in wanted for t in (w if isinstance(w, list | tuple) else (w,))]
-        return [meta.as_contiguous(t) for t in flat]
-
-    entry = registry.KERNELS.get(registry_key(spec))
-    registry.KERNELS[key] = registry.Entry(vjp_kernel, "its kernel", entry.static if entry else frozenset())
-    registry.FAKES[key] = registry.Entry(vjp_fake, "its kernel")
+    made = companions.vjp_kernel(spec), "its kernel", entry.static if entry else frozenset()
+    registry.KERNELS[key] = registry.Entry(*made)
+    registry.FAKES[key] = registry.Entry(companions.vjp_fake(spec), "its kernel")
     register_op(companion)
     if spec.namespace == "jaten":
         when_named(autograd.vjp_spec(companion).overload, functools.partial(define_vjp, companion))
 
 
-def _vmap_op(spec: OpSpec) -> torch._ops.OpOverload:
-    """Defines the companion op for batches of a user's op, at its first use."""
-    companion = autograd.vmap_spec(spec)
+def _companion_op(spec: OpSpec, kind: str) -> torch._ops.OpOverload:
+    """Defines a companion op of a user's op, at its first use.
+
+    Args:
+        spec: the user's op.
+        kind: "vmap", its calls on a batch, or "keyed", a random op with its PRNG key as an argument.
+    """
+    companion = companions.SPECS[kind](spec)
+    key = registry_key(companion)
     with LOCK:
-        if registry_key(companion) not in registry.SPECS:
-            _define_vmap(spec, companion)
+        if key not in registry.SPECS:
+            entry = registry.KERNELS[registry_key(spec)]
+            registry.SPECS[key] = companion
+            registry.KERNELS[key] = registry.Entry(companions.KERNELS[kind](spec), "its kernel", entry.static)
+            companions.BASES[key] = kind, spec
+            register_op(companion)
     return op_of(companion)
 
 
-def _define_vmap(spec: OpSpec, companion: OpSpec) -> None:
-    key, entry = registry_key(companion), registry.KERNELS[registry_key(spec)]
-
-    def vmap_kernel(in_dims: Sequence[int], batch_size: int, /, *args: Any, **kwargs: Any) -> Any:
-        kernel = parameters.by_schema(spec, registry.KERNELS[registry_key(spec)].fn)
-        fake = registry.FAKES.get(registry_key(spec))
-
-        def one(*args: Any, **kwargs: Any) -> Any:
-            got = result_checks.settled(spec, kernel(*args, **kwargs))
-            if fake is not None:
-                own, named = as_meta(Signature(spec), [*args, *kwargs.values()])
-                result_checks.hold_against(spec, got, fake.fn(*own, **named))
-            return got
-
-        return batched.call_batch(one, in_dims, batch_size, args, kwargs)
-
-    registry.SPECS[key] = companion
-    registry.KERNELS[key] = registry.Entry(vmap_kernel, "its kernel", entry.static)
-    register_op(companion)
-    if companion.differentiable:
-        define_vjp(companion)
-
-
 def _batched_by_jax(spec: OpSpec) -> bool:
-    """True if `jax.vmap` of the kernel is what a batch of calls computes.
-
-    An own gradient holds for each call of the batch, and kernels that draw numbers or take concrete arrays are called
-    one by one.
-    """
+    """True if `jax.vmap` of the kernel is what a batch of calls computes; else the kernel is called for each."""
     entry = registry.KERNELS.get(registry_key(spec))
-    own = spec.namespace != "jaten" and entry is not None and not entry.eager and not spec.random
-    return own and registry_key(spec) not in registry.GRADIENTS and all(r.startswith("Tensor") for r in spec.returns)
+    own = spec.namespace != "jaten" and entry is not None and not entry.eager
+    return own and all(r.startswith("Tensor") for r in spec.returns)
 
 
 def _batching_rule(spec: OpSpec) -> Callable[..., Any]:
-    if _batched_by_jax(spec):
-        signature = Signature(spec)
-        return vmap.make_batched_by_jax(
-            _vmap_op(spec), op_of(spec), lambda args, kwargs: signature.split(signature.bind(args, kwargs))
-        )
-    return vmap.make_batched(spec, op_of(spec))
+    if not _batched_by_jax(spec):
+        return vmap.make_batched(spec, op_of(spec))
+    signature = Signature(spec)
+
+    def in_order(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        return signature.split(signature.bind(args, kwargs))
+
+    if spec.name == companions.DRAW:
+        return vmap.make_batched_draw(op_of(spec))
+    if not spec.random:
+        return vmap.make_batched_by_jax(_companion_op(spec, "vmap"), op_of(spec), in_order)
+    keyed = companions.SPECS["keyed"](spec)
+    _companion_op(spec, "keyed")
+    return vmap.make_batched_random(
+        spec, _companion_op(keyed, "vmap"), op_of(spec), in_order, companions.key_drawer(spec)
+    )
 
 
 def register_op(spec: OpSpec, *, overrides: bool = False) -> None:
@@ -323,9 +203,9 @@ def _on_replacement(spec: OpSpec, *forget: Callable[[], None]) -> None:
 
 def _forget(spec: OpSpec) -> None:
     """Drops what was made for the former kernel, fake or gradient of a user's operator, and of its companions."""
-    companions = (f"{spec.namespace}::{spec.packet}_vjp", f"{spec.namespace}::{spec.packet}_vmap")
+    made = tuple([f"{spec.namespace}::{spec.packet}_{kind}" for kind in ("vjp", *companions.SPECS)])
     for name, drops in list(_FORGETTING.items()):
-        if name == spec.name or name.startswith(companions):
+        if name == spec.name or name.startswith(made):
             for drop in drops:
                 drop()
     if "torch._dynamo" in sys.modules:  # compiled functions have the former one in them
@@ -343,6 +223,8 @@ def _lazy(make: Callable[[], Callable[..., Any]], spec: OpSpec | None = None) ->
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal made
         if made is None:
+            if spec is not None:
+                registry.USED.add(registry_key(spec))
             made = make()
         return made(*args, **kwargs)
 
@@ -362,7 +244,25 @@ def _autograd_kernel(spec: OpSpec) -> Callable[..., Any]:
         args, kwargs = signature.split(values)
         return op(*args, **kwargs)
 
-    return autograd.make_autograd_kernel(spec, signature.bind, call, functools.partial(_Derivative, spec))
+    derivative = functools.partial(OpDerivative, spec, _vjp_op)
+    recorded = _keyed_call(spec) if _draws_for_gradient(spec) else None
+    return autograd.make_autograd_kernel(spec, signature.bind, call, derivative, recorded)
+
+
+def _draws_for_gradient(spec: OpSpec) -> bool:
+    """True for a random op of a user whose gradient is `jax.vjp` of its kernel, with the numbers that it has drawn."""
+    own = spec.namespace != "jaten" and spec.random and bool(spec.differentiable)
+    return own and companions.formula_of(spec) is None
+
+
+def _keyed_call(spec: OpSpec) -> Callable[[Sequence[Any]], Any]:
+    keyed, signature, draw = _companion_op(spec, "keyed"), Signature(spec), companions.key_drawer(spec)
+
+    def call(values: Sequence[Any]) -> Any:
+        args, kwargs = signature.split(values)
+        return keyed(draw(values, []), *args, **kwargs)
+
+    return call
 
 
 def _by_device(spec: OpSpec, plain: OpKernel, on_jax: OpKernel) -> Callable[..., Any]:
@@ -382,7 +282,7 @@ def _by_device(spec: OpSpec, plain: OpKernel, on_jax: OpKernel) -> Callable[...,
 def _register_fake(lib: torch.library.Library, spec: OpSpec, by_device: bool) -> None:
     # A Meta kernel also serves fake tensors, and registers fifteen times faster than a fake. A fake is needed if no
     # tensor determines the device, or if a result's shape depends on values.
-    run = _lazy(lambda: meta.fake_of(spec) or _fake_from_kernel(spec), spec)
+    run = _lazy(lambda: companions.fake_of_user(spec) or _fake_from_kernel(spec), spec)
     if by_device or "dynamic_output_shape" in spec.tags or not spec.takes_tensor or spec.takes_device:
         # as Library._register_fake, without its look at the call stack, which takes a millisecond
         entry = torch._library.simple_registry.singleton.find(spec.name)

@@ -203,6 +203,7 @@ class OpKernel:
         entry = registry.KERNELS.get(registry_key(spec))
         if entry is None:
             raise registry.missing(spec.name)
+        registry.USED.add(registry_key(spec))
         malloc.retain()
         # one executor for all devices, so that they share its traces and executables
         executor = _EXECUTORS.get(registry_key(spec)) or Executor(spec, entry, meta.fake_of(spec))

@@ -24,7 +24,7 @@ _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.FuncTorchBatched) | torch._
 )
 
 
-def _elements(tensor: torch.Tensor, dim: int | None, size: int) -> list[torch.Tensor]:
+def elements(tensor: torch.Tensor, dim: int | None, size: int) -> list[torch.Tensor]:
     """The tensor of each element of the batch; for an empty batch, one placeholder with the shape."""
     if dim is None:
         return [tensor] * max(size, 1)
@@ -41,7 +41,7 @@ _Unwrap = Callable[[torch.Tensor], tuple[torch.Tensor, int | None]]
 def _spread(value: Any, unwrap: _Unwrap, size: int) -> list[Any]:
     """An argument of each element's call."""
     if isinstance(value, torch.Tensor):
-        return _elements(*unwrap(value), size)
+        return elements(*unwrap(value), size)
     if isinstance(value, list | tuple) and any(isinstance(v, torch.Tensor) for v in value):
         return [list(each) for each in zip(*(_spread(v, unwrap, size) for v in value), strict=True)]
     return [value] * max(size, 1)
@@ -80,12 +80,16 @@ def _stack(name: str, results: list[Any], size: int) -> Any:
     return torch.stack(results)[:size] if size else results[0].new_empty((0, *results[0].shape))
 
 
-def _check_randomness(spec: OpSpec, randomness: str, tensors: Sequence[torch.Tensor], batched: bool) -> None:
+def _refuse_to_draw(name: str, randomness: str) -> None:
     if randomness == "error":
         raise RuntimeError(
-            f"vmap: called random operation {spec.name} while in randomness error mode. Please either use the 'same' or"
+            f"vmap: called random operation {name} while in randomness error mode. Please either use the 'same' or"
             " 'different' randomness flags on vmap or perform the randomness operation out of vmap"
         )
+
+
+def _check_randomness(spec: OpSpec, randomness: str, tensors: Sequence[torch.Tensor], batched: bool) -> None:
+    _refuse_to_draw(spec.name, randomness)
     if randomness == "same" and batched and any(isinstance(t, FakeTensor) for t in tensors):
         raise RuntimeError(
             f"vmap: {spec.name} of a batched tensor cannot draw the same numbers for each element of the batch in a"
@@ -93,8 +97,39 @@ def _check_randomness(spec: OpSpec, randomness: str, tensors: Sequence[torch.Ten
         )
 
 
+_InOrder = Callable[[Any, dict[str, Any]], tuple[Any, dict[str, Any]]]
+
+
+class _Level:
+    """The innermost `torch.vmap` of a call of a batching rule, and the batch dimensions of the tensors that it met."""
+
+    def __init__(self) -> None:
+        interpreter = retrieve_current_functorch_interpreter()
+        assert isinstance(interpreter, VmapInterpreter)
+        self._level = interpreter.level()
+        self.size, self.randomness = interpreter.batch_size(), interpreter.randomness()
+        self.dims: list[int] = []
+
+    def below(self, tree: Any) -> Any:
+        """A tree with its tensors as they are outside this `torch.vmap`."""
+        return tree_map_only(torch.Tensor, self._unwrap, tree)
+
+    def _unwrap(self, tensor: torch.Tensor) -> torch.Tensor:
+        own, dim = torch._C._functorch._unwrap_batched(tensor, self._level)
+        self.dims.append(-1 if dim is None else dim)
+        return own
+
+    def stacked(self, results: Any) -> Any:
+        """Results whose first dimension is the batch, for the program inside."""
+        return tree_map_only(torch.Tensor, lambda r: torch._C._functorch._add_batch_dim(r, 0, self._level), results)
+
+    @property
+    def has_batch(self) -> bool:
+        return max(self.dims, default=-1) >= 0
+
+
 def make_batched_by_jax(
-    batched_op: Callable[..., Any], op: Callable[..., Any], in_order: Callable[..., tuple[Any, dict[str, Any]]]
+    batched_op: Callable[..., Any], op: Callable[..., Any], in_order: _InOrder
 ) -> Callable[..., Any]:
     """The batching rule of a user's op whose batches `jax.vmap` of its kernel computes.
 
@@ -106,22 +141,60 @@ def make_batched_by_jax(
 
     @opaque
     def batched(*args: Any, **kwargs: Any) -> Any:
-        interpreter = retrieve_current_functorch_interpreter()
-        assert isinstance(interpreter, VmapInterpreter)
-        level, size = interpreter.level(), interpreter.batch_size()
-        dims: list[int] = []
-
-        def unwrap(tensor: torch.Tensor) -> torch.Tensor:
-            own, dim = torch._C._functorch._unwrap_batched(tensor, level)
-            dims.append(-1 if dim is None else dim)
-            return own
-
-        own_args, own_kwargs = tree_map_only(torch.Tensor, unwrap, in_order(args, kwargs))
+        level = _Level()
+        own_args, own_kwargs = level.below(in_order(args, kwargs))
         with torch._C._ExcludeDispatchKeyGuard(_KEYS):
-            if max(dims, default=-1) < 0:
+            if not level.has_batch:
                 return op(*args, **kwargs)
-            results = batched_op(dims, size, *own_args, **own_kwargs)
-        return tree_map_only(torch.Tensor, lambda r: torch._C._functorch._add_batch_dim(r, 0, level), results)
+            return level.stacked(batched_op(level.dims, level.size, *own_args, **own_kwargs))
+
+    return batched
+
+
+def make_batched_random(
+    spec: OpSpec,
+    batched_op: Callable[..., Any],
+    op: Callable[..., Any],
+    in_order: _InOrder,
+    draw: Callable[[Sequence[Any], list[int]], torch.Tensor],
+) -> Callable[..., Any]:
+    """The same for a random op: one PRNG key for all calls of a batch, or one for each, as `randomness` says.
+
+    Args:
+        spec: the op.
+        batched_op: the companion for batches of its companion that takes a key.
+        op, in_order: as above.
+        draw: draws keys for a call's arguments.
+    """
+
+    @opaque
+    def batched(*args: Any, **kwargs: Any) -> Any:
+        level = _Level()
+        _refuse_to_draw(spec.name, level.randomness)
+        own_args, own_kwargs = level.below(in_order(args, kwargs))
+        is_same = level.randomness == "same"
+        with torch._C._ExcludeDispatchKeyGuard(_KEYS):
+            if is_same and not level.has_batch:
+                return op(*args, **kwargs)
+            keys = draw([*own_args, *own_kwargs.values()], [] if is_same else [level.size])
+            dims = [-1 if is_same else 0, *level.dims]
+            return level.stacked(batched_op(dims, level.size, keys, *own_args, **own_kwargs))
+
+    return batched
+
+
+def make_batched_draw(op: Callable[..., Any]) -> Callable[..., Any]:
+    """The batching rule of the op that draws PRNG keys."""
+
+    @opaque
+    def batched(like: torch.Tensor, batch: Sequence[int], of: str, *, generator: torch.Generator | None = None) -> Any:
+        level = _Level()
+        _refuse_to_draw(of, level.randomness)
+        like = level.below(like)
+        with torch._C._ExcludeDispatchKeyGuard(_KEYS):
+            if level.randomness == "same":
+                return op(like, batch, of, generator=generator)
+            return level.stacked(op(like, [level.size, *batch], of, generator=generator))
 
     return batched
 

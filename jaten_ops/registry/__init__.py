@@ -40,6 +40,9 @@ OWN: set[str] = set()
 WRITING: dict[str, str] = {}
 """The functional operator of each that `jaten_ops.op` has made and that writes to arguments: it has the kernel."""
 
+USED: set[str] = set()
+"""Operators for which something was made of their kernel, fake or gradient."""
+
 FOREIGN: set[str] = set()
 """Operators of other libraries, which keep their own gradients."""
 
@@ -57,9 +60,9 @@ def _add(table: dict[str, Entry], what: str, overloads: Iterable[str], entry: En
         if overload in table and (overload not in OWN or table is KERNELS):
             raise DuplicateRegistrationError(what, overload, table[overload].where, entry.where)
     for overload in overloads:
-        is_new = overload not in table
+        is_seen = overload in table or (overload in OWN and overload in USED)
         table[overload] = entry
-        if not is_new:
+        if is_seen:
             _tell_of_replacement(SPECS[overload])
 
 

@@ -84,7 +84,7 @@ def choose_anew(name: str) -> None:
     """
     for operator in _kept:
         found = operator.name() if isinstance(operator, torch._ops.OpOverload) else ""
-        if found == name or found.startswith((f"{name}.", f"{name}_vjp", f"{name}_vmap")):
+        if found == name or found.startswith((f"{name}.", f"{name}_vjp", f"{name}_vmap", f"{name}_keyed")):
             CHOSEN.pop(id(operator), None)
 
 

@@ -189,9 +189,7 @@ class OpSpec:
         written = [_type_name(a.real_type) for a in self.parsed.arguments if a.alias_info is not None]
         returns = ", ".join([*own, *written])
         parameters = _ALIASES.sub("", self._parameters.removeprefix("(").removesuffix(")"))
-        return replace(
-            self, schema=f"{name}({parameters}) -> {returns if len(own + written) == 1 else f'({returns})'}"
-        )
+        return replace(self, schema=f"{name}({parameters}) -> {returns if len(own + written) == 1 else f'({returns})'}")
 
     def to_line(self) -> str:
         """The line of generated data that `from_line` reads back."""

@@ -261,17 +261,6 @@ def test_mistakes_in_a_registration(name: str) -> None:
     assert not [n for n in registry.SPECS if "wrong" in n and schema.partition("(")[0] in n]
 
 
-def test_random_ops_need_a_gradient_of_their_own() -> None:
-    """`jax.vjp` would draw again, and something else."""
-
-    @_op("dropped(Tensor x) -> Tensor", differentiable=["x"], tags=["nondeterministic_seeded"])
-    def dropped(x, *, key):
-        return x * jax.random.bernoulli(key, 0.5, x.shape)
-
-    with pytest.raises(JatenError, match=r"dropped.*gradient"):
-        OPS.dropped(_leaf(4)).sum().backward()
-
-
 def test_unknown_user_op_is_told_how_to_be_made() -> None:
     with pytest.raises(UnknownOpError, match=r"jaten_ops\.op"):
         jaten_ops.fake(f"{NAMESPACE}::no_such_op")(lambda x: x)
