@@ -7,10 +7,9 @@ Shape = tuple[int, ...]
 
 def row_major(shape: Shape) -> Shape:
     """The strides of a contiguous tensor, in elements."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
+    strides = [1] if shape else []
+    for size in reversed(shape[1:]):  # the first may depend on values, and then cannot be compared
+        strides.append(strides[-1] * max(size, 1))
     return tuple(reversed(strides))
 
 

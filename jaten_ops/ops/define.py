@@ -5,6 +5,7 @@ This is the only user of `torch.library.Library`. Everything that an op needs at
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ import torch
 
 from .. import autograd, kernels, meta, registry
 from ..arrays import bridge, carrier
+from ..errors import UnsupportedInputError
 from ..schema import COMPOSITE, KEEPS_MEMORY_ORDER, READS_MEMORY, VARIANTS, OpSpec
 from ..tracing import opaque
 from . import companions, memory_layout, variants, vmap
@@ -69,8 +71,11 @@ def define_vjp(spec: OpSpec) -> None:
     companion = autograd.vjp_spec(spec)
     key, entry = registry_key(companion), registry.KERNELS.get(registry_key(spec))
     registry.SPECS[key] = companion
-    made = companions.vjp_kernel(spec), "its kernel", entry.static if entry else frozenset()
-    registry.KERNELS[key] = registry.Entry(*made)
+    kernel = registry.Entry(companions.vjp_kernel(spec), "its kernel")
+    if entry is not None:
+        is_eager = spec.namespace != "jaten" and entry.eager
+        kernel = dataclasses.replace(kernel, static=entry.static, eager=is_eager)
+    registry.KERNELS[key] = kernel
     registry.FAKES[key] = registry.Entry(companions.vjp_fake(spec), "its kernel")
     register_op(companion)
     if spec.namespace == "jaten":
@@ -90,7 +95,7 @@ def _companion_op(spec: OpSpec, kind: str) -> torch._ops.OpOverload:
         if key not in registry.SPECS:
             entry = registry.KERNELS[registry_key(spec)]
             registry.SPECS[key] = companion
-            registry.KERNELS[key] = registry.Entry(companions.KERNELS[kind](spec), "its kernel", entry.static)
+            registry.KERNELS[key] = dataclasses.replace(entry, fn=companions.KERNELS[kind](spec), where="its kernel")
             companions.BASES[key] = kind, spec
             register_op(companion)
     return op_of(companion)
@@ -283,7 +288,8 @@ def _register_fake(lib: torch.library.Library, spec: OpSpec, by_device: bool) ->
     # A Meta kernel also serves fake tensors, and registers fifteen times faster than a fake. A fake is needed if no
     # tensor determines the device, or if a result's shape depends on values.
     run = _lazy(lambda: companions.fake_of_user(spec) or _fake_from_kernel(spec), spec)
-    if by_device or "dynamic_output_shape" in spec.tags or not spec.takes_tensor or spec.takes_device:
+    by_values = "dynamic_output_shape" in spec.tags or _is_eager_of_user(spec)
+    if by_device or by_values or not spec.takes_tensor or spec.takes_device:
         # as Library._register_fake, without its look at the call stack, which takes a millisecond
         entry = torch._library.simple_registry.singleton.find(spec.name)
         lib._registration_handles.append(entry.fake_impl.register(run, __file__, lib=lib, allow_override=False))
@@ -291,11 +297,19 @@ def _register_fake(lib: torch.library.Library, spec: OpSpec, by_device: bool) ->
         lib.impl(spec.overload, run, "Meta")
 
 
+def _is_eager_of_user(spec: OpSpec) -> bool:
+    entry = registry.KERNELS.get(registry_key(spec))
+    return spec.namespace != "jaten" and entry is not None and bool(entry.eager)
+
+
 def _fake_from_kernel(spec: OpSpec) -> Callable[..., Any]:
-    """The default fake of a user's op: its kernel, traced for shapes. Symbolic sizes become concrete."""
+    """The default fake of a user's op: its kernel, traced for shapes."""
     entry = registry.KERNELS.get(registry_key(spec))
     if entry is None:
         raise registry.missing(spec.name)
+    if _is_eager_of_user(spec):
+        remedy = f"one: jaten_ops.fake({spec.name!r}), with sizes of torch.library.get_ctx().new_dynamic_size()"
+        raise UnsupportedInputError(f"{spec.name} in a graph", "an eager kernel without a fake", remedy)
     executor = Executor(spec, entry, None)
     return executor.fake
 

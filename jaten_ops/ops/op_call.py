@@ -206,7 +206,9 @@ class OpKernel:
         registry.USED.add(registry_key(spec))
         malloc.retain()
         # one executor for all devices, so that they share its traces and executables
-        executor = _EXECUTORS.get(registry_key(spec)) or Executor(spec, entry, meta.fake_of(spec))
+        # the fake of a user's eager kernel makes sizes that only torch's tracing has
+        fake = None if entry.eager and spec.namespace != "jaten" else meta.fake_of(spec)
+        executor = _EXECUTORS.get(registry_key(spec)) or Executor(spec, entry, fake)
         _EXECUTORS[registry_key(spec)] = executor
         wrap = self._wrap if spec.returns == ("Tensor",) else self._wrap_all
         self._run = run = make_call(spec, executor, self._unwrap, wrap, self._rescued, self._rescue, in_place)

@@ -14,7 +14,12 @@ from . import define
 
 
 def op(
-    schema: str, *, differentiable: Iterable[str] = (), static: Iterable[str] = (), tags: Iterable[str] = ()
+    schema: str,
+    *,
+    differentiable: Iterable[str] = (),
+    static: Iterable[str] = (),
+    tags: Iterable[str] = (),
+    eager: bool = False,
 ) -> Callable[[registry.F], registry.F]:
     """Registers the decorated JAX function as a new torch operator.
 
@@ -31,6 +36,9 @@ def op(
             `jaten_ops.gradient` registers another.
         static: the numeric arguments that the function needs as Python numbers, as for `jaten_ops.kernel`.
         tags: names of `torch.Tag`s; "nondeterministic_seeded" gives the function a PRNG key as `key`.
+        eager: whether the function is called with concrete arrays, outside `jax.jit`, as the shapes of its results
+            depend on values. Compiled graphs are parted there, and need a `jaten_ops.fake` that makes such a size with
+            `torch.library.get_ctx().new_dynamic_size()`.
 
     The same operator again, as when a cell of a notebook is run twice, gets the new function as its kernel, and keeps
     its fake and gradient; what `torch.compile` has compiled in the process is compiled anew.
@@ -39,6 +47,7 @@ def op(
         InvalidSchemaError: the schema, or a name in the other arguments, is wrong, or the function's parameters are
             not the schema's.
         DuplicateRegistrationError: there is an operator of this name with another schema, gradient or tag.
+        UnsupportedInputError: when torch traces a call of an `eager` operator without a fake.
 
     Example:
         >>> @jaten_ops.op("docs::swish(Tensor x, float beta=1.0) -> Tensor", differentiable=["x"])
@@ -61,7 +70,7 @@ def op(
 
     def register(fn: registry.F) -> registry.F:
         parameters.check(given, fn)
-        if registry.add_op(spec, registry.Entry(fn, where, frozenset(static)), writing):
+        if registry.add_op(spec, registry.Entry(fn, where, frozenset(static), bool(eager)), writing):
             define.register_op(spec)
             if spec.differentiable and not spec.random:
                 define.define_vjp(spec)

@@ -18,7 +18,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.testing import assert_close
 
 import jaten_ops
-from jaten_ops.errors import DuplicateRegistrationError, KernelResultError, MissingGradientError
+from jaten_ops.errors import DuplicateRegistrationError, KernelResultError, MissingGradientError, UnsupportedInputError
 
 x = torch.linspace(-1, 1, 12).reshape(3, 4)
 own = torch.ops.jaten_users
@@ -167,7 +167,6 @@ def test_a_batch_is_one_call_of_the_kernel() -> None:
     torch.vmap(lambda r: own.swish(r, 3.0))(torch.ones(7, 5))
     assert called == [(5,)]
     assert torch.vmap(own.swish)(torch.ones(0, 5)).shape == (0, 5)
-    assert torch.vmap(own.custom_batching)(torch.zeros(2)).tolist() == [100, 100]
 
 
 @pytest.mark.parametrize("dims", [(0, 0, 0), (0, None, 1), (None, 1, None)])
@@ -244,3 +243,134 @@ def test_results_are_held_against_the_schema() -> None:
 
 def test_schemas_are_found_from_cpp() -> None:
     assert str(torch._C._get_schema("jaten_users::swish", "")).startswith("jaten_users::swish(Tensor x")
+
+
+@jaten_ops.op("jaten_users::above(Tensor x, float least=0.0) -> Tensor", differentiable=["x"], eager=True)
+def _above(x, least):
+    return x[x > least] * 2
+
+
+@jaten_ops.fake("jaten_users::above")
+def _(x, least=0.0):
+    return x.new_empty(torch.library.get_ctx().new_dynamic_size())
+
+
+jaten_ops.op("jaten_users::faceless(Tensor x) -> Tensor", eager=True)(lambda x: x[x > 0])
+
+
+def _value_and_grad(call: Callable[[Tensor], Tensor], given: Tensor) -> list[Tensor]:
+    leaf = given.detach().requires_grad_()
+    result = call(leaf)
+    return [result.detach().cpu(), torch.autograd.grad(result.square().sum(), leaf)[0].cpu()]
+
+
+def _compiled(call: Callable[[Tensor], Tensor], whole: bool) -> Callable[[Tensor], Tensor]:
+    def run(x: Tensor) -> Tensor:
+        with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=whole):
+            return torch.compile(call, backend="jaten", fullgraph=whole)(x)
+
+    return run
+
+
+EAGER: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], list[Tensor]]] = {
+    "direct": _value_and_grad,
+    "compiled": lambda call, x: _value_and_grad(_compiled(call, True), x),
+    "compiled, with breaks": lambda call, x: _value_and_grad(_compiled(call, False), x),
+    "exported": lambda call, x: [torch.export.export(_Called(call), (x,)).module()(x)],
+    "as_jax": lambda call, x: [torch.tensor(jaten_ops.as_jax(call)(jnp.asarray(x.cpu().numpy())))],
+    "vmap": lambda call, x: [torch.vmap(call)(torch.stack([x.abs(), x.abs() + 1]))[1].cpu()],
+}
+
+
+class _Called(torch.nn.Module):
+    def __init__(self, call: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.call(x)
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+@pytest.mark.parametrize("way", EAGER)
+def test_sizes_depend_on_values(way: str, device: str) -> None:
+    if (way, device) == ("exported", "jax"):
+        pytest.skip("torch.export takes no sizes of values on the device, of ATen's operators neither")
+    torch._dynamo.reset()
+    x = torch.tensor([-1.0, 2.0, 3.0, -4.0, 5.0])
+    got = EAGER[way](lambda x: own.above(x * 1) + 1, x.to(device))
+    positive = (x.abs() + 1) * 2 + 1 if way == "vmap" else x[x > 0] * 2 + 1
+    assert_close(got, [positive, torch.where(x > 0, (x * 2 + 1) * 4, 0)][: len(got)])
+
+
+def test_sizes_of_values_that_cannot_be_had_say_so() -> None:
+    torch._dynamo.reset()
+    with pytest.raises(RuntimeError, match=r"shapes \[\(1,\), \(2,\)\] for the elements of the batch"):
+        torch.vmap(own.above)(torch.tensor([[-1.0, 1.0], [1.0, 1.0]]))
+    step = jaten_ops.compile_step(lambda x: own.above(x))
+    step(x)  # eagerly
+    with pytest.raises(UnsupportedInputError, match="reads the value of a tensor"):
+        step(x)
+    with pytest.raises(UnsupportedInputError):
+        jax.jit(jaten_ops.as_jax(own.above))(jnp.ones(2))
+    with pytest.raises(Exception, match=r"(?s)eager kernel without a fake.*jaten_ops.fake\('jaten_users::faceless'\)"):
+        torch.compile(own.faceless, backend="jaten", fullgraph=True)(x)
+
+
+@jax.custom_jvp
+def _cube(x):
+    return x * x * x
+
+
+_cube.defjvp(lambda primals, tangents: (_cube(*primals), 30 * primals[0] * tangents[0]))
+jaten_ops.op("jaten_users::custom_jvp(Tensor x) -> Tensor", differentiable=["x"])(lambda x: _cube(x))
+
+
+class _Cube(torch.autograd.Function):
+    """The same in torch: its gradient is 30 x, in place of that of the cube."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x * x * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return 30 * ctx.saved_tensors[0] * grad
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return 30 * ctx.saved_tensors[0] * tangent
+
+
+OF_CUSTOM_JVP = [n for n in TRANSFORMS if n not in ("reverse, reverse, forward", "forward three times", "older vmap")]
+
+
+@pytest.mark.parametrize("name", OF_CUSTOM_JVP)
+def test_custom_jvp_is_the_derivative(name: str) -> None:
+    torch._dynamo.reset()
+    plain = lambda r: _Cube.apply(r)  # noqa: E731
+    transform = TRANSFORMS["vmap of grad" if name == "compiled" else name]
+    assert_close(TRANSFORMS[name](own.custom_jvp)(x), transform(plain)(x))
+
+
+BATCHED: dict[str, Callable[[Tensor], Tensor]] = {
+    "direct": lambda x: torch.vmap(own.custom_batching)(x),
+    "device": lambda x: torch.vmap(own.custom_batching)(x.to("jax")).cpu(),
+    "compiled": lambda x: torch.compile(torch.vmap(own.custom_batching), backend="jaten", fullgraph=True)(x),
+    "call_jax": lambda x: torch.vmap(lambda r: jaten_ops.call_jax(_own_batches, r))(x),
+    "as_jax": lambda x: torch.tensor(jaten_ops.as_jax(torch.vmap(own.custom_batching))(jnp.asarray(x.numpy()))),
+    "step": lambda x: jaten_ops.compile_step(torch.vmap(own.custom_batching))(x).cpu(),
+}
+
+
+@pytest.mark.parametrize("way", BATCHED)
+def test_custom_batching_is_the_batch(way: str) -> None:
+    torch._dynamo.reset()
+    assert BATCHED[way](torch.zeros(2)).tolist() == [100, 100]
