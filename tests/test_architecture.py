@@ -40,6 +40,7 @@ SUBJECTS = {
     "import": "what importing jaten_ops leaves alone",
     "modules": "modules and optimizers on the device jax",
     "moving_modules": "module.to, and what torch.nn.utils makes of modules on the device jax",
+    "programs_of_cpp": "operators of users that C++ looks up",
     "written_arguments": "operators of users that write to arguments",
     "nothing": "batches, sequences and sets of indices that are empty",
     "ops": "every operator",
