@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -154,8 +155,9 @@ def call_jax(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     Args:
         fn: takes arrays, returns arrays in any pytree. A new lambda or `functools.partial` of the same code, with the
-            same numbers and strings in its closure, is the same function. A function that is found under its name in
-            a module stays callable from exported programs, in a process that has imported the module.
+            same numbers and strings in its closure, is the same function; one that closes over arrays or other values
+            is another at each call, and compiled anew. A function that is found under its name in a module, other
+            than `__main__`, stays callable from exported programs, in a process that has imported the module.
         args, kwargs: tensors of any shape and dtype, plain ones, or on the device `jax`; floats and complex numbers,
             which are traced; ints, bools, strings and None, which are static; lists, tuples, named tuples and dicts
             of these.
@@ -178,10 +180,23 @@ def call_jax(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     numbers: list[Any] = []
     taken = tuple([called_functions.structure_and_values(v, tensors, numbers) for v in args])
     named = tuple([(k, called_functions.structure_and_values(v, tensors, numbers)) for k, v in kwargs.items()])
-    key = called_functions.call_key(fn, (taken, named))
-    results = torch.ops.jaten_call.call(tensors, numbers or None, key)  # an empty list of numbers cannot be exported
     if torch.compiler.is_compiling():  # sizes may be symbolic
+        _guard(fn)
+        key = called_functions.key_in_graph(fn, (taken, named))
+        results = called_functions.CALL(tensors, numbers or None, key)
         structure = called_functions.structure_of_results(key, tuple([(t.ndim, t.dtype) for t in tensors]))
-    else:
-        structure = called_functions.structure_of_results(key, tuple([(t.shape, t.dtype) for t in tensors]))
-    return getattr(called_functions.fillers, structure)(results)
+        return getattr(called_functions.fillers, structure)(results)
+    key = called_functions.call_key(fn, (taken, named))
+    results = called_functions.CALL(tensors, numbers or None, key)  # an empty list of numbers cannot be exported
+    fill = called_functions.FILLERS.get(key) or called_functions.filler_of(
+        key, tuple([(tuple(t.shape), t.dtype) for t in tensors])
+    )
+    return fill(results)
+
+
+def _guard(fn: Any) -> None:
+    """Has Dynamo compile anew for another function of the same code, whose closure may have other values."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if called_functions.has_state(fn):
+        id(fn)  # Dynamo guards it

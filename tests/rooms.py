@@ -72,8 +72,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "ops": (
-        "batched default_dtypes described dynamic_slices memory_layout namespace overlap result_checks symbolic_sizes"
-        " vmap",
+        "batched default_dtypes described dynamic_slices function_names memory_layout namespace overlap result_checks"
+        " symbolic_sizes vmap",
         "composite executor variants",
         "op_call",
         "companions",

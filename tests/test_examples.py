@@ -89,3 +89,19 @@ def test_fused_cross_entropy_leaves_tokens_out() -> None:
     with example.fused:
         torch.testing.assert_close(differentiated(loss, hidden.to("jax")), expected, atol=1e-6, rtol=1e-5)
         assert jaten_ops.Override is type(example.fused)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_kernel_set_is_registered_by_a_loop(platform: str) -> None:
+    example = _example("kernel_set")
+    namespace = f"example_set_{platform}"
+    example.register(namespace, example.SET, platform)  # "tpu": the Pallas kernel, interpreted
+    ops = getattr(torch.ops, namespace)
+    layer = example.GatedLayer(8, 16, ops)
+    x = torch.randn(3, 8)
+    normalized = F.rms_norm(x, (8,), layer.weight, 1e-6)
+    expected = x + layer.down(layer.up(normalized) * F.silu(layer.gate(normalized)))
+    torch.testing.assert_close(layer(x), expected)
+    torch.autograd.gradcheck(ops.gated, tuple(torch.randn(3, 4).double().requires_grad_() for _ in range(2)))
+    losses = example.train(layer, 120)
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -249,9 +249,30 @@ def _autograd_kernel(spec: OpSpec) -> Callable[..., Any]:
         args, kwargs = signature.split(values)
         return op(*args, **kwargs)
 
+    def bind(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        values = signature.bind(args, kwargs)
+        return values if keeper is None else [keeper.in_node(v) if type(v) is str else v for v in values]
+
+    keeper = KEEPERS.get(spec.namespace)
     derivative = functools.partial(OpDerivative, spec, _vjp_op)
     recorded = _keyed_call(spec) if _draws_for_gradient(spec) else None
-    return autograd.make_autograd_kernel(spec, signature.bind, call, derivative, recorded)
+    return autograd.make_autograd_kernel(spec, bind if keeper else signature.bind, call, derivative, recorded)
+
+
+class Keeper(NamedTuple):
+    """Keeps alive what the strings among the arguments of a namespace's operators name.
+
+    Attributes:
+        in_node: gives a string that keeps it, for autograd to hold.
+        in_graph: keeps it for a graph, which holds plain strings.
+    """
+
+    in_node: Callable[[str], str]
+    in_graph: Callable[[str], None]
+
+
+KEEPERS: dict[str, Keeper] = {}
+"""By namespace."""
 
 
 def _draws_for_gradient(spec: OpSpec) -> bool:
@@ -310,8 +331,18 @@ def _fake_from_kernel(spec: OpSpec) -> Callable[..., Any]:
     if _is_eager_of_user(spec):
         remedy = f"one: jaten_ops.fake({spec.name!r}), with sizes of torch.library.get_ctx().new_dynamic_size()"
         raise UnsupportedInputError(f"{spec.name} in a graph", "an eager kernel without a fake", remedy)
-    executor = Executor(spec, entry, None)
-    return executor.fake
+    fake = Executor(spec, entry, None).fake
+    if spec.namespace not in KEEPERS:
+        return fake
+    keep = KEEPERS[spec.namespace].in_graph
+
+    def keeping(*args: Any, **kwargs: Any) -> Any:
+        for value in (*args, *kwargs.values()):
+            if type(value) is str:
+                keep(value)
+        return fake(*args, **kwargs)
+
+    return keeping
 
 
 def define_aten() -> None:

@@ -59,11 +59,7 @@ def op(
         tensor([0.5000, 0.5000, 0.5000])
     """
     where = registry.caller()
-    namespace, separator, rest = schema.partition("::")
-    if not separator or "(" in namespace:
-        external_ops.refuse_schema(schema, "it has no namespace", "name it as in 'mylib::f(Tensor x) -> Tensor'")
-    tags = frozenset(tags) | {"pt2_compliant_tag"}
-    given = OpSpec(schema=rest, differentiable=tuple(differentiable), tags=tags, namespace=namespace)
+    given = _spec_of(schema, tuple(differentiable), frozenset(tags) | {"pt2_compliant_tag"})
     writes = _check(given, frozenset(static))
     spec = given.functional_form() if writes else given
     writing = dataclasses.replace(given, kind="inplace", base=spec.name) if writes else None
@@ -71,14 +67,25 @@ def op(
     def register(fn: registry.F) -> registry.F:
         parameters.check(given, fn)
         if registry.add_op(spec, registry.Entry(fn, where, frozenset(static), bool(eager)), writing):
-            define.register_op(spec)
-            if spec.differentiable and not spec.random:
-                define.define_vjp(spec)
-            if writing is not None:
-                define.define_variant(writing)
+            _define(spec, writing)
         return fn
 
     return register
+
+
+def _spec_of(schema: str, differentiable: tuple[str, ...], tags: frozenset[str]) -> OpSpec:
+    namespace, separator, rest = schema.partition("::")
+    if not separator or "(" in namespace:
+        external_ops.refuse_schema(schema, "it has no namespace", "name it as in 'mylib::f(Tensor x) -> Tensor'")
+    return OpSpec(schema=rest, differentiable=differentiable, tags=tags, namespace=namespace)
+
+
+def _define(spec: OpSpec, writing: OpSpec | None) -> None:
+    define.register_op(spec)
+    if spec.differentiable and not spec.random:
+        define.define_vjp(spec)
+    if writing is not None:
+        define.define_variant(writing)
 
 
 def _check(spec: OpSpec, static: frozenset[str]) -> bool:

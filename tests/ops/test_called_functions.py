@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +17,12 @@ import torch
 import torch._dynamo
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing import assert_close
 
 import jaten_ops
 from jaten_ops.errors import UnsupportedInputError
-from jaten_ops.ops import called_functions
+from jaten_ops.ops import called_functions, function_names
 
 x = torch.linspace(0, 1, 4)
 
@@ -80,20 +83,87 @@ def test_a_new_lambda_of_the_same_code_is_the_same_function() -> None:
 
     once(3, 0)
     operators = len(torch._C._dispatch_get_all_op_names())
-    held, structures = len(called_functions._held), len(called_functions._structures)
+    tables = function_names._labels, called_functions.FILLERS, called_functions._of_shapes, called_functions._sources
+    before = list(map(len, tables))
     for i in range(20):
         assert_close(once(3, i), x * 3 + 2.0**x)
-    assert (len(called_functions._held), len(called_functions._structures)) == (held, structures)
+    assert list(map(len, tables)) == before
     assert_close(once(4, 0), x * 4 + 2.0**x)
     assert len(torch._C._dispatch_get_all_op_names()) == operators
 
 
-def test_functions_without_a_name_are_held_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(called_functions, "_HELD", 3)
-    for i in range(9):
-        array = jnp.full(4, float(i))
-        assert_close(jaten_ops.call_jax(lambda a, array=array: a + array, x), x + i)
-    assert len(called_functions._held) == 3
+Held = Callable[[Callable[..., Any], Tensor], Tensor]
+HOLDERS: dict[str, Held] = {
+    "nothing": lambda make, x: jaten_ops.call_jax(make(), x),
+    "autograd": lambda make, x: jaten_ops.call_jax(make(), x.requires_grad_()),
+    "autograd on the device": lambda make, x: jaten_ops.call_jax(make(), x.to("jax").requires_grad_()),
+    "a second derivative": lambda make, x: torch.autograd.grad(
+        jaten_ops.call_jax(make(), x.requires_grad_()).sum(), x, create_graph=True
+    )[0],
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_function_with_an_array_lives_as_long_as_what_may_call_it(holder: str) -> None:
+    alive: list[weakref.ref[Any]] = []
+
+    def make() -> Callable[..., Any]:
+        array = jnp.arange(4.0)
+        fn = lambda a: a * a * a * array  # noqa: E731
+        alive.append(weakref.ref(fn))
+        return fn
+
+    results = [HOLDERS[holder](make, x.clone()) for _ in range(3)]
+    gc.collect()
+    assert [ref() is not None for ref in alive] == [holder != "nothing"] * 3
+    for result in results:
+        assert_close(result.detach().cpu(), (3 * x**2 if "second" in holder else x**3) * torch.arange(4.0))
+        if holder != "nothing":
+            result.sum().backward()
+    del results, result
+    gc.collect()
+    assert [ref() for ref in alive] == [None] * 3
+
+
+def _with_array(scale: float) -> Callable[..., Any]:
+    array = jnp.arange(4.0) * scale
+    return lambda a: a * a * array
+
+
+CAPTURES: dict[str, Callable[[Callable[..., Any]], Callable[[Tensor], Tensor]]] = {
+    "compiled": lambda fn: torch.compile(lambda x: jaten_ops.call_jax(fn, x), backend="jaten", fullgraph=True),
+    "another backend": lambda fn: torch.compile(lambda x: jaten_ops.call_jax(fn, x), backend="aot_eager"),
+    "make_fx": lambda fn: make_fx(lambda x: jaten_ops.call_jax(fn, x), tracing_mode="fake")(x),
+}
+
+
+@pytest.mark.parametrize("way", CAPTURES)
+def test_a_graph_keeps_the_functions_that_it_calls(way: str) -> None:
+    torch._dynamo.reset()
+    graphs = [CAPTURES[way](_with_array(scale)) for scale in (1.0, 2.0)]
+    for _ in range(2):
+        gc.collect()
+        for scale, graph in zip((1.0, 2.0), graphs, strict=True):
+            leaf = x.clone().requires_grad_()
+            result = graph(leaf)
+            gc.collect()
+            result.sum().backward()
+            weight = torch.arange(4.0) * scale
+            assert leaf.grad is not None
+            assert_close([result, leaf.grad], [x * x * weight, 2 * x * weight])
+
+
+def test_only_the_last_structures_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(called_functions, "_KEPT", 3)
+
+    def parts(a: Any) -> Any:
+        return [a] * a.shape[0] if a.shape[0] < 4 else {"a": (a, a.sum())}
+
+    for sizes in (range(1, 9), range(1, 9)):
+        for n in sizes:
+            got = jaten_ops.call_jax(parts, torch.ones(n))
+            assert len(got) == n if n < 4 else got["a"][1] == n
+    assert len(called_functions.FILLERS) <= 3 and len(called_functions._of_shapes) <= 3
 
 
 def test_a_functions_own_state_is_not_shared() -> None:
@@ -118,6 +188,52 @@ def test_one_graph_serves_all_sizes() -> None:
     assert counter.frame_count == 1
 
 
+_OF_MAIN = """
+import sys
+import torch, jaten_ops
+
+def twice(a):
+    return a * 2
+
+class Module(torch.nn.Module):
+    def forward(self, x):
+        return jaten_ops.call_jax(twice, x) + jaten_ops.call_jax(lambda a: a + 1, x)
+
+program = torch.export.export(Module(), (torch.ones(2),))
+print(program.module()(torch.ones(2)).tolist())
+torch.export.save(program, sys.argv[1])
+"""
+
+
+def _run_program(program: str, path: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.exhaustive
+def test_a_function_of_main_is_missed_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "program.pt2"
+    assert _run_program(_OF_MAIN, path).stdout.strip() == "[4.0, 4.0]"
+    done = _run_program(_LOADED.format(module="jax.numpy"), path)
+    assert f"__main__:twice (line 5), {_MISSED}" in done.stderr, done.stderr[-2000:]
+
+
+_MISSED = "which this program does not have, expected a function that a module has under its name, other than __main__"
+
+UNKNOWN: dict[str, tuple[Any, str]] = {
+    "of main": (("code", "__main__:f:5:0123", (), None, ()), rf"__main__:f \(line 5\), {_MISSED}"),
+    "of a module": ("no_such_module:f", "expected a program that has imported no_such_module"),
+    "with arrays": (3, "a function that is gone"),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_functions_that_are_unknown_are_told(name: str) -> None:
+    written, says = UNKNOWN[name]
+    with pytest.raises(UnsupportedInputError, match=says):
+        torch.ops.jaten_call.call([x], None, repr((written, ((("tensor",),), ()))))
+
+
 _LOADED = """
 import sys
 import torch, jaten_ops, {module}
@@ -133,5 +249,5 @@ def test_exported_programs_load_in_another_process(tmp_path: Path) -> None:
     path = tmp_path / "program.pt2"
     torch.export.save(torch.export.export(Module(), (torch.ones(2),)), path)
     program = _LOADED.format(module="jax.numpy")
-    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False)
+    done = _run_program(program, path)
     assert done.stdout.strip() == "[2.0, 3.0]", done.stderr[-2000:]
