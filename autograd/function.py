@@ -242,6 +242,7 @@ def make_autograd_kernel(
     call: Callable[[Sequence[Any]], Any],
     make_derivative: Callable[[], Derivative],
     recorded: Callable[[Sequence[Any]], Any] | None = None,
+    kept: Callable[[list[Any]], list[Any]] | None = None,
 ) -> Callable[..., Any]:
     """The op's kernel for the Autograd dispatch key.
 
@@ -251,6 +252,7 @@ def make_autograd_kernel(
         call: the op itself, on values in schema order.
         make_derivative: makes its derivative, when it is first needed.
         recorded: another op, with gradients of its own, that is called where this one would be differentiated.
+        kept: gives the values that are kept for the derivative, in place of a call's.
     """
     names = [a.name for a in spec.arguments]
     tensor_positions = [i for i, a in enumerate(spec.arguments) if a.is_tensor]
@@ -267,6 +269,8 @@ def make_autograd_kernel(
                 return call(values)
         if recorded is not None:
             return recorded(values)
+        if kept is not None:
+            values = kept(values)
         if apply is None:
             # Function's own `apply` hands over to torch.func, whose dispatch has brought the call here already
             # (mypy takes super of two classes for one of another's object)

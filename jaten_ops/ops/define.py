@@ -249,14 +249,15 @@ def _autograd_kernel(spec: OpSpec) -> Callable[..., Any]:
         args, kwargs = signature.split(values)
         return op(*args, **kwargs)
 
-    def bind(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-        values = signature.bind(args, kwargs)
-        return values if keeper is None else [keeper.in_node(v) if type(v) is str else v for v in values]
-
     keeper = KEEPERS.get(spec.namespace)
+    kept = None if keeper is None else _each_string(keeper.in_node)
     derivative = functools.partial(OpDerivative, spec, _vjp_op)
     recorded = _keyed_call(spec) if _draws_for_gradient(spec) else None
-    return autograd.make_autograd_kernel(spec, bind if keeper else signature.bind, call, derivative, recorded)
+    return autograd.make_autograd_kernel(spec, signature.bind, call, derivative, recorded, kept)
+
+
+def _each_string(fn: Callable[[str], str]) -> Callable[[list[Any]], list[Any]]:
+    return lambda values: [fn(v) if type(v) is str else v for v in values]
 
 
 class Keeper(NamedTuple):
