@@ -91,7 +91,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "tensor": (
-        "checkpoint_shards mesh_methods operand_values storage subclasses",
+        "checkpoint_shards mesh_methods module_scopes operand_values storage subclasses",
         "tensor",
         "lazy_parameters moves",
         "__init__",

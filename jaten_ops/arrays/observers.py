@@ -6,7 +6,7 @@ Mostly there is no observer, and a call only checks that `OBSERVERS` is empty.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -17,6 +17,10 @@ class Observer:
     def met(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         """Called before an operator runs; returns the arguments to use."""
         return args, kwargs
+
+    def around(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """Called with the function that runs an operator; returns the one to call."""
+        return handler
 
     def made(self, tensor: Any) -> None:
         """Called for a new tensor, when it has an array or a storage."""
@@ -64,6 +68,13 @@ def met(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> tuple[
     for observer in observers():
         args, kwargs = observer.met(func, args, kwargs)
     return args, kwargs
+
+
+def around(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that is to run an operator, for the one that runs it unobserved."""
+    for observer in observers():
+        handler = observer.around(handler)
+    return handler
 
 
 def made(tensor: Any) -> None:

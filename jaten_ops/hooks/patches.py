@@ -401,6 +401,7 @@ REGISTERED: dict[str, str] = {
     "torch.ops:jaten": "the operators: torch.library",
     "torch.ops:jaten_call": "the operator that calls JAX functions: torch.library",
     "torch.ops:jaten_distributed": "the operator that places values over a mesh: torch.library",
+    "torch.ops:jaten_random": "the operator that draws PRNG keys: torch.library",
     "torch.ops:jaten_nn": "operators of the device's own: torch.library",
     **{
         f"torch.{module}:{cls}.{name}": _SLOT

@@ -29,6 +29,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "torch._C._dispatch_tls_is_dispatch_key_excluded", "torch._C._dispatch_tls_local_exclude_set",
         "torch._C._dispatch_tls_local_include_set", "torch._C._dispatch_tls_set_dispatch_key_excluded",
     ),
+    "The modules that run and the nodes of autograd, for names in profiles: there are no public names of either.": (
+        "torch._C._autograd._get_sequence_nr", "torch._C._current_autograd_node",
+        "torch.autograd.graph._engine_run_backward.__code__", "torch.nn.Module._call_impl.__code__",
+    ),
     "Tensors of a subclass without memory, and calls that bypass their class: both are documented as private names.": (
         "torch.Tensor._make_wrapper_subclass", "torch._C.DisableTorchFunction",
         "torch._C.DisableTorchFunctionSubclass", "torch._C._disabled_torch_function_impl",
@@ -160,6 +164,7 @@ ATTRIBUTES: dict[str, str] = {
     "_op_dk": "an operator's kernel of one dispatch key, which torch.library does not call",
     "_qualified_op_name": "the name of a packet of overloads",
     "_registration_handles": "the registrations of a torch.library.Library, which are kept as long as it is",
+    "_sequence_nr": "the number of a node of autograd, which tells after which operators it was recorded",
     "_schema": "the schema of an operator, which is public in C++ alone",
 }
 """Private attributes of torch's and JAX's objects that are read, and what they are."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from jax.extend import core
 
-from ..cpu.layouts.rules import rebind
+from ..cpu.layouts.rules import rebind, traced_scope, within
 from .state_capture import weakened
 
 
@@ -41,6 +41,7 @@ def replay(
         elif equation.primitive in own:
             results = [own[equation.primitive](equation, *values)]
         else:
-            results = rebind(equation, values)
+            with within(traced_scope(equation)):
+                results = rebind(equation, values)
         known.update(zip(equation.outvars, results, strict=True))
     return read

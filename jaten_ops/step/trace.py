@@ -15,10 +15,12 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..arrays import partitioned
 from ..arrays import seeds as random
+from ..arrays.observers import observed_by
 from ..arrays.storage_views import Storage
 from ..device import placement
 from ..errors import UnsupportedInputError
 from ..ops.executor import collecting
+from ..tensor.module_scopes import ModuleScopes
 from ..tensor.tensor import Tensor
 from ..tracing import uncompiled
 from . import optimizer_state
@@ -134,6 +136,7 @@ class Trace:
                 optimizer_state.traced_reads(self._reach, capture, changed),
                 uncompiled(),
                 collecting() as unchecked,
+                observed_by(ModuleScopes()),
             ):
                 args, kwargs = tree_unflatten(self._taken(seeds), self._in_structure)
                 results, self.structure = tree_flatten(self._step(*args, **kwargs))

@@ -19,7 +19,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from ..arrays import attributes, bridge, carrier
 from ..arrays.attributes import Attributes, attributes_of, give, held_by
-from ..arrays.observers import OBSERVERS, made, met
+from ..arrays.observers import OBSERVERS, around, made, met
 from ..arrays.storage_views import View
 from ..arrays.strides import row_major
 from ..device import placement, privateuse1
@@ -278,6 +278,7 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
         handler = CHOSEN.get(id(func)) or handler_of(func)
         if OBSERVERS:
             args, kwargs = met(func, args, kwargs)
+            handler = around(handler)
         if is_recording():
             return (RECORDED.get(func) or functools.partial(unrecorded, handler))(*args, **kwargs or {})
         return handler(*args, **kwargs) if kwargs else handler(*args)

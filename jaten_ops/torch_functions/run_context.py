@@ -10,7 +10,9 @@ import jax
 import torch
 
 from jaten_ops.arrays import seeds
+from jaten_ops.arrays.observers import observed_by
 from jaten_ops.ops.executor import collecting
+from jaten_ops.tensor.module_scopes import ModuleScopes
 from jaten_ops.tracing import set_compiling, uncompiled
 
 
@@ -41,5 +43,6 @@ def inside(key: Any, arrays: Sequence[Any]) -> Iterator[None]:
         if any(isinstance(a, jax.core.Tracer) for a in arrays):
             stack.enter_context(_told_compiling())
             stack.enter_context(uncompiled())
+            stack.enter_context(observed_by(ModuleScopes()))
             stack.enter_context(collecting())  # conditions without values are dropped
         yield

@@ -61,6 +61,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "_destroy": lambda: torch.library.Library("jaten_nothing", "FRAGMENT"),
     "_registration_handles": lambda: torch.library.Library("jaten_nothing", "FRAGMENT"),
     "_schema": lambda: _ADD,
+    "_sequence_nr": lambda: (torch.ones(1, requires_grad=True) * 2).grad_fn,
 }
 
 

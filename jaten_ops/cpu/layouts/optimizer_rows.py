@@ -20,7 +20,7 @@ from jax.extend import core
 from jaten_ops.kernel_base.materialize import stored
 
 from ..conv_primitive import convolution_p
-from .rules import rebind
+from .rules import rebind, within
 from .steps import ELEMENTWISE, Instruction, Value, list_steps, users_of
 
 _SLOW = frozenset({"atan2", "cbrt", "div", "exp", "log", "pow", "rsqrt", "sqrt", "tanh"})  # one by one
@@ -134,7 +134,7 @@ def _run(program: core.ClosedJaxpr, arrays: Sequence[Any]) -> Sequence[Any]:
         if is_region:
             values, found = unit.makes(), _in_rows(unit, read)
         else:
-            values, found = unit.made, rebind(unit.equation, [read(a) for a in unit.taken])
+            values, found = unit.made, unit.apply(known)
         known.update(zip(map(id, values), found, strict=True))
     return [read(atom) for atom in results]
 
@@ -207,7 +207,8 @@ def _in_rows(region: _Region, read: Callable[[Any], Any]) -> Sequence[Any]:
         for step in region.steps:
             operands = [known[id(a)] if isinstance(a, Value) else a for a in step.taken]
             changed = {"shape": rows} if step.name == "broadcast_in_dim" else {}
-            known[id(step.made[0])] = rebind(step.equation, operands, **changed)[0]
+            with within(step.scope):
+                known[id(step.made[0])] = rebind(step.equation, operands, **changed)[0]
         return [known[id(v)] for v in made]
 
     arrays = [lax.reshape(a, rows) if v.aval.shape == shape else a for v, a in ((v, read(v)) for v in taken)]
