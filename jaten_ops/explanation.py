@@ -78,18 +78,21 @@ class Explanation:
     def __str__(self) -> str:
         seconds = sum(c.seconds for c in self.compiled)
         head = f"{_number(self.compiled, 'executable')} in {seconds:.2f} s, {_number(self.graph_breaks, 'graph break')}"
-        return "\n".join([head, *(f"{title}\n    " + "\n    ".join(lines) for title, lines in self._sections())])
+        return "\n".join([head, *(f"{title}\n    " + "\n    ".join(lines) for title, lines, _ in self._sections())])
 
-    def _sections(self) -> Iterator[tuple[str, list[str]]]:
-        """A title and lines for each executable, and for each place where the function is parted."""
+    def _sections(self) -> Iterator[tuple[str, list[str], Any]]:
+        """A title and lines for each executable, which is the third, and for each place where the function is parted.
+
+        A graph may have several executables.
+        """
         for each in self.compiled:
             lines = [f"compiled in {each.seconds:.2f} s", *_memory(each.executable)]
             lines += [f"inputs: {', '.join(each.inputs)}"] if each.inputs else []
-            yield each.name + each.source, [*lines, *_counted(each.operators)]
+            yield each.name + each.source, [*lines, *_counted(each.operators)], each.executable
         for part in self.outside:
-            yield f"{part.name}: between executables, one by one", _counted(part.operators)
+            yield f"{part.name}: between executables, one by one", _counted(part.operators), None
         for reason in self.graph_breaks:
-            yield "graph break", [line.strip() for line in reason.splitlines() if line.strip()]
+            yield "graph break", [line.strip() for line in reason.splitlines() if line.strip()], None
 
     def save(self, file: str | Path) -> None:
         """Writes it as one page of HTML, with the program of each executable, whose operations name their modules.
@@ -97,12 +100,12 @@ class Explanation:
         Raises:
             OSError: the file cannot be written.
         """
-        programs = {each.name + each.source: _text(each.executable) for each in self.compiled}
         parts = [f"<h1>{html.escape(str(self).partition(chr(10))[0])}</h1>"]
-        for title, lines in self._sections():
+        for title, lines, executable in self._sections():
             parts.append(f"<section><h2>{html.escape(title)}</h2><pre>{html.escape(chr(10).join(lines))}</pre>")
-            if title in programs:
-                parts.append(f"<details><summary>program</summary><pre>{html.escape(programs[title])}</pre></details>")
+            if executable is not None:
+                program = html.escape(_text(executable))
+                parts.append(f"<details><summary>program</summary><pre>{program}</pre></details>")
             parts.append("</section>")
         path = Path(file)
         path.parent.mkdir(parents=True, exist_ok=True)

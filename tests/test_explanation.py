@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,3 +94,20 @@ def test_a_page_has_programs_with_the_names_of_modules(tmp_path: Path) -> None:
     page = (tmp_path / "pages" / "explanation.html").read_text(encoding="utf-8")
     assert page.startswith("<!DOCTYPE html>") and page.count("<details>") == 2 and "0/addmm" in page
     assert str(found).partition("\n")[0] in page
+
+
+def test_executables_of_one_graph_have_their_own_programs(tmp_path: Path) -> None:
+    def parted(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = x[x > 0].exp().log() + 1  # each part begins at this line
+        return x
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        found = jaten_ops.explain(torch.compile(parted, backend="jaten", fullgraph=True), torch.ones(3))
+    titles = [each.name + each.source for each in found.compiled]
+    assert len(set(titles)) < len(titles)
+    found.save(page := tmp_path / "page.html")
+    text = page.read_text(encoding="utf-8")
+    programs = [part.partition("</pre>")[0] for part in text.split("<summary>program</summary><pre>")[1:]]
+    assert programs == [html.escape(each.executable.as_text()) for each in found.compiled]
+    assert len(set(programs)) > 1

@@ -57,6 +57,11 @@ class GraphLog:
         return self._kind if self._id is None else f"{self._kind} {self._id}"
 
     @property
+    def title(self) -> str:
+        """The name, and the line that it comes from."""
+        return self._name + self._line
+
+    @property
     def _line(self) -> str:
         """The first line of the user's program that the graph comes from."""
         return next(filter(None, map(source_line, self._calls)), "")

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from jax.sharding import Sharding
+from torch.autograd import profiler
 
 from jaten_ops.arrays import carrier, partitioned
 from jaten_ops.arrays.placements import layout_of_text, names_mesh
@@ -68,6 +69,9 @@ class Executable:
         call = self._calls.get(key)
         if call is None:
             call = self._calls[key] = self._compiler.compile(args)
+        if profiler._is_profiler_enabled:
+            with profiler.record_function(f"jaten {self.log.title}"):
+                return call(args)
         return call(args)
 
     def forget(self) -> None:

@@ -33,6 +33,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "torch._C._autograd._get_sequence_nr", "torch._C._current_autograd_node",
         "torch.autograd.graph._engine_run_backward.__code__", "torch.nn.Module._call_impl.__code__",
     ),
+    "Whether torch.profiler records, at no cost: the public names that tell are of backends.": (
+        "torch.autograd.profiler._is_profiler_enabled",
+    ),
     "Tensors of a subclass without memory, and calls that bypass their class: both are documented as private names.": (
         "torch.Tensor._make_wrapper_subclass", "torch._C.DisableTorchFunction",
         "torch._C.DisableTorchFunctionSubclass", "torch._C._disabled_torch_function_impl",

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import jax
 import torch
+from torch.autograd import profiler
 from torch.utils._pytree import tree_unflatten
 
 from .. import registry
@@ -132,6 +133,9 @@ class Step:
             leaves, structure = flat(args, kwargs)
             given = [moved_argument(v) if isinstance(v, torch.Tensor) else v for v in leaves]
             if self._warm:
+                if profiler._is_profiler_enabled:
+                    with profiler.record_function(f"jaten step {self.name}"):
+                        return self._call(given, structure)
                 return self._call(given, structure)
             result = self._as_it_is(given, structure)
             self._warm = True
