@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -102,7 +103,8 @@ class Explanation:
         """
         parts = [f"<h1>{html.escape(str(self).partition(chr(10))[0])}</h1>"]
         for title, lines, executable in self._sections():
-            parts.append(f"<section><h2>{html.escape(title)}</h2><pre>{html.escape(chr(10).join(lines))}</pre>")
+            facts = "\n".join(f"<li>{html.escape(line)}</li>" for line in lines)
+            parts.append(f"<section><h2>{html.escape(title)}</h2>\n<ul>\n{facts}\n</ul>")
             if executable is not None:
                 program = html.escape(_text(executable))
                 parts.append(f"<details><summary>program</summary><pre>{program}</pre></details>")
@@ -124,8 +126,9 @@ body {{ font-family: system-ui, sans-serif; max-width: 64rem; margin: 2rem auto;
 h1 {{ font-size: 1.4rem; }}
 h2 {{ font-size: 1rem; margin: 0 0 .5rem; overflow-wrap: anywhere; }}
 section {{ border: 1px solid #8886; border-radius: .5rem; padding: 1rem; margin: 1rem 0; }}
-pre {{ overflow-x: auto; margin: 0; }}
-details pre {{ font-size: .8rem; margin-top: .5rem; }}
+ul {{ list-style: none; margin: 0; padding: 0; font: .85rem/1.5 ui-monospace, monospace; overflow-wrap: anywhere; }}
+li {{ padding-left: 2ch; text-indent: -2ch; }}
+pre {{ font-size: .8rem; margin: .5rem 0 0; max-height: 70vh; overflow: auto; }}
 summary {{ cursor: pointer; margin-top: .75rem; }}
 </style>
 </head>
@@ -186,5 +189,10 @@ def _memory(executable: Any) -> list[str]:
     return ["bytes: " + ", ".join(f"{name} {size:,}" for name, size in parts.items() if size)]
 
 
+_FRAMES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+
+
 def _text(executable: Any) -> str:
-    return str(executable.as_text())
+    """An executable's program, without the tables of Python's frames: an operation has the names of its modules."""
+    blocks = str(executable.as_text()).split("\n\n")
+    return re.sub(r" stack_frame_id=\d+", "", "\n\n".join(b for b in blocks if not b.startswith(_FRAMES)))
