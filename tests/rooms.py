@@ -5,6 +5,7 @@ from __future__ import annotations
 # The rooms, low to high, and their layers of modules, low to high; imports only go down, not within a layer.
 ROOMS: dict[str, tuple[str, ...]] = {
     "errors": (),
+    "program_lines": (),
     "tracing": (),
     "schema": (
         "exclusions spec",
@@ -128,7 +129,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "passes.data_dependent_splits passes.ordered_effects passes.output_views passes.rename_operators"
         " passes.supported_operators",
         "lowering pipeline serialized_graph",
-        "executable_cache graph_description",
+        "executable_cache graph_description nan_search",
         "graph_compilation",
         "executable",
         "buckets.bucketed_graph split_graph",

@@ -57,15 +57,22 @@ class Executable:
         self.log = GraphLog(gm, "backward graph" if info.is_backward else "graph")
         described = describe(gm, info)
         self._tensors, self._sizes, self._dynamic = described.tensors, described.sizes, described.is_dynamic
-        self._mesh = _mesh_of(gm)
+        self._mesh, self._is_backward = _mesh_of(gm), info.is_backward
         self._compiler = Compiler(described, self.plan, self.log)
         self._calls: dict[tuple[Any, ...], Call] = {}
         _EXECUTABLES.add(self)
+
+    def _watched(self, args: list[Any]) -> None:
+        """Raises an error with the line of the user's program if a result of the backward pass has a NaN."""
+        if torch.is_anomaly_check_nan_enabled() and (where := self._compiler.place_of_nan(args)):
+            raise RuntimeError(f"{self.log.title}: {where}")
 
     def __call__(self, args: list[Any]) -> list[Any]:
         key = (*[_shape(args[i]) for i in self._tensors], *[args[i] for i in self._sizes]) if self._dynamic else ()
         if partitioned.MET or self._mesh is not None:
             key += _places([args[i] for i in self._tensors], self._mesh)
+        if self._is_backward and torch.is_anomaly_enabled():
+            self._watched(args)
         call = self._calls.get(key)
         if call is None:
             call = self._calls[key] = self._compiler.compile(args)

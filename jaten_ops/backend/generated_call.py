@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import torch
+from jax._src.api_util import InternalFloatingPointError  # private: what jax_debug_nans raises in an executable
 
 from jaten_ops.arrays import bridge
 from jaten_ops.cpu.layouts import Order
@@ -88,8 +89,16 @@ class CallPlan:
     writes: Sequence[WriteBack] = ()
 
 
-def generate_call(program: CallPlan, count: int) -> Callable[[list[Any]], list[Any]]:
-    """A function of a list of `count` inputs, which it empties, like AOTAutograd's boxed calls."""
+def generate_call(
+    program: CallPlan, count: int, not_finite: Callable[[Exception, list[Any]], Any]
+) -> Callable[[list[Any]], list[Any]]:
+    """A function of a list of `count` inputs, which it empties, like AOTAutograd's boxed calls.
+
+    Args:
+        program: what it runs.
+        count: the number of inputs.
+        not_finite: raises the error of `jax_debug_nans`, from JAX's and the inputs.
+    """
     scope: dict[str, Any] = {"run": program.run, "seed": program.seed, "wait": jax.block_until_ready}
     scope |= {"check": raise_first_broken, "errors": program.errors, "enter": x64.enter, "leave": x64.leave}
     lines = [f"{''.join(f'a{i}, ' for i in range(count))} = args", "args.clear()"] if count else []
@@ -104,7 +113,10 @@ def generate_call(program: CallPlan, count: int) -> Callable[[list[Any]], list[A
             scope[f"convert_{i}"] = convert
             operands.append(f"convert_{i}(a{i})")
     run = f"results = run({', '.join([*operands, *(['seed()'] if program.seed else [])])})"
-    lines += ["before = enter()", f"try: {run}", "finally: leave(before)"] if program.wide else [run]
+    scope |= {"NotFinite": InternalFloatingPointError, "not_finite": not_finite}
+    inputs = ", ".join(f"a{i}" for i in range(count))
+    guarded = [f"try: {run}", f"except NotFinite as error: not_finite(error, [{inputs}])"]
+    lines += ["before = enter()", *guarded, "finally: leave(before)"] if program.wide else guarded
     lines += [_write(w, scope) for w in program.writes if w.donated]
     if program.errors:
         lines.append("check(results.pop(), errors)")

@@ -6,9 +6,10 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 
@@ -25,6 +26,7 @@ from .executable_cache import CompileRequest, build
 from .generated_call import CallPlan, Static, WriteBack, generate_call
 from .graph_description import Description, Output
 from .layout import StridedLayout, symbols_of
+from .nan_search import place_of_nan
 from .nodes import fake_value
 from .passes.partial_writes import taken
 from .passes.traced_ints import SPEC, from_operand, to_operand
@@ -97,7 +99,27 @@ class Compiler:
             waits=graph.must_wait,
             writes=self._writes(exports),
         )
-        return generate_call(plan, len(args))
+        return generate_call(plan, len(args), self._not_finite)
+
+    def place_of_nan(self, args: list[Any], kind: str = "nan") -> str:
+        """Words for the operator from which a NaN in the results comes; empty if there is none. Nothing is changed."""
+        graph = self.described
+        values: dict[Any, Any] = {graph.lowered.placeholders[i]: args[i] for i in graph.sizes}
+        with x64.tracing():
+            for at, i in enumerate(graph.tensors):
+                value = args[i]
+                if at in graph.numbers:
+                    array = from_operand(jnp.asarray(to_operand(value)))
+                else:
+                    array = carrier.unwrap(value) if value.device.type == "jax" else bridge.borrow(value)
+                values[graph.lowered.placeholders[i]] = array
+            return place_of_nan(graph.lowered, values, 0 if graph.lowered.random else None, kind)
+
+    def _not_finite(self, error: Exception, args: list[Any]) -> NoReturn:
+        """Raises the error of `jax_debug_nans` with the line of the user's program."""
+        *_, kind = error.args
+        where = self.place_of_nan(args, kind) or f"a result has a value that is {kind}"
+        raise FloatingPointError(f"{self.log.title}: {where}") from None
 
     def _operands(self, args: list[Any], orders: Mapping[int, Order | None], place: Any) -> list[tuple[int, Any]]:
         """For each operand the index of its input, and its conversion or stored array."""

@@ -185,7 +185,13 @@ class Lowered:
                 self.random |= isinstance(step, _KernelNode) and step.draws
 
     def __call__(
-        self, values: Mapping[torch.fx.Node, Any], seed: Any, wanted: Sequence[torch.fx.Node], *, scoped: bool = False
+        self,
+        values: Mapping[torch.fx.Node, Any],
+        seed: Any,
+        wanted: Sequence[torch.fx.Node],
+        *,
+        scoped: bool = False,
+        seen: Callable[[torch.fx.Node, Any], None] | None = None,
     ) -> Any:
         """Runs the graph.
 
@@ -194,6 +200,7 @@ class Lowered:
             seed: the int64 seed of this call, None if the graph is not random.
             wanted: the nodes whose values are returned.
             scoped: whether JAX's operations are named by their nodes, as "node3" of `nodes[3]`, and not by modules.
+            seen: is called with each node and its value.
 
         Returns:
             The values of the wanted nodes, and the conditions that kernels set (see `kernels.checks`).
@@ -206,7 +213,7 @@ class Lowered:
             jax.numpy_dtype_promotion("standard"),
             jax.numpy_rank_promotion("allow"),
         ):
-            env = self._run(values, key, scoped)
+            env = self._run(values, key, scoped, seen)
         return [env[node] for node in wanted], conditions
 
     def inner(self, operands: Sequence[Any], key: jax.Array | None) -> Any:
@@ -215,7 +222,11 @@ class Lowered:
         return with_tuples(torch.fx.map_arg(self._result, lambda node: env[node]))
 
     def _run(
-        self, values: Mapping[torch.fx.Node, Any], key: jax.Array | None, scoped: bool
+        self,
+        values: Mapping[torch.fx.Node, Any],
+        key: jax.Array | None,
+        scoped: bool,
+        seen: Callable[[torch.fx.Node, Any], None] | None = None,
     ) -> dict[torch.fx.Node, Any]:
         """The values of all nodes."""
         env = dict(values)
@@ -232,6 +243,8 @@ class Lowered:
                     env[node] = step.run(read, key, size_of)
             else:
                 env[node] = size_of(node.meta["val"]) if node in self._strides else _run_python(node, read)
+            if seen is not None:
+                seen(node, env[node])
         return env
 
     def _sizes(self, values: Mapping[torch.fx.Node, Any]) -> SizeOf:

@@ -401,8 +401,8 @@ REGISTERED: dict[str, str] = {
     "torch.ops:jaten": "the operators: torch.library",
     "torch.ops:jaten_call": "the operator that calls JAX functions: torch.library",
     "torch.ops:jaten_distributed": "the operator that places values over a mesh: torch.library",
-    "torch.ops:jaten_random": "the operator that draws PRNG keys: torch.library",
     "torch.ops:jaten_nn": "operators of the device's own: torch.library",
+    "torch.ops:jaten_random": "the operator that draws PRNG keys: torch.library",
     **{
         f"torch.{module}:{cls}.{name}": _SLOT
         for module, cls in (("_C._autograd", "DeviceType"), ("_C._profiler", "ProfilerActivity"))
@@ -431,9 +431,7 @@ FILLED: dict[str, str] = {
     "jax._src.state.types:_registry": "jax.tree_util.register_pytree_node",
     "torch.ops:higher_order.print.py_kernels": "py_impl of the operator",
     "torch.jit._builtins:_builtin_table": "torch.ops, for each operator that is named",
-    "torch.library:_defs": "torch.library",
-    "torch.library:_impls": "torch.library",
-    "torch.ops:_dir": "torch.library",
+    **dict.fromkeys(("torch.library:_defs", "torch.library:_impls", "torch.ops:_dir"), "torch.library"),
     "torch.serialization:_package_registry": "torch.serialization.register_package",
     **dict.fromkeys(
         (

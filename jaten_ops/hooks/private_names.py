@@ -146,6 +146,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Weakly typed arrays: nothing public makes one of another array.": (
         "jax._src.lax.lax._convert_element_type",
     ),
+    "jax_debug_nans: what it raises in an executable has no public name, and what is public takes longer to ask.": (
+        "jax._src.api_util.InternalFloatingPointError", "jax._src.config.debug_nans",
+    ),
     "Whether JAX has started: all that is public starts it.": ("jax._src.xla_bridge",),
 }  # fmt: skip
 """Private names that are called, each with the public function that is missing."""

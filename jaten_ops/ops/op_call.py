@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import meta, registry
 from ..arrays.seeds import draw_seed
+from ..program_lines import place_of_call
 from ..schema import OpSpec
 from ..tracing import opaque
 from ..xla import malloc
@@ -124,6 +125,8 @@ def _refuse_absent(spec: OpSpec, *args: Any, **kwargs: Any) -> None:
 
 def _answer(spec: OpSpec, rescued: tuple[type[Exception], ...], rescue: Rescue | None) -> Rescue:
     def answer(error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(error, FloatingPointError):  # of `jax_debug_nans`
+            raise FloatingPointError(f"{spec.name}{place_of_call()}: {error}") from error
         if isinstance(error, _OF_ABSENT):
             _refuse_absent(spec, *args, **kwargs)
         if rescue is None or not isinstance(error, rescued):
@@ -156,7 +159,7 @@ def make_call(
         in_place: how many of the first arguments' arrays are donated.
     """
     scope: dict[str, Any] = {"_wrap": wrap, "_draw_seed": draw_seed, "_type": type}
-    scope |= {"_rescued": (*rescued, *_OF_ABSENT), "_rescue": _answer(spec, rescued, rescue)}
+    scope |= {"_rescued": (*rescued, *_OF_ABSENT, FloatingPointError), "_rescue": _answer(spec, rescued, rescue)}
     scope |= {f"_take_{i}": take for i, take in enumerate(_takers(spec, unwrap))}
     names = _names(spec)
     values = [f"_take_{i}({n})" if scope[f"_take_{i}"] else n for i, n in enumerate(names)]

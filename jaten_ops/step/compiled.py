@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import jax
 import torch
+from jax._src.config import debug_nans  # private: what is public takes longer
 from torch.autograd import profiler
 from torch.utils._pytree import tree_unflatten
 
@@ -132,12 +133,12 @@ class Step:
         with _ONE_AT_A_TIME:
             leaves, structure = flat(args, kwargs)
             given = [moved_argument(v) if isinstance(v, torch.Tensor) else v for v in leaves]
-            if self._warm:
+            if self._warm and not (debug_nans.value or torch.is_anomaly_enabled()):
                 if profiler._is_profiler_enabled:
                     with profiler.record_function(f"jaten step {self.name}"):
                         return self._call(given, structure)
                 return self._call(given, structure)
-            result = self._as_it_is(given, structure)
+            result = self._as_it_is(given, structure)  # where errors name a line of the program
             self._warm = True
             return result
 

@@ -7,21 +7,15 @@ program. A backward pass has no module on the stack; autograd numbers its nodes,
 from __future__ import annotations
 
 import functools
-import sys
 from bisect import bisect_right
 from collections.abc import Callable
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import jax
 import torch
 
 from ..arrays.observers import Observer
-
-_CALL = torch.nn.Module._call_impl.__code__
-_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
-_TORCH = str(Path(torch.__file__).parent)
+from ..program_lines import modules_of_stack, name_of_module
 
 
 class ModuleScopes(Observer):
@@ -51,37 +45,15 @@ class ModuleScopes(Observer):
 
     def _path(self) -> str:
         """The path of the innermost module that runs; empty if there is none."""
-        modules: list[torch.nn.Module] = []
-        outside = None
-        frame: FrameType | None = sys._getframe()
-        while frame is not None and frame.f_code is not _BACKWARD:
-            if frame.f_code is _CALL:
-                modules.append(frame.f_locals["self"])
-                outside = frame.f_back
-            frame = frame.f_back
+        modules, outside = modules_of_stack()
         if not modules:
             return ""
         root = modules[-1]
         if id(root) not in self._known:
-            prefix = _variable(root, outside)
+            prefix = name_of_module(root, outside)
             for name, module in root.named_modules():
                 self._known.setdefault(id(module), (module, ".".join(filter(None, (prefix, name)))))
         return next(self._known[id(module)][1] for module in modules if id(module) in self._known)
-
-
-def _variable(root: torch.nn.Module, frame: FrameType | None) -> str:
-    """The name by which a program calls a module; empty where torch calls it, as for the module of `as_jax`."""
-    while frame is not None and frame.f_code.co_name in ("_wrapped_call_impl", "_call_impl"):
-        frame = frame.f_back
-    if frame is None or frame.f_code.co_filename.startswith(_TORCH):
-        return ""
-    owner = frame.f_locals.get("self")
-    members = {**getattr(owner, "__dict__", {}), **getattr(owner, "_modules", {})}
-    for scope in (frame.f_locals, members, frame.f_globals):
-        for name, value in scope.items():
-            if value is root and name != "self":
-                return name
-    return type(root).__name__
 
 
 def _within(path: str, handler: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
