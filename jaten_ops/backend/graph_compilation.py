@@ -112,6 +112,8 @@ class Compiler:
                     array = from_operand(jnp.asarray(to_operand(value)))
                 else:
                     array = carrier.unwrap(value) if value.device.type == "jax" else bridge.borrow(value)
+                if array.is_deleted():  # it was given away, to be written to
+                    return ""
                 values[graph.lowered.placeholders[i]] = array
             return place_of_nan(graph.lowered, values, 0 if graph.lowered.random else None, kind)
 
