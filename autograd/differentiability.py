@@ -30,7 +30,7 @@ def vjp_spec(spec: OpSpec) -> OpSpec:
 def vmap_spec(spec: OpSpec) -> OpSpec:
     """The companion of a user's op that computes a batch of its calls.
 
-    `f.o(Tensor x, ...) -> ...` has `f_vmap.o(int[] in_dims, int batch_size, Tensor x, ...) -> ...`: in_dims has the
+    `f.o(Tensor x, ...) -> ...` has `f_vmap.o(int[] in_dims, SymInt batch_size, Tensor x, ...) -> ...`: in_dims has the
     batch dimension of each tensor in the arguments, -1 for none. The results have theirs first.
     """
     packet, _, suffix = spec.overload.partition(".")
@@ -38,7 +38,7 @@ def vmap_spec(spec: OpSpec) -> OpSpec:
     name = f"{packet}_vmap" + (f".{suffix}" if suffix else "")
     in_dims, batch_size = (_unused(own, arguments) for own in ("in_dims", "batch_size"))
     return OpSpec(
-        schema=f"{name}(int[] {in_dims}, int {batch_size}, {arguments}) ->{returns}",
+        schema=f"{name}(int[] {in_dims}, SymInt {batch_size}, {arguments}) ->{returns}",
         differentiable=spec.differentiable,
         nondifferentiable_outputs=spec.nondifferentiable_outputs,
         tags=spec.tags,

@@ -12,6 +12,7 @@ import pytest
 import torch
 from jax.experimental import pallas as pl
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.testing import assert_close
 
 import jaten_ops
@@ -229,3 +230,30 @@ def test_a_gradient_registered_after_a_call_holds() -> None:
     assert gradients() == [2, 2]
     jaten_ops.gradient("jaten_companions::late")(lambda grads, args, results: {"x": grads[0] * 9})
     assert gradients() == [9, 9]
+
+
+jaten_ops.op("jaten_companions::product(Tensor x, Tensor y) -> Tensor", differentiable=["x", "y"])(lambda x, y: x * y)
+
+OF_SIZES: dict[str, Callable[[Tensor], Tensor]] = {
+    "batch": lambda x: torch.vmap(own.product, in_dims=(0, None))(x, x[0]),
+    "random": lambda x: own.masked(x),
+    "random batch": lambda x: torch.vmap(own.masked, randomness="different")(x),
+    "random batch with a gradient": lambda x: torch.vmap(own.noisy, randomness="same")(x),
+    "call_jax": lambda x: torch.vmap(lambda r: jaten_ops.call_jax(jnp.square, r))(x),
+}
+
+
+@pytest.mark.parametrize("name", OF_SIZES)
+def test_one_graph_serves_all_sizes_of_a_batch(name: str) -> None:
+    counter, run = CompileCounterWithBackend("jaten"), OF_SIZES[name]
+    compiled = torch.compile(run, backend=counter, dynamic=True, fullgraph=True)
+    for n in (4, 6, 9):
+        leaves = [torch.linspace(1, 2, n * 3).reshape(n, 3).requires_grad_() for _ in range(2)]
+        got, expected = compiled(leaves[0]), run(leaves[1])
+        gradients = [torch.autograd.grad(r.sum(), leaf)[0] for r, leaf in zip((got, expected), leaves, strict=True)]
+        if "random" in name:  # each result is a draw times what has a gradient of its own
+            factor = 7 if name.endswith("gradient") else 2 / leaves[0].detach()
+            assert_close(gradients[0], got.detach() * factor)
+        else:
+            assert_close([got, gradients[0]], [expected, gradients[1]])
+    assert counter.frame_count == 1
