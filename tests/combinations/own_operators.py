@@ -45,6 +45,13 @@ def _product_kernel(factors: Any, scale: Any) -> Any:
     return result if scale is None else result * scale
 
 
+@jaten_ops.op(
+    "jaten_combinations::accumulate_(Tensor(a!) total, Tensor x) -> Tensor(a!)", differentiable=["total", "x"]
+)
+def _accumulate_kernel(total: Any, x: Any) -> Any:
+    return total + jnp.sin(x)
+
+
 def _cube_and_sum(x: Any, y: Any) -> Any:
     return x**3 * y, jnp.sum(x, -1)
 
@@ -65,6 +72,13 @@ def direct_composites(x: Tensor, w: Tensor) -> Tensor:
 @add(*OPERATORS, inputs=one, plain=lambda x: x * torch.sigmoid(1.5 * x) * x)
 def users(x: Tensor) -> Tensor:
     return torch.ops.jaten_combinations.swish(x, 1.5) * x
+
+
+@add(*OPERATORS, inputs=two, plain=lambda x, y: (x * 2 + y.sin()) * (2 * x).exp())
+def users_writing(x: Tensor, y: Tensor) -> Tensor:
+    total = x * 2
+    before = total.exp()
+    return torch.ops.jaten_combinations.accumulate_(total, y) * before
 
 
 def _plain_halves(x: Tensor) -> Tensor:

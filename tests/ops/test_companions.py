@@ -17,6 +17,8 @@ from torch.testing import assert_close
 
 import jaten_ops
 
+from ..harness.crossings import crossed
+
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 own = torch.ops.jaten_companions
 F = torch.func
@@ -152,9 +154,7 @@ BATCHES: dict[str, Callable[[str], Callable[[Tensor], Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("device", ["cpu", "jax"])
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize(("name", "compiled", "device"), crossed(BATCHES, [False, True], ["cpu", "jax"]))
 def test_batches_draw_as_randomness_says(name: str, compiled: bool, device: str) -> None:
     batch = torch.stack([x, x, x]).to(device)
     for randomness in ("same", "different"):
