@@ -366,7 +366,8 @@ def define_variant(spec: OpSpec) -> None:
     lib = _library(spec.namespace)
     lib.define(spec.schema, tags=_tags(spec))
     run = _lazy(functools.partial(_variant, spec))
-    lib.impl(spec.overload, run, "CompositeImplicitAutograd")
+    for key in ("CompositeImplicitAutograd", "Functionalize"):  # the latter takes no other library's that writes
+        lib.impl(spec.overload, run, key)
     _register_batching(lib, spec, run)
 
 

@@ -106,6 +106,7 @@ WAYS: dict[str, Callable[[Tensor], list[Tensor]]] = {
     "as_jax": _as_jax,
     "vmap": lambda x: [t[1] for t in _with_gradient_of_batch(x)],
     "exported": _exported,
+    "functionalize": lambda x: [torch.func.functionalize(_program)(x)],
     "inference": _inference,
     "inference on the device": lambda x: _inference(x.to("jax")),
 }
