@@ -64,12 +64,20 @@ def _suit(*tensors: Any) -> bool:
 @handler("aten::matmul")
 def matmul(self: Tensor, other: Tensor) -> Tensor:
     """One operator if ATen would make one dimension of several, else its composition, which also refuses."""
-    a, b = self.shape, other.shape
+    if _are_tensors(self, other) and _folds(self.shape, other.shape) and _suit(self, other):
+        return torch.ops.jaten_nn.product(self, other)
+    composition: Any = torch.ops.aten.matmul.default
+    return composition._op_dk(_IMPLICIT, self, other)
+
+
+def _are_tensors(*values: Any) -> bool:
+    return all(isinstance(v, torch.Tensor) for v in values)
+
+
+def _folds(a: torch.Size, b: torch.Size) -> bool:
+    """True for shapes of which ATen would make one dimension of several."""
     folds = len(a) > 2 and (len(b) in (1, 2) or (len(b) > 2 and max(len(a), len(b)) > 3))
-    if not folds or a[-1] != b[max(len(b) - 2, 0)] or not _suit(self, other) or not _broadcast(a[:-2], b[:-2]):
-        composition: Any = torch.ops.aten.matmul.default
-        return composition._op_dk(_IMPLICIT, self, other)
-    return torch.ops.jaten_nn.product(self, other)
+    return folds and a[-1] == b[max(len(b) - 2, 0)] and _broadcast(a[:-2], b[:-2])
 
 
 def _broadcast(a: torch.Size, b: torch.Size) -> bool:
@@ -82,6 +90,9 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     A matrix that is a view, in which dimensions are merged, is taken apart for it, as in `nn.MultiheadAttention`.
     """
+    composition: Any = torch.ops.aten.linear.default
+    if not _are_tensors(input, weight):
+        return composition._op_dk(_IMPLICIT, input, weight, bias)
     lead = _merged(input) if input.dim() == 2 else None
     if lead is not None:
         return linear(input.view(*lead, -1), weight, bias).flatten(0, -2)
@@ -89,7 +100,6 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     sizes = [tuple(b.shape) for b in biases]
     known = input.dim() > 2 and weight.dim() == 2 and input.shape[-1] == weight.shape[1]
     if not known or sizes not in ([], [(weight.shape[0],)]) or not _suit(input, weight, *biases):
-        composition: Any = torch.ops.aten.linear.default
         return composition._op_dk(_IMPLICIT, input, weight, bias)
     return torch.ops.jaten_nn.linear(input, weight, bias)
 
