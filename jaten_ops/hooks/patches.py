@@ -30,6 +30,7 @@ from . import (
     override_blocks,
     partition_specs,
     process_groups,
+    recomputed_inputs,
     schemas,
     torchscript,
     version_errors,
@@ -293,6 +294,14 @@ _PROGRAMS = [
         takes="fw_fn fw_args always_recompute_complex_exprs",
         for_device=False,
         loss="loops keep for each step what their gradients need: scan_layers(remat=True) saves no memory",
+    ),
+    Patch(
+        "torch.utils.checkpoint:_CheckpointFrame.get_inputs",
+        recomputed_inputs.behind_a_barrier,
+        "XLA would keep what a checkpoint in a function of `as_jax`, or in a step, is to compute again",
+        "torch_functions/test_torch_functions",
+        takes="self",
+        loss="a checkpoint in a function of as_jax saves no memory under jax.jit",
     ),
     override_blocks.ROW,
 ]

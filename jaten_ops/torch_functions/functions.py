@@ -151,8 +151,7 @@ class TorchFunction:
                 return [array_of(conjugated(g)) for g in gradients(parted, along, leaves)]
 
             backward = traced(pull, [outs[i] for i in by])
-        places = {id(a): i for i, a in enumerate(arrays)}
-        return *_opened(backward, by, places), outs
+        return *_opened(backward, by, arrays), outs
 
     def split(self, avals: Sequence[Any], wrt: tuple[int, ...]) -> Split:
         key = wrt, tuple([(a.shape, a.dtype) for a in avals])
@@ -178,13 +177,20 @@ class TorchFunction:
         return tuple([i - self._first for i in wrt])
 
 
-def _opened(closed: ClosedJaxpr, by: tuple[int, ...], places: dict[int, int]) -> tuple[Split, list[Any]]:
-    """A backward pass with its constants as operands: the forward pass's operands, and its saved values."""
-    consts = closed.consts
-    kept = tuple([places.get(id(c)) for c in consts])
-    jaxpr = closed.jaxpr.replace(constvars=(), invars=[*closed.jaxpr.constvars, *closed.jaxpr.invars])
-    needed = [c for c, place in zip(consts, kept, strict=True) if place is None]
-    return Split(None, ClosedJaxpr(jaxpr, ()), by, kept), needed
+def _opened(closed: ClosedJaxpr, by: tuple[int, ...], arrays: Sequence[Any]) -> tuple[Split, list[Any]]:
+    """A backward pass with its constants as operands: the forward pass's operands, and its saved values.
+
+    Where JAX traces the forward pass, what it does not trace is constant in the backward pass, too.
+    """
+    places = {id(a): i for i, a in enumerate(arrays)}
+    is_traced = any(isinstance(a, jax.core.Tracer) for a in arrays)
+    pairs = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    moved = [(v, c) for v, c in pairs if id(c) in places or not is_traced or isinstance(c, jax.core.Tracer)]
+    stay = [pair for pair in pairs if not any(pair[0] is v for v, _ in moved)]
+    kept = tuple([places.get(id(c)) for _, c in moved])
+    jaxpr = closed.jaxpr.replace(constvars=[v for v, _ in stay], invars=[*(v for v, _ in moved), *closed.jaxpr.invars])
+    needed = [c for (_, c), place in zip(moved, kept, strict=True) if place is None]
+    return Split(None, ClosedJaxpr(jaxpr, [c for _, c in stay]), by, kept), needed
 
 
 # Functions mapped by vmap

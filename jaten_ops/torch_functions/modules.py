@@ -15,7 +15,7 @@ _locks: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDiction
 def of_module(module: torch.nn.Module, mutable: bool) -> Callable[..., Any]:
     """A function of a dict of parameters and buffers by name, and of the module's own arguments.
 
-    A parameter that does not require gradients has none. A parameter with several names has the value of the first one
+    A parameter that does not require gradients has none, nor has a buffer. A parameter with several names has the value of the first one
     given, and its gradient at each. The module's writes to buffers are dropped, unless `mutable`: then the function
     also returns the buffers.
     """
@@ -45,13 +45,13 @@ def _state(module: torch.nn.Module, given: dict[str, torch.Tensor]) -> dict[str,
     """A tensor for each name of the module: the given one, or else its own, of a buffer a copy."""
     state = dict(given)
     for own, names in _names(module).values():
-        values, is_parameter = [given[n] for n in names if n in given], isinstance(own, torch.nn.Parameter)
+        values = [given[n] for n in names if n in given]
         if not values:
-            if is_parameter:
+            if isinstance(own, torch.nn.Parameter):
                 continue
             values = [own.detach().clone()]
         value = values[0] if len(values) == 1 else _Tied.apply(*values)
-        if is_parameter and not own.requires_grad:
+        if not own.requires_grad:
             value = value.detach()
         state.update(dict.fromkeys(names, value))
     return state

@@ -55,12 +55,27 @@ class TorchProgram(Protocol):
     def transposed(self) -> TorchProgram: ...
 
 
+def _listing(program: ClosedJaxpr) -> str:
+    """A program as JAX prints it, which `jax.make_jaxpr` shows in place of the object."""
+    return "{" + str(program).strip("{} ") + "}"
+
+
 def bind(program: TorchProgram, *arrays: Any) -> list[Any]:
     with tracing():
-        return program_p.bind(*arrays, program=program)
+        return program_p.bind(*_varying_alike(arrays), program=program)
 
 
-@dataclass(eq=False)
+def _varying_alike(arrays: Sequence[Any]) -> list[Any]:
+    """Operands that vary over the same axes of `jax.shard_map`'s mesh: the gradient of one that does not is summed."""
+    axes = [jax.typeof(a).manual_axis_type.varying for a in arrays]
+    every = frozenset().union(*axes)
+    return [
+        jax.lax.pcast(a, tuple(sorted(every - own)), to="varying") if own != every else a
+        for a, own in zip(arrays, axes, strict=True)
+    ]
+
+
+@dataclass(eq=False, repr=False)
 class Whole:
     """A function itself."""
 
@@ -91,8 +106,11 @@ class Whole:
     def transposed(self) -> TorchProgram:
         raise AssertionError("not linear")
 
+    def __repr__(self) -> str:
+        return _listing(self.program)
 
-@dataclass(eq=False)
+
+@dataclass(eq=False, repr=False)
 class Forward:
     """A function that also returns the values that its backward pass needs."""
 
@@ -119,8 +137,11 @@ class Forward:
     def transposed(self) -> TorchProgram:
         raise AssertionError("not linear")
 
+    def __repr__(self) -> str:
+        return _listing(self.program)
 
-@dataclass(eq=False)
+
+@dataclass(eq=False, repr=False)
 class Linear:
     """The derivative of a function: takes operands, saved values, and the tangents or cotangents that it carries.
 
@@ -170,8 +191,11 @@ class Linear:
     def transposed(self) -> Linear:
         return Linear(self.of, self.count, self.wrt, self.split, not self.backward)
 
+    def __repr__(self) -> str:
+        return ("" if self.backward else "transpose of ") + _listing(self.split.backward)
 
-@dataclass(eq=False)
+
+@dataclass(eq=False, repr=False)
 class Batched:
     """A program mapped over a batch."""
 
@@ -209,6 +233,9 @@ class Batched:
         results = tuple([operands[i] for i in self.linear])
         return Batched(self.one.transposed(), Batch(self.batch.size, flags, results))
 
+    def __repr__(self) -> str:
+        return f"over a batch of {self.batch.size}: {self.one!r}"
+
 
 program_p = Primitive("torch_program")
 program_p.multiple_results = True
@@ -221,14 +248,32 @@ def _impl(*arrays: Any, program: TorchProgram) -> list[Any]:
 
 @program_p.def_abstract_eval
 def _abstract_eval(*avals: Any, program: TorchProgram) -> list[Any]:
-    return program.avals(avals)
+    results = program.avals(avals)
+    like = next((a for a in avals if a.manual_axis_type.varying), None)
+    if like is None:
+        return results
+    mesh = like.sharding.mesh  # the results vary as the operands do
+    places = [jax.sharding.NamedSharding(mesh, jax.P(*[None] * r.ndim)) for r in results]
+    return [
+        like.update(shape=r.shape, dtype=r.dtype, weak_type=False, sharding=place)
+        for r, place in zip(results, places, strict=True)
+    ]
 
 
 def _lowered(*arrays: Any, program: TorchProgram) -> list[Any]:
     return program.evaluate(*arrays)
 
 
-mlir.register_lowering(program_p, mlir.lower_fun(_lowered, multiple_results=True))
+_lowering = mlir.lower_fun(_lowered, multiple_results=True)
+
+
+def _lowered_in_mesh(ctx: Any, *arrays: Any, **params: Any) -> Any:
+    """The lowering, for which operands vary over no axes of `jax.shard_map`'s mesh: what is made inside does not."""
+    here = jax.sharding.ManualAxisType()
+    return _lowering(ctx.replace(avals_in=[a.update(manual_axis_type=here) for a in ctx.avals_in]), *arrays, **params)
+
+
+mlir.register_lowering(program_p, _lowered_in_mesh)
 
 
 def _is_zero(tangent: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ _TENSOR = object()
 def taken_apart(result: Any) -> _Taken:
     """The tensors of a result; its other values, with markers in the tensors' places; and its structure."""
     leaves, structure = jax.tree.flatten(result)
-    while any(_told_jax(type(leaf)) for leaf in leaves):
+    while any([_told_jax(leaf) for leaf in leaves]):
         leaves, structure = jax.tree.flatten(result)
     tensors = [v for v in leaves if isinstance(v, torch.Tensor)]
     for tensor in tensors:
@@ -47,11 +48,13 @@ class _Context:
         return hash(repr(self.value))
 
 
-def _told_jax(kind: type) -> bool:
-    """Registers a class as a JAX pytree, if torch has registered it or it is a dataclass."""
-    if issubclass(kind, torch.Tensor) or not (kind in _pytree.SUPPORTED_NODES or dataclasses.is_dataclass(kind)):
+def _told_jax(value: Any) -> bool:
+    """Registers an object's class as a JAX pytree: one that torch has registered, a dataclass, or one with tensors."""
+    kind = type(value)
+    is_known = kind in _pytree.SUPPORTED_NODES
+    if isinstance(value, torch.Tensor) or not (is_known or dataclasses.is_dataclass(kind) or _has_tensors(value)):
         return False
-    if kind in _pytree.SUPPORTED_NODES:
+    if is_known:
         node = _pytree.SUPPORTED_NODES[kind]
 
         def flatten(value: Any) -> tuple[Any, Any]:
@@ -64,15 +67,31 @@ def _told_jax(kind: type) -> bool:
     return True
 
 
+def _has_tensors(value: Any, outer: tuple[int, ...] = ()) -> bool:
+    """True for an object with tensors in its attributes, such as a cache of transformers, unless it holds itself."""
+    if not _has_attributes(value) or id(value) in outer:
+        return False
+    inside = jax.tree.leaves(vars(value))
+    return any(isinstance(x, torch.Tensor) or _has_tensors(x, (*outer, id(value))) for x in inside)
+
+
+def _has_attributes(value: Any) -> bool:
+    return hasattr(value, "__dict__") and not isinstance(value, _OPAQUE)
+
+
+_OPAQUE = (torch.Tensor, torch.nn.Module, type, types.ModuleType, types.FunctionType, types.MethodType)
+
+
 def _fields_of(value: Any) -> tuple[Any, Any]:
-    """A dataclass's fields: those with arrays or tensors, and the others, which are part of the structure."""
-    fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    """An object's attributes: those with arrays or tensors, and the others, which are part of the structure."""
+    is_dataclass = dataclasses.is_dataclass(value)
+    fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)} if is_dataclass else vars(value)
     held = {k: v for k, v in fields.items() if any(_is_array(x) for x in jax.tree.leaves(v))}
     return tuple(held.values()), _Context((tuple(held), {k: v for k, v in fields.items() if k not in held}))
 
 
 def _is_array(value: Any) -> bool:
-    return isinstance(value, jax.Array | torch.Tensor) or dataclasses.is_dataclass(value)
+    return isinstance(value, jax.Array | torch.Tensor) or dataclasses.is_dataclass(value) or _has_tensors(value)
 
 
 def _of_fields(kind: type, context: _Context, children: Sequence[Any]) -> Any:
