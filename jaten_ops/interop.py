@@ -15,12 +15,11 @@ from torch.utils._pytree import tree_map_only
 
 from . import torch_functions
 from .arrays import bridge
-from .arrays.observers import OBSERVERS, met
 from .arrays.partitioned import with_auto_axes
 from .device import privateuse1
 from .errors import UnsupportedInputError
 from .ops import called_functions
-from .tensor.tensor import array_of, from_array
+from .tensor.tensor import array_for_jax, from_array
 from .xla.x64 import Enabled
 
 
@@ -89,9 +88,7 @@ def to_jax(tree: Any) -> Any:
     def one(tensor: torch.Tensor) -> jax.Array:
         if tensor.device.type != "jax":
             raise UnsupportedInputError("tensor", f"one on {tensor.device}", "one on jax; move it with .to('jax')")
-        if OBSERVERS:
-            met(None, (tensor,), None)
-        return array_of(tensor)
+        return array_for_jax(tensor)
 
     return tree_map_only(torch.Tensor, one, tree)
 

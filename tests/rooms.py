@@ -108,7 +108,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "hooks": (
         "accelerator adam_lists constructors default_backend dtensor_draws export foreach_types generators graph_cache"
-        " higher_order loop_residuals make_fx partition_specs private_names process_groups"
+        " higher_order jax_arguments loop_residuals make_fx partition_specs private_names process_groups"
         " recomputed_inputs schemas torchscript"
         " version_errors",
         "ledger",

@@ -24,6 +24,7 @@ from . import (
     generators,
     graph_cache,
     higher_order,
+    jax_arguments,
     ledger,
     loop_residuals,
     make_fx,
@@ -294,6 +295,16 @@ _PROGRAMS = [
         takes="fw_fn fw_args always_recompute_complex_exprs",
         for_device=False,
         loss="loops keep for each step what their gradients need: scan_layers(remat=True) saves no memory",
+    ),
+    *(
+        Patch(
+            table, add, "jax.numpy.sin and other functions that JAX compiles would take no tensors", "tensor/test_tensor",
+            adds_to=kind, loss="JAX's error: jax.numpy.asarray(tensor) is what they take",
+        )
+        for table, add, kind in (
+            ("jax._src.core:pytype_aval_mappings", jax_arguments.add_type, dict),
+            ("jax._src.dtypes:canonicalize_value_handlers", jax_arguments.add_values, object),  # a table in C++
+        )
     ),
     Patch(
         "torch.utils.checkpoint:_CheckpointFrame.get_inputs",

@@ -23,6 +23,7 @@ from ..arrays.observers import OBSERVERS, around, made, met
 from ..arrays.storage_views import View
 from ..arrays.strides import row_major
 from ..device import placement, privateuse1
+from ..errors import MissingValuesError
 from ..registry.handlers import CHOSEN, RECORDED, handler_of
 from ..tracing import is_recording, opaque, unrecorded
 from .checkpoint_shards import CheckpointShards
@@ -184,6 +185,24 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
         if self.requires_grad:
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
         return carrier.unwrap(self).__dlpack__(**options)
+
+    def __jax_array__(self) -> jax.Array:
+        """The array, for functions of `jax.numpy` and the operators of `jax.Array`s; views are copied.
+
+        Raises:
+            RuntimeError: as of torch's `numpy()`: it requires gradients, and autograd would not record what JAX
+                computes; or torch captures the program.
+            MissingValuesError: it is over a mesh that is not there.
+        """
+        if self.requires_grad or is_traced(self):
+            what = "a tensor that requires gradients" if self.requires_grad else "one that torch captures"
+            raise RuntimeError(
+                f"a JAX function cannot take {what}. Fix: jaten_ops.call_jax(function, tensor), which torch records,"
+                " or tensor.detach()"
+            )
+        if attributes.has_no_values(self):
+            raise MissingValuesError
+        return array_for_jax(self)
 
     def __dlpack_device__(self) -> Any:
         return carrier.unwrap(self).__dlpack_device__()  # type: ignore[attr-defined]  # jax's stub lacks it
@@ -366,6 +385,14 @@ def _leave(tensor: Tensor, new: torch.Tensor) -> None:
 def has_values(tensor: torch.Tensor) -> bool:
     """True if a tensor of the device has values that can be read: neither torch nor JAX traces it."""
     return not is_traced(tensor) and not isinstance(array_of(tensor), jax.core.Tracer)
+
+
+def array_for_jax(tensor: torch.Tensor) -> jax.Array:
+    """The array of a tensor of the device, that leaves torch: observers see that it is read."""
+    if OBSERVERS:
+        met(None, (tensor,), None)
+    found: jax.Array = array_of(tensor)
+    return found
 
 
 def array_of(operand: Any) -> Any:
