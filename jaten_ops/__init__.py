@@ -72,8 +72,13 @@ __all__ = [
 _LATE = {"export": "exporting"}
 """The modules of names that are imported when they are used, since they take a second of an import: torch.export."""
 
+_EXTRAS = ("equinox", "nnx")
+"""Modules that are imported when they are used, since they need a library that need not be installed."""
+
 
 def __getattr__(name: str) -> Any:
+    if name in _EXTRAS:
+        return importlib.import_module(f".{name}", __name__)
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_LATE[name]}", __name__), name)

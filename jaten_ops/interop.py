@@ -124,7 +124,13 @@ def as_jax(program: Callable[..., Any], *, mutable: bool = False) -> Callable[..
         >>> jax.grad(jaten_ops.as_jax(lambda x: (x * x.detach()).sum()))(jnp.arange(3.0))
         Array([0., 1., 2.], dtype=float32)
     """
-    call = torch_functions.of_module(program, mutable) if isinstance(program, torch.nn.Module) else program
+    if isinstance(program, torch.nn.Module):
+        return function_of_arrays(torch_functions.of_module(program, mutable))
+    return function_of_arrays(program)
+
+
+def function_of_arrays(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`as_jax` of a function of tensors."""
 
     def function(*args: Any, key: jax.Array | None = None, **kwargs: Any) -> Any:
         privateuse1.require_slot()

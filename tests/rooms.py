@@ -108,11 +108,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "hooks": (
         "accelerator adam_lists constructors default_backend dtensor_draws export foreach_types generators graph_cache"
-        " higher_order jax_arguments loop_residuals make_fx partition_specs private_names process_groups"
-        " recomputed_inputs schemas torchscript"
-        " version_errors",
+        " higher_order make_fx partition_specs private_names process_groups schemas torchscript version_errors",
         "ledger",
-        "override_blocks",
+        "jax_arguments loop_residuals override_blocks recomputed_inputs",
         "patches",
         "__init__",
     ),
@@ -163,6 +161,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "layer_scan": (),
     "explanation": (),
     "__init__": (),
+    "equinox": (),
+    "nnx": (),
     "exporting": (
         "loader open_sizes over_meshes trees",
         "artifact torch_programs",

@@ -17,6 +17,7 @@ _METHODS = (
 
 # The names that several modules have, and why. The table may only shrink.
 SHARED_NAMES: dict[str, tuple[tuple[str, ...], str]] = {
+    "TorchModule": (("equinox", "nnx"), "a torch module as a module of each library"),
     "compute": (
         ("cpu.conv_choice", "cpu.conv_primitive", "kernel_base.conv_parts"),
         "one function of a `ConvCall` and two operands: by the best method, as one primitive, and by XLA",

@@ -16,14 +16,29 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from jaten_ops.arrays import seeds as random
+from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.kernel_base import checks
 from jaten_ops.kernels import control_flow
 from jaten_ops.ops.executor import collecting
 from jaten_ops.tensor.tensor import Tensor, array_of, from_array, has_values
 
+
+def _stacked_loop(*_args: Any, **_options: Any) -> Any:
+    """`while_loop_stack_output`, by which torch takes the gradient of a loop.
+
+    Raises:
+        UnsupportedInputError: always: its results are as long as the loop, and JAX knows all sizes.
+    """
+    raise UnsupportedInputError(
+        "torch.while_loop in a program that JAX traces", "one of which a gradient is taken",
+        "torch's scan, or a Python loop, which have a known number of steps; or operands that are detached",
+    )  # fmt: skip
+
+
 _RULES: dict[str, Callable[..., Any]] = {
     "cond": control_flow.cond,
     "while_loop": control_flow.while_loop,
+    "while_loop_stack_output": _stacked_loop,
     "scan": control_flow.scan,
     "map_impl": control_flow.map_,
     "associative_scan": control_flow.associative_scan,

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from ..tensor.tensor import Tensor
+from .ledger import Patch
 
 
 def add_type(table: dict[type, Callable[[Any], Any]]) -> None:
@@ -30,3 +31,19 @@ def _type_of(tensor: Tensor) -> Any:
     if isinstance(array, jax.core.Tracer) or isinstance(jax.lax.full((), 0), jax.core.Tracer):
         raise RuntimeError("a program that JAX traces takes no tensor. Fix: jax.numpy.asarray(tensor)")
     return jax.typeof(array)
+
+
+ROWS = [
+    Patch(
+        table,
+        add,
+        "jax.numpy.sin and other functions that JAX compiles would take no tensors",
+        "tensor/test_tensor",
+        adds_to=kind,
+        loss="JAX's error: jax.numpy.asarray(tensor) is what they take",
+    )
+    for table, add, kind in (
+        ("jax._src.core:pytype_aval_mappings", add_type, dict),
+        ("jax._src.dtypes:canonicalize_value_handlers", add_values, object),  # in front of a table in C++
+    )
+]

@@ -12,6 +12,8 @@ import torch._higher_order_ops.partitioner as partitioner
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
+from .ledger import Patch
+
 _CONSTRAIN = "jaten_distributed::constrain"
 
 
@@ -76,3 +78,14 @@ def _is_random(node: Node) -> bool:
     if node.target is operator.getitem:
         return isinstance(node.args[0], Node) and _is_random(node.args[0])
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+ROW = Patch(
+    "torch._higher_order_ops.partitioner:HopGraphMinCutPartitioner.create_partitioned_graph",
+    honours_checkpoints,
+    "the gradient of `torch.scan` would keep what a checkpoint in it, and fully_shard, are to compute again",
+    "test_layer_scan",
+    takes="fw_fn fw_args always_recompute_complex_exprs",
+    for_device=False,
+    loss="loops keep for each step what their gradients need: scan_layers(remat=True) saves no memory",
+)

@@ -287,33 +287,9 @@ _PROGRAMS = [
         "hooks/test_default_backend",
         takes="self model_ inputs_ config_patches",
     ),
-    Patch(
-        "torch._higher_order_ops.partitioner:HopGraphMinCutPartitioner.create_partitioned_graph",
-        loop_residuals.honours_checkpoints,
-        "the gradient of `torch.scan` would keep what a checkpoint in it, and fully_shard, are to compute again",
-        "test_layer_scan",
-        takes="fw_fn fw_args always_recompute_complex_exprs",
-        for_device=False,
-        loss="loops keep for each step what their gradients need: scan_layers(remat=True) saves no memory",
-    ),
-    *(
-        Patch(
-            table, add, "jax.numpy.sin and other functions that JAX compiles would take no tensors", "tensor/test_tensor",
-            adds_to=kind, loss="JAX's error: jax.numpy.asarray(tensor) is what they take",
-        )
-        for table, add, kind in (
-            ("jax._src.core:pytype_aval_mappings", jax_arguments.add_type, dict),
-            ("jax._src.dtypes:canonicalize_value_handlers", jax_arguments.add_values, object),  # a table in C++
-        )
-    ),
-    Patch(
-        "torch.utils.checkpoint:_CheckpointFrame.get_inputs",
-        recomputed_inputs.behind_a_barrier,
-        "XLA would keep what a checkpoint in a function of `as_jax`, or in a step, is to compute again",
-        "torch_functions/test_torch_functions",
-        takes="self",
-        loss="a checkpoint in a function of as_jax saves no memory under jax.jit",
-    ),
+    loop_residuals.ROW,
+    *jax_arguments.ROWS,
+    recomputed_inputs.ROW,
     override_blocks.ROW,
 ]
 

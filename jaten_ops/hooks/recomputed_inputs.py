@@ -1,4 +1,4 @@
-"""What `torch.utils.checkpoint` computes again in a program that JAX traces: apart from what was computed before."""
+"""Operands of what `torch.utils.checkpoint` computes again in a program that JAX traces."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import jax
 
 from ..tensor.operand_values import is_traced
 from ..tensor.tensor import Tensor, array_of, from_array
+from .ledger import Patch
 
 
 def behind_a_barrier(inputs: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
@@ -33,3 +34,13 @@ def behind_a_barrier(inputs: Callable[[Any], list[Any]]) -> Callable[[Any], list
 
 def _is_in_program(value: Any) -> bool:
     return isinstance(value, Tensor) and not is_traced(value) and isinstance(array_of(value), jax.core.Tracer)
+
+
+ROW = Patch(
+    "torch.utils.checkpoint:_CheckpointFrame.get_inputs",
+    behind_a_barrier,
+    "XLA would keep what a checkpoint in a function of `as_jax`, or in a step, is to compute again",
+    "torch_functions/test_torch_functions",
+    takes="self",
+    loss="a checkpoint in a function of as_jax saves no memory under jax.jit",
+)

@@ -10,12 +10,12 @@ import torch
 from jaten_ops.arrays import seeds
 
 from .functions import TorchFunction
-from .modules import of_module
+from .modules import ModuleArrays, arrays_of, of_module
 from .primitive import Whole, bind
 from .result_trees import put_together, taken_apart
 from .torch_autograd import FlatFunction
 
-__all__ = ["call", "of_module", "put_together", "taken_apart"]
+__all__ = ["ModuleArrays", "arrays_of", "call", "of_module", "put_together", "taken_apart"]
 
 
 def call(fn: FlatFunction, arrays: Sequence[jax.Array], key: jax.Array | None = None) -> list[jax.Array]:

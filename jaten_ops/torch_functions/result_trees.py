@@ -21,7 +21,7 @@ _TENSOR = object()
 def taken_apart(result: Any) -> _Taken:
     """The tensors of a result; its other values, with markers in the tensors' places; and its structure."""
     leaves, structure = jax.tree.flatten(result)
-    while any([_told_jax(leaf) for leaf in leaves]):
+    while any(_told_jax(leaf) for leaf in leaves):
         leaves, structure = jax.tree.flatten(result)
     tensors = [v for v in leaves if isinstance(v, torch.Tensor)]
     for tensor in tensors:

@@ -43,7 +43,9 @@ def test_use_changes_what_the_table_says(seen: dict[str, list[str]]) -> None:
 
 
 def test_import_fills_what_the_table_says(seen: dict[str, list[str]]) -> None:
-    assert seen["fills"] == sorted(FILLED.keys() | ADDED)
+    """But for a table in C++, which Python cannot see."""
+    unseen = {what for what, row in PATCHES.items() if row.adds_to is object}
+    assert seen["fills"] == sorted(FILLED.keys() | ADDED - unseen)
 
 
 def test_installed_versions_allow_every_row(seen: dict[str, list[str]]) -> None:
