@@ -20,9 +20,13 @@ _TENSOR = object()
 
 def taken_apart(result: Any) -> _Taken:
     """The tensors of a result; its other values, with markers in the tensors' places; and its structure."""
-    leaves, structure = jax.tree.flatten(result)
-    while any(_told_jax(leaf) for leaf in leaves):
+    try:
         leaves, structure = jax.tree.flatten(result)
+        while any(_told_jax(leaf) for leaf in leaves):
+            leaves, structure = jax.tree.flatten(result)
+    except RecursionError as error:
+        got = "an object with tensors that holds itself"
+        raise UnsupportedInputError("a result of a torch function", got, "a tree of tensors") from error
     tensors = [v for v in leaves if isinstance(v, torch.Tensor)]
     for tensor in tensors:
         if tensor.device.type != "jax":
@@ -68,7 +72,7 @@ def _told_jax(value: Any) -> bool:
 
 
 def _has_tensors(value: Any, outer: tuple[int, ...] = ()) -> bool:
-    """True for an object with tensors in its attributes, such as a cache of transformers, unless it holds itself."""
+    """True for an object with tensors in its attributes, such as a cache of transformers."""
     if not _has_attributes(value) or id(value) in outer:
         return False
     inside = jax.tree.leaves(vars(value))

@@ -23,6 +23,7 @@ from . import (
     mesh_plans,
     mesh_products,
     mesh_sequence,
+    mesh_shard_map,
     mesh_tensors,
 )
 
@@ -36,6 +37,7 @@ TABLES: dict[str, Callable[..., Any]] = {
     "layers": mesh_layers.gathered,
     "loops": mesh_loops.PROGRAMS.run,
     "loops trained": mesh_loops.trained,
+    "shard_map": mesh_shard_map.PROGRAMS.run,
     "modules": mesh_modules.PROGRAMS.run,
     "operators": mesh_operators.failures,
     "partitioned": mesh_partitioned.moved,

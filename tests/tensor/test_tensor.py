@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 import torch._dynamo
@@ -245,3 +247,72 @@ def test_programs_are_traced_for_tensors_of_any_size(mode: Any, shape: tuple[int
     x = torch.ones(shape, device="jax")
     graph = make_fx(lambda x: x + 1, tracing_mode=mode)(x)
     assert "add" in graph.code and torch.equal(graph(x), x + 1)
+
+
+# Functions of JAX on tensors: what it does, and the same on the array
+
+IN_JAX: dict[str, Callable[[Any], Any]] = {
+    "a compiled function": jnp.sin,
+    "asarray": jnp.asarray,
+    "a reduction": jnp.sum,
+    "lax": jax.lax.neg,
+    "stack": lambda x: jnp.stack([x, x]),
+    "an operator": lambda x: jnp.ones((2, 2)) @ x,
+    "an operator, the other way": lambda x: x + jnp.ones(3),
+    "vmap": jax.vmap(jnp.cos),
+    "jit": jax.jit(lambda x: x * 2),
+    "tree.map": lambda x: jax.tree.map(jnp.sin, {"a": x})["a"],
+}
+VALUES: dict[str, Callable[[], torch.Tensor]] = {
+    "whole": lambda: torch.arange(6.0, device="jax").reshape(2, 3),
+    "a view": lambda: torch.arange(12.0, device="jax").reshape(3, 4)[1:].t()[:3].t(),
+    "detached": lambda: nn.Parameter(torch.ones(2, 3, device="jax")).detach(),
+    "bfloat16": lambda: torch.ones(2, 3, device="jax", dtype=torch.bfloat16),
+    "integers": lambda: torch.ones(2, 3, device="jax", dtype=torch.int32),
+}
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("name", IN_JAX)
+def test_functions_of_jax_take_tensors(name: str, value: str) -> None:
+    tensor = VALUES[value]()
+    got, expected = IN_JAX[name](tensor), IN_JAX[name](jaten_ops.to_jax(tensor))
+    assert isinstance(got, jax.Array) and got.dtype == expected.dtype
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_an_array_of_a_tensor_keeps_its_values() -> None:
+    base = torch.zeros(4, device="jax")
+    arrays = jnp.asarray(base), jnp.asarray(base[1:])
+    assert arrays[0] is jaten_ops.to_jax(base)
+    base.add_(1)
+    assert not arrays[0].any() and not arrays[1].any()
+
+
+NOT_IN_JAX: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
+    "parameter": (lambda x: jnp.sin(nn.Parameter(x)), "requires gradients. Fix: jaten_ops.call_jax"),
+    "of a graph": (lambda x: jnp.asarray(x.requires_grad_() * 2), "requires gradients. Fix: jaten_ops.call_jax"),
+    "traced": (lambda x: jax.jit(lambda y: y * jnp.sin(x))(1.0), r"traces takes no tensor. Fix: jax.numpy.asarray"),
+    "of a tracer": (
+        lambda x: jax.jit(jaten_ops.as_jax(lambda y: jaten_ops.from_jax(jnp.sin(y))))(jnp.ones(2)),
+        r"traces takes no tensor. Fix: jax.numpy.asarray",
+    ),
+    "captured": (
+        lambda x: make_fx(lambda x: jnp.asarray(x), tracing_mode="fake")(x),
+        "that torch captures. Fix: jaten_ops.call_jax",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_IN_JAX)
+def test_functions_of_jax_refuse_tensors(name: str) -> None:
+    run, words = NOT_IN_JAX[name]
+    with pytest.raises(RuntimeError, match=words):
+        run(torch.ones(2, device="jax"))
+
+
+def test_asarray_in_a_program_that_jax_traces() -> None:
+    x = torch.arange(3.0, device="jax")
+    np.testing.assert_array_equal(jax.jit(lambda y: y * jnp.asarray(x))(2.0), [0, 2, 4])
+    doubled = jaten_ops.as_jax(lambda y: jaten_ops.from_jax(jnp.asarray(y) * 2))
+    np.testing.assert_array_equal(jax.jit(doubled)(jnp.ones(2)), [2, 2])

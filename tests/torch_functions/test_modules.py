@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +15,8 @@ import torch
 from torch import nn
 
 import jaten_ops
+
+from ..programs.trained_network import X, Y, network, torch_training
 
 
 class _Tied(nn.Module):
@@ -79,3 +82,46 @@ def test_threads_share_a_module() -> None:
     for i, got in enumerate(found):
         jax.tree.map(np.testing.assert_array_equal, got, gradient(i))
     assert not torch.compiler.is_compiling()
+
+
+def test_optax_trains_a_module() -> None:
+    optax = pytest.importorskip("optax", reason="needs optax, of the extra `test`")
+    expected, plain = torch_training()
+    module = network().to("jax")
+    function, optimizer = jaten_ops.as_jax(module, mutable=True), optax.sgd(0.1, momentum=0.9)
+    parameters, buffers = (jaten_ops.to_jax(dict(f())) for f in (module.named_parameters, module.named_buffers))
+    state, losses = optimizer.init(parameters), []
+
+    @jax.jit
+    def step(parameters: Any, buffers: Any, state: Any) -> Any:
+        def loss(parameters: Any) -> Any:
+            result, after = function(parameters | buffers, X)
+            return jnp.square(result - Y).mean(), after
+
+        (value, buffers), gradients = jax.value_and_grad(loss, has_aux=True)(parameters)
+        updates, state = optimizer.update(gradients, state, parameters)
+        return optax.apply_updates(parameters, updates), buffers, state, value
+
+    for _ in expected:
+        parameters, buffers, state, loss = step(parameters, buffers, state)
+        losses.append(float(loss))
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    module.load_state_dict(jaten_ops.from_jax(parameters | buffers))
+    torch.testing.assert_close(
+        {n: t.cpu() for n, t in module.state_dict().items()}, dict(plain.state_dict()), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_orbax_keeps_a_module(tmp_path: Path) -> None:
+    orbax = pytest.importorskip("orbax.checkpoint", reason="needs orbax-checkpoint, of the extra `test`")
+    module = network().to("jax")
+    state = jaten_ops.to_jax(dict(module.state_dict()))
+    like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), state)
+    with orbax.StandardCheckpointer() as checkpointer, jax.enable_x64(True):  # or int64 comes back as int32
+        checkpointer.save(tmp_path / "state", state)
+        checkpointer.wait_until_finished()
+        found = checkpointer.restore(tmp_path / "state", like)
+    for name, array in state.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+    module.load_state_dict(jaten_ops.from_jax(found))
