@@ -93,6 +93,10 @@ def to_jax(tree: Any) -> Any:
     return tree_map_only(torch.Tensor, one, tree)
 
 
+_NO_LONGS = (
+    "JAX makes integers of 32 bits, also of NumPy's, while jax.enable_x64 is off. Fix: to_jax(tensor.to('jax')) keeps"
+    " those of 64; or call tensor.long() in the torch function."
+)
 _ARRAYS = (jax.Array, np.ndarray, np.number, np.bool_)
 
 
@@ -147,7 +151,12 @@ def function_of_arrays(call: Callable[..., Any]) -> Callable[..., Any]:
             results, made[:] = torch_functions.taken_apart(call(*args, **kwargs))
             return results
 
-        results = torch_functions.call(flat, arrays, key)
+        try:
+            results = torch_functions.call(flat, arrays, key)
+        except (RuntimeError, IndexError) as error:
+            if "Long" in str(error) and any(a.dtype == np.int32 for a in arrays):
+                error.add_note(_NO_LONGS)
+            raise
         return torch_functions.put_together(results, *made)
 
     return function
