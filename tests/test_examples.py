@@ -1,4 +1,4 @@
-"""Programs in examples/ whose parts are worth a test: overrides with kernels of one's own."""
+"""Programs in examples/ whose parts are worth a test: overrides with kernels of one's own, a model trained in JAX."""
 
 from __future__ import annotations
 
@@ -105,3 +105,13 @@ def test_kernel_set_is_registered_by_a_loop(platform: str) -> None:
     torch.autograd.gradcheck(ops.gated, tuple(torch.randn(3, 4).double().requires_grad_() for _ in range(2)))
     losses = example.train(layer, 120)
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+
+
+def test_a_model_of_transformers_trained_in_jax(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for module in ("transformers", "optax", "matplotlib"):
+        pytest.importorskip(module, reason="needs the extra `examples`")
+    example = _example("huggingface_in_jax")
+    monkeypatch.setattr(example, "BATCH", 2)
+    one, two = example.main(8, str(tmp_path / "curves.png")).values()
+    assert two == pytest.approx(one, rel=1e-4) and two[-1] < two[0]
+    assert (tmp_path / "curves.png").stat().st_size > 1000

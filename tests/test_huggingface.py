@@ -136,7 +136,12 @@ WAYS: dict[str, tuple[Callable[..., Any], Callable[[str], Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "way"), crossed(MODELS, WAYS))
+def _is_of_a_past_defect(name: str, way: str) -> bool:
+    """True where the model shifts its labels by a write, in a batch."""
+    return (name, way) == ("t5", "of each example")
+
+
+@pytest.mark.parametrize(("name", "way"), crossed(MODELS, WAYS, always=_is_of_a_past_defect))
 def test_transformed(name: str, way: str) -> None:
     run, reference = WAYS[way]
     model, inputs = _made(name)
@@ -183,7 +188,7 @@ def test_generation_in_a_loop(name: str) -> None:
     model, _ = _made(name)
     prompt, count = _TOKENS[:, :4], 8
     expected = model.generate(prompt, max_new_tokens=count, do_sample=False)[:, 4:]
-    assert len(expected.unique()) > 2
+    assert len(expected.unique()) > 1
     module = _Next(copy.deepcopy(model), 4 + count).to("jax")
     following = jaten_ops.as_jax(module)
 

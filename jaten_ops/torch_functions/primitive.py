@@ -270,7 +270,9 @@ _lowering = mlir.lower_fun(_lowered, multiple_results=True)
 def _lowered_in_mesh(ctx: Any, *arrays: Any, **params: Any) -> Any:
     """The lowering, for which operands vary over no axes of `jax.shard_map`'s mesh: what is made inside does not."""
     here = jax.sharding.ManualAxisType()
-    return _lowering(ctx.replace(avals_in=[a.update(manual_axis_type=here) for a in ctx.avals_in]), *arrays, **params)
+    avals = [a.update(manual_axis_type=here) for a in ctx.avals_in]
+    with tracing():  # some operations are traced as late as here
+        return _lowering(ctx.replace(avals_in=avals), *arrays, **params)
 
 
 mlir.register_lowering(program_p, _lowered_in_mesh)
