@@ -54,12 +54,17 @@ def test_code_for_several_processes(number: int, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-PAGES = {"export": 3, "kernels": 6, "overrides": 6, "performance": 3, "training_steps": 4}
+PAGES = {"export": 3, "jax_functions": 9, "kernels": 6, "overrides": 6, "performance": 3, "training_steps": 4}
 """The pages whose code is run, with the number of blocks, which are one program."""
+
+NEEDED = {"jax_functions": ("optax", "orbax.checkpoint", "flax", "equinox", "transformers")}
+"""The libraries that a page imports, of the extra `test`."""
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_code_of_a_page(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in NEEDED.get(name, ()):
+        pytest.importorskip(library, reason=f"needs {library}, of the extra `test`")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("")  # what a block adds is taken away
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")

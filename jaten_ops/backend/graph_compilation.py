@@ -261,7 +261,7 @@ def _device(graph: Description, args: Sequence[Any]) -> Any:
 
 
 def _put_on(output: Output, export: Callable[[Any], Any], device: Any) -> Callable[[Any], Any]:
-    """What makes a tensor of a result, on the device that the graph names, if the program runs on another."""
+    """Makes a tensor of a result, on the device that the graph names, if the program runs on another."""
     if not output.on_jax or len(jax.local_devices()) == 1:
         return export
     first, *_ = devices = jax.local_devices()
@@ -270,7 +270,7 @@ def _put_on(output: Output, export: Callable[[Any], Any], device: Any) -> Callab
 
 
 def _taken_to(take: Any, value: Any, device: Any, is_donated: bool) -> Any:
-    """What takes an operand, from another device than the program's as well.
+    """Takes an operand, from another device than the program's as well.
 
     Raises:
         UnsupportedInputError: the program writes to it, and would have to move it there and back.
