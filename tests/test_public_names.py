@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import sys
 from typing import Any
 
 import jax
@@ -17,16 +18,39 @@ FUNCTIONS = [n for n in jaten_ops.__all__ if not isinstance(getattr(jaten_ops, n
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def _examples(name: str) -> list[doctest.DocTest]:
-    scope = {"jaten_ops": jaten_ops, "torch": torch, "jax": jax, "jnp": jnp}
+EXTRAS = {"nnx": "flax", "equinox": "equinox"}
+"""The modules of jaten_ops that need another library, and the library."""
+
+
+def _examples(name: str, documented: Any, **libraries: Any) -> list[doctest.DocTest]:
+    scope = {"jaten_ops": jaten_ops, "torch": torch, "jax": jax, "jnp": jnp, **libraries}
     finder = doctest.DocTestFinder(recurse=False)
-    return [t for t in finder.find(getattr(jaten_ops, name), name, globs=scope) if t.examples]
+    return [t for t in finder.find(documented, name, globs=scope) if t.examples]
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("name", jaten_ops.__all__)
 def test_examples_run(name: str) -> None:
-    found = _examples(name)
+    _run(_examples(name, getattr(jaten_ops, name)))
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_examples_of_extras_run(name: str) -> None:
+    pytest.importorskip(EXTRAS[name], reason=f"needs {EXTRAS[name]}, of the extra `{name}`")
+    module = getattr(jaten_ops, name)
+    _run(_examples(name, module.TorchModule, **{name: getattr(module, name)}))
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_a_missing_extra_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, EXTRAS[name], None)
+    monkeypatch.delitem(sys.modules, f"jaten_ops.{name}", raising=False)
+    monkeypatch.delattr(jaten_ops, name, raising=False)
+    with pytest.raises(ImportError, match=rf"pip install 'jaten-ops\[{name}\]'"):
+        getattr(jaten_ops, name)
+
+
+def _run(found: list[doctest.DocTest]) -> None:
     assert found, "an example, after 'Example:'"
     text: list[str] = []
     for test in found:
