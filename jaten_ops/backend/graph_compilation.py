@@ -280,7 +280,7 @@ def _taken_to(take: Any, value: Any, device: Any, is_donated: bool) -> Any:
         return take
     if is_donated:
         raise UnsupportedInputError(
-            "a compiled program", f"a write to a part of a tensor on {value.device} in one with tensors of several devices",
+            "a compiled program with tensors of several devices", f"a write to a part of a tensor on {value.device}",
             "writes to tensors of one device",
         )  # fmt: skip
     return lambda tensor: partitioned.moved(take(tensor), device)

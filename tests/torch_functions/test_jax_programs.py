@@ -101,7 +101,7 @@ def _checkpointed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_checkpoint_is_jaxs() -> None:
-    """What it computes again is behind as many barriers, by which XLA does not keep it, and nothing else is saved."""
+    """Values that it computes again are behind as many barriers as in JAX, and nothing else is saved."""
     x, weights = jnp.ones((5, 4)), [jnp.eye(4), 2 * jnp.eye(4), 3 * jnp.eye(4)]
     gradient = jax.grad(as_jax(_stacked(_checkpointed)), 1)
     theirs = jax.grad(_stacked(jax.checkpoint(_jaxs_block)), 1)
