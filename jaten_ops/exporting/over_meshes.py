@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ..arrays import partitioned
+from ..arrays import carrier, partitioned
 from ..arrays.abstract_arrays import is_abstract
 from ..arrays.placements import mesh_axes_of
 from ..errors import UnsupportedInputError
@@ -39,8 +39,11 @@ def lies_over_mesh(value: Any) -> bool:
 
 def tie(tensor: torch.Tensor) -> Any:
     """The same for tensors that are tied."""
-    place = id(array_of(tensor)) if tensor.device.type == "jax" else tensor.data_ptr() or id(tensor)
-    return place, tensor.shape, tensor.stride(), tensor.dtype
+    where: Any = tensor.data_ptr() or id(tensor)
+    if tensor.device.type == "jax":
+        view = carrier.view_of(tensor)
+        where = id(view.storage.root), view.offset
+    return where, tensor.shape, tensor.stride(), tensor.dtype
 
 
 def entry_of(name: str, shape: Sequence[Any], dtype: np.dtype, sharding: NamedSharding | None) -> dict[str, Any]:

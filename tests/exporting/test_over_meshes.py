@@ -82,6 +82,11 @@ def test_what_is_refused(what: str, text: str) -> None:
     assert text in mesh_process.found("not exported", what)
 
 
+def test_a_tied_weight_is_there_once() -> None:
+    *biases, weight = sorted(mesh_process.found("exported, tied"), key=lambda name: name.endswith("weight"))
+    assert set(biases) == {"first.bias", "last.bias"} and weight in ("first.weight", "last.weight")
+
+
 def test_large_weights_are_in_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifact, "_BYTES_A_FILE", 300)
     model, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), torch.ones(2, 8)

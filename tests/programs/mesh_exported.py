@@ -34,6 +34,29 @@ def _fully_sharded(model: nn.Module) -> tuple[nn.Module, torch.Tensor]:
     return distributed.fully_shard(model, mesh), distributed.distribute_batch(BATCH, mesh)
 
 
+class _Tied(nn.Module):
+    """A model whose last weight is its first, as of language models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.last.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.last(torch.tanh(self.first(x)))
+        return result
+
+
+def tied() -> list[str]:
+    """The names of the state of a model with a tied weight, which is there once."""
+    mesh = distributed.make_mesh(data=8)
+    model = distributed.fully_shard(_Tied().to("jax"), mesh)
+    x = distributed.distribute_batch(BATCH, mesh)
+    exported = jaten_ops.export(model, (x,))
+    torch.testing.assert_close(exported.call(x).cpu(), model(x).detach().cpu())
+    return list(exported.signature["state"])
+
+
 def _of_parameters_only(model: nn.Module) -> tuple[nn.Module, torch.Tensor]:
     mesh = distributed.make_mesh(model=8)
     return distributed.parallelize_module(model, mesh, {"0.weight": PartitionSpec("model")}), BATCH

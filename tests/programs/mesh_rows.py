@@ -33,6 +33,7 @@ TABLES: dict[str, Callable[..., Any]] = {
     "estimates": mesh_estimates.compared,
     "exported": mesh_exported.saved,
     "not exported": mesh_exported.refused,
+    "exported, tied": mesh_exported.tied,
     "training": mesh_models.training,
     "layers": mesh_layers.gathered,
     "loops": mesh_loops.PROGRAMS.run,
