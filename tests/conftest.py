@@ -60,15 +60,18 @@ def _modes() -> tuple[Any, ...]:
 
 @pytest.fixture(autouse=True)
 def _collected_between_tests() -> Iterator[None]:
-    """A test leaves torch's modes as they were, and so does what is collected of it.
+    """A test leaves torch's modes as they were, and what is collected of it changes none in a later test.
 
-    An abandoned generator that is within `no_grad()` sets a mode when it is collected. In the middle of a later test
-    that would change a graph, so nothing is collected there.
+    What Dynamo leaves of a trace that it gave up, such as one of `torch.func.hessian` over a batch normalization, sets
+    the modes of its time when it is collected. In the middle of a later test that would change a graph, or end the
+    process. So nothing is collected there, and what collecting changes is set back.
     """
     before = _modes()
     yield
     assert _modes() == before, "the test has changed them"
-    gc.collect()
+    keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    with torch.set_grad_enabled(before[0]), torch._C._ForceDispatchKeyGuard(*keys):
+        gc.collect()
     assert _modes() == before, "what was collected has changed them"
 
 
