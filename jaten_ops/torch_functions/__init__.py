@@ -8,6 +8,7 @@ import jax
 import torch
 
 from jaten_ops.arrays import seeds
+from jaten_ops.errors import UnsupportedInputError
 
 from .functions import TorchFunction
 from .modules import ModuleArrays, arrays_of, of_module
@@ -25,7 +26,13 @@ def call(fn: FlatFunction, arrays: Sequence[jax.Array], key: jax.Array | None = 
         fn: the function, of a list of tensors.
         arrays: its operands, none of a weak type.
         key: the PRNG key of random operators.
+
+    Raises:
+        UnsupportedInputError: an array has symbolic dimensions.
     """
+    if any(not isinstance(size, int) for a in arrays for size in a.shape):
+        expected = "known sizes; jaten_ops.export(program, args, dynamic_shapes=...) leaves sizes open"
+        raise UnsupportedInputError("a torch function in JAX", "an array with symbolic dimensions", expected)
     impl = None
     if key is not None:
         impl, arrays = jax.random.key_impl(key), [jax.random.key_data(key), *arrays]
