@@ -110,7 +110,8 @@ def _exported(found: ProgramToExport, platforms: tuple[str, ...]) -> jax.export.
     if platforms == ("cpu",) and not is_open and mesh is None:  # the rewrites for a CPU take known sizes of one device
         function = flattened(ordered(function, platform="cpu"), platform="cpu")
     if mesh is not None:
-        function = updated_in_place(function, [state[list(found.state).index(name)].sharding for name in found.updated])
+        specs = dict(zip(found.state, state, strict=True))
+        function = updated_in_place(function, [specs[name].sharding for name in found.updated])
     seeds = [spec_over(mesh, (), np.dtype("int64"))] * found.random
     try:
         with tracing():

@@ -16,8 +16,8 @@ from .ledger import Patch
 def behind_a_barrier(inputs: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
     """`_CheckpointFrame.get_inputs`, with a barrier before the arrays that JAX traces.
 
-    Without it XLA would find that all is computed twice, and keep the results of the first time. `jax.checkpoint` has
-    such a barrier, too.
+    It keeps XLA from finding that all is computed twice, as the barrier of `jax.checkpoint` does; the compiler for CPUs
+    drops both.
     """
 
     @functools.wraps(inputs)

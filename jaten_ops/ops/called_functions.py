@@ -73,13 +73,9 @@ def _rebuilt(structure: tuple[Any, ...], tensors: Iterator[Any], numbers: Iterat
         return {k: _rebuilt(v, tensors, numbers) for k, v in rest[0]}
     if kind in ("tuple", "list", "class"):
         parts = [_rebuilt(v, tensors, numbers) for v in rest[-1]]
-        return (
-            parts
-            if kind == "list"
-            else tuple(parts)
-            if kind == "tuple"
-            else function_names.member_named(rest[0])(*parts)
-        )
+        if kind == "class":
+            return function_names.member_named(rest[0])(*parts)
+        return parts if kind == "list" else tuple(parts)
     return rest[0]
 
 

@@ -309,7 +309,7 @@ assert model.weight.grad.device == torch.device("jax:1") and model.weight.grad.t
 """
 
 COMPILED = """
-import torch, jaten_ops
+import jax, torch, jaten_ops
 from jaten_ops.errors import UnsupportedInputError
 
 @torch.compile(backend="jaten", fullgraph=True)
@@ -321,7 +321,6 @@ def devices(values):
     assert all(v.view_of_arrays.read().devices() == {jax.local_devices()[v.device.index]} for v in values)
     return [v.device.index for v in values]
 
-import jax
 for first, second in [(1, 0), (0, 1)]:
     x = torch.full((3,), 2.0, device=f"jax:{first}", requires_grad=True)
     y = torch.full((3,), 3.0, device=f"jax:{second}", requires_grad=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import pytest
 import torch
@@ -109,7 +110,10 @@ def test_a_function_with_an_array_lives_as_long_as_what_may_call_it(holder: str)
 
     def make() -> Callable[..., Any]:
         array = jnp.arange(4.0)
-        fn = lambda a: a * a * a * array  # noqa: E731
+
+        def fn(a: jax.Array) -> jax.Array:
+            return a * a * a * array
+
         alive.append(weakref.ref(fn))
         return fn
 

@@ -355,7 +355,10 @@ OF_CUSTOM_JVP = [n for n in TRANSFORMS if n not in ("reverse, reverse, forward",
 @pytest.mark.parametrize("name", OF_CUSTOM_JVP)
 def test_custom_jvp_is_the_derivative(name: str) -> None:
     torch._dynamo.reset()
-    plain = lambda r: _Cube.apply(r)  # noqa: E731
+
+    def plain(r: Tensor) -> Any:
+        return _Cube.apply(r)
+
     transform = TRANSFORMS["vmap of grad" if name == "compiled" else name]
     assert_close(TRANSFORMS[name](own.custom_jvp)(x), transform(plain)(x))
 

@@ -206,7 +206,7 @@ def test_objects_with_tensors_go_in_and_out() -> None:
 def test_an_object_that_holds_itself_is_refused() -> None:
     def program(x: torch.Tensor) -> Any:
         cache = _Cache()
-        cache.owner, cache.tensor = cache, x * 2  # type: ignore[attr-defined]
+        cache.owner, cache.tensor = cache, x * 2  # type: ignore[attr-defined]  # attributes of any name
         return cache
 
     with pytest.raises(UnsupportedInputError, match="that holds itself"):
