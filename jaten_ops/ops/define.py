@@ -16,6 +16,7 @@ import torch
 from .. import autograd, kernels, meta, registry
 from ..arrays import bridge, carrier
 from ..errors import UnsupportedInputError
+from ..registry.handlers import CHOSEN, handler_of
 from ..schema import COMPOSITE, KEEPS_MEMORY_ORDER, READS_MEMORY, VARIANTS, OpSpec
 from ..tracing import opaque
 from . import companions, memory_layout, variants, vmap
@@ -154,7 +155,7 @@ def register_op(spec: OpSpec, *, overrides: bool = False) -> None:
     lib.impl(spec.overload, of_plain, "CUDA")
     lib.impl(spec.overload, on_jax, "PrivateUse1")
     if spec.takes_no_tensors:
-        lib.impl(spec.overload, _by_device(spec, plain, on_jax), "BackendSelect")
+        lib.impl(spec.overload, _by_device(spec, plain), "BackendSelect")
     elif not spec.takes_tensor and spec.overload != "_stack":  # ATen's meta function of _stack([]) crashes
         # the key of calls without a tensor, for example with an empty list
         lib.impl(spec.overload, of_plain, "CompositeExplicitAutograd")
@@ -292,16 +293,17 @@ def _keyed_call(spec: OpSpec) -> Callable[[Sequence[Any]], Any]:
     return call
 
 
-def _by_device(spec: OpSpec, plain: OpKernel, on_jax: OpKernel) -> Callable[..., Any]:
+def _by_device(spec: OpSpec, plain: OpKernel) -> Callable[..., Any]:
     """The implementation of an op without tensor arguments: its device, if it takes one, decides."""
+    op = functools.cache(lambda: op_of(spec))
+    taken = [(i, a.name) for i, a in enumerate(spec.arguments) if a.type.startswith("Device")]
 
     @opaque
     def select(*args: Any, **kwargs: Any) -> Any:
         devices = [args[i] if i < len(args) else kwargs.get(name) for i, name in taken]
-        on_carrier = any(device is not None and torch.device(device).type == "jax" for device in devices)
-        return (on_jax if on_carrier else plain)(*args, **kwargs)
-
-    taken = [(i, a.name) for i, a in enumerate(spec.arguments) if a.type.startswith("Device")]
+        if any(device is not None and torch.device(device).type == "jax" for device in devices):
+            return (CHOSEN.get(id(op())) or handler_of(op()))(*args, **kwargs)
+        return plain(*args, **kwargs)
 
     return select
 

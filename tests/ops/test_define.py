@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -331,3 +332,35 @@ def test_a_gradient_that_would_not_be_asked_is_refused(name: str) -> None:
     with pytest.raises(GradientRegistrationError, match=rf"{name}: .*(jaten_ops\.override|register_autograd)"):
         jaten_ops.gradient(name)(lambda grads, args, results: {})
     assert before == registry.GRADIENTS
+
+
+@_op("ramp(int n, *, Device? device=None) -> Tensor")
+def ramp(n):
+    return jnp.arange(n, dtype=jnp.float32)
+
+
+@_op("ramps(int n, *, Device? device=None) -> (Tensor, Tensor)")
+def ramps(n):
+    return jnp.zeros(n), jnp.arange(n, dtype=jnp.float32)
+
+
+FACTORIES: dict[str, Callable[[Any], torch.Tensor]] = {
+    "zeros": lambda device: torch.ops.jaten.zeros([3], device=device),
+    "eye": lambda device: torch.ops.jaten.eye(3, device=device),
+    "empty_strided": lambda device: torch.ops.jaten.empty_strided([2, 3], [1, 2], device=device),
+    "randn": lambda device: torch.ops.jaten.randn([3], device=device),
+    "a user's": lambda device: OPS.ramp(3, device=device),
+    "a user's with two results": lambda device: OPS.ramps(3, device=device)[1],
+}
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+@pytest.mark.parametrize("device", ["jax", "jax:0", torch.device("jax")], ids=str)
+def test_factories_called_directly_give_tensors_of_users(name: str, device: Any, tmp_path: Path) -> None:
+    made = FACTORIES[name](device)
+    assert type(made) is jaten_ops.Tensor
+    parameter = torch.nn.Parameter(made)
+    (copy.deepcopy(parameter) * 2 + parameter).sum().backward()
+    assert parameter.grad is not None and parameter.grad.cpu().eq(1).all()
+    torch.save(made, tmp_path / "made.pt")
+    assert torch.load(tmp_path / "made.pt").shape == made.shape
