@@ -28,6 +28,7 @@ if _FOLDER is not None:
 _OURS = os.path.dirname(os.path.realpath(jaten_ops.__file__)) + os.sep
 _STEP = 1 << 20  # KiB: 1 GiB
 _largest = 2 * _STEP
+_MANY = 100_000  # objects since the last garbage collection, which takes as long as a small test
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest takes the exhaustive ones out
@@ -36,19 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.disable()  # see _collected_between_tests
-    _leave_out()
-
-
-def _leave_out() -> None:
-    """Leaves all that is there out of later garbage collections, which would take a tenth of the time."""
-    gc.collect()
-    gc.freeze()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _leave_out_of_collections() -> Iterator[None]:
-    yield
+    gc.disable()  # see _collect
     _leave_out()
 
 
@@ -58,21 +47,40 @@ def _modes() -> tuple[Any, ...]:
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), *map(str, keys)
 
 
-@pytest.fixture(autouse=True)
-def _collected_between_tests() -> Iterator[None]:
-    """A test leaves torch's modes as they were, and what is collected of it changes none in a later test.
+def _collect() -> None:
+    """Collects garbage, between tests only, and sets back what that changes of torch's modes.
 
     What Dynamo leaves of a trace that it gave up, such as one of `torch.func.hessian` over a batch normalization, sets
     the modes of its time when it is collected. In the middle of a later test that would change a graph, or end the
-    process. So nothing is collected there, and what collecting changes is set back.
+    process.
     """
+    before = _modes()
+    keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    with torch.set_grad_enabled(torch.is_grad_enabled()), torch._C._ForceDispatchKeyGuard(*keys):
+        gc.collect()
+    assert _modes() == before, "what was collected has changed them"
+
+
+def _leave_out() -> None:
+    """Leaves all that is there out of later garbage collections, which would take a tenth of the time."""
+    _collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leave_out_of_collections() -> Iterator[None]:
+    yield
+    _leave_out()
+
+
+@pytest.fixture(autouse=True)
+def _modes_are_left() -> Iterator[None]:
+    """A test leaves torch's modes as they were."""
     before = _modes()
     yield
     assert _modes() == before, "the test has changed them"
-    keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-    with torch.set_grad_enabled(before[0]), torch._C._ForceDispatchKeyGuard(*keys):
-        gc.collect()
-    assert _modes() == before, "what was collected has changed them"
+    if gc.get_count()[0] > _MANY:
+        _collect()
 
 
 @pytest.fixture(autouse=True)

@@ -12,11 +12,11 @@ from typing import Any
 import jax
 import torch
 
+from jaten_ops.arrays.carrier import view_of
 from jaten_ops.arrays.observers import Observer, observed_by, observers
 from jaten_ops.arrays.storage_views import Storage
 from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.tensor.operand_values import is_traced
-from jaten_ops.tensor.tensor import array_of
 
 
 class _Watch(Observer):
@@ -44,7 +44,12 @@ class _Watch(Observer):
 
     def alive(self) -> list[Any]:
         tensors = [t for ref in self._made if (t := ref()) is not None]
-        return [t for t in tensors if not is_traced(t) and isinstance(array_of(t), jax.core.Tracer)]
+        return [t for t in tensors if not is_traced(t) and _is_of_jax_trace(t)]
+
+
+def _is_of_jax_trace(tensor: Any) -> bool:
+    # by its storage: to read a view here would put an operation on its values, whose trace is over, into another trace
+    return isinstance(view_of(tensor).storage.root.array, jax.core.Tracer)
 
 
 @contextlib.contextmanager

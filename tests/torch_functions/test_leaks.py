@@ -58,3 +58,14 @@ def test_writes_to_what_is_no_argument_are_refused_and_undone() -> None:
         return made
 
     np.testing.assert_array_equal(jax.jit(jaten_ops.as_jax(constant))(x), [3, 2])
+
+
+def test_what_garbage_keeps_is_not_read() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        cycle: list[Any] = [x.sin().t()]  # a view whose elements nobody has asked for yet
+        cycle.append(cycle)
+        return x.sum()
+
+    lowered = jax.jit(jax.vmap(jax.grad(jaten_ops.as_jax(function)))).lower(jnp.ones((5, 2, 3)))
+    assert len(lowered.compile().input_shardings[0]) == 1
+    np.testing.assert_array_equal(lowered.compile()(jnp.ones((5, 2, 3))), np.ones((5, 2, 3)))
