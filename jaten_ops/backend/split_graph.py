@@ -8,12 +8,16 @@ from typing import Any
 import torch
 from torch.fx.passes.split_module import split_module
 
+from jaten_ops import registry
+from jaten_ops.ops import result_checks
+from jaten_ops.registry import external_ops
+
 from . import pipeline
 from .compile_log import GraphLog
 from .executable import Executable
 from .graph_info import GraphInfo
-from .nodes import attribute_of
-from .passes.data_dependent_splits import is_cut
+from .nodes import attribute_of, source_line
+from .passes.data_dependent_splits import is_cut, takes_values
 from .pipeline import Stage
 
 
@@ -38,6 +42,7 @@ def runnable(gm: torch.fx.GraphModule, info: GraphInfo) -> Callable[[list[Any]],
         else:
             _with_executables(part)
             GraphLog(part).outside()
+            _hold_against_fakes(part)
 
     def run(args: list[Any]) -> list[Any]:
         taken = tuple(args)
@@ -55,6 +60,30 @@ def _with_executables(part: torch.fx.GraphModule) -> None:
         if isinstance(graph, torch.fx.GraphModule):
             setattr(part, str(node.target), _Segment(graph, frozenset()))
     part.recompile()
+
+
+def _hold_against_fakes(part: torch.fx.GraphModule) -> None:
+    """Has the results of users' operators that run by themselves checked: executables are compiled for their fakes."""
+    for node in filter(takes_values, part.graph.nodes):
+        node.target = _checked(node)
+    part.recompile()
+
+
+def _checked(node: torch.fx.Node) -> Callable[..., Any]:
+    op, said, source = node.target, node.meta["val"], source_line(node)
+    assert isinstance(op, torch._ops.OpOverload)
+    spec = registry.SPECS[external_ops.name_of(op)]
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        results = op(*args, **kwargs)
+        result_checks.hold_against(spec, results, said, source, _known)
+        return results
+
+    return checked
+
+
+def _known(size: Any) -> int | None:
+    return size if isinstance(size, int) else None
 
 
 class _Segment(torch.nn.Module):

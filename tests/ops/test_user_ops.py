@@ -291,6 +291,17 @@ class _Called(torch.nn.Module):
         return self.call(x)
 
 
+jaten_ops.op("jaten_users::halved(Tensor x) -> Tensor", eager=True)(lambda x: x[x > 0].astype("float16"))
+jaten_ops.fake("jaten_users::halved")(lambda x: x.new_empty(torch.library.get_ctx().new_dynamic_size()))
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_results_in_a_graph_are_held_against_the_fake(device: str) -> None:
+    torch._dynamo.reset()
+    with pytest.raises(KernelResultError, match=r"test_user_ops.*returned .*float16.*its fake says .*float32"):
+        _compiled(lambda x: own.halved(x) + 1, True)(torch.ones(2, device=device))
+
+
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("way", EAGER)
 def test_sizes_depend_on_values(way: str, device: str) -> None:

@@ -64,18 +64,18 @@ def _unbacked(values: Any) -> set[Any]:
 
 def _runs_by_itself(gm: torch.fx.GraphModule, node: torch.fx.Node) -> bool:
     """True if a node binds a symbol, if no kernel runs it, or if a graph among its operands has such a node."""
-    if _binds(node) or is_unknown(node) or is_printed(node) or _takes_values(node):
+    if _binds(node) or is_unknown(node) or is_printed(node) or takes_values(node):
         return True
     graphs = [attribute_of(gm, n) for n in node.all_input_nodes if n.op == "get_attr"] if is_higher_order(node) else []
     return any(is_cut(graph) for graph in graphs if isinstance(graph, torch.fx.GraphModule))
 
 
-def _takes_values(node: torch.fx.Node) -> bool:
+def takes_values(node: torch.fx.Node) -> bool:
     """True for an operator of a user whose kernel, or its gradient, is called with concrete arrays."""
     overload = overload_of(node.target) if node.op == "call_function" else None
-    return (
-        overload in registry.KERNELS and external_ops.is_foreign(overload) and registry.KERNELS[overload].eager is True
-    )
+    if overload not in registry.KERNELS or not external_ops.is_foreign(overload):
+        return False
+    return registry.KERNELS[overload].eager is True
 
 
 def is_cut(gm: torch.fx.GraphModule) -> bool:
