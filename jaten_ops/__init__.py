@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from . import hooks
+from . import hooks, torch_functions
 from .checkpoint_policies import checkpoint_policy
 from .device import autocast  # noqa: F401  # registers what the device does
 from .dispatch import register  # noqa: F401  # register what the device does
@@ -69,7 +69,7 @@ __all__ = [
     "to_jax",
 ]
 
-_LATE = {"export": "exporting"}
+_LATE = {"export": "exporting", "call_open": "torch_functions.symbolic_dims"}
 """The modules of names that are imported when they are used, since they take a second of an import: torch.export."""
 
 _EXTRAS = ("equinox", "nnx")
@@ -84,4 +84,5 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f".{_LATE[name]}", __name__), name)
 
 
+torch_functions.take_symbolic_dims_by(lambda *args: __getattr__("call_open")(*args))
 hooks.install()

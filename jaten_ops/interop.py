@@ -118,11 +118,12 @@ def as_jax(program: Callable[..., Any], *, mutable: bool = False) -> Callable[..
         the shapes and dtypes that `program` gives. Its keyword argument `key`, a JAX PRNG key, seeds random operators:
         without it they raise RuntimeError, so that no fixed sample is compiled into a program. Errors of ATen about
         the values of tensors (an index out of range) are not raised while JAX traces. Functions that `torch.compile`
-        compiles run eagerly inside.
+        compiles run eagerly inside. Arrays may have symbolic dimensions, as in `jax.export`; they have no `jax.jvp`.
 
     Raises:
         UnsupportedInputError: where JAX traces, the program reads the value of a tensor, writes to one that is not an
-            argument, keeps one after the call, or reads an array that JAX traces elsewhere.
+            argument, keeps one after the call, or reads an array that JAX traces elsewhere; or it holds only for some
+            values of symbolic dimensions.
 
     Example:
         >>> jax.grad(jaten_ops.as_jax(lambda x: (x * x.detach()).sum()))(jnp.arange(3.0))

@@ -151,7 +151,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "torch_functions": (
         "leaks linear_transpose modules result_trees run_context torch_autograd",
-        "functions",
+        "functions symbolic_dims",
         "primitive",
         "__init__",
     ),

@@ -54,7 +54,7 @@ def test_code_for_several_processes(number: int, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-PAGES = {"export": 3, "jax_functions": 9, "kernels": 6, "overrides": 6, "performance": 3, "training_steps": 4}
+PAGES = {"export": 3, "jax_functions": 10, "kernels": 6, "overrides": 6, "performance": 3, "training_steps": 4}
 """The pages whose code is run, with the number of blocks, which are one program."""
 
 NEEDED = {"jax_functions": ("optax", "orbax.checkpoint", "flax", "equinox", "transformers")}

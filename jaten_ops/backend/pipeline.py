@@ -142,6 +142,18 @@ def run_passes(stage: Stage, gm: torch.fx.GraphModule, info: GraphInfo) -> Graph
     return info
 
 
+_ON_FUNCTIONAL = ("supported_operators", "ordered_effects", "conjugate_numbers", "own_memory", "rename_operators")
+
+
+def run_on_functional(gm: torch.fx.GraphModule) -> None:
+    """Makes a graph of ATen's operators one of jaten's, if it writes to nothing and AOTAutograd has not made it."""
+    rows = {row.name: row for row in PASSES if row.on is Stage.ATEN}
+    for name in _ON_FUNCTIONAL:
+        for inner in graphs_inside(gm) if rows[name].inside else ():
+            rows[name].run(inner, GraphInfo())
+        rows[name].run(gm, GraphInfo())
+
+
 def _tell(row: Pass, gm: torch.fx.GraphModule, info: GraphInfo, before: str) -> str:
     after = text_of(gm)
     if after != before:

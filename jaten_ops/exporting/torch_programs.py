@@ -19,17 +19,14 @@ from torch.utils import _pytree as pytree
 from .. import registry
 from ..arrays import bridge
 from ..backend import pipeline
-from ..backend.graph_info import GraphInfo
 from ..backend.lowering import Lowered
 from ..backend.nodes import overload_of, source_line
 from ..backend.passes.third_party_calls import is_unknown
-from ..backend.pipeline import Stage
 from ..errors import UnsupportedInputError
 from .open_sizes import OpenSizes, names_of
 from .over_meshes import entry_of, lies_over_mesh, sharding_of, tie
 from .trees import Place, tree_of
 
-_PASSES = ("supported_operators", "ordered_effects", "conjugate_numbers", "own_memory", "rename_operators")
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _STATE = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR}
 
@@ -100,7 +97,7 @@ def torch_program(
     graph, signature = exported.graph_module, exported.graph_signature
     _require_known(graph)
     _refuse_other_writes(signature)
-    _run_passes(graph)
+    pipeline.run_on_functional(graph)
     lowered = Lowered(graph, torch.get_default_dtype())
     specs = dict(zip(lowered.placeholders, signature.input_specs, strict=True))
     outputs = list(zip(signature.output_specs, lowered.outputs, strict=True))
@@ -216,15 +213,6 @@ def _composites(graph: torch.fx.GraphModule) -> dict[Any, Any]:
         for op in unknown
         if op._can_decompose()
     }
-
-
-def _run_passes(graph: torch.fx.GraphModule) -> None:
-    """Makes a graph of ATen's operators one of jaten's."""
-    rows = {row.name: row for row in pipeline.PASSES if row.on is Stage.ATEN}
-    for name in _PASSES:
-        for inner in pipeline.graphs_inside(graph) if rows[name].inside else ():
-            rows[name].run(inner, GraphInfo())
-        rows[name].run(graph, GraphInfo())
 
 
 def _require_known(graph: torch.fx.GraphModule) -> None:

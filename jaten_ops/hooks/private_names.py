@@ -36,6 +36,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Whether torch.profiler records, at no cost: the public names that tell are of backends.": (
         "torch.autograd.profiler._is_profiler_enabled",
     ),
+    "Sizes that torch leaves open while it captures a program: torch.export is public, for programs on the CPU.": (
+        "torch._dispatch.python.enable_python_dispatcher",
+    ),
     "Tensors of a subclass without memory, and calls that bypass their class: both are documented as private names.": (
         "torch.Tensor._make_wrapper_subclass", "torch._C.DisableTorchFunction",
         "torch._C.DisableTorchFunctionSubclass", "torch._C._disabled_torch_function_impl",
@@ -165,7 +168,9 @@ ATTRIBUTES: dict[str, str] = {
     "_compute_rng_offsets": "where the parts of a random DTensor begin",
     "_destroy": "the end of the registrations of a torch.library.Library",
     "_dispatch_cache": "the kernels that an operator has looked up in Python, when one is added",
+    "_evaluate": "the value of a symbolic dimension of JAX's for values of its variables",
     "_executable": "the executable of a compiled program of JAX, without the checks of each call",
+    "_get_vars": "the variables of a symbolic dimension of JAX's",
     "_lowering": "the constants of a compiled program of JAX",
     "_op_dk": "an operator's kernel of one dispatch key, which torch.library does not call",
     "_qualified_op_name": "the name of a packet of overloads",

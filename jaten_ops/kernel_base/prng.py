@@ -63,7 +63,7 @@ def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.
     def default(key: jax.Array) -> jax.Array:
         return _jax.random_bits(key, bit_width, shape)
 
-    if count >= _MOST_COUNTED:
+    if not isinstance(count, int) or count >= _MOST_COUNTED:  # or a size that an exported program leaves open
         return default(key)
     return by_platform(key, cpu=lambda key: lax.reshape(stored(drawn, key), shape), default=default)
 

@@ -10,11 +10,14 @@ import functools
 import math
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import max_dim, min_dim
+from jax.export import is_symbolic_dim
 
 from jaten_ops.registry import kernel
 
@@ -121,9 +124,22 @@ def t(self):
 def slice_bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
     """The bounds of a slice as ATen reads them: negative ones from the end, and all clamped."""
     start, end = start or 0, sys.maxsize if end is None else end
+    if any(map(is_symbolic_dim, (size, start, end))):
+        return _open_bounds(size, start, end)
     start = min(max(start + size if start < 0 else start, 0), size)
     end = min(max(end + size if end < 0 else end, start), size)
     return start, end
+
+
+def _open_bounds(size: Any, start: Any, end: Any) -> tuple[Any, Any]:
+    """`slice_bounds` with symbolic dimensions, for which min and max are expressions, and which are not negative."""
+
+    def from_start(bound: Any) -> Any:
+        return max_dim(bound + size, 0) if isinstance(bound, int) and bound < 0 else bound
+
+    start = min_dim(from_start(start), size)
+    whole = isinstance(end, int) and end >= sys.maxsize
+    return start, size if whole else max_dim(min_dim(from_start(end), size), start)
 
 
 # aten::{slice, slice_copy}.Tensor(Tensor self, int dim=0, SymInt? start=None, SymInt? end=None,

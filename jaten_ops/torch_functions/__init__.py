@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import jax
 import torch
 
 from jaten_ops.arrays import seeds
-from jaten_ops.errors import UnsupportedInputError
 
 from .functions import TorchFunction
 from .modules import ModuleArrays, arrays_of, of_module
@@ -16,7 +16,20 @@ from .primitive import Whole, bind
 from .result_trees import put_together, taken_apart
 from .torch_autograd import FlatFunction
 
-__all__ = ["ModuleArrays", "arrays_of", "call", "of_module", "put_together", "taken_apart"]
+__all__ = ["ModuleArrays", "arrays_of", "call", "of_module", "put_together", "take_symbolic_dims_by", "taken_apart"]
+
+
+def _unset(fn: FlatFunction, arrays: Sequence[jax.Array], key: jax.Array | None) -> NoReturn:
+    raise AssertionError("jaten_ops has not told which function takes arrays with symbolic dimensions")
+
+
+_of_symbolic_dims: Callable[..., list[jax.Array]] = _unset
+
+
+def take_symbolic_dims_by(function: Callable[..., list[jax.Array]]) -> None:
+    """Sets the function for arrays with symbolic dimensions, whose module takes time to import."""
+    global _of_symbolic_dims
+    _of_symbolic_dims = function
 
 
 def call(fn: FlatFunction, arrays: Sequence[jax.Array], key: jax.Array | None = None) -> list[jax.Array]:
@@ -26,13 +39,9 @@ def call(fn: FlatFunction, arrays: Sequence[jax.Array], key: jax.Array | None = 
         fn: the function, of a list of tensors.
         arrays: its operands, none of a weak type.
         key: the PRNG key of random operators.
-
-    Raises:
-        UnsupportedInputError: an array has symbolic dimensions.
     """
     if any(not isinstance(size, int) for a in arrays for size in a.shape):
-        expected = "known sizes; jaten_ops.export(program, args, dynamic_shapes=...) leaves sizes open"
-        raise UnsupportedInputError("a torch function in JAX", "an array with symbolic dimensions", expected)
+        return _of_symbolic_dims(_drawing_anew(fn), arrays, key)
     impl = None
     if key is not None:
         impl, arrays = jax.random.key_impl(key), [jax.random.key_data(key), *arrays]

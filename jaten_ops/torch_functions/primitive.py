@@ -7,6 +7,7 @@ derivatives of any order, whereas JAX's derivative of a gradient's operations wo
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -271,7 +272,9 @@ def _lowered_in_mesh(ctx: Any, *arrays: Any, **params: Any) -> Any:
     """The lowering, for which operands vary over no axes of `jax.shard_map`'s mesh: what is made inside does not."""
     here = jax.sharding.ManualAxisType()
     avals = [a.update(manual_axis_type=here) for a in ctx.avals_in]
-    with tracing():  # some operations are traced as late as here
+    # Some operations are traced as late as here. Symbolic dimensions have the integers of the whole module.
+    is_open = any(not isinstance(size, int) for a in avals for size in a.shape)
+    with contextlib.nullcontext() if is_open else tracing():
         return _lowering(ctx.replace(avals_in=avals), *arrays, **params)
 
 

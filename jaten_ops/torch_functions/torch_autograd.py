@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from jaten_ops.tensor.operand_values import is_traced
 from jaten_ops.tensor.tensor import array_of, from_array
 
 FlatFunction = Callable[[list[torch.Tensor]], list[torch.Tensor]]
@@ -24,10 +25,10 @@ def run_with_leaves(fn: FlatFunction, operands: _Tensors, wrt: Sequence[int] = (
     They are leaves, or clones of leaves if the function writes to one. The function is run again with clones, or with
     gradients for all operands, if torch raises an error that asks for it: functions that need leaves are as frequent.
     """
-    arrays = [array_of(x) for x in operands]
+    arrays = [None if is_traced(x) else array_of(x) for x in operands]
     clones = needs_all = False
     while True:
-        given = [x if x.requires_grad else from_array(a) for x, a in zip(operands, arrays, strict=True)]
+        given = [x if x.requires_grad else _fresh(x, a) for x, a in zip(operands, arrays, strict=True)]
         for i, x in enumerate(given):
             if i in wrt or (needs_all and is_continuous(x)):
                 x.requires_grad_()
@@ -40,6 +41,11 @@ def run_with_leaves(fn: FlatFunction, operands: _Tensors, wrt: Sequence[int] = (
                 needs_all = True
             else:
                 raise
+
+
+def _fresh(tensor: torch.Tensor, array: Any) -> torch.Tensor:
+    """A tensor with its values, which are an array, or None while torch captures a program, and memory of its own."""
+    return tensor.detach().clone() if array is None else from_array(array)
 
 
 def is_continuous(tensor: torch.Tensor) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.export
 import pytest
 import torch
 from torch.distributed.tensor._random import OffsetBasedRNGTracker
@@ -53,6 +54,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "_concrete_type": lambda: torch.jit.script(torch.nn.Linear(1, 1)),
     "_compute_rng_offsets": lambda: OffsetBasedRNGTracker,
     "_dispatch_cache": lambda: _ADD,
+    **dict.fromkeys(("_evaluate", "_get_vars"), lambda: jax.export.symbolic_shape("n")[0]),
     "_executable": lambda: jax.jit(lambda x: x).lower(1.0).compile(),
     "_forward_pre_hooks": lambda: torch.nn.Linear(1, 1),
     "_lowering": lambda: jax.jit(lambda x: x).lower(1.0),

@@ -211,9 +211,3 @@ def test_an_object_that_holds_itself_is_refused() -> None:
 
     with pytest.raises(UnsupportedInputError, match="that holds itself"):
         jax.jit(as_jax(program))(jnp.ones(3))
-
-
-def test_symbolic_dimensions_are_refused() -> None:
-    (size,) = jax.export.symbolic_shape("n")
-    with pytest.raises(UnsupportedInputError, match=r"jaten_ops\.export\(program, args, dynamic_shapes="):
-        jax.export.export(jax.jit(as_jax(torch.sin)))(jax.ShapeDtypeStruct((size, 3), "float32"))
