@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import functools
 import inspect
 import itertools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,15 +164,42 @@ def _exported(
         return program, None
     module = program if isinstance(program, torch.nn.Module) else _Function(program)
     held = [*module.parameters(), *module.buffers()]
-    if any(map(lies_over_mesh, (*held, *pytree.tree_leaves((args, kwargs))))):
+    over_mesh = any(map(lies_over_mesh, (*held, *pytree.tree_leaves((args, kwargs)))))
+    if over_mesh:
         _require_mesh(module, held, dynamic)
-        args, kwargs = pytree.tree_map_only(torch.Tensor, _on_device, (tuple(args), dict(kwargs)))
-    else:
-        args, kwargs = pytree.tree_map_only(torch.Tensor, _in_memory, (tuple(args), dict(kwargs)))
-        if any(t.device.type == "jax" for t in held):
-            module = copy.deepcopy(module).to("cpu")
-    found = torch.export.export(module, tuple(args), kwargs, dynamic_shapes=dynamic, strict=False)
+    moved = _on_device if over_mesh else _in_memory
+    args, kwargs = pytree.tree_map_only(torch.Tensor, moved, (tuple(args), dict(kwargs)))
+    with contextlib.nullcontext() if over_mesh else _tensors_in_memory(module):
+        try:
+            found = torch.export.export(module, tuple(args), kwargs, dynamic_shapes=dynamic, strict=False)
+        except RuntimeError as error:
+            if "NotImplemented" not in str(error):  # torch's for a tensor of the device among the CPU's
+                raise
+            got = "one that reads a tensor of the device which is neither an argument nor of a module that it names"
+            raise UnsupportedInputError("a program to export", got, "a module that holds the tensor") from error
     return found, module.forward
+
+
+@contextlib.contextmanager
+def _tensors_in_memory(module: torch.nn.Module) -> Iterator[None]:
+    """A context in which the module's parameters and buffers of the device are copies of the CPU's; tied ones one."""
+    copies: dict[int, torch.Tensor] = {}
+    before: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+    slots: Any
+    for part in module.modules():
+        for slots in (part._parameters, part._buffers):
+            before += [(slots, name, t) for name, t in slots.items() if t is not None and t.device.type == "jax"]
+    try:
+        for slots, name, tensor in before:
+            if id(tensor) not in copies:
+                copy = tensor.detach().cpu()
+                is_parameter = isinstance(tensor, torch.nn.Parameter)
+                copies[id(tensor)] = torch.nn.Parameter(copy, tensor.requires_grad) if is_parameter else copy
+            slots[name] = copies[id(tensor)]
+        yield
+    finally:
+        for slots, name, tensor in before:
+            slots[name] = tensor
 
 
 def _require_mesh(module: torch.nn.Module, held: Sequence[torch.Tensor], dynamic: Any) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import jaten_ops
+from jaten_ops.errors import UnsupportedInputError
 
 from ..programs.models import BY_NAME
 
@@ -29,3 +30,16 @@ def test_a_model(name: str) -> None:
     for one, other in zip(_tensors(exported.call(**inputs)), expected, strict=True):
         largest = other.abs().max().item() if other.is_floating_point() else 0.0
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 * largest)
+
+
+def test_a_function_may_read_a_module_of_the_device() -> None:
+    module = torch.nn.Linear(3, 3).to("jax")
+    module.tied = module.weight  # type: ignore[assignment]  # any name will do
+    before = dict(module.named_parameters())
+    x = torch.randn(2, 3)
+    exported = jaten_ops.export(lambda x: module(x).relu() @ module.tied, (x,))
+    torch.testing.assert_close(exported.call(x), (module(x.to("jax")).relu() @ module.tied).cpu())
+    assert len(exported.signature["state"]) == 2 and all(p is before[n] for n, p in module.named_parameters())
+    tensor = module.weight.detach()
+    with pytest.raises(UnsupportedInputError, match="reads a tensor of the device .* a module that holds the tensor"):
+        jaten_ops.export(lambda x: x @ tensor, (x,))
