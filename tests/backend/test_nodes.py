@@ -101,4 +101,5 @@ def test_names_are_kept_with_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
         assert plan is not None
         names = [scope_of(node) for node in graph_of(plan).graph.nodes if node.op == "call_function"]
         assert names == [scope_of(node) for node in graph.graph.nodes if node.op == "call_function"]
-        assert any("layers.1.q_proj" in name for name in names)
+        told = "\n".join(f"{n.name} {n.meta.get('seq_nr')} {scope_of(n)}" for n in graph.graph.nodes)
+        assert any("layers.1.q_proj" in name for name in names), told
