@@ -18,6 +18,7 @@ from jaten_ops.registry import kernel
 
 from ..kernel_base.checks import require
 from ..kernel_base.extrema import reduce_max
+from ..kernel_base.platform import is_over_mesh
 from ..kernel_base.promotion import cast, compute_type, is_float
 
 SUM, MEAN, MAX = 0, 1, 2
@@ -119,10 +120,14 @@ def _check_bags(weight: jax.Array, indices: jax.Array, offsets: jax.Array) -> No
         require(offsets[-1] <= count, RuntimeError, f"offsets[-1] can not be greater than input's length {count}")
 
 
-def _bag_of(count: int, starts: jax.Array) -> jax.Array:
-    """The bag of each of `count` indices, from the starts of the bags."""
+def _bag_of(indices: jax.Array, starts: jax.Array) -> jax.Array:
+    """The bag of each of the indices, from the starts of the bags."""
+    count = indices.shape[0]
     if not starts.shape[0]:
         return jnp.zeros((count,), starts.dtype)
+    if is_over_mesh(indices):  # a cumulative sum would gather all positions
+        positions = lax.iota(starts.dtype, count)
+        return cast(jnp.searchsorted(jnp.sort(starts[1:]), positions, side="right"), starts.dtype)
     begun = jnp.zeros((count,), starts.dtype).at[starts[1:]].add(1, mode="drop")
     return jnp.cumsum(begun, dtype=starts.dtype)
 
@@ -156,7 +161,7 @@ def _embedding_bag(
         raise RuntimeError(f"_embedding_bag: expected a weight of a floating dtype, got {weight.dtype}")
     starts = offsets[:-1] if include_last_offset else offsets
     bags, count = starts.shape[0], indices.shape[0]
-    bag, counts = _bag_of(count, starts), indices != padding_idx
+    bag, counts = _bag_of(indices, starts), indices != padding_idx
     rows = cast(_rows(weight, indices), compute_type(weight.dtype))
     if scale_grad_by_freq:
         rows = _with_gradient_factor(rows, 1 / _frequency(indices, weight.shape[0], rows.dtype)[:, None])
@@ -171,7 +176,10 @@ def _embedding_bag(
         sizes = jnp.zeros((sizes_of_sum,), dtype)
         fast = padding_idx < 0 and weight.dtype != np.float64
         return cast(out, weight.dtype), bag[:0] if fast else bag, sizes, sizes
-    sizes = _bag_sizes(bag, bags, counts)
+    if padding_idx < 0:  # without a look at the indices, of which each device may have a part
+        sizes = jnp.diff(starts, append=np.asarray(count, dtype)) if bags else starts
+    else:
+        sizes = _bag_sizes(bag, bags, counts)
     out = out / cast(jnp.maximum(sizes, 1), out.dtype)[:, None]
     return cast(out, weight.dtype), bag, sizes, sizes
 
@@ -231,7 +239,7 @@ def embedding_bag_dense_backward(
 
 def _offset2bag(indices: jax.Array, offsets: jax.Array, offset2bag: jax.Array) -> jax.Array:
     """The forward's `offset2bag`, which it leaves empty in ATen's fast path."""
-    return offset2bag if offset2bag.shape[0] == indices.shape[0] else _bag_of(indices.shape[0], offsets)
+    return offset2bag if offset2bag.shape[0] == indices.shape[0] else _bag_of(indices, offsets)
 
 
 # aten::_embedding_bag_backward(Tensor grad, Tensor indices, Tensor offsets, Tensor offset2bag, Tensor bag_size,

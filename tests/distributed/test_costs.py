@@ -91,16 +91,12 @@ OFTEN_OPERATORS = (
     "max_pool 2d", "max_pool, large windows 1d", "adaptive_max_pool 2d", "max_unpool 2d", "group_norm 2d",
     "grid_sample bilinear", "cross_entropy 2d", "scatter", "cumsum", "attention", "matmul", "linear, sequence",
     "instance_norm 2d", "multi_head_attention", "unfold along", "one_hot",
+    "embedding_bag, weights",
 )  # fmt: skip
 
 
-_BAGS = "only the values of the offsets tell where a bag ends, and so which device has it"
-GATHERED = {"embedding_bag": _BAGS, "embedding_bag, weights": _BAGS}
-
-
 def _operator(name: str) -> object:
-    fails = [pytest.mark.xfail(strict=True, reason=GATHERED[name])] if name in GATHERED else []
-    return pytest.param(name, marks=[*fails, *([] if name in OFTEN_OPERATORS else [pytest.mark.exhaustive])])
+    return pytest.param(name, marks=[] if name in OFTEN_OPERATORS else [pytest.mark.exhaustive])
 
 
 @pytest.mark.parametrize("name", [*map(_operator, mesh_partitioned.ROWS)])

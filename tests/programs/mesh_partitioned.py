@@ -156,6 +156,14 @@ _BY_INDEX: dict[str, Row] = {
         [_floats((16, 8), None, M), _indices((8, 4), 16, D), _floats((8, 4), D)],
     ),
     "embedding_bag": (lambda w, i: F.embedding_bag(i, w), [_floats((16, 8), None, M), _indices((8, 4), 16, D)]),
+    "embedding_bag, padding": (
+        lambda w, i: F.embedding_bag(i, w, padding_idx=3),
+        [_floats((16, 8), None, M), _indices((8, 4), 16, D)],
+    ),
+    "embedding_bag, offsets": (
+        lambda w, i, o: F.embedding_bag(i, w, o, mode="sum"),
+        [_floats((16, 8), None, M), _indices((32,), 16, D), _indices((8,), 1)],
+    ),
 }
 _ALONG = _one(
     _LAST,
@@ -210,6 +218,9 @@ ROWS: dict[str, Row] = {
 POINTS = {"grid_sample bilinear": 4, "grid_sample bicubic": 16, "grid_sample 3d": 8}
 """The pixels that a point of a grid reads: there is a sum over the channels for each of them."""
 
+BAGS = {"embedding_bag": 1, "embedding_bag, weights": 1, "embedding_bag, offsets": 1, "embedding_bag, padding": 2}
+"""Results whose rows are sums over the batch's axis, and counts of theirs: only the offsets tell who has a bag."""
+
 
 def _placed(operand: Operand, mesh: Any) -> Tensor:
     shape, axes, below = operand
@@ -250,5 +261,5 @@ def moved(name: str) -> dict[str, Any]:
     return {
         "kinds": {kind: list(traffic) for kind, traffic in found.items() if traffic.number},
         "sums": sums.bytes,
-        "allowed": 64 + POINTS.get(name, 1) * sum(map(_sums, operands)),
+        "allowed": 64 + 64 * BAGS.get(name, 0) + POINTS.get(name, 1) * sum(map(_sums, operands)),
     }
