@@ -171,7 +171,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "distributed": (
-        "costs meshes processes sequence tensors",
+        "costs meshes packed_attention processes sequence tensors",
         "estimates styles",
         "module_plans",
         "__init__",

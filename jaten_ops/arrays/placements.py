@@ -188,16 +188,28 @@ def mesh_axes_of(entry: Any) -> tuple[str, ...]:
 
 
 def halfway(source: NamedSharding, target: NamedSharding, dims: int) -> PartitionSpec | None:
-    """A placement between two: a part of what each device has, of which it then gathers; None if there is none.
+    """A placement on the way between two, if XLA would gather the whole tensor on each device without; else None.
 
-    From one axis in one dimension to another axis in another XLA would gather the whole tensor on each device.
+    Axes move to where the target has them, and those that it does not have stay until then: of two axes in one
+    dimension one may move and the other go, or an axis of one dimension go and another axis come in another. And of
+    two axes that leave one dimension for two, or come to one from two, first one moves.
     """
     before, after = ([mesh_axes_of(e) for e in (*s.spec, *[None] * dims)][:dims] for s in (source, target))
-    kept = {d for d in range(dims) if before[d] and not after[d] and set(before[d]).isdisjoint(sum(after, ()))}
-    new = [d for d in range(dims) if after[d] and not before[d] and set(after[d]).isdisjoint(sum(before, ()))]
-    if not kept or not new:
+    at, to = ({a: d for d, axes in enumerate(given) for a in axes} for given in (before, after))
+    moving = [a for a in at if to.get(a, at[a]) != at[a]]
+    leaving = [tuple(a for a in axes if a not in to) for axes in before]
+    comes = any(not before[d] and not {*after[d]} <= {*at} for d in range(dims))
+    if any(leaving[at[a]] for a in moving) or (comes and any(leaving[d] and not after[d] for d in range(dims))):
+        return PartitionSpec(*((*after[d], *leaving[d]) or None for d in range(dims)))
+    one = next((a for a in reversed(moving) if any(at[b] == at[a] and to[b] != to[a] for b in moving)), None)
+    if one is None:
+        apart = [a for a in to if a in moving and any(to[b] == to[a] and at[b] != at[a] for b in moving)]
+        one = next(iter(apart), None)
+    if one is None:
         return None
-    return PartitionSpec(*(before[d] if d in kept else after[d] or None for d in range(dims)))
+    placed = [tuple(a for a in axes if a != one) for axes in before]
+    placed[to[one]] += (one,)
+    return PartitionSpec(*(axes or None for axes in placed))
 
 
 TORCHS: dict[str, Any] = {}

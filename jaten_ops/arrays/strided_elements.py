@@ -9,6 +9,10 @@ slices and reshapes of the flat array, which XLA fuses; where the strides do not
 from __future__ import annotations
 
 import functools
+import itertools
+import math
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..xla.jitted import jitted
+from . import partitioned
 from .strides import Shape
 
 Axis = tuple[int, int, tuple[int, ...]]  # size, stride, the dimensions of which it consists
@@ -31,10 +36,45 @@ def take_elements(array: jax.Array, offset: int, shape: Shape, stride: Shape) ->
         return _gathered(array, np.int64(offset), shape, stride)
     box, begin = found
     count, at = axes[0][0], int(begin[0])
-    if count < box[0] and box[0] % count == 0 and at % count == 0:
+    apart = factors(array.shape, [n for n, _, _ in axes]) if partitioned.MET else None
+    if apart is not None and all(len(dims) == 1 for _, _, dims in axes):
+        return _permuted(array, apart, shape, stride)
+    if count < box[0] != array.shape[0] and box[0] % count == 0 and at % count == 0:
         # one of several equal parts: a dimension of its own, which a partitioned array's other dimensions do not join
         box, begin = (box[0] // count, count, *box[1:]), np.array([at // count, 0, *begin[1:]], np.int64)
+    if partitioned.MET and isinstance(array, jax.core.Tracer):
+        return _sliced(array, tuple(map(int, begin)), box, shape, stride)
     return _taken(array, begin, box, shape, stride)
+
+
+def factors(own: Shape, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
+    """Of each size the factors of which, one after the other, a contiguous array's own dimensions are products, too.
+
+    None if they are other elements than the array's, or have no such factors.
+    """
+    if math.prod(sizes) != math.prod(own):
+        return None
+    ends = [[*itertools.accumulate(reversed(given), operator.mul, initial=1)] for given in (own, sizes)]
+    every = sorted({*ends[0], *ends[1]})
+    if any(m % n for n, m in itertools.pairwise(every)):
+        return None
+    found = []
+    for low, high in itertools.pairwise(ends[1]):
+        inner = [end for end in every if low <= end <= high]
+        found.append(tuple([m // n for n, m in itertools.pairwise(inner)][::-1]))
+    return tuple(found[::-1])
+
+
+@functools.partial(jitted, static_argnums=(1, 2, 3))
+def _permuted(array: jax.Array, parts: tuple[tuple[int, ...], ...], shape: Shape, stride: Shape) -> jax.Array:
+    """All elements in another order. Dimensions of a partitioned array stay apart, and are joined at the end."""
+    steps, axes = _moving(shape, stride)
+    assert axes is not None
+    apart = array.reshape([n for each in parts for n in each])
+    firsts = [*itertools.accumulate(map(len, parts), initial=0)]
+    at = {dims[0]: range(firsts[i], firsts[i + 1]) for i, (_, _, dims) in enumerate(axes)}
+    ordered = jax.lax.transpose(apart, [k for i in range(len(steps)) for k in at[i]])
+    return jax.lax.broadcast_in_dim(ordered.reshape([shape[i] for i in steps]), shape, steps)
 
 
 _MOST_SLICES = 32
@@ -158,6 +198,16 @@ def _taken(array: jax.Array, begin: Any, box: Shape, shape: Shape, stride: Shape
     sizes = [n for n, _, _ in axes]
     part = jax.lax.dynamic_slice(array.reshape(box), list(begin), [*[1] * (len(box) - 1 - len(sizes)), *sizes, 1])
     return _in_shape(part.reshape(sizes), axes, shape, steps)
+
+
+@functools.partial(jitted, static_argnums=(1, 2, 3, 4))
+def _sliced(array: jax.Array, begin: Shape, box: Shape, shape: Shape, stride: Shape) -> jax.Array:
+    """`_taken` at a place that a program has as numbers: by them each device finds what others send it."""
+    steps, axes = _moving(shape, stride)
+    assert axes is not None
+    sizes = [n for n, _, _ in axes]
+    ends = [at + n for at, n in zip(begin, [*[1] * (len(box) - 1 - len(sizes)), *sizes, 1], strict=True)]
+    return _in_shape(jax.lax.slice(array.reshape(box), begin, ends).reshape(sizes), axes, shape, steps)
 
 
 @functools.partial(jitted, static_argnums=(3, 4))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .. import autograd
-from ..arrays import partitioned
+from ..arrays import partitioned, strided_elements
 from ..kernels import matmul as kernels
 from ..ops.user_ops import op
 from ..registry import fake
@@ -120,12 +120,31 @@ def _merged(matrix: Tensor) -> list[int] | None:
 def reshape(self: Tensor, shape: Sequence[int]) -> Tensor:
     """ATen's composition, but of what it copies a view, by which `linear` tells which dimensions are merged."""
     composition: Any = torch.ops.aten.reshape.default
+    if _suit(self) and not self.is_contiguous():
+        self = _apart(self)
     if _suit(self) and self.dim() > 2 and len(shape) == 2 and not self.is_contiguous():
         try:
             return self.view(shape)
         except (RuntimeError, ValueError):  # of a placeholder
             return self.contiguous().view(shape)
     return composition._op_dk(_IMPLICIT, self, shape)
+
+
+def _apart(tensor: Tensor) -> Tensor:
+    """A tensor, with the dimensions apart that another view of a tensor has merged, such as batch and heads."""
+    base = tensor._base
+    if base is None or base.numel() != tensor.numel() or not tensor.numel() or not base.is_contiguous():
+        return tensor
+    order = sorted([d for d in range(tensor.dim()) if tensor.shape[d] > 1], key=lambda d: -tensor.stride(d))
+    sizes = [tensor.shape[d] for d in order]
+    if any(not isinstance(n, int) for n in (*base.shape, *sizes)):
+        return tensor
+    spans = [*itertools.accumulate(reversed(sizes), operator.mul, initial=1)][:-1]
+    parts = strided_elements.factors(tuple(base.shape), sizes)
+    if parts is None or [tensor.stride(d) for d in reversed(order)] != spans or max(map(len, parts), default=0) < 2:
+        return tensor
+    found = dict(zip(order, parts, strict=True))
+    return tensor.view([n for d in range(tensor.dim()) for n in found.get(d, (1,))])
 
 
 @handler("aten::bilinear")

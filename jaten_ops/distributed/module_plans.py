@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import inspect
 import logging
 import math
 from collections.abc import Iterable, Mapping
@@ -21,6 +20,7 @@ from ..device import privateuse1
 from ..errors import UnsupportedInputError
 from ..tensor.mesh_methods import constrained_by, place_gradient
 from ..tensor.tensor import Tensor, array_of, from_array
+from .packed_attention import WrappedForward, split_packed
 from .styles import PARAMETER_WORDS, Style, ValuePlaces, WholeDim, style_of
 from .tensors import distributed_array
 
@@ -82,6 +82,7 @@ def parallelize_module(module: torch.nn.Module, mesh: AnyMesh, plan: Any, axis: 
                     layouts[full] = Layout(mesh, ((style.parameters[parameter], (axis,)),))
             _hook(part, style, mesh, axis)
     _place(module, mesh, layouts)
+    split_packed(module, layouts)
     return module
 
 
@@ -180,7 +181,7 @@ def _gather_in_forward(module: torch.nn.Module, mesh: AnyMesh, axis: str) -> Non
         module.forward = _GatheredForward(module, gathered, texts)
 
 
-class _GatheredForward:
+class _GatheredForward(WrappedForward):
     """The forward of a module, in which its parameters are gathered ones.
 
     They are put in by the context manager of `torch.func.functional_call`, which Dynamo traces in loops and in
@@ -188,13 +189,8 @@ class _GatheredForward:
     """
 
     def __init__(self, module: torch.nn.Module, axes: set[str], texts: dict[str, tuple[str, str]]) -> None:
-        self.module, self.forward = module, module.forward
+        super().__init__(module)
         self.axes, self.texts = axes, texts
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        """The signature of the module's own forward, by which libraries see what it takes."""
-        return inspect.signature(self.forward)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         gathered: dict[str, torch.Tensor] = {}

@@ -14,6 +14,7 @@ from ..arrays.observers import OBSERVERS, met, observers
 from ..arrays.storage_views import View, onto_one_mesh
 from ..errors import MissingValuesError, UnsupportedInputError
 from ..kernel_base.platform import is_over_mesh
+from ..ops.constraint import constrained_in_steps
 
 
 class MeshMethods:
@@ -172,25 +173,16 @@ setattr(placements_in_capture, "_dynamo_marked_constant", True)  # noqa: B010  #
 def placed(tensor: torch.Tensor, mesh: Any, wanted: Any) -> torch.Tensor:
     """The values of a tensor of the device, placed over a mesh, differentiably."""
     layout = placements.layout_of(wanted, partitioned.auto_mesh(mesh), "placements")
-    array = _array_of(tensor)
-    if array is not None and partitioned.is_partitioned(array) and isinstance(array.sharding, NamedSharding):
-        between = placements.halfway(array.sharding, layout.sharding(tuple(tensor.shape)), tensor.dim())
-        if between is not None:
-            tensor = constrained(tensor, placements.layout_of(between, layout.mesh, "placements"))
-    return constrained(tensor, layout)
-
-
-def constrained(tensor: torch.Tensor, layout: placements.Layout) -> torch.Tensor:
-    """The values of a tensor of the device in a layout, by the operator `jaten_distributed::constrain`."""
     _bring(tensor, layout)
-    return torch.ops.jaten_distributed.constrain(tensor, layout.text())  # type: ignore[no-any-return]  # torch has no types for operators
+    return constrained_in_steps(tensor, layout.text())
 
 
 def constrained_by(tensor: torch.Tensor, text: str) -> torch.Tensor:
-    """`constrained` for a layout's text, which Dynamo can trace."""
-    if not torch.compiler.is_compiling():
-        _bring(tensor, placements.layout_of_text(text))
-    return torch.ops.jaten_distributed.constrain(tensor, text)  # type: ignore[no-any-return]  # torch has no types for operators
+    """The values of a tensor of the device in the layout of a text, differentiably. Dynamo can trace it."""
+    if torch.compiler.is_dynamo_compiling():
+        return torch.ops.jaten_distributed.constrain(tensor, text)  # type: ignore[no-any-return]  # torch has no types for operators
+    _bring(tensor, placements.layout_of_text(text))
+    return constrained_in_steps(tensor, text)
 
 
 class GradientPlacer:

@@ -86,6 +86,16 @@ def test_a_step_costs_what_plain_jax_does(plan: str) -> None:
     assert size <= LARGER.get(plan, 1.01) * size_by_hand
 
 
+def test_the_packed_weight_of_attention_moves_and_no_values_do() -> None:
+    (found, size), (expected, size_by_hand) = mesh_process.found("collectives", "encoder, data x tensor")
+    # a device has rows of queries and of keys: plain JAX sends the results of others, jaten their parts of the weight
+    assert found["all-gather"][1] <= expected["all-gather"][1]  # of biases
+    moves = ("all-to-all", "collective-permute")
+    assert sum(found[kind][1] for kind in moves) < sum(expected[kind][1] for kind in moves)
+    assert sum(of_kind for _, of_kind in found.values()) < sum(of_kind for _, of_kind in expected.values())
+    assert size <= 1.05 * size_by_hand
+
+
 # operators along dimensions that are whole on each device: what is partitioned stays so, in both directions
 OFTEN_OPERATORS = (
     "max_pool 2d", "max_pool, large windows 1d", "adaptive_max_pool 2d", "max_unpool 2d", "group_norm 2d",

@@ -6,7 +6,7 @@ import pytest
 
 from ..harness import mesh_process
 from ..harness.crossings import crossed
-from ..programs import mesh_placements, mesh_tensors
+from ..programs import mesh_moves, mesh_placements, mesh_tensors
 
 
 @pytest.mark.sampled(2)
@@ -22,3 +22,10 @@ def _is_captured(name: str, way: str) -> bool:
 @pytest.mark.parametrize(("name", "way"), crossed(mesh_placements.SPREAD, mesh_placements.WAYS, always=_is_captured))
 def test_constrain(name: str, way: str) -> None:
     mesh_process.found("placements", name, way)
+
+
+@pytest.mark.parametrize(("name", "way", "by"), crossed(mesh_moves.MOVES, mesh_placements.WAYS, mesh_moves.BY))
+def test_a_move_gathers_no_whole_tensor(name: str, way: str, by: str) -> None:
+    found = mesh_process.found("moves", name, way, by)
+    assert "rematerialization" not in found["said"]
+    assert 0 < sum(size for _, size in found["costs"].values()) < found["whole"], found["costs"]
