@@ -31,7 +31,7 @@ from . import mesh_layers, mesh_mixture, mesh_transformer
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "many_devices.md"
 WIDTH, BATCH, RATE = 256, 64, 0.1
 STYLES = {"*.0": "colwise", "*.2": "rowwise"}
-_OF_ENCODER = {
+_BY_HEADS = {
     "layers.*.self_attn.in_proj_weight": PartitionSpec("model"),
     "layers.*.self_attn.out_proj.weight": PartitionSpec(None, "model"),
     "layers.*.linear1": "colwise",
@@ -145,7 +145,7 @@ PLANS: dict[str, Row] = {
     "encoder, FSDP": Row({"data": 8}, distributed.fully_shard, **_ENCODER, gathers=True),
     "encoder, data x tensor": Row(
         {"data": 2, "model": 4},
-        lambda model, mesh: distributed.parallelize_module(model, mesh, _OF_ENCODER),
+        lambda model, mesh: distributed.parallelize_module(model, mesh, _BY_HEADS),
         **_ENCODER,
     ),
     "convolutions, data": Row({"data": 8}, _data, **_CONVOLUTIONS),

@@ -48,7 +48,7 @@ def take_elements(array: jax.Array, offset: int, shape: Shape, stride: Shape) ->
 
 
 def factors(own: Shape, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
-    """Of each size the factors of which, one after the other, a contiguous array's own dimensions are products, too.
+    """The factors of each size; one after the other, a contiguous array's own dimensions are products of them, too.
 
     None if they are other elements than the array's, or have no such factors.
     """

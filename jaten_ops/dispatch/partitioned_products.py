@@ -135,7 +135,7 @@ def _apart(tensor: Tensor) -> Tensor:
     base = tensor._base
     if base is None or base.numel() != tensor.numel() or not tensor.numel() or not base.is_contiguous():
         return tensor
-    order = sorted([d for d in range(tensor.dim()) if tensor.shape[d] > 1], key=lambda d: -tensor.stride(d))
+    order = sorted([d for d in range(tensor.dim()) if tensor.shape[d] > 1], key=tensor.stride, reverse=True)
     sizes = [tensor.shape[d] for d in order]
     if any(not isinstance(n, int) for n in (*base.shape, *sizes)):
         return tensor

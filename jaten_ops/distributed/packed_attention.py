@@ -36,7 +36,9 @@ class WrappedForward:
 class _SplitForward(WrappedForward):
     """The forward of `nn.MultiheadAttention`, in which it has three matrices, as one with other sizes of keys has."""
 
-    def __init__(self, module: nn.Module, text: str) -> None:
+    module: nn.MultiheadAttention
+
+    def __init__(self, module: nn.MultiheadAttention, text: str) -> None:
         super().__init__(module)
         self.text = text
 
@@ -64,10 +66,12 @@ def split_packed(module: nn.Module, layouts: Mapping[str, Layout]) -> None:
         owner, _, parameter = name.rpartition(".")
         axes = tuple(axis for dim, found in layout.dims if dim in (0, -2) for axis in found or ())
         part = module.get_submodule(owner)
-        if parameter == _PACKED and axes and type(part).forward is nn.MultiheadAttention.forward:
+        if parameter != _PACKED or not axes or not isinstance(part, nn.MultiheadAttention):
+            continue
+        if type(part).forward is nn.MultiheadAttention.forward:
             text = Layout(layout.mesh, ((0, axes),)).text()
             had = part.__dict__.get("forward")
             if isinstance(had, _SplitForward):
                 had.text = text
             else:
-                part.forward = _SplitForward(part, text)
+                part.forward = _SplitForward(part, text)  # type: ignore[method-assign]  # the class keeps its own

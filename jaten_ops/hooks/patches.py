@@ -289,7 +289,7 @@ _PROGRAMS = [
     ),
     loop_residuals.ROW,
     *jax_arguments.ROWS,
-    recomputed_inputs.ROW,
+    *recomputed_inputs.ROWS,
     override_blocks.ROW,
 ]
 

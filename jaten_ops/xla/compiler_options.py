@@ -43,6 +43,7 @@ _BY_EIGEN: Options = {_LIBRARY: _SUMS}
 # bytes; with malloc's own they fill one heap of glibc's
 _BUFFER: Options = {"xla_multiheap_size_constraint_per_heap": str(60 * 2**20)}
 _PLAIN_LOOPS: Options = {"xla_cpu_use_fusion_emitters": False}
+_BARRIERS: Options = {"xla_disable_hlo_passes": "cse_barrier_expander"}
 _SMALL = 16 * 2**10  # bytes of an array
 _MOST = 30 * 2**20  # bytes of an array; XLA may widen it twofold, since bfloat16 is computed in float32
 
@@ -91,6 +92,15 @@ def of_program(platform: str, text: str) -> Told:
     if cpu_features.multiplies_fast() and matmul_library.suits_eigen(text):
         more |= _known(_not_set(_BY_EIGEN))
     return Told(known(platform) | more, keeps_loops=not _PADS.search(text) and _are_middle(types))
+
+
+def of_absent(text: str) -> Told:
+    """The settings of a program that is compiled for a CPU to learn what it needs on another platform.
+
+    There what a checkpoint computes again stays apart, while the compiler for CPUs drops the barriers between.
+    """
+    told = of_program("cpu", text)
+    return Told(told.options | _known(_not_set(_BARRIERS)), told.keeps_loops)
 
 
 def options_key(platform: str) -> str:

@@ -49,7 +49,7 @@ def _devices(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
 
 def compiled_for_absent(lowered: jax.stages.Lowered, text: str, devices: tuple[Any, ...]) -> jax.stages.Compiled:
     """The executable of a program over a mesh that is not there, for devices of `cpu_client.absent`."""
-    told = compiler_options.of_program("cpu", text)
+    told = compiler_options.of_absent(text)
     with compiler_options.compiling(told):
         return lowered.compile(told.options, device_assignment=devices)
 

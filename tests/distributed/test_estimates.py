@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import Shard
 
 import jaten_ops
+from benchmarks import mesh_llama
 from jaten_ops import distributed
 from jaten_ops.arrays import partitioned
 from jaten_ops.distributed import Traffic
@@ -49,22 +50,6 @@ def test_an_estimate_is_what_xla_says_of_the_step_over_devices(
     assert found["there"] == found["measured"]
 
 
-def _llama(layers: int, mesh: AbstractMesh) -> nn.Module:
-    """A model with the sizes of Llama 3 8B, which has 32 layers, over both axes of a mesh."""
-    config = transformers.LlamaConfig(
-        vocab_size=128_256,
-        hidden_size=4096,
-        intermediate_size=14_336,
-        num_hidden_layers=layers,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        use_cache=False,
-    )
-    with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(config)
-    return distributed.fully_shard(distributed.parallelize_module(model, mesh, "auto"), mesh)
-
-
 def _part(tensor: Any) -> int:
     """The bytes of a tensor on one device."""
     return torch.empty(tensor.sharding.shard_shape(tuple(tensor.shape)), dtype=tensor.dtype, device="meta").nbytes
@@ -73,9 +58,9 @@ def _part(tensor: Any) -> int:
 @pytest.mark.parametrize("layers", [2, pytest.param(32, marks=pytest.mark.exhaustive)])
 def test_a_large_model_over_256_devices(layers: int) -> None:
     mesh = AbstractMesh((16, 16), ("data", "model"))
-    model = _llama(layers, mesh)
+    model = mesh_llama.llama(mesh, layers)
     optimizer = torch.optim.AdamW(model.parameters())
-    tokens = distributed.distribute_batch(torch.empty(64, 1024, dtype=torch.int64, device="meta"), mesh)
+    tokens = mesh_llama.some_tokens(mesh, 64, 1024)
 
     def step(tokens: Tensor) -> Tensor:
         loss: Tensor = model(input_ids=tokens, labels=tokens).loss
@@ -93,6 +78,47 @@ def test_a_large_model_over_256_devices(layers: int) -> None:
     assert found.collectives["all-gather"].number > 7 * layers  # FSDP gathers each matrix
     assert found.total < 2**30 + 3 * layers * 2**30
     assert not optimizer.state
+
+
+# the sizes, the layers, the mesh, and the shape of the tokens
+SMALL = (mesh_llama.SMALL, 2, (2, 4), (4, 64))
+LARGE = (mesh_llama.SIZES_OF_8B, 4, (8, 8), (16, 1024))
+_SIZES = [pytest.param(*given, marks=pytest.mark.exhaustive) for given in (SMALL, LARGE)]
+
+
+@pytest.mark.parametrize(("sizes", "layers", "axes", "shape"), _SIZES, ids=("small", "sizes of 8B"))
+def test_a_step_needs_no_more_than_in_plain_jax(
+    sizes: dict[str, int], layers: int, axes: tuple[int, int], shape: tuple[int, int]
+) -> None:
+    ours, by_hand = mesh_llama.compared(sizes, layers, axes, *shape)
+    assert ours.arguments == pytest.approx(by_hand.arguments, abs=2**14)
+    assert ours.temporaries <= 1.01 * by_hand.temporaries
+    for kind, (_, size) in ours.collectives.items():
+        assert size <= 1.01 * by_hand.collectives[kind].bytes + 2**12, kind
+
+
+@pytest.mark.exhaustive
+def test_plain_jax_computes_the_same() -> None:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 32, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
+    config = transformers.LlamaConfig(**sizes, num_key_value_heads=2, num_hidden_layers=1)  # type: ignore[arg-type]  # its other parameters are no numbers
+    model, tokens = transformers.LlamaForCausalLM(config), torch.randint(32, (2, 5))
+    weights = {name: p.detach().numpy() for name, p in model.named_parameters()}
+    found = mesh_llama.loss_by_hand(config, weights, tokens.numpy())
+    assert float(found) == pytest.approx(model(input_ids=tokens, labels=tokens).loss.item(), rel=1e-5)
+
+
+@pytest.mark.exhaustive
+def test_checkpoints_are_computed_again_where_their_gradients_are() -> None:
+    mesh = AbstractMesh((2, 4), ("data", "model"))
+    tokens, found = mesh_llama.some_tokens(mesh, 8, 128), []
+    for checkpointed in (False, True):
+        model: Any = mesh_llama.llama(mesh, 6, mesh_llama.SMALL).train()
+        if checkpointed:
+            model.gradient_checkpointing_enable()
+        found.append(mesh_llama.of_jaten(model, tokens, mesh).temporaries)
+    without, temporaries = found
+    assert temporaries < 0.6 * without  # of each layer but one only what it takes is kept
 
 
 def _parts() -> tuple[nn.Module, Tensor]:

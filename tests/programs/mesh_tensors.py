@@ -422,3 +422,17 @@ def results_that_depend_on_values() -> None:
         pass
     else:
         raise AssertionError("an index out of range was taken")
+
+
+@PROGRAMS
+def jax_takes_a_tensor_as_an_array() -> None:
+    """By `__jax_array__`: the values where they are, without a copy."""
+    plain = torch.randn(8, 8)
+    for placements in (ROWS, P("data", "model"), P(), P(None, ("data", "model"))):
+        tensor = spread(plain, placements)
+        for array in (tensor.__jax_array__(), jax.numpy.asarray(tensor)):
+            assert array.sharding == tensor.sharding
+            assert np.array_equal(np.asarray(array), plain.numpy())
+        doubled = jax.jit(lambda x: x * 2)(tensor)
+        assert doubled.sharding.is_equivalent_to(tensor.sharding, 2)
+        assert np.array_equal(np.asarray(doubled), 2 * plain.numpy())
