@@ -51,7 +51,7 @@ BY: dict[str, Callable[[PartitionSpec, PartitionSpec], Callable[[Tensor], Tensor
 
 @contextmanager
 def _said() -> Iterator[list[str]]:
-    """What C++ writes to the standard error in a block."""
+    """The text that C++ writes to the standard error in a block, in a list when it is over."""
     found: list[str] = []
     kept = os.dup(2)
     with tempfile.TemporaryFile() as file:
