@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test exhaustive sweep combinations page lint types codegen check coverage patches bench bench-drawn profile clean help
+.PHONY: demo test matrix exhaustive sweep combinations page lint types codegen check coverage patches bench bench-drawn profile clean help
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -21,6 +21,9 @@ demo: $(INSTALLED) ## train a small GPT on real text under torch.compile(backend
 
 test: $(INSTALLED) ## the tests, with covering samples of the large tables: 15 minutes on 2 cores
 	$(BIN)/python -m pytest -n auto tests
+
+matrix: $(INSTALLED) ## the tests with each pair of versions of torch and JAX: hours, 40 GB; OPTIONS='PAIR ...' takes some
+	$(BIN)/python -m tools.matrix $(OPTIONS)
 
 exhaustive: $(INSTALLED) ## the rows of the test tables beyond that sample: hours; OPTIONS='tests/kernels' takes a part
 	$(BIN)/python -m pytest -n auto -v -m exhaustive $(or $(OPTIONS),tests)

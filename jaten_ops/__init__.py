@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from . import hooks, torch_functions
+from . import hooks, supported_versions, torch_functions
 from .checkpoint_policies import checkpoint_policy
 from .device import autocast  # noqa: F401  # registers what the device does
 from .dispatch import register  # noqa: F401  # register what the device does
@@ -84,5 +84,6 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f".{_LATE[name]}", __name__), name)
 
 
+supported_versions.warn()
 torch_functions.take_symbolic_dims_by(lambda *args: __getattr__("call_open")(*args))
 hooks.install()

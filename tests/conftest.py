@@ -18,7 +18,7 @@ import torch._dynamo.utils
 import jaten_ops
 from jaten_ops.registry import active_overrides
 
-from .harness.crossings import sample
+from .harness.crossings import fraction, sample
 
 # What is compiled is kept, as it is for users, but in a folder of the tests'; workers have it from their parent.
 _FOLDER = None if "JATEN_CACHE_DIR" in os.environ else tempfile.TemporaryDirectory(prefix="jaten-tests-")
@@ -31,9 +31,15 @@ _largest = 2 * _STEP
 _MANY = 100_000  # objects since the last garbage collection, which takes as long as a small test
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--one-of", type=int, default=1, metavar="N", help="run one of N tests: a fixed sample")
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest takes the exhaustive ones out
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     sample(items)
+    items[:], others = fraction(items, config.getoption("--one-of"))
+    config.hook.pytest_deselected(items=others)
 
 
 def pytest_collection_finish() -> None:

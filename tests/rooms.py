@@ -6,6 +6,7 @@ from __future__ import annotations
 ROOMS: dict[str, tuple[str, ...]] = {
     "errors": (),
     "program_lines": (),
+    "supported_versions": (),
     "tracing": (),
     "schema": (
         "exclusions spec",
@@ -16,7 +17,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "xla": (
-        "compiles cpu_client cpu_features disk_store jitted malloc matmul_library progress x64",
+        "compiler_bugs compiles cpu_client cpu_features disk_store jitted malloc matmul_library progress x64",
         "compiler_options",
         "fingerprint",
         "disk_cache",

@@ -76,3 +76,6 @@ def _instead(function: Callable[..., Any]) -> Callable[[Any], Any]:
 has_allocator = _where_there_is_none(lambda _: _has_allocator)
 empty_host_cache, memory_stats = _instead(_empty_host_cache), _instead(_memory_stats)
 get_memory_info, synchronize = _instead(_get_memory_info), _instead(_synchronize)
+
+UNUSED = () if _BEFORE is None else (has_allocator, empty_host_cache, memory_stats, get_memory_info, synchronize)
+"""The replacements that are not made, since torch was built for an accelerator, which has such functions."""

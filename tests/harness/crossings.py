@@ -2,19 +2,20 @@
 
 Of a crossing, `make test` runs each pair of values of two axes at least once (of two axes: each value of each). Of a
 test with the mark `sampled(n)` it runs every nth row. `make exhaustive` runs the others. The samples are the same in
-every run.
+every run. `fraction` takes a part of the default run: a fixed one, of every folder.
 """
 
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
-__all__ = ["covering", "crossed", "crossed_for", "sample"]
+__all__ = ["covering", "crossed", "crossed_for", "fraction", "sample"]
 
 Row = tuple[int, ...]
 
@@ -104,3 +105,16 @@ def sample(items: Iterable[pytest.Item]) -> None:
         if rows[table] % step:
             item.add_marker(pytest.mark.exhaustive)
         rows[table] += 1
+
+
+def fraction(items: Iterable[pytest.Item], one_of: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """The tests of which about one in `one_of` is taken, and the others.
+
+    A hash of a test's id decides, so that the part is the same in each run and with each version of Python, and new
+    tests change nothing of it.
+    """
+    taken: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        (others if zlib.crc32(item.nodeid.encode()) % one_of else taken).append(item)
+    return taken, others

@@ -1,0 +1,83 @@
+"""The matrix of versions: its table, what it counts, and the page that it writes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaten_ops.supported_versions import TESTED
+from tools import matrix
+
+ROOT = Path(__file__).parents[2]
+
+
+def _results() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(matrix.RESULTS.read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_page_is_that_of_the_results() -> None:
+    assert matrix.PAGE.read_text(encoding="utf-8") == matrix.page(_results()), "Fix: python -m tools.matrix --page"
+
+
+def test_the_page_has_the_rows_of_the_matrix() -> None:
+    text = matrix.PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (3\.\d+) \| (\S+) \| (\S+) \| ", text, re.M)
+    assert rows == [pair[:3] for pair in matrix.PAIRS]
+    assert _results().keys() <= {pair.name for pair in matrix.PAIRS}
+
+
+def test_a_pair_without_a_result_is_said_not_to_have_run() -> None:
+    rows = [line for line in matrix.page({}).splitlines() if line.startswith("| 3.")]
+    assert len(rows) == len(matrix.PAIRS) and all("| not run |  |  |  |  |" in row for row in rows)
+
+
+def test_pairs_are_of_the_supported_versions() -> None:
+    """The oldest and the newest release of each, both crossed pairs, and what `make` installs."""
+    for name in ("torch", "jax"):
+        releases = {tuple(map(int, getattr(pair, name).split(".")[:2])) for pair in matrix.PAIRS}
+        bounds = [tuple(map(int, version.split("."))) for version in TESTED[name]]
+        assert [min(releases), max(releases)] == bounds
+    installed = dict(re.findall(r"^(\w+)==(.+)$", (ROOT / "constraints.txt").read_text(), re.M))
+    assert ("3.11", installed["torch"], installed["jax"]) in [pair[:3] for pair in matrix.PAIRS]
+    assert [pair.part for pair in matrix.PAIRS if pair.why == "newest"] == [1]
+
+
+def test_a_report_is_counted(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text('<testsuites><testsuite tests="9" failures="2" errors="1" skipped="3"/></testsuites>')
+    assert matrix.counted(report) == {"passed": 3, "failed": 3, "skipped": 3}
+
+
+def test_a_pair_that_fails_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pair without an environment is not run; the others have their results, and the page has all."""
+
+    def result(pair: matrix.Pair, *_: Any) -> dict[str, Any]:
+        good = {"date": "2026-11-26", "part": pair.part, "passed": 5, "failed": 0, "skipped": 1}
+        return {"state": "not run"} if pair == matrix.PAIRS[0] else good
+
+    monkeypatch.setattr(matrix, "ROOT", tmp_path)
+    monkeypatch.setattr(matrix, "RESULTS", tmp_path / "versions.json")
+    monkeypatch.setattr(matrix, "PAGE", tmp_path / "versions.md")
+    monkeypatch.setattr(matrix, "_run", result)
+    assert matrix.main([]) == 1
+    assert f"Not green: {matrix.PAIRS[0].name}" in capsys.readouterr().out
+    assert matrix.PAGE.read_text().count("| 2026-11-26 |") == len(matrix.PAIRS) - 1
+    assert matrix.main(["--page"]) == 0 and matrix.main([matrix.PAIRS[1].name]) == 0
+
+
+def test_a_python_that_is_missing_is_no_error(tmp_path: Path) -> None:
+    pair = matrix.PAIRS[0]._replace(python="3.99")
+    assert matrix._run(pair, tmp_path, "1") == {"state": "not run"}
+
+
+def test_other_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        matrix.main(["py2.7"])
+    assert "no such pair: py2.7" in capsys.readouterr().err

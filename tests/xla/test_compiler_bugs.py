@@ -1,0 +1,68 @@
+"""Programs that a released XLA has miscompiled for a CPU: each runs with every version, with and without a guard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import pytest
+import torch
+import torch.nn.functional as F
+
+from jaten_ops.xla import compiler_bugs, compiler_options
+
+TESTS = Path(__file__).parents[1]
+
+
+def _products(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.relu(F.relu(x.permute(0, 2, 3, 1) @ weight[:, :, 0, 0]) @ weight[:, :, 1, 1])
+
+
+def _convolutions(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.relu(F.conv2d(F.relu(F.conv2d(x, weight, padding=1)), weight, padding=1)).permute(0, 2, 3, 1)
+
+
+REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "mean": lambda x: x.mean((1, 2)),
+    "max": lambda x: x.amax((1, 2)),
+    "sum": lambda x: x.sum(-1),
+    "loss": lambda x: (x**2).mean(),
+}
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("layers", [_products, _convolutions])
+def test_reductions_of_bfloat16_after_products(
+    layers: Callable[..., torch.Tensor], reduction: str, fresh_dynamo: None
+) -> None:
+    """jaxlib 0.12.0.1 gave infinities and NaN, and ended the process with larger arrays."""
+    x, weight = torch.randn(1, 64, 14, 14), torch.randn(64, 64, 3, 3) * 0.1
+
+    def program(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return REDUCTIONS[reduction](layers(x, weight))
+
+    found = torch.compile(program, backend="jaten")(x.bfloat16(), weight.bfloat16())
+    torch.testing.assert_close(found.float(), program(x, weight), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("bug", compiler_bugs.BUGS)
+def test_a_row_is_of_some_versions_alone(bug: compiler_bugs.Bug) -> None:
+    text = "func.func @f(%arg0: tensor<2x3xbf16>) -> tensor<f32>"
+    assert compiler_bugs.options_around(text, bug.first) == compiler_bugs.options_around(text, bug.last) == bug.options
+    assert compiler_bugs.options_around(text.replace("bf16", "f32"), bug.last) == {}
+    assert compiler_bugs.options_around(text, "0.10.2") == compiler_bugs.options_around(text, "99.0") == {}
+    file, _, function = bug.test.partition("::")
+    assert f"def {function}(" in (TESTS / file).read_text()
+
+
+def test_a_program_gets_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come after all others, in graphs and kernels, but not in place of what the user has set."""
+    bug = compiler_bugs.BUGS[0]._replace(first="0", last=jax.lib.__version__)
+    monkeypatch.setattr(compiler_bugs, "BUGS", (bug,))
+    text = "func.func @f(%arg0: tensor<2x3xbf16>) -> tensor<f32>"
+    for options in (compiler_options.of_program("cpu", text).options, compiler_options.of_kernel("cpu", text)):
+        assert options.items() >= bug.options.items()
+    assert not compiler_options.of_program("cuda", text).options
+    monkeypatch.setenv("XLA_FLAGS", "".join(f"--{name}=" for name in bug.options))
+    assert compiler_options.of_program("cpu", text).options.keys().isdisjoint(bug.options)
