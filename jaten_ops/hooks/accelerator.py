@@ -43,9 +43,13 @@ def kept_or_cpu(_known: Any) -> Callable[..., torch.device]:
     return found
 
 
-def _where_there_is_none(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A replacement for processes without an accelerator; others call their accelerator's function."""
-    return lambda known: make(known) if _BEFORE is None else known
+@functools.cache
+def _has_another() -> bool:
+    """True if the process can use an accelerator of torch's own: a torch built for CUDA may run without a GPU.
+
+    This is asked when a function is called, since it starts CUDA, which an import is not to do.
+    """
+    return _BEFORE is not None and bool(torch.get_device_module(_BEFORE).is_available())
 
 
 def _has_allocator() -> bool:
@@ -70,12 +74,18 @@ def _get_memory_info(device_index: Any = None, /) -> tuple[int, int]:
 
 
 def _instead(function: Callable[..., Any]) -> Callable[[Any], Any]:
-    return _where_there_is_none(lambda known: functools.wraps(known)(function))
+    """A replacement for processes without an accelerator; others call their accelerator's function."""
+
+    def replacement(known: Any) -> Callable[..., Any]:
+        @functools.wraps(known)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (known if _has_another() else function)(*args, **kwargs)
+
+        return call
+
+    return replacement
 
 
-has_allocator = _where_there_is_none(lambda _: _has_allocator)
+has_allocator = _instead(_has_allocator)
 empty_host_cache, memory_stats = _instead(_empty_host_cache), _instead(_memory_stats)
 get_memory_info, synchronize = _instead(_get_memory_info), _instead(_synchronize)
-
-UNUSED = () if _BEFORE is None else (has_allocator, empty_host_cache, memory_stats, get_memory_info, synchronize)
-"""The replacements that are not made, since torch was built for an accelerator, which has such functions."""
