@@ -32,17 +32,6 @@ def kept(_known: Any) -> Callable[[], torch.device | None]:
     return lambda: _BEFORE
 
 
-def kept_or_cpu(_known: Any) -> Callable[..., torch.device]:
-    """`_get_accelerator`: the same, and the CPU where there is none."""
-
-    def found(check: bool | None = None) -> torch.device:
-        if _BEFORE is None or (check and not torch.get_device_module(_BEFORE).is_available()):
-            return torch.device("cpu")
-        return _BEFORE
-
-    return found
-
-
 @functools.cache
 def _has_another() -> bool:
     """True if the process can use an accelerator of torch's own: a torch built for CUDA may run without a GPU.
@@ -50,6 +39,15 @@ def _has_another() -> bool:
     This is asked when a function is called, since it starts CUDA, which an import is not to do.
     """
     return _BEFORE is not None and bool(torch.get_device_module(_BEFORE).is_available())
+
+
+def kept_or_cpu(_known: Any) -> Callable[..., torch.device]:
+    """`_get_accelerator`: the same, and the CPU where the process can use none, whether it is to be checked or not."""
+
+    def found(check: bool | None = None) -> torch.device:
+        return _BEFORE if _BEFORE is not None and _has_another() else torch.device("cpu")
+
+    return found
 
 
 def _has_allocator() -> bool:

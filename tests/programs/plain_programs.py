@@ -49,12 +49,13 @@ def _trained(model: nn.Module) -> list[Tensor]:
 
 def devices(folder: Path) -> Any:
     """Queries of programs and libraries that choose a device themselves."""
-    accelerator = torch.accelerator.current_accelerator()
+    accelerator = torch.accelerator.current_accelerator()  # of a torch built for CUDA also where there is no GPU
+    usable = torch.accelerator.current_accelerator(check_available=True)
     return (
-        str(accelerator), str(torch.accelerator.current_accelerator(check_available=True)),
+        str(accelerator), str(usable),
         torch.accelerator.is_available(), torch.accelerator.device_count(), torch.get_device_module().__name__,
         str(torch._C._get_accelerator()), str(torch.get_default_device()), torch._utils._get_available_device_type(),
-        str(torch.ones(1, device=accelerator or "cpu").device), torch.cuda.is_available(),
+        str(torch.ones(1, device=usable or "cpu").device), torch.cuda.is_available(),
         torch.utils.checkpoint.DefaultDeviceType.get_device_type(),
     )  # fmt: skip
 
