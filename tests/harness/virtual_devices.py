@@ -11,7 +11,7 @@ _PATIENT = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
 # What such tests are about, how a program is placed and partitioned, is settled before machine code is made of it;
 # with optimized code they take twice as long.
 _PLAIN_CODE = "--xla_backend_optimization_level=0"
-# jaxlib up to 0.11.1 has other emitters of loops, which are faster to compile; a flag that is not known ends the process
+# jaxlib up to 0.11.1 has other emitters of loops, which take less time; a flag that is not known ends the process
 if jaxlib.version.__version_info__ < (0, 11, 2):
     _PLAIN_CODE += " --xla_cpu_use_fusion_emitters=false"
 
