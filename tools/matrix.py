@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,11 +78,11 @@ them. A function of `as_jax` that you give to `jax.jit` yourself does not: pass 
 """
 
 
-def table(head: str, rows: list[tuple[str, ...]]) -> Iterator[str]:
+def table(head: str, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     """The lines of a table in Markdown."""
     names = head.split(", ")
     yield ""
-    for cells in (names, ["---"] * len(names), *rows):
+    for cells in (names, ("---",) * len(names), *rows):
         yield "| " + " | ".join(cells) + " |"
 
 
