@@ -41,5 +41,5 @@ def test_a_function_may_read_a_module_of_the_device() -> None:
     torch.testing.assert_close(exported.call(x), (module(x.to("jax")).relu() @ module.tied).cpu())
     assert len(exported.signature["state"]) == 2 and all(p is before[n] for n, p in module.named_parameters())
     tensor = module.weight.detach()
-    with pytest.raises(UnsupportedInputError, match="reads a tensor of the device .* a module that holds the tensor"):
+    with pytest.raises(UnsupportedInputError, match=r"reads a tensor of the device .* a module that holds the tensor"):
         jaten_ops.export(lambda x: x @ tensor, (x,))
