@@ -140,7 +140,7 @@ def _environment(pair: Pair, folder: Path) -> Path:
 
 
 def counted(report: Path) -> dict[str, int]:
-    """How many tests passed, failed and were skipped, from pytest's report; expected failures count as skipped."""
+    """The counts of tests in a report of pytest's; those that are expected to fail count as skipped."""
     suites = ET.parse(report).getroot().iter("testsuite")
     numbers = [{key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped")} for suite in suites]
     all_of = {key: sum(suite[key] for suite in numbers) for key in numbers[0]}
