@@ -62,8 +62,8 @@ _HEAD = """# Versions
 
 <!-- Made by `python -m tools.matrix`, which has the pairs, and of jaten_ops/xla/compiler_bugs.py; do not edit. -->
 
-jaten is tested with torch {torch}, JAX {jax} and Python 3.11 to 3.13. An import with another torch or JAX
-gives one warning and goes on; a feature that needs what that version has moved raises `UnsupportedVersionError` when it
+jaten is for torch {torch}, JAX {jax} and Python 3.11 to 3.13; the table says what was run. Another torch or JAX
+gives one warning at the import; a feature that needs what it has moved raises `UnsupportedVersionError` when it
 is used.
 
 `make matrix` makes an environment for each pair below and runs the tests in it, for hours;
