@@ -1,4 +1,4 @@
-"""The versions of torch and JAX that jaten is tested with, and a warning about others."""
+"""The versions of torch and JAX that jaten is for, and a warning about others."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import warnings
 import jax
 import torch
 
-TESTED = {"torch": ("2.13", "2.15"), "jax": ("0.10", "0.12")}
-"""The oldest and the newest tested release of each; pyproject.toml has the same bounds, tools/matrix.py the pairs."""
+SUPPORTED = {"torch": ("2.13", "2.15"), "jax": ("0.10", "0.12")}
+"""The oldest and the newest release of each; pyproject.toml has the same bounds, docs/versions.md what was run."""
 
 
 def _release(version: str) -> tuple[int, int]:
@@ -19,22 +19,22 @@ def _release(version: str) -> tuple[int, int]:
 
 
 def warning_of(versions: dict[str, str]) -> str | None:
-    """A text that names the versions which are not tested; None if all are."""
+    """A text that names the versions outside of these; None if there are none."""
     found = []
-    for name, (oldest, newest) in TESTED.items():
+    for name, (oldest, newest) in SUPPORTED.items():
         if not _release(oldest) <= _release(versions[name]) <= _release(newest):
-            found.append(f"{name} {versions[name]} (tested: {oldest} to {newest})")
+            found.append(f"{name} {versions[name]} (supported: {oldest} to {newest})")
     if not found:
         return None
     return (
-        f"jaten_ops has not been tested with {' and '.join(found)}. It works as far as what it needs has not moved;"
-        " what has is off, and raises UnsupportedVersionError when it is used. Fix: install a tested version, or"
+        f"jaten_ops is not for {' and '.join(found)}. It works as far as what it needs has not moved;"
+        " what has is off, and raises UnsupportedVersionError when it is used. Fix: install a supported version, or"
         " upgrade jaten-ops"
     )
 
 
 def warn() -> None:
-    """Warns once, with the line that imports jaten_ops, if a version is not tested."""
+    """Warns once, with the line that imports jaten_ops, if a version is not supported."""
     text = warning_of({"torch": torch.__version__, "jax": jax.__version__})
     if text is not None:
         warnings.warn(text, stacklevel=3)

@@ -1,4 +1,4 @@
-"""Versions of torch and JAX that are not tested: one warning at the import, and nothing fails."""
+"""Versions of torch and JAX that are not supported: one warning at the import, and nothing fails."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 VERSIONS: list[tuple[dict[str, str], list[str]]] = [
     ({"torch": "2.13.0+cpu", "jax": "0.10.0"}, []),
     ({"torch": "2.15.3", "jax": "0.12.9.1"}, []),
-    ({"torch": "2.16.0.dev20261101", "jax": "0.10.2"}, ["torch 2.16.0.dev20261101 (tested: 2.13 to 2.15)"]),
-    ({"torch": "2.12.1", "jax": "0.13.0rc1"}, ["torch 2.12.1", "jax 0.13.0rc1 (tested: 0.10 to 0.12)"]),
+    ({"torch": "2.16.0.dev20261101", "jax": "0.10.2"}, ["torch 2.16.0.dev20261101 (supported: 2.13 to 2.15)"]),
+    ({"torch": "2.12.1", "jax": "0.13.0rc1"}, ["torch 2.12.1", "jax 0.13.0rc1 (supported: 0.10 to 0.12)"]),
     ({"torch": "3.0", "jax": "1.0"}, ["torch 3.0", "jax 1.0"]),
 ]
 
@@ -33,7 +33,7 @@ def test_others_are_named(versions: dict[str, str], named: list[str]) -> None:
     assert all(part in (text or "") for part in (*named, *(["Fix: "] if named else [])))
 
 
-def test_the_installed_versions_are_tested() -> None:
+def test_the_installed_versions_are_supported() -> None:
     assert supported_versions.warning_of({"torch": torch.__version__, "jax": jax.__version__}) is None
 
 
@@ -55,16 +55,16 @@ print([str(w.message) for w in seen if "jaten" in str(w.message)])
 """
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("has not been tested with") == 1 and f"{module} {version}" in done.stdout
+    assert done.stdout.count("is not for") == 1 and f"{module} {version}" in done.stdout
 
 
 def test_the_bounds_of_a_release_are_these() -> None:
-    """pip takes no torch or JAX beyond the newest that is tested."""
+    """pip takes no torch or JAX beyond the newest that is supported."""
     bounds = {}
     for need in tomllib.loads(PYPROJECT.read_text())["project"]["dependencies"]:
         name, least, most = re.fullmatch(r"(\w+)>=([\d.]+),<([\d.]+)", need).groups()  # type: ignore[union-attr]
         bounds[name] = least, most
     assert bounds["jaxlib"] == bounds["jax"]
-    for name, (oldest, newest) in supported_versions.TESTED.items():
+    for name, (oldest, newest) in supported_versions.SUPPORTED.items():
         major, minor = newest.split(".")
         assert bounds[name] == (oldest, f"{major}.{int(minor) + 1}")

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaten_ops.supported_versions import TESTED
+from jaten_ops.supported_versions import SUPPORTED
 from jaten_ops.xla.compiler_bugs import BUGS
 
 ROOT = Path(__file__).parents[1]
@@ -100,7 +100,7 @@ def page(results: dict[str, Any]) -> str:
         (f"{b.first} to {b.last}", b.what, ", ".join(f"`{name}={value}`" for name, value in b.options.items()))
         for b in BUGS
     ]
-    ranges = {name: " to ".join(versions) for name, versions in TESTED.items()}
+    ranges = {name: " to ".join(versions) for name, versions in SUPPORTED.items()}
     lines = [_HEAD.format(**ranges).rstrip("\n")]
     lines += table("Python, torch, JAX, stands for, run, tests, passed, failed, skipped", rows)
     lines += ["", _BUGS.strip("\n")]
