@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from .. import registry
 from ..arrays import bridge
 from ..backend import pipeline
+from ..backend.captured_overrides import overridden
 from ..backend.lowering import Lowered
 from ..backend.nodes import overload_of, source_line
 from ..backend.passes.third_party_calls import is_unknown
@@ -93,7 +94,8 @@ def torch_program(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch's own code
         exported, forward = _exported(program, args, kwargs, dynamic)
-        exported = exported.run_decompositions(_decompositions() | _composites(exported.graph_module))
+        with overridden(exported.graph_module, ()):
+            exported = exported.run_decompositions(_decompositions() | _composites(exported.graph_module))
     graph, signature = exported.graph_module, exported.graph_signature
     _require_known(graph)
     _refuse_other_writes(signature)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils._pytree import tree_leaves
 
 import jaten_ops
@@ -43,3 +44,25 @@ def test_a_function_may_read_a_module_of_the_device() -> None:
     tensor = module.weight.detach()
     with pytest.raises(UnsupportedInputError, match=r"reads a tensor of the device .* a module that holds the tensor"):
         jaten_ops.export(lambda x: x @ tensor, (x,))
+
+
+# target: its kernel, which gives another value than ATen's, and a call
+OVERRIDDEN: dict[str, tuple[Any, Any]] = {
+    "gelu": (lambda self, *, approximate="none": self * 7, lambda x: F.gelu(x)),
+    "add.Tensor": (lambda self, other, *, alpha=1: self - other, lambda x: x + x * 3),
+    "layer_norm": (lambda x, shape, weight, bias, eps, cudnn: x * 5, lambda x: F.layer_norm(x, (3,))),
+    "linear": (lambda x, weight, bias: x @ weight.T * 2, lambda x: F.linear(x, torch.eye(3))),
+    "cross_entropy": (lambda input, target, *rest: input.sum(), lambda x: F.cross_entropy(x, x.softmax(-1))),
+}
+
+
+@pytest.mark.parametrize("target", OVERRIDDEN)
+def test_overrides_that_are_active_are_exported(target: str) -> None:
+    kernel, call = OVERRIDDEN[target]
+    x = torch.rand(2, 3)
+    with jaten_ops.override(target, kernel=kernel):
+        expected = torch.compile(call, backend="jaten")(x)
+        for shapes in (None, ({0: torch.export.Dim("n")},)):
+            exported = jaten_ops.export(call, (x,), dynamic_shapes=shapes)
+            torch.testing.assert_close(exported.call(x), expected)
+    assert not torch.allclose(jaten_ops.export(call, (x,)).call(x), expected)
