@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections import Counter
 
 import pytest
 import torch
@@ -18,15 +17,17 @@ from tests.combinations.ways import WAYS
 
 
 def _sample() -> list[Case]:
-    """A draw in which each program, each way and each surrounding come once at least."""
+    """A draw in which each program, each way and each surrounding come once at least: first where all three are new."""
     left = cases()
     random.Random(0).shuffle(left)
-    seen: Counter[str] = Counter()
+    seen: set[tuple[str, str]] = set()
     taken = []
-    for case in left:
-        if not seen[case.program] or not seen[case.surrounding] or not seen[case.way]:
-            taken.append(case)
-            seen.update([case.program, case.surrounding, case.way])
+    for count in (3, 2, 1):
+        for case in left:
+            new = {("program", case.program), ("way", case.way), ("surrounding", case.surrounding)} - seen
+            if len(new) >= count:
+                taken.append(case)
+                seen |= new
     return sorted(taken, key=lambda c: c.key)
 
 

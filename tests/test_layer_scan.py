@@ -60,7 +60,7 @@ WAYS: dict[str, tuple[str, Callable[[Run], Run], bool]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("way", "remat"), crossed(WAYS, [False, True]))
 def test_as_one_after_the_other(way: str, remat: bool) -> None:
     device, put_into, compiled = WAYS[way]

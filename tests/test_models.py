@@ -57,7 +57,7 @@ class Run:
 
 IN_BFLOAT16 = ("bert", "llama", "resnet", "convnext", "lstm")
 ON_JAX = ("mlp", "transformer", "llama")
-OF_KNOWN_LAYERS = ("gpt2", "vit", "t5", "mobilenet_v2")  # which have no lowering that others have not
+OF_KNOWN_LAYERS = ("gpt2", "vit", "t5", "mobilenet_v2", "bert", "lstm")  # which have no lowering that others have not
 CONVOLUTIONAL = ("convnext", "unet")  # whose backward has none that that of resnet has not
 RUNS = [
     *(Run(case.name, mode) for case in CASES for mode in ("infer", "train")),
@@ -69,7 +69,7 @@ RUNS = [
 
 
 # Of each setting besides the usual one, the models that run by default.
-USUAL_SETTINGS = ("llama-infer-bfloat16", "mlp-train-dynamic", "llama-train-jax")
+USUAL_SETTINGS = ("llama-infer-bfloat16", "mlp-train-dynamic")
 
 
 def _is_usual(run: Run) -> bool:
@@ -77,7 +77,7 @@ def _is_usual(run: Run) -> bool:
     if run.dynamic or run.dtype != torch.float32 or run.device != "cpu":
         return str(run) in USUAL_SETTINGS
     if run.mode == "infer":
-        return run.case in CONVOLUTIONAL
+        return run.case == "unet"
     return run.case not in ("llama", *OF_KNOWN_LAYERS, *CONVOLUTIONAL)
 
 

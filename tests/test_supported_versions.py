@@ -37,6 +37,7 @@ def test_the_installed_versions_are_supported() -> None:
     assert supported_versions.warning_of({"torch": torch.__version__, "jax": jax.__version__}) is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("module", "version"), [("torch", "2.99.0"), ("jax", "0.99.0")])
 def test_an_import_warns_once_and_works(module: str, version: str) -> None:
     """The warning is of the line with the import."""

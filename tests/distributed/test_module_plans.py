@@ -36,7 +36,7 @@ def test_training(name: str, plan: str, way: str, optimizer: str) -> None:
         assert found["share"] <= SHARE
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", mesh_modules.PROGRAMS)
 def test_modules(name: str) -> None:
     mesh_process.found("modules", name)
@@ -47,7 +47,7 @@ def test_plans(name: str) -> None:
     mesh_process.found("plans", name)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("form", "way"), crossed(mesh_loops.FORMS, mesh_loops.WAYS))
 def test_loops_and_checkpoints(form: str, way: str) -> None:
     mesh_process.found("loops trained", form, way)

@@ -44,6 +44,7 @@ glibc_only = pytest.mark.skipif(
 
 @pytest.mark.sampled(3)
 @glibc_only
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("use", USES)
 def test_it_is_told_at_the_first_use(use: str) -> None:
     assert _run(USES[use]) == str(use != "the import")

@@ -110,6 +110,7 @@ def test_less_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert less * factor <= more
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_checkpointed_layers(device: str) -> None:
     """The backward computes them again, when their running statistics have been written to."""

@@ -119,7 +119,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_steps_of_convolutions_are_as_those_of_torch(name: str) -> None:
     torch.manual_seed(0)
