@@ -57,8 +57,7 @@ class Run:
 
 IN_BFLOAT16 = ("bert", "llama", "resnet", "convnext", "lstm")
 ON_JAX = ("mlp", "transformer", "llama")
-OF_KNOWN_LAYERS = ("gpt2", "vit", "t5", "mobilenet_v2", "bert", "lstm")  # which have no lowering that others have not
-CONVOLUTIONAL = ("convnext", "unet")  # whose backward has none that that of resnet has not
+TRAINED = ("mlp", "transformer", "dlrm")  # by default: layers of the others have tests of their own
 RUNS = [
     *(Run(case.name, mode) for case in CASES for mode in ("infer", "train")),
     *(Run(name, "infer", dtype=torch.bfloat16) for name in IN_BFLOAT16),
@@ -73,12 +72,10 @@ USUAL_SETTINGS = ("llama-infer-bfloat16", "mlp-train-dynamic")
 
 
 def _is_usual(run: Run) -> bool:
-    """True of a run by default; a forward pass alone only of models that are not trained."""
+    """True of a run by default."""
     if run.dynamic or run.dtype != torch.float32 or run.device != "cpu":
         return str(run) in USUAL_SETTINGS
-    if run.mode == "infer":
-        return run.case == "unet"
-    return run.case not in ("llama", *OF_KNOWN_LAYERS, *CONVOLUTIONAL)
+    return run.case == "unet" if run.mode == "infer" else run.case in TRAINED
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def _holds(got: Vector, expected: torch.Tensor, device: str = "cpu") -> None:
     assert_close(result.cpu(), expected)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("way", "program", "names"), _sample(PROGRAMS, EAGER, [("cpu",), ("jax",)], 41, 0))
 def test_eager(way: tuple[str], program: str, names: str) -> None:
     (device,) = way

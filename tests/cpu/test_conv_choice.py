@@ -37,6 +37,7 @@ ALL = [(case, lowering) for case in CASES for lowering in LOWERINGS if lowering 
 
 
 @pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("case", "lowering"), ALL)
 def test_all_compute_the_same(case: str, lowering: str) -> None:
     windows, shape, outputs = CASES[case]

@@ -42,6 +42,7 @@ def test_modules(name: str) -> None:
     mesh_process.found("modules", name)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [name for name in mesh_plans.PROGRAMS if name != "sizes_of_meshes"])
 def test_plans(name: str) -> None:
     mesh_process.found("plans", name)

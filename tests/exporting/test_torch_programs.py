@@ -19,7 +19,7 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_model(name: str) -> None:
     case = BY_NAME[name]
@@ -56,6 +56,7 @@ OVERRIDDEN: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", OVERRIDDEN)
 def test_overrides_that_are_active_are_exported(target: str) -> None:
     kernel, call = OVERRIDDEN[target]

@@ -211,6 +211,7 @@ SAMPLE = (
 
 
 @pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in SAMPLE else pytest.mark.exhaustive) for n in SCENARIOS]
 )
