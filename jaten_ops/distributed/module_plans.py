@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
-from torch.nn.utils.stateless import _reparametrize_module
 
 from ..arrays import partitioned
 from ..arrays.abstract_arrays import AnyMesh
@@ -182,25 +181,20 @@ def _gather_in_forward(module: torch.nn.Module, mesh: AnyMesh, axis: str) -> Non
 
 
 class _GatheredForward(WrappedForward):
-    """The forward of a module, in which its parameters are gathered ones.
-
-    They are put in by the context manager of `torch.func.functional_call`, which Dynamo traces in loops and in
-    checkpoints, too, and which puts the module's own back when a recomputed forward stops early.
-    """
+    """The forward of a module, in which its parameters are gathered ones."""
 
     def __init__(self, module: torch.nn.Module, axes: set[str], texts: dict[str, tuple[str, str]]) -> None:
         super().__init__(module)
         self.axes, self.texts = axes, texts
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def tensors(self) -> dict[str, torch.Tensor]:
         gathered: dict[str, torch.Tensor] = {}
         for name, (own, whole) in self.texts.items():
             parameter = self.module._parameters[name]
             if parameter is not None and parameter.device.type == "jax":
                 # first where it is: in a loop, so the gradient of each layer is partitioned before the next one's
                 gathered[name] = constrained_by(constrained_by(parameter, own), whole)
-        with _reparametrize_module(self.module, gathered):
-            return self.forward(*args, **kwargs)
+        return gathered
 
 
 def _largest_dim(parameter: torch.Tensor, mesh: AnyMesh, axis: str) -> int | None:

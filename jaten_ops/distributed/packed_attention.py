@@ -8,9 +8,12 @@ is three matrices instead, each partitioned along its rows: parts of the weight 
 from __future__ import annotations
 
 import inspect
+import threading
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.utils.stateless import _reparametrize_module
 
@@ -20,12 +23,33 @@ from ..tensor.mesh_methods import constrained_by
 _PACKED = "in_proj_weight"
 _PARTS = ("q_proj_weight", "k_proj_weight", "v_proj_weight")  # that a module with a packed weight has as None
 
+_LOCKS: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()  # not in the module: it may be copied
+
 
 class WrappedForward:
-    """The forward of a module with something around it, in place of the module's own."""
+    """The forward of a module with other tensors in place of its parameters, in place of the module's own.
+
+    They are put in by the context manager of `torch.func.functional_call`, which Dynamo traces in loops and in
+    checkpoints, too, and which puts the module's own back when a recomputed forward stops early.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.module, self.forward = module, module.forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():  # which is one thread at a time, and traces no lock
+            return self.run(*args, **kwargs)
+        with _LOCKS.setdefault(self.module, threading.RLock()):
+            return self.run(*args, **kwargs)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the forward while no other thread does."""
+        with _reparametrize_module(self.module, self.tensors()):
+            return self.forward(*args, **kwargs)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors, by the names of parameters."""
+        raise NotImplementedError
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -42,17 +66,19 @@ class _SplitForward(WrappedForward):
         super().__init__(module)
         self.text = text
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def run(self, *args: Any, **kwargs: Any) -> Any:
         packed: Any = self.module.in_proj_weight
         if packed.device.type != "jax":
             return self.forward(*args, **kwargs)
-        matrices = {name: constrained_by(part, self.text) for name, part in zip(_PARTS, packed.chunk(3), strict=True)}
         self.module._qkv_same_embed_dim = False
         try:
-            with _reparametrize_module(self.module, matrices):
-                return self.forward(*args, **kwargs)
+            return super().run(*args, **kwargs)
         finally:
             self.module._qkv_same_embed_dim = True
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        packed: Any = self.module.in_proj_weight
+        return {name: constrained_by(part, self.text) for name, part in zip(_PARTS, packed.chunk(3), strict=True)}
 
 
 def split_packed(module: nn.Module, layouts: Mapping[str, Layout]) -> None:

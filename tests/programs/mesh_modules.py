@@ -7,6 +7,7 @@ import inspect
 import io
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -397,3 +398,22 @@ def hooks_do_not_recompile() -> None:
             with counted() as programs:
                 run(given)
             assert i < 2 or not programs, (way, programs)
+
+
+@PROGRAMS
+def threads_share_modules() -> None:
+    plain = nn.Sequential(nn.Linear(16, 64), nn.TransformerEncoderLayer(64, 4, 64, dropout=0.0, batch_first=True))
+    names = {"in_proj_weight": P("model", None), "out_proj.weight": P(None, "model")}
+    plan = {f"1.self_attn.{name}": placement for name, placement in names.items()}
+    ours = distributed.fully_shard(distributed.parallelize_module(copy.deepcopy(plain), mesh_2_4(), plan), mesh_2_4())
+    before = dict(ours.named_parameters())
+    x = torch.randn(8, 4, 16)
+    given, expected = distributed.distribute_batch(x, mesh_2_4()), plain(x)
+
+    def run(_: int) -> Tensor:
+        return ours(given).detach().cpu()
+
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(run, range(12)):
+            assert torch.allclose(found, expected, atol=1e-5)
+    assert all(p is before[name] for name, p in ours.named_parameters())
