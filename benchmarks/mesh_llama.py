@@ -6,6 +6,7 @@ python -m benchmarks.mesh_llama    # with the sizes of Llama 3 8B, in layers of 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -52,9 +53,8 @@ def some_tokens(mesh: AbstractMesh, batch: int, length: int) -> Tensor:
     return tokens
 
 
-def of_jaten(model: nn.Module, tokens: Tensor, mesh: AbstractMesh) -> Estimate:
-    """The cost of a step of AdamW."""
-    optimizer = torch.optim.AdamW(model.parameters(), RATE, BETAS, EPS, DECAY)
+def training_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[Tensor], Tensor]:
+    """A step on a batch of tokens, as people write it."""
 
     def step(tokens: Tensor) -> Tensor:
         loss: Tensor = model(input_ids=tokens, labels=tokens).loss
@@ -63,7 +63,13 @@ def of_jaten(model: nn.Module, tokens: Tensor, mesh: AbstractMesh) -> Estimate:
         optimizer.zero_grad()
         return loss.detach()
 
-    return distributed.estimate(step, tokens, mesh=mesh)
+    return step
+
+
+def of_jaten(model: nn.Module, tokens: Tensor, mesh: AbstractMesh) -> Estimate:
+    """The cost of a step of AdamW."""
+    optimizer = torch.optim.AdamW(model.parameters(), RATE, BETAS, EPS, DECAY)
+    return distributed.estimate(training_step(model, optimizer), tokens, mesh=mesh)
 
 
 def loss_by_hand(config: Any, weights: Weights, tokens: jax.Array, checkpointed: bool = False) -> jax.Array:

@@ -69,7 +69,7 @@ __all__ = [
     "to_jax",
 ]
 
-_LATE = {"export": "exporting", "call_open": "torch_functions.symbolic_dims"}
+_LATE = {"export": "exporting"}
 """The modules of names that are imported when they are used, since they take a second of an import: torch.export."""
 
 _EXTRAS = ("equinox", "nnx")
@@ -85,5 +85,7 @@ def __getattr__(name: str) -> Any:
 
 
 supported_versions.warn()
-torch_functions.take_symbolic_dims_by(lambda *args: __getattr__("call_open")(*args))
+torch_functions.take_symbolic_dims_by(
+    lambda *args: importlib.import_module(".torch_functions.symbolic_dims", __name__).call_open(*args)
+)
 hooks.install()

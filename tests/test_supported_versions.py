@@ -63,7 +63,7 @@ def test_the_bounds_of_a_release_are_these() -> None:
     """pip takes no torch or JAX beyond the newest that is supported."""
     bounds = {}
     for need in tomllib.loads(PYPROJECT.read_text())["project"]["dependencies"]:
-        name, least, most = re.fullmatch(r"(\w+)>=([\d.]+),<([\d.]+)", need).groups()  # type: ignore[union-attr]
+        name, least, most = re.fullmatch(r"(\w+)>=([\d.]+),<([\d.]+)", need).groups()  # type: ignore[union-attr]  # None, if the line is not of this form, fails the test
         bounds[name] = least, most
     assert bounds["jaxlib"] == bounds["jax"]
     for name, (oldest, newest) in supported_versions.SUPPORTED.items():

@@ -62,9 +62,9 @@ _HEAD = """# Versions
 
 <!-- Made by `python -m tools.matrix`, which has the pairs, and of jaten_ops/xla/compiler_bugs.py; do not edit. -->
 
-jaten is for torch {torch}, JAX {jax} and Python 3.11 to 3.13; the table says what was run. Another torch or JAX
-gives one warning at the import; a feature that needs what it has moved raises `UnsupportedVersionError` when it
-is used.
+pip installs jaten with torch {torch}, JAX {jax} and Python from 3.11 on; the table says what was run.
+Another torch or JAX gives one warning at the import; a feature that needs what it has moved raises
+`UnsupportedVersionError` when it is used.
 
 `make matrix` makes an environment for each pair below and runs the tests in it, for hours;
 `make matrix OPTIONS=py3.11-torch2.14.1-jax0.10.2` runs one pair. These are the last results:
@@ -90,12 +90,10 @@ def page(results: dict[str, Any]) -> str:
     """The page, from the last result of each pair by its name."""
     rows = []
     for pair in PAIRS:
-        found = results.get(pair.name, {"state": "not run"})
+        found = results.get(pair.name, {})
         counts = [str(found.get(key, "")) for key in ("passed", "failed", "skipped")]
-        state = found.get("state") or found["date"]
-        share = found.get("part", pair.part)
-        tests = "" if "passed" not in found else "all" if share == 1 else f"one of {share}"
-        rows.append((pair.python, pair.torch, pair.jax, pair.why, state, tests, *counts))
+        share = {None: "", 1: "all"}.get(found.get("part"), f"one of {found.get('part')}")
+        rows.append((pair.python, pair.torch, pair.jax, pair.why, found.get("date", "not run"), share, *counts))
     bugs = [
         (f"{b.first} to {b.last}", b.what, ", ".join(f"`{name}={value}`" for name, value in b.options.items()))
         for b in BUGS
@@ -112,11 +110,10 @@ def _python(version: str) -> str:
     """A Python of a release that runs: pyenv has a file for each version, active or not."""
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for found in (shutil.which(f"python{version}"), *sorted(root.glob(f"{version}.*/bin/python"))):
-        if (
-            found
-            and subprocess.run([found, "-c", "import venv, ensurepip"], capture_output=True, check=False).returncode
-            == 0
-        ):
+        if found is None:
+            continue
+        tried = subprocess.run([found, "-c", "import venv, ensurepip"], capture_output=True, check=False)
+        if tried.returncode == 0:
             return str(found)
     raise FileNotFoundError(f"no Python {version}")
 
@@ -150,18 +147,19 @@ def counted(report: Path) -> dict[str, int]:
 
 
 def _run(pair: Pair, folder: Path, processes: str) -> dict[str, Any]:
-    """Runs a pair's tests; returns its result."""
+    """Runs a pair's tests; returns its result, which is empty if they could not be run."""
     try:
         python = _environment(pair, folder)
     except (FileNotFoundError, subprocess.CalledProcessError) as error:
         print(f"{pair.name}: {error}", flush=True)
-        return {"state": "not run"}
+        return {}
     report = folder / f"{pair.name}.xml"
     report.unlink(missing_ok=True)
     command = [str(python), "-m", "pytest", "-q", "-n", processes, "--one-of", str(pair.part), f"--junitxml={report}"]
     subprocess.run([*command, "tests"], cwd=ROOT, check=False)
     if not report.exists():
-        return {"state": "not run: pytest ended early"}
+        print(f"{pair.name}: pytest ended early", flush=True)
+        return {}
     return {"date": datetime.date.today().isoformat(), "part": pair.part} | counted(report)
 
 
@@ -184,7 +182,8 @@ def main(arguments: list[str] | None = None) -> int:
         pair = pair if options.one_of is None else pair._replace(part=options.one_of)
         result = _run(pair, options.environments.resolve(), options.processes)
         print(f"== {pair.name}: {result}, {time.monotonic() - began:.0f} s", flush=True)
-        results[pair.name] = result
+        if result:
+            results[pair.name] = result
         if result.get("failed", 1):
             failed.append(pair.name)
         _write(results)

@@ -40,9 +40,10 @@ def runnable(gm: torch.fx.GraphModule, info: GraphInfo) -> Callable[[list[Any]],
         if not is_cut(part):
             setattr(split, name, _Segment(part, static_names))
         else:
-            _with_executables(part)
             GraphLog(part).outside()
             _hold_against_fakes(part)
+            _with_executables(part)
+            part.recompile()
 
     def run(args: list[Any]) -> list[Any]:
         taken = tuple(args)
@@ -59,14 +60,12 @@ def _with_executables(part: torch.fx.GraphModule) -> None:
         graph = attribute_of(part, node)
         if isinstance(graph, torch.fx.GraphModule):
             setattr(part, str(node.target), _Segment(graph, frozenset()))
-    part.recompile()
 
 
 def _hold_against_fakes(part: torch.fx.GraphModule) -> None:
     """Has the results of users' operators that run by themselves checked: executables are compiled for their fakes."""
     for node in filter(takes_values, part.graph.nodes):
         node.target = _checked(node)
-    part.recompile()
 
 
 def _checked(node: torch.fx.Node) -> Callable[..., Any]:

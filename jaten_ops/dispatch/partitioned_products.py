@@ -120,9 +120,10 @@ def _merged(matrix: Tensor) -> list[int] | None:
 def reshape(self: Tensor, shape: Sequence[int]) -> Tensor:
     """ATen's composition, but of what it copies a view, by which `linear` tells which dimensions are merged."""
     composition: Any = torch.ops.aten.reshape.default
-    if _suit(self) and not self.is_contiguous():
-        self = _apart(self)
-    if _suit(self) and self.dim() > 2 and len(shape) == 2 and not self.is_contiguous():
+    if self.is_contiguous() or not _suit(self):
+        return composition._op_dk(_IMPLICIT, self, shape)
+    self = _apart(self)
+    if self.dim() > 2 and len(shape) == 2:
         try:
             return self.view(shape)
         except (RuntimeError, ValueError):  # of a placeholder

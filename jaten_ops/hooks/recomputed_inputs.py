@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import torch
 
+from ..arrays.carrier import view_of
 from ..tensor.operand_values import is_traced
 from ..tensor.tensor import Tensor, array_of, from_array
 from .ledger import Patch
@@ -53,9 +54,12 @@ def behind_a_barrier(inputs: Callable[[Any], list[Any]]) -> Callable[[Any], list
     def get_inputs(frame: Any) -> list[Any]:
         found = inputs(frame)
         places = [i for i, value in enumerate(found) if _is_in_program(value)]
+        if not places:
+            return found
         latest = _LATEST.gradient()
-        after = [array_of(latest)] if latest is not None and _is_in_program(latest) else []
-        arrays = jax.lax.optimization_barrier([*(array_of(found[i]) for i in places), *after]) if places else []
+        # one of a trace that is over may still be alive, as garbage
+        after = [latest] if latest is not None and _trace_of(latest) is _trace_of(found[places[0]]) else []
+        arrays = jax.lax.optimization_barrier([array_of(value) for value in (*(found[i] for i in places), *after)])
         for i, array in zip(places, arrays, strict=False):
             found[i] = from_array(array).requires_grad_(found[i].requires_grad)
         return found
@@ -65,6 +69,11 @@ def behind_a_barrier(inputs: Callable[[Any], list[Any]]) -> Callable[[Any], list
 
 def _is_in_program(value: Any) -> bool:
     return isinstance(value, Tensor) and not is_traced(value) and isinstance(array_of(value), jax.core.Tracer)
+
+
+def _trace_of(tensor: torch.Tensor) -> Any:
+    """The trace of JAX's that a tensor's values are of; its view, if it is one, is not read for it."""
+    return getattr(view_of(tensor).storage.root.array, "_trace", None)
 
 
 _WHY = "XLA would keep what a checkpoint in a function of `as_jax`, or in a step, is to compute again"

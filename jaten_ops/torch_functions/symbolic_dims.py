@@ -27,7 +27,7 @@ from torch.fx.experimental.symbolic_shapes import (
     StatelessSymbolicContext,
 )
 
-from jaten_ops.arrays import carrier
+from jaten_ops.arrays import carrier, seeds
 from jaten_ops.arrays.observers import Observer, observed_by
 from jaten_ops.backend import pipeline
 from jaten_ops.backend.layout import evaluated_size
@@ -52,21 +52,20 @@ def call_open(fn: FlatFunction, arrays: Sequence[Any], key: jax.Array | None) ->
         UnsupportedInputError: the function holds only for some values of the dimensions.
     """
     with tracing():
-        seed = None if key is None else jax.random.bits(key, (), "uint32").astype("int64")
-        return list(_differentiable(fn, seed)(*arrays))
+        return list(_differentiable(fn, key)(*arrays))
 
 
-def _differentiable(fn: FlatFunction, seed: Any) -> Callable[..., tuple[Any, ...]]:
+def _differentiable(fn: FlatFunction, key: jax.Array | None) -> Callable[..., tuple[Any, ...]]:
     @jax.custom_vjp
     def run(*arrays: Any) -> tuple[Any, ...]:
-        return tuple(_evaluated(fn, arrays, seed))
+        return tuple(_evaluated(fn, arrays, key))
 
     def forward(*arrays: Any) -> tuple[Any, Any]:
         return run(*arrays), arrays
 
     def backward(arrays: Sequence[Any], cotangents: Sequence[Any]) -> tuple[Any, ...]:
         wrt, by = (tuple([i for i, a in enumerate(of) if _has_gradient(a)]) for of in (arrays, cotangents))
-        pull = _differentiable(pulled_back(fn, wrt, by), seed)
+        pull = _differentiable(pulled_back(fn, wrt, by), key)
         gradients = dict(zip(wrt, pull(*arrays, *(cotangents[i] for i in by)), strict=True))
         return tuple([gradients.get(i) for i in range(len(arrays))])
 
@@ -78,16 +77,13 @@ def _has_gradient(array: Any) -> bool:
     return jax.numpy.issubdtype(array.dtype, jax.numpy.inexact)
 
 
-def _evaluated(fn: FlatFunction, arrays: Sequence[Any], seed: Any) -> list[Any]:
+def _evaluated(fn: FlatFunction, arrays: Sequence[Any], key: jax.Array | None) -> list[Any]:
     captured = _captured(fn, arrays)
     lowered = captured.lowered
-    if lowered.random and seed is None:
-        raise RuntimeError(
-            "a random operator in a function made by as_jax needs a key. Fix: f(x, key=jax.random.key(0))"
-        )
     values = dict(zip(lowered.placeholders, [*arrays, *map(array_of, captured.held)], strict=True))
     with tracing():
-        results, _ = lowered(values, seed if lowered.random else None, lowered.outputs)
+        seed = next(seeds.Rewindable(key)).astype("int64") if lowered.random else None
+        results, _ = lowered(values, seed, lowered.outputs)
     return list(results)
 
 

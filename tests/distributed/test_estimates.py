@@ -61,15 +61,7 @@ def test_a_large_model_over_256_devices(layers: int) -> None:
     model = mesh_llama.llama(mesh, layers)
     optimizer = torch.optim.AdamW(model.parameters())
     tokens = mesh_llama.some_tokens(mesh, 64, 1024)
-
-    def step(tokens: Tensor) -> Tensor:
-        loss: Tensor = model(input_ids=tokens, labels=tokens).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    found = distributed.estimate(step, tokens, mesh=mesh)
+    found = distributed.estimate(mesh_llama.training_step(model, optimizer), tokens, mesh=mesh)
     parameters, buffers = [*model.parameters()], [*model.buffers()]
     states = 2 * sum(map(_part, parameters)) + 4 * len(parameters)  # two moments and a count
     least = sum(map(_part, parameters)) + states + _part(tokens)
@@ -91,10 +83,10 @@ def test_a_step_needs_no_more_than_in_plain_jax(
     sizes: dict[str, int], layers: int, axes: tuple[int, int], shape: tuple[int, int]
 ) -> None:
     ours, by_hand = mesh_llama.compared(sizes, layers, axes, *shape)
-    assert ours.arguments == pytest.approx(by_hand.arguments, abs=2**14)
-    assert ours.temporaries <= 1.01 * by_hand.temporaries
+    assert ours.arguments == pytest.approx(by_hand.arguments, abs=2**14)  # torch counts steps for each parameter
+    assert ours.temporaries <= 1.01 * by_hand.temporaries  # 1.001 for the small sizes, below 1 for the others
     for kind, (_, size) in ours.collectives.items():
-        assert size <= 1.01 * by_hand.collectives[kind].bytes + 2**12, kind
+        assert size <= 1.01 * by_hand.collectives[kind].bytes + 2**12, kind  # besides, sums of single numbers
 
 
 @pytest.mark.exhaustive

@@ -40,7 +40,7 @@ def _by_constrain(source: PartitionSpec, target: PartitionSpec) -> Callable[[Ten
 
 def _by_redistribute(source: PartitionSpec, target: PartitionSpec) -> Callable[[Tensor], Tensor]:
     mesh = mesh_2_4()
-    return lambda x: (distributed.constrain(x, mesh, source) * 2 + 1).redistribute(mesh, target)  # type: ignore[attr-defined]  # on the device
+    return lambda x: (distributed.constrain(x, mesh, source) * 2 + 1).redistribute(mesh, target)  # type: ignore[attr-defined]  # a method of tensors of the device
 
 
 BY: dict[str, Callable[[PartitionSpec, PartitionSpec], Callable[[Tensor], Tensor]]] = {
