@@ -17,11 +17,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "xla": (
-        "compiler_bugs compiles cpu_client cpu_features disk_store jitted malloc matmul_library progress x64",
+        "autotune_mode compiler_bugs compiles cpu_client cpu_features disk_store jitted malloc matmul_library progress"
+        " x64",
         "compiler_options",
         "fingerprint",
         "disk_cache",
-        "executables kernel_cache",
+        "autotune kernel_cache",
+        "library_choice",
+        "executables",
         "__init__",
     ),
     "arrays": (
@@ -43,6 +46,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         " ragged_tiles reductions row_scans slice_writes",
         "conv_grouped conv_space_to_depth conv_winograd",
         "conv_volumes",
+        "conv_lowerings",
         "conv_choice",
         "conv_primitive",
         "layouts.rules",

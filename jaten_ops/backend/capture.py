@@ -22,6 +22,7 @@ from jaten_ops import hooks, registry
 from jaten_ops.errors import JatenError, UnsupportedInputError
 from jaten_ops.ops.override_rules import OverrideRule
 from jaten_ops.registry import active_overrides
+from jaten_ops.xla import autotune_mode
 
 from . import captured_overrides, device_interface, graph_cache, keep_whole, pipeline
 from .aliased_inputs import guarded
@@ -183,7 +184,9 @@ class _Capture:
             # list is in both accounts that torch has of a subclass
             metadata.bw_donated_idxs.clear()
         forward = self.graphs[-1] if kind == "backward" and self.graphs else None
-        info = pipeline.run_passes(Stage.ATEN, gm, GraphInfo(kind, inputs=inputs, metadata=metadata, forward=forward))
+        info = pipeline.run_passes(
+            Stage.ATEN, gm, GraphInfo(kind, self._info.autotune, inputs=inputs, metadata=metadata, forward=forward)
+        )
         self.found(info)
         info = pipeline.run_passes(Stage.JATEN, gm, info)
         return runnable(gm, info), info
@@ -193,10 +196,18 @@ def _raise(error: Exception, _args: list[Any]) -> NoReturn:
     raise error
 
 
+_OPTIONS = ("autotune", "buckets", "overrides")
+
+
 def _buckets(options: Mapping[str, Any] | None) -> Buckets | None:
-    if unknown := set(options or ()) - {"buckets", "overrides"}:
-        raise UnsupportedInputError("options of torch.compile", ", ".join(sorted(unknown)), "buckets or overrides")
+    if unknown := set(options or ()) - set(_OPTIONS):
+        raise UnsupportedInputError("options of torch.compile", ", ".join(sorted(unknown)), ", ".join(_OPTIONS))
     return Buckets(options["buckets"]) if options and "buckets" in options else None
+
+
+def _autotune(options: Mapping[str, Any] | None) -> autotune_mode.Mode | None:
+    given = (options or {}).get("autotune")
+    return None if given is None else autotune_mode.checked(given, "the option autotune")
 
 
 def _overrides(options: Mapping[str, Any] | None) -> tuple[OverrideRule, ...]:
@@ -222,8 +233,9 @@ def jaten(
     Args:
         gm: Dynamo's graph.
         example_inputs: its inputs.
-        options: those of `torch.compile`: "buckets", to which dynamic sizes are rounded up (see `Buckets`), and
-            "overrides", a list of `jaten_ops.override`s that hold in this program.
+        options: those of `torch.compile`: "buckets", to which dynamic sizes are rounded up (see `Buckets`);
+            "overrides", a list of `jaten_ops.override`s that hold in this program; and "autotune", which operations
+            are measured in several forms when they are compiled for a CPU: "off", "expensive" or "all".
         rest: what AOTAutograd takes.
 
     Raises:
@@ -232,9 +244,9 @@ def jaten(
     """
     buckets, overrides = _buckets(options), _overrides(options)
     captured_overrides.guard()
-    info = pipeline.run_passes(Stage.CAPTURED, gm, GraphInfo("captured", inputs=example_inputs))
+    info = pipeline.run_passes(Stage.CAPTURED, gm, GraphInfo("captured", _autotune(options), inputs=example_inputs))
     is_kept = not (info.is_wrapped or info.replaces_memory or overrides or active_overrides.active() or entered_in(gm))
-    prefix = graph_cache.prefix_of(gm, example_inputs) if is_kept else None
+    prefix = graph_cache.prefix_of(gm, example_inputs, info.autotune) if is_kept else None
     if prefix is not None:
         capture = _Capture(info, None, prefix)  # the cache has no graphs with dynamic sizes
         try:

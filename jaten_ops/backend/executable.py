@@ -58,7 +58,7 @@ class Executable:
         described = describe(gm, info)
         self._tensors, self._sizes, self._dynamic = described.tensors, described.sizes, described.is_dynamic
         self._mesh, self._is_backward = _mesh_of(gm), info.is_backward
-        self._compiler = Compiler(described, self.plan, self.log)
+        self._compiler = Compiler(described, self.plan, self.log, info.autotune)
         self._calls: dict[tuple[Any, ...], Call] = {}
         _EXECUTABLES.add(self)
 

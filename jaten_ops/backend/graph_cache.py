@@ -105,14 +105,14 @@ def used(prefix: str, found: Callable[[GraphInfo], None]) -> Iterator[None]:
         yield
 
 
-def prefix_of(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
+def prefix_of(gm: torch.fx.GraphModule, inputs: Sequence[Any], autotune: str | None) -> str | None:
     """The part of the key of Dynamo's graph that torch's own key lacks; None if the graph is not to be kept."""
     if disk_store.folder() is None or not is_known():
         return None
     if not all(map(_is_plain, inputs)) or _is_changed() or _share_memory(inputs):
         return None
     lines = [repr([x.storage_offset() for x in inputs if isinstance(x, torch.Tensor)])]  # in torch's key it is always 0
-    lines.append(repr(gradient_layouts(gm)))
+    lines.append(repr((gradient_layouts(gm), autotune)))
     for module in gm.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             if not _is_told(module, node):

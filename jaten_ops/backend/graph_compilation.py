@@ -18,7 +18,7 @@ from jaten_ops.arrays.abstract_arrays import AbstractArray
 from jaten_ops.arrays.strides import order_of, strides_in
 from jaten_ops.cpu.layouts import Order
 from jaten_ops.errors import MissingValuesError, UnsupportedInputError
-from jaten_ops.xla import x64
+from jaten_ops.xla import autotune_mode, x64
 from jaten_ops.xla.progress import announced
 
 from .compile_log import GraphLog
@@ -44,12 +44,14 @@ class Compiler:
         described: the graph.
         plan: the graph's, by which its executable is found on the disk; None if it has none, or nothing is kept.
         log: tells what is compiled.
+        autotune: which operations are measured; None for what holds in the process.
         statics: the arrays of inputs that keep their memory, by their numbers and orders; all calls share them.
     """
 
     described: Description
     plan: Plan | None
     log: GraphLog
+    autotune: autotune_mode.Mode | None = None
     statics: dict[tuple[int, Order | None], Static] = field(default_factory=dict)
 
     def compile(self, args: list[Any]) -> Call:
@@ -82,6 +84,7 @@ class Compiler:
             jax.default_device(device) if device else contextlib.nullcontext(),
             announced(f"a graph of {graph.lowered.calls} operators"),
             self.log.compiling(symbols, arrays),
+            autotune_mode.using(self.autotune),
         ):
             run, left = build(request, errors, self.plan, beside)
         self.log.compiled(run, arrays)

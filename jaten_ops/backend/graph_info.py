@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from jaten_ops.xla import autotune_mode
+
 from .view_calls import Views
 
 Kind = Literal["captured", "joint", "forward", "backward", "inference"]
@@ -67,6 +69,7 @@ class GraphInfo:
 
     Attributes:
         kind: which graph it is: Dynamo's, forward and backward in one, or one of those that AOTAutograd has compiled.
+        autotune: which operations are measured when it is compiled; None for what holds in the process.
         inputs: what the graph is captured for; without AOTAutograd's tokens.
         metadata: AOTAutograd's account of the forward graph; None where it gives none.
         forward: of a backward graph what is known of the forward graph.
@@ -92,6 +95,7 @@ class GraphInfo:
     """
 
     kind: Kind = "captured"
+    autotune: autotune_mode.Mode | None = None
     inputs: Sequence[Any] = ()
     metadata: Any = None
     forward: GraphInfo | None = None
@@ -125,6 +129,7 @@ class GraphInfo:
         """The facts that a call of the graph needs in another process, as plain data."""
         return GraphInfo(
             self.kind,
+            self.autotune,
             written=self.written,
             static_inputs=self.static_inputs,
             new_values=dict(self.new_values),

@@ -39,13 +39,20 @@ def side_by_side(windows: Windows, channels: int, outputs: int) -> int:
     return 2 if outputs <= 2 * _A_STRETCH or uneven else 1
 
 
+def takes(part: str, windows: Windows) -> bool:
+    """True if a part of a convolution can be computed on blocks."""
+    if windows.groups > 1 or max(windows.dilation) > 1:
+        return False
+    within = all(p <= r for p, r in zip(windows.padding, windows.reach(), strict=True))
+    return part != "input_gradient" or (within and max(windows.stride) == 1)
+
+
 def blocks_pay(part: str, windows: Windows, channels: int, outputs: int) -> bool:
-    """True if a part of a convolution is best computed on blocks."""
+    """True if a part of a convolution, which blocks take, is best computed on them; of the weight's gradient False."""
     if part == "forward":
         strided = max(windows.stride) > 1 and channels <= FEW_CHANNELS
         return strided or side_by_side(windows, channels, outputs) > 1
-    within = all(p <= r for p, r in zip(windows.padding, windows.reach(), strict=True)) and max(windows.stride) == 1
-    return part == "input_gradient" and within and side_by_side(windows, outputs, channels) > 1
+    return part == "input_gradient" and side_by_side(windows, outputs, channels) > 1
 
 
 FEW_CHANNELS = 4

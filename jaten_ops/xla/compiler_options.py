@@ -76,6 +76,15 @@ def _around_bugs(platform: str, text: str) -> Options:
     return _known(_not_set(compiler_bugs.options_around(text))) if platform == "cpu" else {}
 
 
+def of_libraries() -> dict[str, Options]:
+    """For each library that computes a program's products the options that ask for it, without what the user has set.
+
+    They are what XLA is told beside all other options.
+    """
+    each = {"YNNPACK": _OF_CPU, "Eigen": _BY_EIGEN}
+    return {name: found for name, options in each.items() if (found := _known(_not_set(options)))}
+
+
 class Told(NamedTuple):
     """The compiler settings of one program.
 

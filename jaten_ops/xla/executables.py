@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
-from . import compiler_options, cpu_client
+from . import compiler_options, cpu_client, library_choice
 from .disk_cache import DiskCache
 
 CACHE = DiskCache("executable")
@@ -58,7 +58,7 @@ def _compile(lowered: jax.stages.Lowered, text: str) -> jax.stages.Compiled:
     platforms = {device.platform for device in _devices(lowered)}
     if len(platforms) != 1:
         return lowered.compile()
-    told = compiler_options.of_program(platforms.pop(), text)
+    told = library_choice.told(platforms.pop(), text)
     with compiler_options.compiling(told):
         return lowered.compile(compiler_options=told.options)
 

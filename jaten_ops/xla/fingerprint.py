@@ -22,7 +22,7 @@ import jaxlib
 import torch
 
 from .. import registry
-from . import compiler_options, cpu_client
+from . import autotune_mode, compiler_options, cpu_client
 
 # The modules above were imported at most a few seconds before this one; in nanoseconds.
 _IMPORTED = time.time_ns() - 5_000_000_000
@@ -116,5 +116,5 @@ def of_device(device: jax.Device) -> str | None:
     return repr((
         versions, sorted(settings.items()), sorted(flags.items()), _processor(), _threads(),
         client.platform, client.platform_version, device.device_kind, device.id, len(client.devices()),
-        cpu_client.is_own(device), compiler_options.options_key(client.platform),
+        cpu_client.is_own(device), compiler_options.options_key(client.platform), autotune_mode.mode(),
     ))  # fmt: skip

@@ -334,7 +334,7 @@ def _prefix(fn: Any, *inputs: torch.Tensor) -> str | None:
     found: list[str | None] = []
 
     def backend(gm: torch.fx.GraphModule, given: Any) -> Any:
-        found.append(graph_cache.prefix_of(gm, given))
+        found.append(graph_cache.prefix_of(gm, given, None))
         return gm.forward
 
     torch._dynamo.reset()
