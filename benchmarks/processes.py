@@ -28,7 +28,7 @@ def about(module: str, threads: int) -> dict[str, Any]:
     """The command that was given, and where it runs."""
     environment: dict[str, Any] = {
         "threads": threads,
-        "processor": _processor(),
+        "processor": processor(),
         "python": platform.python_version(),
         "torch": version("torch"),
         "jax": version("jax"),
@@ -39,7 +39,8 @@ def about(module: str, threads: int) -> dict[str, Any]:
     return {"command": shlex.join(["python", "-m", module, *sys.argv[1:]]), "environment": environment}
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of the CPU, as Linux has it."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())

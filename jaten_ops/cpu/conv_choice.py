@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaten_ops.xla import autotune, autotune_mode
+from jaten_ops.xla import autotune, autotune_mode, cpu_features
 
 from ..arrays.strides import Shape
 from ..kernel_base import conv_parts
@@ -67,32 +67,38 @@ def lowering(call: ConvCall, a: Any, b: Any, *, follows: bool) -> Compute | None
     """
     if not is_float(a.dtype):
         return None
-    found = _choose_last(call, a, b, follows)
-    ruled = _ruled_first(call, a, b) if found is None else Way(found, last=True)
-    best = _best(call, a, b, ruled, last=follows)
+    best = _best(call, a, b, ruled(call, a, b, follows=follows), last=follows)
     return best.run(call, a, b, orders(call, len(a.shape))) if best.last else None
+
+
+def ruled(call: ConvCall, a: Any, b: Any, *, follows: bool) -> Way:
+    """The way that the rules choose in a program whose other convolutions have channels last; see `lowering`."""
+    found = _choose_last(call, a, b, follows)
+    return _ruled_first(call, a, b) if found is None else Way(found, last=True)
 
 
 def _ruled_first(call: ConvCall, a: Any, b: Any) -> Way:
     size = Size.of(call, a, b)
-    slid = None if call.part == "weight_gradient" else a.shape[2:]
-    return Way(choose(call.windows, size.image, size.outputs, slid is None or fits(call.windows, slid)), last=False)
+    of_weight = call.part == "weight_gradient"
+    if call.windows.groups == 1 and len(call.windows.kernel) <= 2 and _slides_far(call, a):
+        return Way(PATCHES, last=False)
+    return Way(choose(call.windows, size.image, size.outputs, of_weight or fits(call.windows, a.shape[2:])), last=False)
 
 
-def _best(call: ConvCall, a: Any, b: Any, ruled: Way, *, last: bool) -> Way:
+def _best(call: ConvCall, a: Any, b: Any, usual: Way, *, last: bool) -> Way:
     """The fastest way by measurement, if the program asks for one, else that of the rules.
 
     Args:
         call: what is to be computed.
         a, b: the operands' shapes and dtypes with channels first.
-        ruled: the way of the rules.
+        usual: the way of the rules.
         last: whether the operands have their channels last.
     """
     if not autotune_mode.wants(Size.of(call, a, b).multiplications(call.windows)):
-        return ruled
+        return usual
     ways = possible(call, a, b)
-    default = next((name for name, way in ways.items() if way.computes_as(ruled, call)), "another")
-    ways.setdefault(default, ruled)
+    default = next((name for name, way in ways.items() if way.computes_as(usual, call)), "another")
+    ways.setdefault(default, usual)
     ndim = len(a.shape)
     given = usual_orders(call, ndim) if last else program_orders(ndim)
     forms = {name: autotune.Form(way.run(call, a, b, given)) for name, way in ways.items()}
@@ -106,7 +112,9 @@ def _best(call: ConvCall, a: Any, b: Any, ruled: Way, *, last: bool) -> Way:
 # --- the rules, with channels first -----------------------------------------------------------------------------------
 
 _LITTLE, _RATHER_LITTLE = 32, 80  # terms of a sum
+_RATHER_MANY = 100  # terms that are written out where matrix products are slow
 
+WRITTEN_OUT = TAPS._replace(weight_gradient=PATCHES.weight_gradient)
 STRIDED = TAPS._replace(forward=PATCHES.forward)
 PATCHED = EIGEN._replace(forward=PATCHES.forward)
 
@@ -128,7 +136,8 @@ def choose(windows: Windows, shape: Shape, outputs: int, window_fits: bool) -> L
     if windows.groups > 1:
         terms = max(channels, outputs) // windows.groups * taps
         if windows.groups != channels and terms > FEW_TERMS:
-            return PATCHES
+            slow = not cpu_features.multiplies_fast()
+            return WRITTEN_OUT if slow and terms <= _RATHER_MANY and max(windows.stride) == 1 else PATCHES
         return STRIDED if windows.groups != channels and max(windows.stride) > 1 else TAPS
     little = channels * taps <= _LITTLE
     if taps == 1 or apart(windows) or is_small(windows, shape, outputs) or little or not window_fits:
@@ -145,6 +154,8 @@ def is_small(windows: Windows, shape: Shape, outputs: int) -> bool:
 
 _LEADING_CHANNELS = 4
 _MANY_POSITIONS = 256  # of smaller images XLA's own is as fast
+_MANY_IMAGES = 8  # are terms enough of a sum
+_LANES_OF_SUMS = 48  # channels side by side, whose sums are vectors
 
 
 def leads(call: ConvCall, a: Any, b: Any) -> bool:
@@ -163,9 +174,9 @@ def _choose_last(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowering | No
     image, outputs, channels = size.image, size.outputs, size.channels
     if windows.groups > 1:
         return _choose_for_groups(call, a, b, follows)
-    if math.prod(windows.kernel) == 1 and not any(windows.padding):
-        return PRODUCT if follows else None
-    if apart(windows) or is_small(windows, image, outputs):
+    if size.taps == 1 and not any(windows.padding):
+        return _choose_for_one_element(call, channels) if follows else None
+    if is_small(windows, image, outputs) or (apart(windows) and (not follows or len(windows.kernel) > 2)):
         return None
     if len(windows.kernel) > 2:
         return _choose_for_volumes(call, channels, outputs)
@@ -173,13 +184,30 @@ def _choose_last(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowering | No
         return None
     if _is_by_tiles(call, a.dtype, image, channels, outputs):
         return TILES
-    many = part == "weight_gradient" and math.prod(windows.positions(a.shape[2:])) >= _MANY_POSITIONS
-    if conv_space_to_depth.takes(part, windows):
-        if many and max(windows.stride) > 1:
-            return BLOCKS
-        if conv_space_to_depth.blocks_pay(part, windows, channels, outputs):
-            return BLOCKS
-    return LAST_DIRECT
+    if part != "weight_gradient" and channels * size.taps <= _LITTLE:
+        return None
+    by_blocks = conv_space_to_depth.takes(part, windows) and (
+        _slides_far(call, a) or conv_space_to_depth.blocks_pay(part, windows, channels, outputs)
+    )
+    return BLOCKS if by_blocks else LAST_DIRECT
+
+
+def _choose_for_one_element(call: ConvCall, channels: int) -> Lowering:
+    # padded between its elements, a gradient with channels last takes many times as long
+    taken = call.part != "weight_gradient" and max(call.windows.stride) > 1
+    return LAST_DIRECT if taken or (call.part == "forward" and channels < FEW_CHANNELS) else PRODUCT
+
+
+def _slides_far(call: ConvCall, a: Any) -> bool:
+    """True if a weight's gradient is one with strides that XLA takes long for.
+
+    XLA slides the output's gradient, with gaps, over the input, and adds the products of all images at each place.
+    """
+    if call.part != "weight_gradient" or max(call.windows.stride) == 1:
+        return False
+    if a.shape[0] < _MANY_IMAGES:
+        return True
+    return cpu_features.multiplies_fast() and math.prod(call.windows.positions(a.shape[2:])) >= _MANY_POSITIONS
 
 
 def _choose_for_groups(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowering | None:
@@ -187,7 +215,8 @@ def _choose_for_groups(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowerin
     if len(windows.kernel) > 2 or 0 in (*a.shape, *b.shape, *call.shape):
         return None
     if size.is_depthwise:
-        return DEPTHWISE if follows and size.taps <= MOST_TAPS else None
+        few = part == "weight_gradient" and size.channels < _LANES_OF_SUMS
+        return DEPTHWISE if follows and size.taps <= MOST_TAPS and not few else None
     of_group, taps = size.of_group, size.taps
     if not follows and taps == 1:
         return None

@@ -39,6 +39,7 @@ _FIRST, _SECOND, _SIGN = (0, 1, 2, 1), (2, 2, 1, 3), (-1, 1, -1, -1)
 _OF_KERNEL = ((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1))
 _OF_OUTPUT = ((1, 1, 1, 0), (0, 1, -1, -1))
 _HUGE = 1e15  # a product of two such, and a sum of many of them, is finite
+_MANY_IMAGES = 8
 _BLOCK = 2**20  # elements of what a block's tiles are made into: they stay in a core's caches
 
 
@@ -53,15 +54,16 @@ def transforms_pay(images: int, positions: Shape, channels: int, outputs: int, *
     """True if it saves so many products that it is faster, transformations included.
 
     Fitted to measurements on one core: 16 to 512 channels and outputs, images of 4x4 to 112x112, 1 to 32 of them. Where
-    products are fast they hardly save more than the transformations take, and these take long to compile.
+    products are fast they hardly save more than the transformations take, and these take long to compile. Of a weight's
+    gradient XLA's own is slow for few images only.
     """
-    if cpu_features.multiplies_fast():
+    if cpu_features.multiplies_fast() or (of_weight and images >= _MANY_IMAGES):
         return False
     tiles = math.prod(-(-n // _OUTPUTS) for n in positions)
     if not images * tiles * channels * outputs:
         return False
     whole = math.prod(positions) / (tiles * _OUTPUTS ** len(positions))
-    of_rows, of_kernel = (30, 20) if of_weight else (15, 48)
+    of_rows, of_kernel = (30, 20) if of_weight else (18, 60)
     return 1 + of_rows / channels + of_rows / outputs + of_kernel / (images * tiles) < 2 * whole
 
 

@@ -1,12 +1,15 @@
 """The lowering that the rules choose for a convolution."""
 
+import jax
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
 from jaten_ops.cpu import conv_choice
-from jaten_ops.cpu.conv_lowerings import EIGEN, PATCHES, TAPS, fits
-from jaten_ops.kernel_base.conv_parts import Windows
+from jaten_ops.cpu.conv_lowerings import EIGEN, PATCHES, TAPS, fits, possible
+from jaten_ops.kernel_base.conv_parts import ConvCall, Windows
+from jaten_ops.xla import cpu_features
 
 PLAIN = Windows((3, 3), (1, 1), (1, 1), (1, 1), 1)
 
@@ -27,11 +30,64 @@ PLAIN = Windows((3, 3), (1, 1), (1, 1), (1, 1), 1)
         (Windows((31, 31), (1, 1), (15, 15), (1, 1), 64), (1, 64, 32, 32), 64, "eigen"),
     ],
 )
-def test_the_choice_for_a_cpu(windows: Windows, shape: tuple[int, ...], outputs: int, chosen: str) -> None:
+def test_the_choice_for_a_cpu(
+    windows: Windows, shape: tuple[int, ...], outputs: int, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_features, "multiplies_fast", lambda: True)
     names = {"eigen": EIGEN, "taps": TAPS, "patches": PATCHES, "depth": conv_choice.DEPTH}
     names["taps, patches forward"] = conv_choice.STRIDED
     names["patches forward"] = conv_choice.PATCHED
     assert conv_choice.choose(windows, shape, outputs, fits(windows, shape[2:])) == names[chosen]
+
+
+STRIDED, ONE = Windows((3, 3), (2, 2), (1, 1), (1, 1), 1), Windows((1, 1), (1, 1), (0, 0), (1, 1), 1)
+PAIRS = Windows((2, 2), (2, 2), (0, 0), (1, 1), 1)
+
+
+@pytest.mark.parametrize(
+    ("part", "windows", "shape", "outputs", "follows", "fast", "chosen"),
+    [
+        ("forward", PLAIN, (8, 64, 28, 28), 64, True, False, "tiles, channels last"),
+        ("forward", PLAIN, (8, 64, 28, 28), 64, True, True, "direct, channels last"),
+        ("weight_gradient", PLAIN, (8, 64, 28, 28), 64, True, False, "direct, channels last"),
+        ("weight_gradient", PLAIN, (1, 128, 28, 28), 128, True, False, "tiles, channels last"),
+        ("forward", PLAIN, (8, 3, 64, 64), 32, False, False, "patches"),
+        ("forward", PLAIN, (8, 16, 64, 64), 8, True, False, "blocks, channels last"),
+        ("weight_gradient", STRIDED, (1, 64, 56, 56), 128, True, False, "blocks, channels last"),
+        ("weight_gradient", STRIDED, (8, 64, 56, 56), 128, True, False, "direct, channels last"),
+        ("weight_gradient", STRIDED, (8, 64, 56, 56), 128, True, True, "blocks, channels last"),
+        ("forward", ONE, (8, 64, 28, 28), 128, True, False, "product, channels last"),
+        ("forward", ONE, (8, 64, 28, 28), 128, False, False, "patches"),
+        ("input_gradient", ONE._replace(stride=(2, 2)), (8, 64, 28, 28), 128, True, False, "direct, channels last"),
+        ("forward", PAIRS, (8, 64, 28, 28), 128, True, False, "direct, channels last"),
+        ("forward", PAIRS, (8, 64, 28, 28), 128, False, False, "patches"),
+        ("forward", PLAIN._replace(groups=64), (8, 64, 28, 28), 64, True, False, "depthwise, channels last"),
+        ("weight_gradient", PLAIN._replace(groups=32), (8, 32, 28, 28), 32, True, False, "taps"),
+        ("forward", PLAIN._replace(groups=16), (8, 128, 28, 28), 128, False, False, "sums, channels last"),
+        ("forward", PLAIN._replace(groups=5), (1, 50, 28, 28), 50, False, False, "taps"),
+        ("forward", PLAIN._replace(groups=5), (1, 50, 28, 28), 50, False, True, "patches"),
+    ],
+)
+def test_the_choice_in_a_program(
+    part: str, windows: Windows, shape: tuple[int, ...], outputs: int, follows: bool, fast: bool, chosen: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(cpu_features, "multiplies_fast", lambda: fast)
+    x, grad, weight = (
+        jax.ShapeDtypeStruct(s, np.float32)
+        for s in (
+            *(shape, (shape[0], outputs, *windows.positions(shape[2:]))),
+            (outputs, shape[1] // windows.groups, *windows.kernel),
+        )
+    )
+    result, *operands = {
+        "forward": ((), x, weight),
+        "input_gradient": (x.shape, grad, weight),
+        "weight_gradient": (weight.shape, x, grad),
+    }[part]
+    call = ConvCall(part, windows, result)
+    found = conv_choice.ruled(call, *operands, follows=follows)
+    assert found.computes_as(possible(call, *operands)[chosen], call)
 
 
 @pytest.mark.sampled(8)
