@@ -112,7 +112,8 @@ def _best(call: ConvCall, a: Any, b: Any, usual: Way, *, last: bool) -> Way:
 # --- the rules, with channels first -----------------------------------------------------------------------------------
 
 _LITTLE, _RATHER_LITTLE = 32, 80  # terms of a sum
-_RATHER_MANY = 100  # terms that are written out where matrix products are slow
+# terms that are written out where matrix products are slow, of groups of as many channels
+_RATHER_MANY, _CHANNELS_OF_FEW = 100, 12
 
 WRITTEN_OUT = TAPS._replace(weight_gradient=PATCHES.weight_gradient)
 STRIDED = TAPS._replace(forward=PATCHES.forward)
@@ -136,7 +137,7 @@ def choose(windows: Windows, shape: Shape, outputs: int, window_fits: bool) -> L
     if windows.groups > 1:
         terms = max(channels, outputs) // windows.groups * taps
         if windows.groups != channels and terms > FEW_TERMS:
-            slow = not cpu_features.multiplies_fast()
+            slow = not cpu_features.multiplies_fast() and channels // windows.groups <= _CHANNELS_OF_FEW
             return WRITTEN_OUT if slow and terms <= _RATHER_MANY and max(windows.stride) == 1 else PATCHES
         return STRIDED if windows.groups != channels and max(windows.stride) > 1 else TAPS
     little = channels * taps <= _LITTLE
@@ -177,6 +178,8 @@ def _choose_last(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowering | No
     if size.taps == 1 and not any(windows.padding):
         return _choose_for_one_element(call, channels) if follows else None
     if is_small(windows, image, outputs) or (apart(windows) and (not follows or len(windows.kernel) > 2)):
+        return None
+    if not follows and len(windows.kernel) <= 2 and _slides_far(call, a):
         return None
     if len(windows.kernel) > 2:
         return _choose_for_volumes(call, channels, outputs)

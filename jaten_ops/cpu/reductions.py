@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -15,6 +17,7 @@ Axes = tuple[int, ...]
 
 _LANES = 32
 _LEAST_PRODUCT = 256  # elements of a row that are worth lanes
+_ABREAST, _BLOCK = 128, 2**12  # sums side by side, and how many elements of a row are added to them
 _LITTLE = 2**14  # elements: to sum them in double precision takes no measurable time
 
 
@@ -62,3 +65,76 @@ def _wide_sum_over_positions(grad: jax.Array) -> jax.Array:
         by_image = lax.reduce_sum(cast(grad, compute_type(grad.dtype)), tuple(range(2, grad.ndim)))
         total = lax.reduce_sum(cast(by_image, wide), (0,))
     return cast(total, grad.dtype)
+
+
+def in_one_pass(x: jax.Array, axes: Axes) -> bool:
+    """True if `wide_squares` takes an array, and less time than a pass for the mean and one for the squares."""
+    n = math.prod(x.shape[a] for a in axes)
+    if is_complex(x.dtype) or x.dtype == np.float64 or not n or len(axes) == x.ndim:
+        return False
+    return x.ndim - 1 in axes or n <= _LANES
+
+
+def wide_squares(x: jax.Array, axes: Axes) -> tuple[jax.Array, jax.Array]:
+    """The sum of squared distances from the mean, and the mean, in float64, with the reduced dimensions kept.
+
+    One pass adds distances, and their squares, from an element of each row: what cancels then is at most as many times
+    the sum as there are terms, and double precision has digits to spare.
+
+    Args:
+        x: real, of less than double precision, and not empty.
+        axes: those that are summed over.
+    """
+    return _squares(x, axes)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _squares(x: jax.Array, axes: Axes) -> tuple[jax.Array, jax.Array]:
+    wide = lax.convert_element_type(x, np.float64)
+    first = lax.slice(wide, (0,) * x.ndim, [1 if d in axes else n for d, n in enumerate(x.shape)])
+    n = math.prod(x.shape[a] for a in axes)
+    by_row = axes == tuple(range(x.ndim - len(axes), x.ndim))
+    total, squares = (_sums_of_rows if by_row else _sums)(wide - first, axes)
+    total, squares = lax.expand_dims(total, axes), lax.expand_dims(squares, axes)
+    rest = squares - total * (total / n)
+    return jnp.where(rest < 0, 0.0, rest), first + total / n
+
+
+@_squares.defjvp
+def _squares_jvp(axes, primals, tangents):
+    (x,), (dx,) = primals, tangents
+    squares, mean = _squares(x, axes)
+    wide, n = lax.convert_element_type(dx, np.float64), math.prod(x.shape[a] for a in axes)
+
+    def added(terms: jax.Array) -> jax.Array:
+        return lax.expand_dims(lax.reduce_sum(terms, axes), axes)
+
+    return (squares, mean), (2 * added((lax.convert_element_type(x, np.float64) - mean) * wide), added(wide) / n)
+
+
+def _sums(distances: jax.Array, axes: Axes) -> tuple[jax.Array, jax.Array]:
+    """The sums of an array and of its squares, in one pass."""
+    zeros = (np.zeros((), distances.dtype),) * 2
+    total, squares = lax.reduce(
+        (distances, distances * distances), zeros, lambda a, b: (a[0] + b[0], a[1] + b[1]), axes
+    )
+    return total, squares
+
+
+def _sums_of_rows(distances: jax.Array, axes: Axes) -> tuple[jax.Array, jax.Array]:
+    """The same over the last dimensions, in blocks, and in these of 128 elements side by side first."""
+    others = distances.ndim - len(axes)
+    rows = lax.reshape(distances, (*distances.shape[:others], math.prod(distances.shape[others:])))
+    n = rows.shape[-1]
+    block = min(n // _ABREAST * _ABREAST, _BLOCK)
+    if block < 2 * _ABREAST:
+        return _sums(rows, (others,))
+    whole = n // block * block
+    split = (*rows.shape[:-1], n // block, block // _ABREAST, _ABREAST)
+    lanes = lax.reshape(lax.slice_in_dim(rows, 0, whole, axis=others), split)
+    sums = _sums(lanes, (others + 1,))
+    total, squares = (lax.reduce_sum(lax.optimization_barrier(s), (others, others + 1)) for s in sums)
+    if whole < n:
+        rest = _sums(lax.slice_in_dim(rows, whole, n, axis=others), (others,))
+        total, squares = total + rest[0], squares + rest[1]
+    return total, squares

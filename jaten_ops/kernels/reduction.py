@@ -12,7 +12,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from ..cpu.reductions import reduce_prod
+from ..cpu.reductions import in_one_pass, reduce_prod, wide_squares
 from ..kernel_base.extrema import Reduce, reduce_max, reduce_min
 from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import (
@@ -372,17 +372,21 @@ def aminmax(self, dim=None, keepdim=False):
 def moments(x: jax.Array, axes: tuple[int, ...], correction: float | jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """Variance and mean with the reduced dimensions kept, in the computation type; the variance is real."""
     x = cast(x, compute_type(x.dtype))
-    real = to_real(x.dtype)
-    n = count(x, axes)
+    n, real = count(x, axes), to_real(x.dtype)
     mean = lax.expand_dims(lax.reduce_sum(x, axes), axes) / size_number(n, real)
     deviation = x - mean
     squares = lax.square(deviation)
     if is_complex(x.dtype):
         squares = lax.square(lax.real(deviation)) + lax.square(lax.imag(deviation))
-    freedom = size_number(n, real) - cast(1 if correction is None else correction, real)
     squares = lax.expand_dims(lax.reduce_sum(squares, axes), axes)
+    return _variance(squares, n, correction), mean
+
+
+def _variance(squares: jax.Array, n: int | jax.Array, correction: float | jax.Array | None) -> jax.Array:
+    """The variance of n elements by the sum of their squared distances from the mean."""
+    freedom = size_number(n, squares.dtype) - cast(1 if correction is None else correction, squares.dtype)
     # the variance of nothing is NaN, its derivatives are 0
-    return _per_degree(squares, freedom) if n else squares + np.array(np.nan, real), mean
+    return _per_degree(squares, freedom) if n else squares + np.array(np.nan, squares.dtype)
 
 
 @jax.custom_jvp
@@ -409,12 +413,19 @@ def _spread(self, dim, correction, keepdim, root, with_mean):
     axes = axes_of(self, dim)
 
     def measured(x: jax.Array) -> list[jax.Array]:
-        variance, mean = moments(x, axes, correction)
+        return results(*moments(x, axes, correction))
+
+    def in_double(x: jax.Array) -> list[jax.Array]:
+        if not in_one_pass(x, axes):
+            return measured(cast(x, np.complex128 if is_complex(x.dtype) else np.float64))
+        squares, mean = wide_squares(x, axes)
+        return results(_variance(squares, count(x, axes), correction), mean)
+
+    def results(variance: jax.Array, mean: jax.Array) -> list[jax.Array]:
         return [cast(_root(variance) if root else variance, to_real(self.dtype)), cast(mean, self.dtype)]
 
     # ATen's CPU sums squares in double, its CUDA kernels in float (native/cpu/ReduceOpsKernel.cpp, native/cuda)
-    wide = np.complex128 if is_complex(self.dtype) else np.float64
-    measures = by_platform(self, cpu=lambda x: measured(cast(x, wide)), default=measured)
+    measures = by_platform(self, cpu=in_double, default=measured)
     outs = [out if keepdim else lax.squeeze(out, axes) for out in measures[: 1 + with_mean]]
     return tuple(outs) if with_mean else outs[0]
 

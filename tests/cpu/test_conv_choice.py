@@ -54,6 +54,7 @@ PAIRS = Windows((2, 2), (2, 2), (0, 0), (1, 1), 1)
         ("forward", PLAIN, (8, 3, 64, 64), 32, False, False, "patches"),
         ("forward", PLAIN, (8, 16, 64, 64), 8, True, False, "blocks, channels last"),
         ("weight_gradient", STRIDED, (1, 64, 56, 56), 128, True, False, "blocks, channels last"),
+        ("weight_gradient", STRIDED, (1, 64, 56, 56), 128, False, False, "patches"),
         ("weight_gradient", STRIDED, (8, 64, 56, 56), 128, True, False, "direct, channels last"),
         ("weight_gradient", STRIDED, (8, 64, 56, 56), 128, True, True, "blocks, channels last"),
         ("forward", ONE, (8, 64, 28, 28), 128, True, False, "product, channels last"),
