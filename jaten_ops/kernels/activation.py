@@ -14,6 +14,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..cpu import elementary
 from ..kernel_base.checks import require
 from ..kernel_base.derivatives import with_partials
 from ..kernel_base.promotion import cast, float_type, is_complex, opmath, result_type
@@ -252,7 +253,7 @@ def elu_backward(grad_output, alpha, scale, input_scale, is_result, self_or_resu
 
 def _softplus(x: jax.Array, beta: jax.Array, threshold: jax.Array) -> jax.Array:
     scaled = x * beta
-    return jnp.where(scaled > threshold, x, lax.log1p(lax.exp(scaled)) / beta)
+    return jnp.where(scaled > threshold, x, elementary.log1p(lax.exp(scaled)) / beta)
 
 
 def _softplus_slope(x: jax.Array, beta: jax.Array, threshold: jax.Array) -> jax.Array:
@@ -271,7 +272,7 @@ def _exp_of_minus_abs(x: jax.Array) -> jax.Array:
 
 
 _log_sigmoid = _with_slope(
-    lambda x: jnp.minimum(x, _zero(x)) - lax.log1p(_exp_of_minus_abs(x)), lambda x: lax.logistic(-x)
+    lambda x: jnp.minimum(x, _zero(x)) - elementary.log1p(_exp_of_minus_abs(x)), lambda x: lax.logistic(-x)
 )
 
 
@@ -310,11 +311,11 @@ kernel("silu_backward")(_backward(_scaled(_silu_slope)))
 
 
 def _mish(x: jax.Array) -> jax.Array:
-    return x * lax.tanh(lax.log1p(lax.exp(x)))
+    return x * lax.tanh(elementary.log1p(lax.exp(x)))
 
 
 def _mish_slope(x: jax.Array) -> jax.Array:
-    tanh = lax.tanh(lax.log1p(lax.exp(x)))
+    tanh = lax.tanh(elementary.log1p(lax.exp(x)))
     return tanh + x * lax.logistic(x) * (1 - tanh * tanh)
 
 

@@ -316,11 +316,11 @@ def _logaddexp(a: jax.Array, b: jax.Array) -> jax.Array:
     if is_complex(a.dtype):
         return complex_functions.log_add_exp(*jnp.broadcast_arrays(a, b))
     equal_infinite = (a == b) & ~jnp.isfinite(a)
-    return jnp.where(equal_infinite, a, jnp.maximum(a, b) + lax.log1p(lax.exp(-lax.abs(a - b))))
+    return jnp.where(equal_infinite, a, jnp.maximum(a, b) + elementary.log1p(lax.exp(-lax.abs(a - b))))
 
 
 def _logaddexp2(a: jax.Array, b: jax.Array) -> jax.Array:
-    low = lax.log1p(lax.exp2(-lax.abs(a - b))) * (1 / jnp.log(2.0).astype(a.dtype))
+    low = elementary.log1p(lax.exp2(-lax.abs(a - b))) * (1 / jnp.log(2.0).astype(a.dtype))
     return jnp.where((a == b) & (lax.abs(a) == jnp.inf), a, jnp.maximum(a, b) + low)
 
 
@@ -331,7 +331,7 @@ def _xlogy(x: jax.Array, y: jax.Array) -> jax.Array:
 
 def _xlog1py(x: jax.Array, y: jax.Array) -> jax.Array:
     zero = (x == 0) & ~jnp.isnan(y)
-    return jnp.where(zero, jnp.zeros_like(y), x * lax.log1p(y))
+    return jnp.where(zero, jnp.zeros_like(y), x * elementary.log1p(y))
 
 
 def _log_unless_both(log, edge):
@@ -366,7 +366,7 @@ _FLOAT_FUNCTIONS = {
         _xlogy, _log_unless_both(lax.log, 0), lambda r, x, y: x / y
     ),
     ("special_xlog1py", "special_xlog1py.self_scalar", "special_xlog1py.other_scalar"): with_partials(
-        _xlog1py, _log_unless_both(lax.log1p, -1), lambda r, x, y: x / (y + 1)
+        _xlog1py, _log_unless_both(elementary.log1p, -1), lambda r, x, y: x / (y + 1)
     ),
     ("copysign.Tensor", "copysign.Scalar"): with_partials(jnp.copysign, _copysign_partial, None),
 }

@@ -100,7 +100,7 @@ _FLOAT_FUNCTIONS = {
     "expm1": _of_numbers(lax.expm1, complex_functions.expm1),
     "log": log,
     "log10": _log_to(10, lambda n: lax.pow(jnp.full_like(n, 10), n)),
-    "log1p": _of_numbers(lax.log1p, complex_functions.log1p),
+    "log1p": _of_numbers(elementary.log1p, complex_functions.log1p),
     "log2": _log_to(2, elementary.exp2),
     "rad2deg": lambda x: x * (180 / math.pi),
     "reciprocal": _of_numbers(with_partials(_reciprocal, lambda r, x: -(r * r)), complex_functions.reciprocal),

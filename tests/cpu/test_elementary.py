@@ -12,6 +12,7 @@ import jaten_ops  # noqa: F401  # registers torch.ops.jaten
 
 jaten, aten = torch.ops.jaten, torch.ops.aten
 OF_ONE = ("sin", "cos", "tan", "atan", "exp2")
+OF_EDGES = (*OF_ONE, "log1p")
 OF_TWO = ("atan2", "fmod.Tensor", "remainder.Tensor")
 # beyond 2**30 the sine of all is XLA's own
 FAR = (2.0**30, -3e9, 3.4e38)
@@ -58,6 +59,27 @@ def test_one_is_rounded_once(name: str) -> None:
     assert_nearest(_of(name, jaten)(x), _of(name, aten)(x.double()).float())
 
 
+def _units_off(got: torch.Tensor, exact: torch.Tensor) -> float:
+    """The largest error, in units in the last place of the exact result."""
+    nearest = exact.abs().float()
+    unit = (nearest.nextafter(torch.tensor(math.inf)) - nearest).double()
+    return float(((got.double() - exact).abs() / unit).max())
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "log1p"])
+@pytest.mark.parametrize("most", [1e-3, 0.9, 100.0, 8191.0])
+def test_single_precision_errs_at_most_twice_as_far_as_aten(name: str, most: float) -> None:
+    x = torch.linspace(-most, most, 300_001)
+    if name == "log1p":
+        x = torch.cat([x[x > -1], 10 ** torch.linspace(-30, 30, 100_001)])
+    else:  # the numbers next to multiples of a quarter turn
+        quarters = (torch.arange(-5215, 5216, dtype=torch.float64) * (math.pi / 2)).float()
+        x = torch.cat([x, quarters[quarters.abs() <= most]])
+    exact = _of(name, aten)(x.double())
+    bound = 2 * max(_units_off(_of(name, aten)(x), exact), 0.6)
+    assert _units_off(_of(name, jaten)(x), exact) <= bound * (1.5 if name == "log1p" else 1)  # XLA's log errs so far
+
+
 @pytest.mark.parametrize("name", OF_TWO)
 def test_two_are_rounded_once(name: str) -> None:
     x, ratios = _spread(20000), torch.linspace(-1000, 1000, 20000)
@@ -66,7 +88,7 @@ def test_two_are_rounded_once(name: str) -> None:
     assert_nearest(_of(name, jaten)(x, y), _of(name, aten)(x.double(), y.double()).float())
 
 
-@pytest.mark.parametrize("name", OF_ONE)
+@pytest.mark.parametrize("name", OF_EDGES)
 @pytest.mark.parametrize("more", [(), FAR], ids=["near", "far"])
 def test_edges_of_one(name: str, more: tuple[float, ...]) -> None:
     x = torch.tensor([*EDGES, *more])
@@ -75,7 +97,7 @@ def test_edges_of_one(name: str, more: tuple[float, ...]) -> None:
     assert torch.equal(got.signbit()[expected == 0], expected.signbit()[expected == 0])
 
 
-@pytest.mark.parametrize("name", ["sin", "tan", "atan"])
+@pytest.mark.parametrize("name", ["sin", "tan", "atan", "log1p"])
 def test_subnormal_numbers_stay(name: str) -> None:
     x = torch.tensor(SUBNORMAL)
     assert_identical(_of(name, jaten)(x), x)
