@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test matrix exhaustive sweep combinations page lint types codegen check coverage patches bench bench-drawn profile clean help
+.PHONY: demo docs test matrix exhaustive sweep combinations page lint types codegen check coverage patches bench bench-drawn profile clean help
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -13,7 +13,7 @@ help: ## list the commands
 $(INSTALLED): pyproject.toml constraints.txt
 	python="$(PYTHON)" && test -n "$$python" && "$$python" -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,lint,codegen,examples]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,lint,codegen,examples,docs]'
 	touch $@
 
 demo: $(INSTALLED) ## train a small GPT on real text under torch.compile(backend="jaten")
@@ -36,6 +36,9 @@ combinations: $(INSTALLED) ## programs x ways to run them x what surrounds them:
 
 page: $(INSTALLED) ## coverage and the last sweep as one page, build/coverage.html
 	$(BIN)/python -m tools.codegen coverage --html $(addprefix --report ,$(wildcard build/sweep.json))
+
+docs: $(INSTALLED) ## the documentation as a site, build/site/index.html
+	$(BIN)/python -m sphinx -W --keep-going -E -q -b html -d build/doctrees docs build/site
 
 lint: $(INSTALLED) ## ruff: style and format
 	$(BIN)/ruff check .

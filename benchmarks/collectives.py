@@ -1,6 +1,6 @@
 """Collectives and memory of a training step over a mesh: jaten's beside those of plain JAX with the same shardings.
 
-python -m benchmarks.collectives    # writes the table of docs/many_devices.md
+python -m benchmarks.collectives    # writes the table of docs/guides/many_devices.md
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jaten_ops.distributed.costs import KINDS, Traffic, traffic_of
 
 from . import mesh_layers, mesh_mixture, mesh_transformer
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "many_devices.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "guides" / "many_devices.md"
 WIDTH, BATCH, RATE = 256, 64, 0.1
 STYLES = {"*.0": "colwise", "*.2": "rowwise"}
 _BY_HEADS = {

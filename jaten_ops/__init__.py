@@ -1,8 +1,27 @@
-"""jaten: every ATen operator as a `torch.library` custom op whose body is a JAX kernel."""
+"""jaten: every ATen operator as a `torch.library` custom op whose body is a JAX kernel.
+
+    torch.compile(model, backend="jaten")    a model as XLA executables, forward and backward
+    model.to("jax")                          parameters that hold jax.Arrays, on a device of torch
+    torch.ops.jaten.<name>.<overload>        one operator, computed by XLA
+
+compile_step       a whole training step as one executable
+as_jax, call_jax   a torch function in a JAX program, a JAX function in a torch program
+from_jax, to_jax   arrays as tensors, tensors as arrays
+op, kernel         operators whose kernels you write in JAX; with `fake` and `gradient`
+override           another kernel or gradient for an operator that exists
+export             a program that runs without torch
+explain            the executables of a compiled function
+scan_layers, checkpoint_policy   compile time and memory of deep models
+distributed        models over many devices, of one process or several
+nnx, equinox       torch modules as modules of flax.nnx and of Equinox
+
+`help` of a name has its arguments, errors and an example. `jaten_ops.stages` says which names are stable.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 from typing import Any
 
 from . import hooks, supported_versions, torch_functions
@@ -72,16 +91,22 @@ __all__ = [
 _LATE = {"export": "exporting"}
 """The modules of names that are imported when they are used, since they take a second of an import: torch.export."""
 
-_EXTRAS = ("equinox", "nnx")
-"""Modules that are imported when they are used, since they need a library that need not be installed."""
+_MODULES = ("distributed", "equinox", "nnx", "stages")
+"""Public modules that are imported when they are used: they take time, or a library that need not be installed."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _EXTRAS:
+    if name in _MODULES:
         return importlib.import_module(f".{name}", __name__)
+    if name == "__version__":
+        return importlib.metadata.version("jaten-ops")
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_LATE[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_MODULES, "__all__", "__doc__", "__file__", "__name__", "__path__", "__version__"])
 
 
 supported_versions.warn()

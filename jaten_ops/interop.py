@@ -68,7 +68,7 @@ def _strong(array: jax.Array) -> jax.Array:
 
 
 def to_jax(tree: Any) -> Any:
-    """Turns tensors on the device `jax` into `jax.Array`s, without a copy for contiguous ones.
+    """Turns tensors on the device `jax` into arrays of JAX, without a copy for contiguous ones.
 
     Args:
         tree: tensors of any shape and dtype, in any structure that `torch.utils._pytree` knows; other leaves stay as

@@ -81,12 +81,13 @@ def override(
     static: Iterable[str] = (),
     residuals: int = 0,
 ) -> Override:
-    """Puts another kernel, another gradient, or both in place of an operator's own; docs/overrides.md has the details.
+    """Puts another kernel, another gradient, or both in place of an operator's own.
 
     It is active in a `with` block (in the context of `contextvars` that enters it: a thread, a task of asyncio), from
     `install()` to `remove()` in all threads, or in one program, `torch.compile(..., options={"overrides": [o]})`. It
     takes direct calls, calls on the device `jax`, and programs that jaten compiles, above autograd; calls of PyTorch
     itself on the CPU stay as they are. Of several that match a call the innermost takes it, of equal ones the latest.
+    docs/guides/overrides.md has the details.
 
     Args:
         target: an overload of ATen that computes ("gelu", "add.Tensor", `torch.ops.aten.mm.default`), one that ATen

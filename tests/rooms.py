@@ -6,6 +6,7 @@ from __future__ import annotations
 ROOMS: dict[str, tuple[str, ...]] = {
     "errors": (),
     "program_lines": (),
+    "stages": (),
     "supported_versions": (),
     "tracing": (),
     "schema": (

@@ -46,6 +46,7 @@ SUBJECTS = {
     "written_arguments": "operators of users that write to arguments",
     "nothing": "batches, sequences and sets of indices that are empty",
     "ops": "every operator",
+    "pages": "the pages of the site, and the public names that it shows",
     "public_names": "the docstrings of jaten_ops.__all__",
     "ranks": "DDP, FSDP and DTensors of torch, one process a device",
     "readme": "the code in README.md",
@@ -255,7 +256,7 @@ def test_public_names() -> None:
     assert all(hasattr(jaten_ops, name) for name in PUBLIC)
     body = ast.parse(Path(jaten_ops.__file__).read_text(encoding="utf-8")).body
     functions = [node.name for node in body if isinstance(node, ast.FunctionDef)]
-    assert functions == ["__getattr__"]  # for names that are imported when they are used
+    assert functions == ["__getattr__", "__dir__"]  # for names that are imported when they are used
     kinds = ast.Expr | ast.Import | ast.ImportFrom | ast.Assign | ast.FunctionDef
     assert all(isinstance(node, kinds) for node in body)
 

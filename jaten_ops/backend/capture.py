@@ -234,7 +234,7 @@ def jaten(
         gm: Dynamo's graph.
         example_inputs: its inputs.
         options: those of `torch.compile`: "buckets", to which dynamic sizes are rounded up (see `Buckets`);
-            "overrides", a list of `jaten_ops.override`s that hold in this program; and "autotune", which operations
+            "overrides", a list of `jaten_ops.Override` that hold in this program; and "autotune", which operations
             are measured in several forms when they are compiled for a CPU: "off", "expensive" or "all".
         rest: what AOTAutograd takes.
 

@@ -66,7 +66,7 @@ def compile_step(step: Callable[..., Any], *holders: Any, microbatches: int = 1)
     is a mean, this is the step on the whole batch. Tensors among the arguments are split along their first dimension,
     unless they have none or the step also reaches them without arguments. Buffers are carried from part to part, and
     each part draws random numbers of its own. Results that are floats without dimensions are averaged, those with a
-    part's size in the first dimension concatenated. docs/training_steps.md has the details.
+    part's size in the first dimension concatenated. docs/guides/training_steps.md has the details.
 
     Args:
         step: takes and returns tensors of any shape and dtype, in any structure, and other values. It must not read

@@ -20,7 +20,7 @@ from .rank_ways import PLAIN, WAYS, Way, whole
 
 
 def _of_the_page(way: Way) -> Any:
-    """The program of "One process a device" in docs/many_devices.md."""
+    """The program of "One process a device" in docs/guides/many_devices.md."""
     section = _PAGE.read_text(encoding="utf-8").partition("\n## One process a device\n")[2]
     code = section.partition("```python skip\n")[2].partition("```")[0]
     lines = [line for line in code.splitlines() if "_process_group()" not in line]  # there is one already
@@ -32,7 +32,7 @@ def _of_the_page(way: Way) -> Any:
     return scope["loss"], scope["model"]
 
 
-_PAGE = Path(__file__).parents[2] / "docs" / "many_devices.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "guides" / "many_devices.md"
 PROGRAMS: dict[str, Callable[[Way], Any]] = {
     "the page": _of_the_page,
     **rank_collectives.PROGRAMS,

@@ -1,0 +1,37 @@
+"""Settings of Sphinx, with which `make docs` builds the site."""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # for the extensions in tools/
+
+project = "jaten"
+author = "the jaten authors"
+extensions = [
+    "myst_parser",  # pages are Markdown
+    "sphinx.ext.autodoc",  # the reference is made of docstrings
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "tools.source_pages",
+    "tools.stage_labels",
+]
+exclude_patterns = ["conf.py"]
+html_theme = "furo"
+html_title = "jaten"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_js_files = ["filter.js"]
+html_copy_source = False
+html_show_copyright = False
+html_show_sphinx = False
+
+myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence", "attrs_inline"]
+suppress_warnings = ["myst.header"]  # pages with a comment before their title
+
+default_role = "py:obj"  # names in docstrings are links where there is something to link to
+autodoc_typehints = "none"  # signatures stay short; the docstrings say shapes and dtypes
+autodoc_member_order = "bysource"
+napoleon_use_rtype = False
+napoleon_use_ivar = True
