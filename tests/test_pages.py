@@ -136,6 +136,13 @@ def test_links_lead_somewhere(page: str) -> None:
     assert missing == []
 
 
+def test_the_table_of_environment_variables_is_complete() -> None:
+    code = "\n".join(path.read_text("utf-8") for path in (ROOT / "jaten_ops").rglob("*.py"))
+    table = re.findall(r"^\| `(JATEN_\w+)` \|", TEXTS["guides/environment"], re.MULTILINE)
+    assert sorted(table) == sorted(set(re.findall(r'environ\.get\("(JATEN_\w+)"', code)))
+    assert set(re.findall(r"JATEN_[A-Z_]+", code)) == set(table)
+
+
 PUBLIC = {
     *(f"jaten_ops.{name}" for name in jaten_ops.__all__),
     *(f"jaten_ops.distributed.{name}" for name in distributed.__all__),
