@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo docs test matrix exhaustive sweep combinations page lint types codegen check coverage patches bench bench-drawn profile clean help
+.PHONY: demo docs plots test matrix exhaustive sweep combinations page lint types codegen check coverage patches bench bench-drawn profile clean help
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -39,6 +39,9 @@ page: $(INSTALLED) ## coverage and the last sweep as one page, build/coverage.ht
 
 docs: $(INSTALLED) ## the documentation as a site, build/site/index.html
 	$(BIN)/python -m sphinx -W --keep-going -E -q -b html -d build/doctrees docs build/site
+
+plots: $(INSTALLED) ## run the tutorials, and write the plots that they draw
+	$(BIN)/python -m tools.tutorial_plots
 
 lint: $(INSTALLED) ## ruff: style and format
 	$(BIN)/ruff check .

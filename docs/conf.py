@@ -15,9 +15,11 @@ extensions = [
     "sphinx_copybutton",
     "tools.source_pages",
     "tools.stage_labels",
+    "tools.house_matrix",
 ]
 exclude_patterns = ["conf.py"]
 html_theme = "furo"
+pygments_dark_style = "github-dark"  # furo's own underlines names of modules
 html_title = "jaten"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

@@ -146,7 +146,7 @@ def imports(module: Module) -> Iterator[Import]:
                 yield Import(source, alias.name, node.lineno)
 
 
-def _target(found: Import, names: set[str]) -> str | None:
+def imported(found: Import, names: set[str]) -> str | None:
     """The module of jaten_ops that is imported, without the package's name; None for another package's."""
     if found.module.partition(".")[0] != PACKAGE:
         return None
@@ -164,7 +164,7 @@ def layering(modules: list[Module]) -> Iterator[str]:
             yield f"{module.path}: {module.inner} has no layer"
             continue
         for found in imports(module):
-            target = _target(found, names)
+            target = imported(found, names)
             if target is None or target == module.inner:
                 continue
             if LEVELS.get(target, len(LEVELS)) >= level:
@@ -176,8 +176,8 @@ def hidden_imports(modules: list[Module]) -> Iterator[str]:
     for module in (m for m in modules if m.inner != "__init__"):  # PEP 562
         functions = [n for n in ast.walk(module.tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
         inside = {id(n): n for f in functions for n in ast.walk(f) if isinstance(n, ast.Import | ast.ImportFrom)}
-        for node in inside.values():
-            yield f"{module.path}:{node.lineno}: import inside a function"
+        for found in inside.values():
+            yield f"{module.path}:{found.lineno}: import inside a function"
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
                 "__import__",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -23,13 +25,21 @@ TEXTS = {p.relative_to(DOCS).with_suffix("").as_posix(): p.read_text("utf-8") fo
 
 OWN_PROCESS = {
     "guides/many_devices": "it needs eight devices of the CPU, which are made when JAX starts",
+    "tutorials/many_devices": "likewise",
 }
 """Pages whose code runs in a process of its own, and why."""
 
-NEEDED = {"guides/jax_functions": ("optax", "orbax.checkpoint", "flax", "equinox", "transformers")}
-"""The libraries that a page imports, of the extra `test`."""
+NEEDED = {
+    "guides/jax_functions": ("optax", "orbax.checkpoint", "flax", "equinox", "transformers"),
+    "tutorials/hugging_face": ("optax", "transformers", "matplotlib"),
+    **{
+        f"tutorials/{name}": ("matplotlib",)
+        for name in ("export", "many_devices", "own_kernel", "vision", "whole_step")
+    },
+}
+"""The libraries that a page imports, of the extras `test` and `docs`."""
 
-EXHAUSTIVE: set[str] = set()
+EXHAUSTIVE = {"tutorials/export", "tutorials/hugging_face", "tutorials/many_devices", "tutorials/whole_step"}
 """Pages whose code takes longer than a test of the default run may."""
 
 NOT_RUN = {
@@ -60,7 +70,7 @@ WITH_CODE = [page for page in TEXTS if _blocks(page, "python")]
 def test_code_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page are one program."""
     for library in NEEDED.get(page, ()):
-        pytest.importorskip(library, reason=f"needs {library}, of the extra `test`")
+        pytest.importorskip(library, reason=f"needs {library}, of the extra `test` or `docs`")
     code = "\n".join(_blocks(page, "python"))
     if page in OWN_PROCESS:
         command = [sys.executable, "-c", code]
@@ -71,7 +81,9 @@ def test_code_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.syspath_prepend("")  # what a block adds is taken away
     torch.manual_seed(0)
     torch._dynamo.reset()
-    exec(compile(code, f"docs/{page}.md", "exec"), {"__name__": "page"})
+    module = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)  # Dynamo looks for the module of a class that it meets
+    exec(compile(code, f"docs/{page}.md", "exec"), vars(module))
 
 
 def test_pages_with_code_are_found() -> None:
@@ -96,7 +108,7 @@ COMMANDS = [(page, line) for page in TEXTS for block in _blocks(page, "sh") for 
 
 def _first_word(command: str) -> str:
     """The program that a command starts, after variables that it sets and comments."""
-    return next((w for w in command.split() if not re.match(r"[A-Z_]+=", w)), "#")
+    return next((w for w in shlex.split(command, comments=True) if not re.match(r"[A-Z_]+=", w)), "#")
 
 
 @pytest.mark.exhaustive
