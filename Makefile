@@ -38,6 +38,7 @@ page: $(INSTALLED) ## coverage and the last sweep as one page, build/coverage.ht
 	$(BIN)/python -m tools.codegen coverage --html $(addprefix --report ,$(wildcard build/sweep.json))
 
 docs: $(INSTALLED) ## the documentation as a site, build/site/index.html
+	rm -rf build/site
 	$(BIN)/python -m sphinx -W --keep-going -E -q -b html -d build/doctrees docs build/site
 
 plots: $(INSTALLED) ## run the tutorials, and write the plots that they draw

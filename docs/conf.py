@@ -14,7 +14,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "tools.source_pages",
-    "tools.stage_labels",
+    "tools.reference_docstrings",
     "tools.house_matrix",
 ]
 exclude_patterns = ["conf.py"]

@@ -141,6 +141,13 @@ def test_modules_named_in_commands_are_there() -> None:
     assert paths and [p for p in paths if not (p.with_suffix(".py").exists() or (p / "__main__.py").exists())] == []
 
 
+def test_boxes_of_the_picture_lead_to_pages() -> None:
+    picture = (DOCS / "start" / "ways_in.svg").read_text("utf-8")
+    pages = {target.partition("#")[0] for target in re.findall(r'href="([^"]+)"', picture)}
+    assert len(pages) > 4
+    assert [p for p in pages if not (DOCS / "start" / p).with_suffix(".md").exists()] == []
+
+
 @pytest.mark.parametrize("page", TEXTS)
 def test_links_lead_somewhere(page: str) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", TEXTS[page])
