@@ -24,7 +24,7 @@ class MeshMethods:
 
     @property
     def sharding(self) -> Any:
-        """The sharding of the tensor's array: a `jax.sharding.Sharding`."""
+        """The `jax.sharding.Sharding` of the tensor's array."""
         return _placed_array(self).sharding
 
     @property
