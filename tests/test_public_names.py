@@ -13,6 +13,11 @@ import pytest
 import torch
 
 import jaten_ops
+from jaten_ops import distributed
+from jaten_ops.backend import jaten
+from jaten_ops.explanation import Explanation
+from jaten_ops.exporting import Exported
+from jaten_ops.step.compiled import Step
 
 FUNCTIONS = [n for n in jaten_ops.__all__ if not isinstance(getattr(jaten_ops, n), type)]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -32,6 +37,17 @@ def _examples(name: str, documented: Any, **libraries: Any) -> list[doctest.DocT
 @pytest.mark.parametrize("name", jaten_ops.__all__)
 def test_examples_run(name: str) -> None:
     _run(_examples(name, getattr(jaten_ops, name)))
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("documented", [jaten, Step.executable_for, Explanation, Exported], ids=lambda d: d.__name__)
+def test_examples_of_other_documented_names_run(documented: Any) -> None:
+    _run(_examples(documented.__name__, documented))
+
+
+@pytest.mark.parametrize("name", distributed.__all__)
+def test_examples_for_many_devices_run(name: str) -> None:
+    _run(_examples(name, getattr(distributed, name)))
 
 
 @pytest.mark.parametrize("name", EXTRAS)
@@ -70,6 +86,16 @@ def _lacks(function: Any) -> list[str]:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_docstrings_have_their_sections(name: str) -> None:
     assert _lacks(getattr(jaten_ops, name)) == []
+
+
+WITHOUT_TENSORS = ("initialize", "make_mesh")
+"""Functions of jaten_ops.distributed that neither take nor return tensors."""
+
+
+@pytest.mark.parametrize("name", [n for n in distributed.__all__ if not isinstance(getattr(distributed, n), type)])
+def test_docstrings_for_many_devices_have_their_sections(name: str) -> None:
+    lacks = _lacks(getattr(distributed, name))
+    assert [word for word in lacks if name not in WITHOUT_TENSORS or word not in ("dtype", "shape")] == []
 
 
 def test_a_missing_section_is_seen() -> None:

@@ -232,7 +232,7 @@ def jaten(
 
     Args:
         gm: Dynamo's graph.
-        example_inputs: its inputs.
+        example_inputs: its inputs, tensors of any shape and of a dtype that JAX has, and sizes.
         options: those of `torch.compile`: "buckets", to which dynamic sizes are rounded up (see `Buckets`);
             "overrides", a list of `jaten_ops.Override` that hold in this program; and "autotune", which operations
             are measured in several forms when they are compiled for a CPU: "off", "expensive" or "all".
@@ -241,6 +241,11 @@ def jaten(
     Raises:
         MissingKernelError: the graph has an op without kernel.
         UnsupportedInputError: an option that is not known.
+
+    Example:
+        >>> compiled = torch.compile(torch.sin, backend="jaten", dynamic=True, options={"buckets": "powers of two"})
+        >>> [compiled(torch.zeros(size)).shape[0] for size in (3, 5, 6)]
+        [3, 5, 6]
     """
     buckets, overrides = _buckets(options), _overrides(options)
     captured_overrides.guard()

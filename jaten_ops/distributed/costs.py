@@ -20,6 +20,13 @@ class Traffic(NamedTuple):
     Attributes:
         number: how many there are; one in a loop counts once.
         bytes: what they leave on each device together: for reduce-scatter, what they take.
+
+    Example:
+        >>> from jaten_ops import distributed
+        >>> mesh = distributed.make_mesh(data=-1)
+        >>> x = distributed.distribute_batch(torch.ones(16, 4), mesh)
+        >>> distributed.collectives(lambda x: x + 1, x)["all-reduce"]
+        Traffic(number=0, bytes=0)
     """
 
     number: int
@@ -34,7 +41,7 @@ def collectives(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, 
     Args:
         fn: a function or a module of tensors over a mesh, which is compiled as a whole, with `backward()` if it calls
             that; or a function of `compile_step`.
-        args, kwargs: those of the call, on the mesh.
+        args, kwargs: those of the call, tensors of any shape and dtype on the mesh, and other values.
 
     Returns:
         A `Traffic` of number and bytes a device for each of "all-reduce", "all-gather", "reduce-scatter", "all-to-all"

@@ -25,6 +25,15 @@ class Estimate:
         outputs: what it gives beside what is written in place, which `arguments` has already.
         temporaries: what it needs in between.
         collectives: the number and bytes of each kind, as `collectives` returns them.
+
+    Example:
+        >>> from jaten_ops import distributed
+        >>> mesh = jax.sharding.AbstractMesh((16,), ("data",))
+        >>> with torch.device("meta"):
+        ...     x = torch.empty(1024, 256)
+        >>> found = distributed.estimate(torch.sin, distributed.distribute_batch(x, mesh), mesh=mesh)
+        >>> found.arguments == 1024 * 256 * 4 // 16, found.total >= found.arguments + found.outputs
+        (True, True)
     """
 
     arguments: int

@@ -35,7 +35,8 @@ def parallelize_module(module: torch.nn.Module, mesh: AnyMesh, plan: Any, axis: 
     over another axis already.
 
     Args:
-        module: on the CPU, on the device `jax`, or on "meta": see `fully_shard`.
+        module: with parameters of any shape and dtype, on the CPU, on the device `jax`, or on "meta": see
+            `fully_shard`.
         mesh: a mesh with the axis. Over a `jax.sharding.AbstractMesh` the parameters have no values: see `estimate`.
         plan: a dict from patterns of module names ("layers.*.mlp.up_proj") to `ColwiseParallel()`,
             `RowwiseParallel()`, `SequenceParallel()`, `PrepareModuleInput(...)`, `PrepareModuleOutput(...)` of
@@ -129,9 +130,10 @@ def fully_shard(module: torch.nn.Module, mesh: AnyMesh, axis: str = "data") -> t
     their parameters.
 
     Args:
-        module: on the CPU, on the device `jax`, or on "meta": then each device makes its own part of the parameters,
-            and `reset_parameters()` of each module gives them values, or `_init_weights(module)` of the model, as
-            Hugging Face's have it. The rest are zeros, and a log line names their modules: load them.
+        module: with parameters of any shape and dtype, on the CPU, on the device `jax`, or on "meta": then each device
+            makes its own part of the parameters, and `reset_parameters()` of each module gives them values, or
+            `_init_weights(module)` of the model, as Hugging Face's have it. The rest are zeros, and a log line names
+            their modules: load them.
         mesh: a mesh with the axis, or an `AbstractMesh`, as for `parallelize_module`.
         axis: the axis.
 

@@ -136,9 +136,9 @@ def distribute_batch(tree: Any, mesh: AnyMesh, axis: str | tuple[str, ...] = "da
     """A batch whose first dimension is partitioned over an axis of a mesh.
 
     Args:
-        tree: tensors or NumPy arrays of any shape, in any structure; other values stay as they are. In one process
-            the whole batch; with several, each process passes its own part, and the batch is all of them in the order
-            of the processes.
+        tree: tensors or NumPy arrays of any shape and dtype, in any structure; other values stay as they are. In one
+            process the whole batch; with several, each process passes its own part, and the batch is all of them in
+            the order of the processes.
         mesh: the mesh, or an `AbstractMesh`, as for `distribute_tensor`.
         axis: the axis, or several of them.
 
