@@ -39,7 +39,13 @@ NEEDED = {
 }
 """The libraries that a page imports, of the extras `test` and `docs`."""
 
-EXHAUSTIVE = {"tutorials/export", "tutorials/hugging_face", "tutorials/many_devices", "tutorials/whole_step"}
+EXHAUSTIVE = {
+    "tutorials/export",
+    "tutorials/hugging_face",
+    "tutorials/many_devices",
+    "tutorials/vision",
+    "tutorials/whole_step",
+}
 """Pages whose code takes longer than a test of the default run may."""
 
 NOT_RUN = {
