@@ -147,6 +147,11 @@ def test_modules_named_in_commands_are_there() -> None:
     assert paths and [p for p in paths if not (p.with_suffix(".py").exists() or (p / "__main__.py").exists())] == []
 
 
+def test_every_example_is_listed() -> None:
+    listed = re.findall(r"\]\(\.\./\.\./examples/(\w+)\.py\)", TEXTS["tutorials/examples"])
+    assert sorted(listed) == sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+
+
 def test_boxes_of_the_picture_lead_to_pages() -> None:
     picture = (DOCS / "start" / "ways_in.svg").read_text("utf-8")
     pages = {target.partition("#")[0] for target in re.findall(r'href="([^"]+)"', picture)}
