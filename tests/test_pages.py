@@ -171,7 +171,7 @@ def test_links_lead_somewhere(page: str) -> None:
 def test_the_table_of_environment_variables_is_complete() -> None:
     code = "\n".join(path.read_text("utf-8") for path in (ROOT / "jaten_ops").rglob("*.py"))
     table = re.findall(r"^\| `(JATEN_\w+)` \|", TEXTS["guides/environment"], re.MULTILINE)
-    assert sorted(table) == sorted(set(re.findall(r'environ\.get\("(JATEN_\w+)"', code)))
+    assert len(table) == len(set(table))
     assert set(re.findall(r"JATEN_[A-Z_]+", code)) == set(table)
 
 
