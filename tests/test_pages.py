@@ -100,6 +100,12 @@ def test_pages_with_code_are_found() -> None:
     assert set(OWN_PROCESS) | set(NEEDED) | EXHAUSTIVE <= set(WITH_CODE)
 
 
+def test_all_blocks_are_of_kinds_that_are_run() -> None:
+    kinds = {kind for text in TEXTS.values() for kind in re.findall(r"^ *```.+$", text, re.MULTILINE)}
+    shown = {kind for kind in kinds if not kind.startswith("```{")}
+    assert shown == {"```python", "```python skip", "```sh"}
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [0, 1])
 def test_code_for_several_processes(number: int, tmp_path: Path) -> None:
