@@ -7,7 +7,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for the extensions in tools/
 
 project = "jaten"
-author = "the jaten authors"
+html_show_copyright = False
 extensions = [
     "myst_parser",  # pages are Markdown
     "sphinx.ext.autodoc",  # the reference is made of docstrings
@@ -17,20 +17,18 @@ extensions = [
     "tools.reference_docstrings",
     "tools.house_matrix",
 ]
-exclude_patterns = ["conf.py"]
 html_theme = "furo"
 pygments_dark_style = "github-dark"  # furo's own underlines names of modules
 html_title = "jaten"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_js_files = ["filter.js"]
+copybutton_prompt_text = r">>> |\.\.\. "  # of the examples in docstrings: it is not copied
+copybutton_prompt_is_regexp = True
 html_copy_source = False
-html_show_copyright = False
 html_show_sphinx = False
 
 myst_heading_anchors = 3
-myst_enable_extensions = ["colon_fence", "attrs_inline"]
-suppress_warnings = ["myst.header"]  # pages with a comment before their title
 
 default_role = "py:obj"  # names in docstrings are links where there is something to link to
 autodoc_typehints = "none"  # signatures stay short; the docstrings say shapes and dtypes
