@@ -46,6 +46,7 @@ STAGES: dict[str, str] = {
     "jaten_ops.UnsupportedVersionError": STABLE,
     # the backend of torch.compile, and its options
     "jaten_ops.backend.jaten": STABLE,
+    "options['autotune']": EXPERIMENTAL,
     "options['buckets']": EXPERIMENTAL,
     "options['overrides']": EXPERIMENTAL,
     # many devices

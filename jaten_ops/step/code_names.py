@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dis
 import functools
 import sys
 import types
@@ -65,6 +66,14 @@ def names_in(code: types.CodeType) -> Iterator[str]:
             yield from names_in(constant)
         elif by_text:
             yield from (c for c in (constant if isinstance(constant, tuple) else (constant,)) if isinstance(c, str))
+
+
+@functools.lru_cache(4096)
+def globals_in(code: types.CodeType) -> tuple[str, ...]:
+    """The globals that a function, and those defined in it, read or write, in order. An attribute of a name is none."""
+    found = {i.argval for i in dis.get_instructions(code) if "GLOBAL" in i.opname or i.opname == "LOAD_NAME"}
+    inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    return tuple(sorted(found.union(*map(globals_in, inner))))
 
 
 def function_of(value: Any) -> types.FunctionType | None:

@@ -18,7 +18,17 @@ import torch
 
 from ..arrays.attributes import attributes_of
 from ..errors import UnsupportedInputError
-from .code_names import WRAPPERS, Names, function_of, holds_state, is_library, is_special, is_users, slots_of
+from .code_names import (
+    WRAPPERS,
+    Names,
+    function_of,
+    globals_in,
+    holds_state,
+    is_library,
+    is_special,
+    is_users,
+    slots_of,
+)
 from .gradient_hooks import hooks_of
 from .places import Cells, ClassAttributes, Float, Slots, Variables, is_plain
 
@@ -289,15 +299,10 @@ class StepWalk:
         for part in (fn.__defaults__, fn.__kwdefaults__):
             if part:
                 self._collection(f"{path}.defaults", part)
-        self._variables("", fn.__globals__, sorted(set(fn.__code__.co_names) | _inner_names(fn.__code__)))
+        self._variables("", fn.__globals__, globals_in(fn.__code__))
         wrapped = function_of(getattr(fn, "__wrapped__", None))
         if wrapped is not None:
             self._object(path, wrapped)
-
-
-def _inner_names(code: types.CodeType) -> set[str]:
-    inner: Iterator[types.CodeType] = (c for c in code.co_consts if isinstance(c, types.CodeType))
-    return {name for c in inner for name in {*c.co_names, *_inner_names(c)}}
 
 
 _OF_HOOKS = frozenset({
