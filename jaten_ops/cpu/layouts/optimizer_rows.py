@@ -18,6 +18,7 @@ from jax import lax
 from jax.extend import core
 
 from jaten_ops.kernel_base.materialize import stored
+from jaten_ops.kernel_base.promotion import is_float
 
 from ..conv_primitive import convolution_p
 from .rules import rebind, within
@@ -73,9 +74,9 @@ class _Region:
         arrays = [v for v in self.takes() if v.aval.shape == self.shape]
         return (
             any(s.name in _SLOW for s in self.steps)
-            and any(id(v) in operands and np.issubdtype(v.aval.dtype, np.floating) for v in arrays)
+            and any(id(v) in operands and is_float(v.aval.dtype) for v in arrays)
             and any(id(v) in results for v in self.makes())
-            and all(_is_stored(v) for v in arrays)
+            and all(id(v) in results or _is_stored(v) for v in arrays)
         )
 
 
@@ -198,7 +199,7 @@ def _aval(atom: Any) -> Any:
 def _in_rows(region: _Region, read: Callable[[Any], Any]) -> Sequence[Any]:
     """The results of a region, computed in rows, and reshaped as in the program."""
     shape, taken = region.shape, region.takes()
-    taken.sort(key=lambda v: v.aval.shape == shape and np.issubdtype(v.aval.dtype, np.floating))
+    taken.sort(key=lambda v: v.aval.shape == shape and is_float(v.aval.dtype))
     rows = _rows(shape)
     made = region.makes()
 

@@ -33,6 +33,13 @@ def _update(p: Any, m: Any, v: Any) -> Any:
     return p - 0.1 * m / (jnp.sqrt(v) + 1e-8), m, v
 
 
+def _around_a_branch(p: Any, g: Any) -> Any:
+    """What is stored as a result is taken by rows that come after a branch."""
+    m = 0.9 * p + 0.1 * g
+    root = lax.cond(g[0, 0, 0, 0] > 0, jnp.sqrt, jnp.exp, g)
+    return m, p - m / root
+
+
 def _clipped(p: Any, g: Any) -> Any:
     """Clipping by a norm, which depends on all elements, between two elementwise regions."""
     norm = jnp.sqrt(jnp.sum(g * g))
@@ -67,6 +74,8 @@ def _nested(p: Any, g: Any) -> Any:
 
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "update": (_update, (_array(*_SHAPE), _array(*_SHAPE), _array(*_SHAPE))),
+    "update of bfloat16": (_update, (*[_array(*_SHAPE).astype(jnp.bfloat16)] * 3,)),
+    "a result between two branches": (_around_a_branch, (_array(*_SHAPE), _array(*_SHAPE))),
     "clipped": (_clipped, (_array(*_SHAPE), _array(*_SHAPE))),
     "used again": (_used_again, (_array(*_SHAPE), _array(*_SHAPE))),
     "two shapes": (_two, (_array(*_SHAPE), _array(*_SHAPE), _array(500, 50, 5))),
