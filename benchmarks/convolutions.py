@@ -1,8 +1,8 @@
 """Single convolutions and their gradients, compiled by jaten, beside eager torch's, one thread.
 
-`python -m benchmarks.convolutions [--only PATTERN] [--dtype float32] [--autotune MODE] [--output FILE]`. The shapes are
-those of layers of known networks. Prints a Markdown table of eager torch's times and of the ratios of jaten's to them;
-images have channels first, and what jaten needs to bring them into another order is in its time.
+`python -m benchmarks.convolutions [--only PATTERN] [--dtype float32] [--autotune MODE] [--output FILE]`. Prints a
+Markdown table of eager torch's times and of the ratios of jaten's to them. `--output docs/convolutions.md` also makes
+it a section of that page, in the place of the last one of this dtype, mode and processor.
 """
 
 from __future__ import annotations
@@ -186,12 +186,30 @@ def table(rows: Rows) -> Iterator[str]:
         yield f"- {part}: {mean:.2f} in the geometric mean, {most}"
 
 
+PAGE = """# Single convolutions
+
+Made by `python -m benchmarks.convolutions --output docs/convolutions.md`, with `--dtype bfloat16` and `--autotune
+all` for the sections that say so: 60 convolutions with the sizes of layers of known networks, and their gradients,
+each a program of its own. Images have channels first; the time to bring them into another order is in jaten's. Times
+are medians of turns in one process, ratios medians of the ratios within each round: below 1, jaten is faster. Those
+over 1.5 are bold.
+"""
+
+
+def with_section(page: str, head: str, body: str) -> str:
+    """The text of the page with a section of this title, new or in the place of the last one."""
+    _, *sections = (page or PAGE).split("\n## ")
+    kept = [s.rstrip("\n") for s in sections if s.partition("\n")[0] != head]
+    parts = [PAGE, *(f"## {s}\n" for s in sorted([*kept, f"{head}\n\n{body.rstrip()}"]))]
+    return "\n".join(parts)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="*", help="a pattern of names")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--autotune", default="off", choices=MODES)
-    parser.add_argument("--output", type=Path, help="also write the table to this file")
+    parser.add_argument("--output", type=Path, help="the page that the table becomes a section of")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     pin_threads(1)
@@ -201,11 +219,12 @@ def main() -> None:
         for done, (name, conv) in enumerate(chosen.items(), 1):
             print(f"\r{done} of {len(chosen)}: {name:40}", end="", file=sys.stderr)
             rows[name] = measured(conv, getattr(torch, options.dtype), {"autotune": options.autotune})
-    head = f"{options.dtype}, autotune {options.autotune}, {processor()}, one thread"
-    text = "\n".join([head, "", *table(rows), ""])
-    print(f"\n{text}")
+    head = f"{options.dtype}, {processor()}, one thread" + (", autotune" if options.autotune != "off" else "")
+    body = "\n".join(table(rows))
+    print(f"\n{head}\n\n{body}")
     if options.output:
-        options.output.write_text(text, encoding="utf-8")
+        page = options.output.read_text(encoding="utf-8") if options.output.exists() else ""
+        options.output.write_text(with_section(page, head, body), encoding="utf-8")
 
 
 if __name__ == "__main__":

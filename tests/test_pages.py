@@ -214,7 +214,11 @@ EXTRAS = ("equinox", "nnx")
 
 
 def test_a_newcomer_sees_what_is_there() -> None:
-    assert jaten_ops.__version__ == re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M)[1]
+    versions = [
+        re.findall(pattern, (ROOT / file).read_text(), re.MULTILINE)
+        for file, pattern in (("pyproject.toml", r'^version = "(.*)"$'), ("CITATION.cff", r"^version: (.*)$"))
+    ]
+    assert versions == [[jaten_ops.__version__]] * 2
     shown = dir(jaten_ops)
     assert {*jaten_ops.__all__, "__version__", "distributed", "equinox", "nnx", "stages"} <= set(shown)
     assert [
