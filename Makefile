@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo docs plots test matrix exhaustive sweep combinations page lint types codegen check coverage patches bench bench-drawn profile clean help
+.PHONY: demo dist docs plots test matrix exhaustive sweep combinations page lint types codegen check coverage patches bench bench-drawn profile clean help
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -75,6 +75,12 @@ bench-drawn: $(INSTALLED) ## jaten against eager and Inductor at 20 models of li
 profile: $(INSTALLED) ## what a call's time goes to in jaten and in Inductor, beside the last benchmarks: 20 minutes
 	-$(BIN)/python -m benchmarks.profile $(OPTIONS)
 	$(BIN)/python -m benchmarks.report
+
+dist: $(INSTALLED) ## a wheel and an sdist in dist/, which `twine check` has passed
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[release]'
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(BIN)/python -m twine check --strict dist/*
 
 clean: ## remove what the commands above made
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
