@@ -41,6 +41,7 @@ def test_equal_elements_have_no_spread_and_what_is_not_finite_is_nan() -> None:
     assert squares[0] == 0 and np.isnan(squares[1:]).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("shape", "axes"), [((3, 300), (1,)), ((6, 5, 4), (0, 2))])
 def test_derivatives(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
     draw = np.random.default_rng(0).standard_normal

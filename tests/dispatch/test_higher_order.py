@@ -178,7 +178,7 @@ def _expected(name: str, trains: bool) -> list[Any]:
     return run(fn, args, trains)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(("path", "name"), crossed(PATHS, CASES, always=lambda path, name: path == "compiled"))
 def test_values_and_gradients(path: str, name: str) -> None:
     fn, args, trains = CASES[name]

@@ -36,19 +36,19 @@ def test_training(name: str, plan: str, way: str, optimizer: str) -> None:
         assert found["share"] <= SHARE
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", mesh_modules.PROGRAMS)
 def test_modules(name: str) -> None:
     mesh_process.found("modules", name)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [name for name in mesh_plans.PROGRAMS if name != "sizes_of_meshes"])
 def test_plans(name: str) -> None:
     mesh_process.found("plans", name)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(("form", "way"), crossed(mesh_loops.FORMS, mesh_loops.WAYS))
 def test_loops_and_checkpoints(form: str, way: str) -> None:
     mesh_process.found("loops trained", form, way)

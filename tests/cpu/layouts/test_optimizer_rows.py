@@ -157,6 +157,7 @@ def test_steps_of_convolutions_are_as_those_of_torch(name: str) -> None:
         torch.testing.assert_close(b.cpu(), a)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_compiled_optimizers_are_as_those_of_torch(name: str) -> None:
