@@ -105,7 +105,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "dispatch": (
         "in_place operands traced_control_flow",
-        "adam_step functional fused_attention higher_order other_layouts partitioned_products recurrent_layers",
+        "list_steps",
+        "adam_step sgd_step functional fused_attention higher_order other_layouts partitioned_products recurrent_layers",
         "aliasing queries writes",
         "collectives compositions copies factories",
         "handler_rules redirects",
@@ -113,8 +114,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "hooks": (
-        "accelerator adam_lists constructors default_backend dtensor_draws export foreach_types generators graph_cache"
-        " higher_order make_fx partition_specs private_names process_groups schemas torchscript version_errors",
+        "accelerator constructors default_backend dtensor_draws export foreach_types generators graph_cache"
+        " higher_order make_fx optimizer_lists partition_specs private_names process_groups schemas torchscript version_errors",
         "ledger",
         "jax_arguments loop_residuals override_blocks recomputed_inputs",
         "patches",

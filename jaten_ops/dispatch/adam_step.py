@@ -1,7 +1,7 @@
 """A step of `Adam` and `AdamW` over lists of the device's tensors, as one program.
 
 torch's own makes of a step ten operators on lists, each a program. Here are its operators in its order, so the values
-are the same up to rounding. All that is not a plain tensor of one floating dtype is left to torch's.
+are the same up to rounding.
 """
 
 from __future__ import annotations
@@ -14,19 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torch.autograd.graph import increment_version
 
-from ..arrays import partitioned
-from ..arrays.observers import OBSERVERS
-from ..tensor.tensor import Tensor, array_of
 from ..tracing import opaque
 from ..xla import malloc
 from ..xla.jitted import jitted
-from ..xla.x64 import Enabled
-from . import in_place
-
-Arrays = Sequence[jax.Array]
-_DTYPES = (torch.float32, torch.float64)
+from .list_steps import Arrays, list_step
 
 
 @opaque
@@ -54,51 +46,18 @@ def adam_step(
         lr, beta1, beta2, weight_decay, eps, amsgrad, maximize: as `torch.optim.Adam` has them.
         decoupled: whether it is `AdamW`.
     """
-    targets = [t for tensors in (params, *states) for t in tensors]
-    if not _is_eager() or not all(s.is_cpu for s in steps):
+    step = list_step((params, *states), grads) if all(s.is_cpu for s in steps) else None
+    if step is None:
         return False
-    if any(type(t) is not Tensor or t.is_inference() for t in (*targets, *grads)):
-        return False
-    views = in_place.views_apart(targets, [grads])
-    if views is None or params[0].dtype not in _DTYPES:
-        return False
-    given = in_place.may_be_overwritten(views)  # asked while nothing else holds the arrays
-    arrays, gradients = [view.read() for view in views], [array_of(g) for g in grads]
-    if not _fit(arrays, gradients):
-        return False
-    times = [step.item() + 1 for step in steps]
+    times = [taken.item() + 1 for taken in steps]
     numbers = np.array(
         [1 - lr * weight_decay if decoupled else weight_decay, 1 - beta1, beta2, 1 - beta2, eps]
         + [-(lr / (1 - beta1**time)) for time in times]
         + [(1 - beta2**time) ** 0.5 for time in times]
     )
-    run = _program(given, decoupled if weight_decay else None, maximize, amsgrad)
-    with Enabled():
-        results = run(*[arrays[i : i + len(params)] for i in range(0, len(arrays), len(params))], gradients, numbers)
-    increment_version(targets)
-    for view, array in zip(views, [a for part in results for a in part], strict=True):
-        view.write(array)
+    step.run(_program(step.given, decoupled if weight_decay else None, maximize, amsgrad), numbers)
     torch._foreach_add_(list(steps), torch.tensor(1.0))  # last: a step that fails counts for nothing
     return True
-
-
-def _fit(targets: Arrays, grads: Arrays) -> bool:
-    """True if arrays have one dtype and device, and the gradients the shapes of the parameters, the first targets."""
-    (kind, place), arrays = (targets[0].dtype, targets[0].sharding), (*targets, *grads)
-    if any(isinstance(a, jax.core.Tracer) or a.dtype != kind or a.sharding != place for a in arrays):
-        return False
-    return all(p.shape == g.shape for p, g in zip(targets, grads, strict=False))
-
-
-def _is_eager() -> bool:
-    """True if nothing records, traces, watches or differentiates operators, and no tensor is over a mesh."""
-    return not (
-        OBSERVERS
-        or partitioned.MET
-        or torch.is_grad_enabled()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._is_tracing()
-    )
 
 
 @functools.cache

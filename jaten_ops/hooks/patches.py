@@ -15,7 +15,6 @@ from ..dispatch.higher_order import NAMES, teach
 from ..xla import kernel_cache
 from . import (
     accelerator,
-    adam_lists,
     constructors,
     default_backend,
     dtensor_draws,
@@ -28,6 +27,7 @@ from . import (
     ledger,
     loop_residuals,
     make_fx,
+    optimizer_lists,
     override_blocks,
     partition_specs,
     process_groups,
@@ -160,12 +160,21 @@ _DEVICE = [
     ),
     Patch(
         "torch.optim.adam:_multi_tensor_adam",
-        adam_lists.as_one_program,
+        optimizer_lists.adam,
         "a step of Adam or AdamW on the device is one program",
-        "dispatch/test_adam_step",
+        "dispatch/test_list_steps",
         takes="params grads exp_avgs exp_avg_sqs max_exp_avg_sqs state_steps grad_scale found_inf amsgrad has_complex"
         " beta1 beta2 lr weight_decay eps maximize capturable differentiable decoupled_weight_decay",
         loss="a step of Adam or AdamW is ten programs",
+    ),
+    Patch(
+        "torch.optim.sgd:_multi_tensor_sgd",
+        optimizer_lists.sgd,
+        "a step of SGD on the device is one program",
+        "dispatch/test_list_steps",
+        takes="params grads momentum_buffer_list grad_scale found_inf weight_decay momentum lr dampening nesterov"
+        " maximize has_sparse_grad",
+        loss="a step of SGD is a program for each of its operators",
     ),
     Patch(
         "torch.distributed.distributed_c10d:Backend.default_device_backend_map",

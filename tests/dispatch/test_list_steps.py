@@ -1,4 +1,4 @@
-"""A step of Adam over lists on the device: its values and what it leaves to torch, by what surrounds it."""
+"""Steps of Adam and SGD over lists on the device: their values and what they leave to torch, by what is around."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import jaten_ops
 from jaten_ops.dispatch import in_place
-from jaten_ops.hooks import adam_lists
+from jaten_ops.hooks import optimizer_lists
 from tests.harness.crossings import crossed
 
 Params = list[torch.nn.Parameter]
@@ -82,7 +82,7 @@ def _loaded(optimizer: torch.optim.Optimizer, params: Params) -> None:
 
 
 STEPS: list[Step] = [_plain, _of_views, _accumulated, _some_without, _watched, _another_rate, _loaded]
-OPTIONS: dict[str, dict[str, Any]] = {
+ADAM: dict[str, dict[str, Any]] = {
     "defaults": {},
     "no decay": {"weight_decay": 0.0},
     "decay": {"weight_decay": 0.1},
@@ -90,6 +90,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "maximize": {"maximize": True, "weight_decay": 0.1},
     "far betas": {"betas": (0.3, 0.5)},
 }
+SGD: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "momentum": {"momentum": 0.9},
+    "dampened": {"momentum": 0.9, "dampening": 0.4, "weight_decay": 0.1},
+    "nesterov": {"momentum": 0.9, "nesterov": True},
+    "nesterov, decay, maximize": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "maximize": True},
+    "decay, maximize": {"weight_decay": 0.1, "maximize": True},
+}
+OPTIMIZERS = [(cls, name) for cls in (torch.optim.Adam, torch.optim.AdamW) for name in ADAM]
+OPTIMIZERS += [(torch.optim.SGD, name) for name in SGD]  # type: ignore[list-item]  # mypy joins the classes too narrowly
 
 
 def _state(optimizer: torch.optim.Optimizer, params: Params) -> list[torch.Tensor]:
@@ -98,32 +108,33 @@ def _state(optimizer: torch.optim.Optimizer, params: Params) -> list[torch.Tenso
 
 
 @pytest.mark.parametrize(
-    ("cls", "options", "step", "dtype", "large"),
-    crossed([torch.optim.Adam, torch.optim.AdamW], list(OPTIONS), STEPS, [torch.float32, torch.float64], [False, True]),
+    ("optimizer", "step", "dtype", "large"),
+    crossed(OPTIMIZERS, STEPS, [torch.float32, torch.float64], [False, True]),
 )
 def test_steps(
-    cls: Any, options: str, step: Step, dtype: torch.dtype, large: bool, monkeypatch: pytest.MonkeyPatch
+    optimizer: tuple[Any, str], step: Step, dtype: torch.dtype, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if large:
         monkeypatch.setattr(in_place, "_LARGE", 0)
     found = []
+    cls, name = optimizer
     for device in ("jax", "cpu"):
         params = [
             torch.nn.Parameter(torch.linspace(-1, 1, 12, dtype=dtype).reshape(shape).to(device))
             for shape in ((3, 4), (12,), (2, 6))
         ]
-        optimizer = cls(params, lr=0.05, foreach=True, **OPTIONS[options])
+        made = cls(params, lr=0.05, foreach=device == "jax", **(SGD if cls is torch.optim.SGD else ADAM)[name])
         for one in (_plain, step, _plain):
-            one(optimizer, params)
-        found.append(_state(optimizer, params))
+            one(made, params)
+        found.append(_state(made, params))
     assert len(found[0]) == len(found[1])
     for got, expected in zip(*found, strict=True):
         torch.testing.assert_close(got, expected)
 
 
-def _fresh() -> tuple[Params, torch.optim.Optimizer]:
+def _fresh(cls: Any = torch.optim.AdamW, **options: Any) -> tuple[Params, torch.optim.Optimizer]:
     params = [torch.nn.Parameter(torch.ones(3, 4, device="jax")) for _ in range(2)]
-    optimizer = torch.optim.AdamW(params)
+    optimizer = cls(params, **options)
     _plain(optimizer, params)
     return params, optimizer
 
@@ -131,14 +142,16 @@ def _fresh() -> tuple[Params, torch.optim.Optimizer]:
 def _by_torch(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any]) -> bool:
     """True if the step is left to torch's operators."""
     done: list[bool] = []
-    step = adam_lists.adam_step
-    monkeypatch.setattr(adam_lists, "adam_step", lambda *a, **k: (done.append(step(*a, **k)), done[-1])[1])
+    for name in ("adam_step", "sgd_step"):
+        step = getattr(optimizer_lists, name)
+        monkeypatch.setattr(optimizer_lists, name, lambda *a, step=step, **k: (done.append(step(*a, **k)), done[-1])[1])
     run()
     return done != [True]
 
 
-def test_a_step_is_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    params, optimizer = _fresh()
+@pytest.mark.parametrize(("cls", "options"), [(torch.optim.AdamW, {}), (torch.optim.SGD, {"momentum": 0.9})])
+def test_a_step_is_one_program(cls: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    params, optimizer = _fresh(cls, **options)
     assert not _by_torch(monkeypatch, lambda: _plain(optimizer, params))
 
 
@@ -146,6 +159,7 @@ LEFT: dict[str, Callable[[Params], Any]] = {
     "half precision": lambda params: torch.optim.AdamW([torch.nn.Parameter(p.detach().bfloat16()) for p in params]),
     "fused": lambda params: torch.optim.AdamW(params, fused=True),
     "one by one": lambda params: torch.optim.AdamW(params, foreach=False),
+    "a tensor as rate": lambda params: torch.optim.SGD(params, lr=torch.tensor(0.1)),
     "a view": lambda params: torch.optim.AdamW([torch.nn.Parameter(p.detach()[:, 1:]) for p in params]),
 }
 

@@ -1,0 +1,99 @@
+"""Steps of optimizers over lists of the device's tensors, each as one program: what they have in common.
+
+torch's own steps are a handful of operators on lists, each a program. These take only what is a plain tensor of one
+floating dtype on one device, and leave all else to torch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+import torch
+from torch.autograd.graph import increment_version
+
+from ..arrays import partitioned
+from ..arrays.observers import OBSERVERS
+from ..arrays.storage_views import View
+from ..tensor.tensor import Tensor, array_of
+from ..xla.x64 import Enabled
+from . import in_place
+
+Arrays = Sequence[jax.Array]
+_DTYPES = (torch.float32, torch.float64)
+
+
+@dataclass
+class ListStep:
+    """The operands of a step.
+
+    Attributes:
+        targets: the tensors that the step changes: parameters, and their states behind them.
+        views: the targets' views.
+        arrays: their arrays, a list for each list of tensors.
+        grads: the gradients' arrays.
+        given: whether the program may overwrite the arrays.
+    """
+
+    targets: Sequence[torch.Tensor]
+    views: Sequence[View]
+    arrays: Sequence[Arrays]
+    grads: Arrays
+    given: bool
+
+    def run(self, program: Callable[..., Iterable[Arrays]], numbers: np.ndarray) -> list[jax.Array]:
+        """Runs a program of the lists, the gradients and some numbers.
+
+        Its results become the targets' arrays; what follows them is returned.
+        """
+        with Enabled():
+            results = [array for part in program(*self.arrays, self.grads, numbers) for array in part]
+        increment_version(self.targets)
+        for view, array in zip(self.views, results, strict=False):
+            view.write(array)
+        return results[len(self.views) :]
+
+
+def list_step(lists: Sequence[Sequence[torch.Tensor]], grads: Sequence[torch.Tensor]) -> ListStep | None:
+    """The operands of a step; None if it is left to torch's.
+
+    Args:
+        lists: the parameters, and lists of as many states, of any shapes, float32 or float64, all of one dtype.
+        grads: the parameters' gradients.
+    """
+    targets = [t for tensors in lists for t in tensors]
+    if not _is_eager() or {type(t) for t in (*targets, *grads)} != {Tensor} or any(t.is_inference() for t in targets):
+        return None
+    views = in_place.views_apart(targets, [grads])
+    if views is None or targets[0].dtype not in _DTYPES:
+        return None
+    given = in_place.may_be_overwritten(views)  # asked while nothing else holds the arrays
+    arrays, gradients = [view.read() for view in views], [array_of(g) for g in grads]
+    if not _fit(arrays, gradients):
+        return None
+    count = len(grads)
+    return ListStep(targets, views, [arrays[i : i + count] for i in range(0, len(arrays), count)], gradients, given)
+
+
+def _fit(targets: Arrays, grads: Arrays) -> bool:
+    """True if arrays have one dtype and device, and the gradients the shapes of the parameters, the first targets."""
+    arrays = (*targets, *grads)
+    if any(isinstance(a, jax.core.Tracer) for a in arrays) or len({a.aval.dtype for a in arrays}) > 1:
+        return False
+    places = list({id(place): place for place in [a.sharding for a in arrays]}.values())  # equality is slow
+    if any(place != places[0] for place in places):
+        return False
+    return all(p.aval.shape == g.aval.shape for p, g in zip(targets, grads, strict=False))
+
+
+def _is_eager() -> bool:
+    """True if nothing records, traces, watches or differentiates operators, and no tensor is over a mesh."""
+    return not (
+        OBSERVERS
+        or partitioned.MET
+        or torch.is_grad_enabled()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._is_tracing()
+    )
