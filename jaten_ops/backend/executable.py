@@ -16,6 +16,7 @@ from jaten_ops.arrays.storage_views import onto_one_mesh
 from jaten_ops.ops import constraint
 from jaten_ops.xla import disk_store
 
+from . import leaf_gradients
 from .compile_log import GraphLog
 from .graph_compilation import Call, Compiler
 from .graph_description import describe
@@ -58,6 +59,7 @@ class Executable:
         described = describe(gm, info)
         self._tensors, self._sizes, self._dynamic = described.tensors, described.sizes, described.is_dynamic
         self._mesh, self._is_backward = _mesh_of(gm), info.is_backward
+        self._has_gradients = any(o.is_gradient and o.on_jax for o in described.outputs)
         self._compiler = Compiler(described, self.plan, self.log, info.autotune)
         self._calls: dict[tuple[Any, ...], Call] = {}
         _EXECUTABLES.add(self)
@@ -78,8 +80,12 @@ class Executable:
             call = self._calls[key] = self._compiler.compile(args)
         if profiler._is_profiler_enabled:
             with profiler.record_function(f"jaten {self.log.title}"):
-                return call(args)
-        return call(args)
+                results = call(args)
+        else:
+            results = call(args)
+        if self._has_gradients:
+            leaf_gradients.put(results)
+        return results
 
     def forget(self) -> None:
         """Clears the compiled executables."""

@@ -45,7 +45,7 @@ class Output:
         self.value = node.meta.get("val") if is_node else node
         self.is_array = self.input is None and isinstance(self.value, torch.Tensor)
         self.on_jax = self.is_array and self.value.device.type == "jax"
-        self._seen, self._is_gradient = seen, is_gradient
+        self._seen, self.is_gradient = seen, is_gradient
 
     def layout(self, symbols: Mapping[Any, int]) -> StridedLayout | None:
         """The strides of the output, for given sizes; None if it is contiguous."""
@@ -73,9 +73,9 @@ class Output:
         shape = tuple([concretize(s, symbols) for s in self.value.shape])
         if self.on_jax:
             if order is None:
-                return from_array if self._is_gradient else carrier.wrap
+                return from_array if self.is_gradient else carrier.wrap
             stride, dtype = strides_in(shape, order), self.value.dtype
-            if self._is_gradient:
+            if self.is_gradient:
                 return lambda array: from_view(View(Storage(array), shape, stride, 0), dtype)
             return lambda array: carrier.of(View(Storage(array), shape, stride, 0))
         export = bridge.exporter(self.value.dtype, math.prod(shape))

@@ -22,6 +22,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -53,6 +54,19 @@ class Guard(torch._C._acc.DeviceGuard):  # private; a test of claiming the devic
         return torch._C._autograd.DeviceType.PrivateUse1
 
 
+class _Pass(threading.local):
+    """The backward pass that runs in this thread.
+
+    Attributes:
+        accumulates: whether it adds to the `.grad` of all leaves that it meets, and records nothing.
+    """
+
+    accumulates = False
+
+
+PASS = _Pass()
+
+
 class Engine(ImperativeEngine):
     """torch's engine, run in the calling thread; it raises the exceptions that the guard has caught."""
 
@@ -70,6 +84,8 @@ class Engine(ImperativeEngine):
         threads = torch._C._is_multithreading_enabled()
         # CUDA devices have threads from the first pass on, and run in parallel
         torch._C._set_multithreading_enabled(threads and bool(_CUDA.get("_initialized")))
+        around = PASS.accumulates
+        PASS.accumulates = _accumulates(*args, **kwargs)
         try:
             with _Unpinned() if _looks_for_unused(args[0]) else contextlib.nullcontext():
                 found = super().run_backward(*args, **kwargs)
@@ -82,10 +98,25 @@ class Engine(ImperativeEngine):
                 _refuse_second_derivatives(args[0])
             raise
         finally:
+            PASS.accumulates = around
             torch._C._set_multithreading_enabled(threads)
         if found is not None and any(grad is None for grad in found):
             _refuse_second_derivatives(args[0])
         return found
+
+
+@opaque
+def _accumulates(
+    _outputs: Any,
+    _gradients: Any = (),
+    _keep_graph: Any = False,
+    create_graph: Any = False,
+    inputs: Any = None,
+    allow_unreachable: Any = False,
+    accumulate_grad: Any = False,
+) -> bool:
+    """True for the arguments of `tensor.backward()`, which adds to all leaves; False if it records, or names some."""
+    return bool(accumulate_grad and not create_graph and not inputs)
 
 
 class _Unpinned(TorchDispatchMode):

@@ -120,6 +120,8 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
         inner: dict[str, torch.Tensor], meta: torch.device | None, size: Any, stride: Any
     ) -> Tensor:
         held = inner["_carrier"]
+        if held is None:  # a gradient that a compiled program has put in its place
+            return None  # type: ignore[return-value]  # torch's interface knows of no such
         if meta is not None and isinstance(held, FakeTensor):
             held.fake_device = meta  # what torch traces gets its device from that of fakes
         # carriers are contiguous; their views need not be
