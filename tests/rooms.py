@@ -108,7 +108,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "list_steps",
         "adam_step sgd_step functional fused_attention higher_order other_layouts partitioned_products recurrent_layers",
         "aliasing queries writes",
-        "collectives compositions copies factories",
+        "collectives compositions copies factories first_gradients",
         "handler_rules redirects",
         "register",
         "__init__",

@@ -19,6 +19,7 @@ from ..xla import x64
 from . import (
     copies,
     factories,
+    first_gradients,  # noqa: F401  # its handler
     fused_attention,  # noqa: F401  # its handler
     handler_rules,  # noqa: F401  # the choice of all other handlers
     other_layouts,
