@@ -64,8 +64,8 @@ def _require_writable(targets: Sequence[torch.Tensor]) -> None:
         )
 
 
-# The least number of elements of targets that are overwritten: smaller ones gain little, and share executables with the
-# functional overload.
+# The least mean number of elements of targets that are overwritten: smaller ones gain nothing, and share executables
+# with the functional overload.
 _LARGE = 2**14
 # The number of failed traces after which an operator is assumed to check values, or to cast.
 _TRIES = 8
@@ -91,7 +91,7 @@ class _Runs:
 def may_be_overwritten(targets: Sequence[View]) -> bool:
     """True if arrays of targets are large and nothing else holds them."""
     size = prod(targets[0].shape) if len(targets) == 1 else sum([prod(view.shape) for view in targets])
-    return size >= _LARGE and all(map(_may_give, targets))
+    return size >= _LARGE * len(targets) and all(map(_may_give, targets))
 
 
 def _may_give(view: View) -> bool:

@@ -64,28 +64,25 @@ def list_step(lists: Sequence[Sequence[torch.Tensor]], grads: Sequence[torch.Ten
         grads: the parameters' gradients.
     """
     targets = [t for tensors in lists for t in tensors]
-    if not _is_eager() or {type(t) for t in (*targets, *grads)} != {Tensor} or any(t.is_inference() for t in targets):
+    if not _is_eager() or not _is_uniform([*targets, *grads]) or any(map(torch.Tensor.is_inference, targets)):
+        return None
+    if [t.shape for t in lists[0]] != [t.shape for t in grads]:
         return None
     views = in_place.views_apart(targets, [grads])
-    if views is None or targets[0].dtype not in _DTYPES:
+    if views is None:
         return None
     given = in_place.may_be_overwritten(views)  # asked while nothing else holds the arrays
     arrays, gradients = [view.read() for view in views], [array_of(g) for g in grads]
-    if not _fit(arrays, gradients):
+    if any(issubclass(kind, jax.core.Tracer) for kind in {type(a) for a in (*arrays, *gradients)}):
         return None
     count = len(grads)
     return ListStep(targets, views, [arrays[i : i + count] for i in range(0, len(arrays), count)], gradients, given)
 
 
-def _fit(targets: Arrays, grads: Arrays) -> bool:
-    """True if arrays have one dtype and device, and the gradients the shapes of the parameters, the first targets."""
-    arrays = (*targets, *grads)
-    if any(isinstance(a, jax.core.Tracer) for a in arrays) or len({a.aval.dtype for a in arrays}) > 1:
-        return False
-    places = list({id(place): place for place in [a.sharding for a in arrays]}.values())  # equality is slow
-    if any(place != places[0] for place in places):
-        return False
-    return all(p.aval.shape == g.aval.shape for p, g in zip(targets, grads, strict=False))
+def _is_uniform(tensors: Sequence[torch.Tensor]) -> bool:
+    """True for tensors of jaten's own class, of one dtype that the programs are made for, and on one device."""
+    (kind, dtype, _), *others = {(type(t), t.dtype, t.device) for t in tensors}
+    return not others and kind is Tensor and dtype in _DTYPES
 
 
 def _is_eager() -> bool:
