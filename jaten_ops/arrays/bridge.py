@@ -45,6 +45,9 @@ DTYPES: dict[torch.dtype, np.dtype] = {
 
 TORCH_DTYPES: dict[np.dtype, torch.dtype] = {v: k for k, v in DTYPES.items()}
 
+ALIGNMENT = 64
+"""What an address has to be a multiple of, for JAX to take the memory without a copy."""
+
 _NOT_IN_DLPACK = {dtype for dtype in DTYPES if dtype.is_floating_point and dtype.itemsize == 1}
 _NUMPY_HOLDS = {dtype for dtype, held in DTYPES.items() if held.kind in "biuf"} - _NOT_IN_DLPACK
 _cpu: Any = None
@@ -122,10 +125,14 @@ def lend(tensor: torch.Tensor, place: Any) -> Any:
     return borrow(tensor, place)
 
 
+def is_lent_as_numpy(tensor: torch.Tensor) -> bool:
+    """True if `lend` may return a NumPy array for tensors of this dtype and size."""
+    return tensor.is_cpu and tensor.dtype in _NUMPY_HOLDS and tensor.numel() > 0
+
+
 def is_wide(value: Any) -> bool:
     """True if `lend` may return a NumPy array of 64-bit numbers for the value."""
-    is_lent = isinstance(value, torch.Tensor) and value.is_cpu and value.dtype in _NUMPY_HOLDS
-    return is_lent and value.dtype.itemsize == 8
+    return isinstance(value, torch.Tensor) and is_lent_as_numpy(value) and value.dtype.itemsize == 8
 
 
 def as_tensor(array: jax.Array) -> torch.Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from jax._src.api_util import InternalFloatingPointError  # private: what jax_debug_nans raises in an executable
 
@@ -41,6 +43,41 @@ class Static:
         array = bridge.borrow(tensor if self._order is None else tensor.permute(self._order), self._place)
         self.held = tensor.data_ptr() if bridge.shares_memory(array, tensor) else -1, array
         return array
+
+
+class Lent:
+    """An input in torch's memory, contiguous and of one shape, that is lent for the length of a call.
+
+    Inputs often lie where those of the call before lay, as the next batch in the memory of the last. So the second time
+    an array is made of the address. It keeps no memory alive, and is an operand only for a tensor that lies there then.
+
+    Args:
+        tensor: the first such input.
+        place: the JAX device.
+
+    Attributes:
+        held: as in `Static`.
+    """
+
+    __slots__ = ("_dtype", "_memory", "_place", "_seen", "_shape", "held")
+
+    def __init__(self, tensor: torch.Tensor, place: Any) -> None:
+        self._dtype, self._shape, self._place = bridge.to_numpy_dtype(tensor.dtype), tuple(tensor.shape), place
+        self._memory = ctypes.c_char * tensor.nbytes
+        self._seen = -1
+        self.held: tuple[int, jax.Array | None] = -1, None
+
+    def take(self, tensor: torch.Tensor) -> Any:
+        """The operand of a tensor that lies elsewhere than the one before."""
+        if not tensor.is_contiguous() or tensor.is_neg() or tensor._is_zerotensor():
+            return bridge.lend(tensor, self._place)
+        address = tensor.data_ptr()
+        memory: Any = self._memory.from_address(address)
+        lent = np.ndarray(self._shape, self._dtype, memory)
+        if address == self._seen and address % bridge.ALIGNMENT == 0:
+            self.held = address, bridge.borrow(torch.from_numpy(lent), self._place)
+        self._seen = address
+        return lent
 
 
 @dataclass(frozen=True)
@@ -80,7 +117,7 @@ class CallPlan:
     """
 
     run: Callable[..., list[Any]]
-    operands: Sequence[tuple[int, Callable[[Any], Any] | Static]]
+    operands: Sequence[tuple[int, Callable[[Any], Any] | Static | Lent]]
     outputs: Sequence[_Made]
     errors: Sequence[Exception]
     seed: Callable[[], Any] | None
@@ -108,6 +145,12 @@ def generate_call(
             scope |= {f"static_{i}": convert, f"keep_{i}": convert.keep}
             lines.append(f"place, k{i} = static_{i}.held")
             lines.append(f"if a{i}.data_ptr() != place: k{i} = keep_{i}(a{i})")
+            operands.append(f"k{i}")
+        elif isinstance(convert, Lent):
+            scope |= {f"lent_{i}": convert, f"take_{i}": convert.take}
+            lines.append(f"place, k{i} = lent_{i}.held")
+            moved = f"a{i}.data_ptr() != place or not a{i}.is_contiguous() or a{i}.is_neg()"
+            lines.append(f"if {moved}: k{i} = take_{i}(a{i})")
             operands.append(f"k{i}")
         else:
             scope[f"convert_{i}"] = convert

@@ -23,7 +23,7 @@ from jaten_ops.xla.progress import announced
 
 from .compile_log import GraphLog
 from .executable_cache import CompileRequest, build
-from .generated_call import CallPlan, Static, WriteBack, generate_call
+from .generated_call import CallPlan, Lent, Static, WriteBack, generate_call
 from .graph_description import Description, Output
 from .layout import StridedLayout, symbols_of
 from .nan_search import place_of_nan
@@ -64,7 +64,7 @@ class Compiler:
         operands = self._operands(args, orders, place)
         if mesh is None and len(jax.local_devices()) > 1:
             operands = [(i, _taken_to(take, args[i], device, i in graph.donated)) for i, take in operands]
-        arrays = [take.keep(args[i]) if isinstance(take, Static) else take(args[i]) for i, take in operands]
+        arrays = [_array(take, args[i]) for i, take in operands]
         values = [None if i in graph.passed else fake_value(n) for i, n in enumerate(graph.lowered.placeholders)]
         symbols = symbols_of(values, args) if graph.is_dynamic else {}
         layouts = [o.layout(symbols) for o in graph.arrays]
@@ -201,16 +201,26 @@ def _sharding(value: Any) -> Any:
     return array.sharding if partitioned.is_partitioned(array) else None
 
 
-def _converter(value: Any, on_host: bool, place: Any) -> Callable[[Any], Any]:
+def _array(take: Any, value: Any) -> Any:
+    """An operand made of an input."""
+    if isinstance(take, Static):
+        return take.keep(value)
+    return take.take(value) if isinstance(take, Lent) else take(value)
+
+
+def _converter(value: Any, on_host: bool, place: Any) -> Callable[[Any], Any] | Lent:
     """A conversion for an input that is not static, with dimensions in the program's order."""
     kind = value.device.type
+    if kind == "cpu" and on_host:
+        is_saved = hasattr(value, "_jaten_array")
+        return _converter_of_saved(place) if is_saved or not bridge.is_lent_as_numpy(value) else Lent(value, place)
     if kind == "cpu":
-        return _converter_of_saved(place) if on_host else lambda tensor: bridge.lend(tensor, place)
+        return lambda tensor: bridge.lend(tensor, place)
     return carrier.unwrap if kind == "jax" else bridge.borrow
 
 
 def _converter_of_saved(place: Any) -> Callable[[torch.Tensor], Any]:
-    """A conversion for inputs that the forward graph may have made: those carry its arrays."""
+    """A conversion for inputs that the forward graph has made: those carry its arrays, unless a hook replaced them."""
 
     def convert(tensor: torch.Tensor) -> Any:
         array = getattr(tensor, "_jaten_array", None)

@@ -31,9 +31,7 @@ def ones_like(tensor: torch.Tensor, **options: Any) -> torch.Tensor:
     return from_array(found)
 
 
-def _is_like(
-    tensor: torch.Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None, **others: Any
-) -> bool:
+def _is_like(tensor: torch.Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None, **others: Any) -> bool:
     """True if the options of a call name what the tensor is anyway."""
     others.pop("memory_format", None)  # one number has but one
     return (
