@@ -106,7 +106,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "dispatch": (
         "in_place operands traced_control_flow",
         "list_steps",
-        "adam_step sgd_step functional fused_attention higher_order other_layouts partitioned_products recurrent_layers",
+        "adam_step functional fused_attention higher_order other_layouts partitioned_products recurrent_layers"
+        " sgd_step",
         "aliasing queries writes",
         "collectives compositions copies factories first_gradients",
         "handler_rules redirects",
@@ -115,9 +116,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "hooks": (
         "accelerator constructors default_backend dtensor_draws export foreach_types generators graph_cache"
-        " higher_order make_fx optimizer_lists partition_specs private_names process_groups schemas torchscript version_errors",
+        " higher_order make_fx partition_specs private_names process_groups schemas torchscript version_errors",
         "ledger",
-        "jax_arguments loop_residuals override_blocks recomputed_inputs",
+        "jax_arguments loop_residuals optimizer_lists override_blocks recomputed_inputs tensor_guards",
         "patches",
         "__init__",
     ),

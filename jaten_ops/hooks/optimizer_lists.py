@@ -11,6 +11,7 @@ import torch
 from ..dispatch.adam_step import adam_step
 from ..dispatch.sgd_step import sgd_step
 from ..tensor.tensor import Tensor
+from .ledger import Patch
 
 _ADAM = "lr", "beta1", "beta2", "weight_decay", "eps"
 _ADAM_FLAGS = "amsgrad", "maximize"
@@ -59,3 +60,25 @@ def _is_plain(params: Any, options: dict[str, Any], numbers: Iterable[str], torc
     if any(options[name] not in (None, False) for name in torchs_own):
         return False
     return all(type(options[name]) in (float, int) for name in numbers)
+
+
+ROWS = [
+    Patch(
+        "torch.optim.adam:_multi_tensor_adam",
+        adam,
+        "a step of Adam or AdamW on the device is one program",
+        "dispatch/test_list_steps",
+        takes="params grads exp_avgs exp_avg_sqs max_exp_avg_sqs state_steps grad_scale found_inf amsgrad has_complex"
+        " beta1 beta2 lr weight_decay eps maximize capturable differentiable decoupled_weight_decay",
+        loss="a step of Adam or AdamW is ten programs",
+    ),
+    Patch(
+        "torch.optim.sgd:_multi_tensor_sgd",
+        sgd,
+        "a step of SGD on the device is one program",
+        "dispatch/test_list_steps",
+        takes="params grads momentum_buffer_list grad_scale found_inf weight_decay momentum lr dampening nesterov"
+        " maximize has_sparse_grad",
+        loss="a step of SGD is a program for each of its operators",
+    ),
+]

@@ -33,6 +33,7 @@ from . import (
     process_groups,
     recomputed_inputs,
     schemas,
+    tensor_guards,
     torchscript,
     version_errors,
 )
@@ -158,24 +159,7 @@ _DEVICE = [
         adds_to=list,
         loss="optimizers and clipping process the tensors one by one",
     ),
-    Patch(
-        "torch.optim.adam:_multi_tensor_adam",
-        optimizer_lists.adam,
-        "a step of Adam or AdamW on the device is one program",
-        "dispatch/test_list_steps",
-        takes="params grads exp_avgs exp_avg_sqs max_exp_avg_sqs state_steps grad_scale found_inf amsgrad has_complex"
-        " beta1 beta2 lr weight_decay eps maximize capturable differentiable decoupled_weight_decay",
-        loss="a step of Adam or AdamW is ten programs",
-    ),
-    Patch(
-        "torch.optim.sgd:_multi_tensor_sgd",
-        optimizer_lists.sgd,
-        "a step of SGD on the device is one program",
-        "dispatch/test_list_steps",
-        takes="params grads momentum_buffer_list grad_scale found_inf weight_decay momentum lr dampening nesterov"
-        " maximize has_sparse_grad",
-        loss="a step of SGD is a program for each of its operators",
-    ),
+    *optimizer_lists.ROWS,
     Patch(
         "torch.distributed.distributed_c10d:Backend.default_device_backend_map",
         process_groups.add_default,
@@ -300,6 +284,7 @@ _PROGRAMS = [
     *jax_arguments.ROWS,
     *recomputed_inputs.ROWS,
     override_blocks.ROW,
+    tensor_guards.ROW,
 ]
 
 _IN_CAPTURES = [
