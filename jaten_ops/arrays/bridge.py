@@ -125,6 +125,11 @@ def lend(tensor: torch.Tensor, place: Any) -> Any:
     return borrow(tensor, place)
 
 
+def is_held_by_numpy(dtype: torch.dtype) -> bool:
+    """True if NumPy itself has the dtype, and torch takes its arrays."""
+    return dtype in _NUMPY_HOLDS
+
+
 def is_lent_as_numpy(tensor: torch.Tensor) -> bool:
     """True if `lend` may return a NumPy array for tensors of this dtype and size."""
     return tensor.is_cpu and tensor.dtype in _NUMPY_HOLDS and tensor.numel() > 0

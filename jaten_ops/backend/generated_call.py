@@ -97,7 +97,20 @@ class WriteBack:
     given: Sequence[int | tuple[int, Callable[[Any], Any]]]
 
 
-_Made = Callable[[Any], Any] | int | tuple[Any]
+@dataclass(frozen=True)
+class Part:
+    """An output that is one of the tensors made of a result that follows those with an output each.
+
+    Attributes:
+        result: the number of that result among them.
+        place: the output's place among the tensors.
+    """
+
+    result: int
+    place: int
+
+
+_Made = Callable[[Any], Any] | int | tuple[Any] | Part
 
 
 @dataclass
@@ -108,7 +121,8 @@ class CallPlan:
         run: takes arrays, returns a list of them.
         operands: for each operand the number of the input and what converts it, or keeps its array.
         outputs: what makes a tensor of a result of `run`, in their order; the number of an input that is handed back;
-            or a tuple of one value.
+            a tuple of one value; or a part of a result.
+        unpackers: what makes tensors of the results with several outputs.
         errors: what the conditions stand for that are the last result; empty if there are none.
         seed: what draws the last operand, if there is a need of one.
         wide: whether operands are NumPy arrays of 64-bit numbers, so that JAX has to have these types on.
@@ -124,6 +138,7 @@ class CallPlan:
     wide: bool
     waits: bool
     writes: Sequence[WriteBack] = ()
+    unpackers: Sequence[Callable[[Any], list[Any]]] = ()
 
 
 def generate_call(
@@ -166,7 +181,11 @@ def generate_call(
     if program.waits:
         lines.append("wait(results)")
     lines += [_write(w, scope) for w in program.writes if not w.donated]
-    lines.append(f"return [{', '.join(_outputs(program.outputs, scope))}]")
+    outputs, used = _outputs(program.outputs, scope)
+    for n, unpack in enumerate(program.unpackers):
+        scope[f"unpack_{n}"] = unpack
+        lines.append(f"parts_{n} = unpack_{n}(results[{used + n}])")
+    lines.append(f"return [{', '.join(outputs)}]")
     exec("def call(args):\n" + "".join(f"    {line}\n" for line in lines), scope)  # our own text
     return scope["call"]
 
@@ -186,12 +205,14 @@ def _write(write: WriteBack, scope: dict[str, Any]) -> str:
     return f"write_{write.input}({', '.join([f'a{write.input}', *values])})"
 
 
-def _outputs(outputs: Sequence[_Made], scope: dict[str, Any]) -> list[str]:
-    """The source of the outputs; the values of its names go into the scope."""
+def _outputs(outputs: Sequence[_Made], scope: dict[str, Any]) -> tuple[list[str], int]:
+    """The source of the outputs, and how many results they are; the values of its names go into the scope."""
     found, result = [], 0
     for n, output in enumerate(outputs):
         if isinstance(output, int):
             found.append(f"a{output}")
+        elif isinstance(output, Part):
+            found.append(f"parts_{output.result}[{output.place}]")
         elif isinstance(output, tuple):
             scope[f"value_{n}"] = output[0]
             found.append(f"value_{n}")
@@ -199,4 +220,4 @@ def _outputs(outputs: Sequence[_Made], scope: dict[str, Any]) -> list[str]:
             scope[f"export_{n}"] = output
             found.append(f"export_{n}(results[{result}])")
             result += 1
-    return found
+    return found, result

@@ -21,9 +21,10 @@ from jaten_ops.errors import MissingValuesError, UnsupportedInputError
 from jaten_ops.xla import autotune_mode, x64
 from jaten_ops.xla.progress import announced
 
+from . import small_gradients
 from .compile_log import GraphLog
 from .executable_cache import CompileRequest, build
-from .generated_call import CallPlan, Lent, Static, WriteBack, generate_call
+from .generated_call import CallPlan, Lent, Part, Static, WriteBack, generate_call
 from .graph_description import Description, Output
 from .layout import StridedLayout, symbols_of
 from .nan_search import place_of_nan
@@ -68,17 +69,19 @@ class Compiler:
         values = [None if i in graph.passed else fake_value(n) for i, n in enumerate(graph.lowered.placeholders)]
         symbols = symbols_of(values, args) if graph.is_dynamic else {}
         layouts = [o.layout(symbols) for o in graph.arrays]
+        packed = small_gradients.packs(self._small(layouts))
+        kept = small_gradients.others(packed, len(layouts))
         errors: list[Exception] = []
         places = {at: _sharding(args[i]) for at, i in graph.replaced.items() if layouts[at] is None}
         request = CompileRequest(
-            _traceable(graph, args, symbols, layouts, errors, places),
+            small_gradients.packed(_traceable(graph, args, symbols, layouts, errors, places), packed, kept),
             self._specs(arrays, place),
             [*orders.values(), *[None] * graph.lowered.random],
-            [o.is_free for o in graph.arrays],
+            [*[graph.arrays[i].is_free for i in kept], *[False] * len(packed)],
             [at for at, i in enumerate(graph.tensors) if i in graph.donated],
         )
         written = sorted(part.input for part in graph.writes)
-        beside = repr((layouts, graph.lowered.default_float, written, str(device)))
+        beside = repr((layouts, packed, graph.lowered.default_float, written, str(device)))
         with (
             x64.tracing(),
             jax.default_device(device) if device else contextlib.nullcontext(),
@@ -88,9 +91,12 @@ class Compiler:
         ):
             run, left = build(request, errors, self.plan, beside)
         self.log.compiled(run, arrays)
-        each = zip(graph.arrays, layouts, left, strict=False)  # the conditions come last
-        made = [o.export(layout, order, symbols, keeps=graph.on_host) for o, layout, order in each]
-        exports = iter(made if mesh is not None else list(map(_put_on, graph.arrays, made, itertools.repeat(device))))
+        made: dict[int, Any] = {i: Part(n, at) for n, pack in enumerate(packed) for at, i in enumerate(pack.members)}
+        for i, order in zip(kept, left, strict=False):  # what is packed, and the conditions, come last
+            made[i] = graph.arrays[i].export(layouts[i], order, symbols, keeps=graph.on_host)
+            if mesh is None:
+                made[i] = _put_on(graph.arrays[i], made[i], device)
+        exports = iter([made[i] for i in range(len(layouts))])
         random = graph.lowered.random
         plan = CallPlan(
             run,
@@ -101,8 +107,17 @@ class Compiler:
             wide=random or any(not isinstance(take, Static) and bridge.is_wide(args[i]) for i, take in operands),
             waits=graph.must_wait,
             writes=self._writes(exports),
+            unpackers=[pack.unpacker() for pack in packed],
         )
         return generate_call(plan, len(args), self._not_finite)
+
+    def _small(self, layouts: Sequence[Any]) -> list[tuple[int, torch.dtype, tuple[int, ...]]]:
+        """Gradients in torch's memory that may share an array, if they are small: places, dtypes and shapes."""
+        graph = self.described
+        if not graph.on_host or graph.writes:
+            return []
+        each = enumerate(zip(graph.arrays, layouts, strict=True))
+        return [(i, o.value.dtype, tuple(o.value.shape)) for i, (o, x) in each if o.is_gradient and x is None]
 
     def place_of_nan(self, args: list[Any], kind: str = "nan") -> str:
         """Words for the operator from which a NaN in the results comes; empty if there is none. Nothing is changed."""

@@ -1,0 +1,95 @@
+"""Small gradients of a backward graph leave its executable in one array, of which each is a part.
+
+An array costs JAX and torch three microseconds together, whatever its size, and half of a model's parameters are biases
+and weights of norms. Each gradient is a tensor with a storage of its own, aligned as JAX
+wants it; the memory is free when none of them is left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from jaten_ops.arrays import bridge
+
+LARGEST = 2**12
+"""The most bytes of a small gradient."""
+FEWEST = 4
+"""The fewest that share an array."""
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Results of one dtype that are one array.
+
+    Attributes:
+        members: their places among the results.
+        shapes: of each.
+        dtype: of all.
+    """
+
+    members: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: np.dtype
+
+    def packed(self, results: Sequence[jax.Array]) -> jax.Array:
+        """The array, of the results as they are traced."""
+        unit = bridge.ALIGNMENT // self.dtype.itemsize
+        # kept apart, since XLA would compute all of them in one loop, with a condition for each
+        flat = lax.optimization_barrier([results[i].reshape(-1) for i in self.members])
+        return jnp.concatenate([jnp.pad(x, (0, -x.size % unit)) for x in flat])
+
+    def unpacker(self) -> Callable[[jax.Array], list[torch.Tensor]]:
+        """What makes the results' tensors of the array."""
+        sizes = [math.prod(shape) * self.dtype.itemsize for shape in self.shapes]
+        lengths = [size + -size % bridge.ALIGNMENT for size in sizes]
+        parts = [(shape, sum(lengths[:n])) for n, shape in enumerate(self.shapes)]
+        export = bridge.exporter(bridge.TORCH_DTYPES[self.dtype], sum(lengths))
+        dtype, part, tensor = self.dtype, np.ndarray, torch.from_numpy
+
+        def unpack(array: jax.Array) -> list[torch.Tensor]:
+            memory = export(array).numpy()
+            return [tensor(part(shape, dtype, memory, offset)) for shape, offset in parts]
+
+        return unpack
+
+
+def packs(candidates: Sequence[tuple[int, torch.dtype, tuple[int, ...]]]) -> list[Pack]:
+    """The packs of results, given as their places, dtypes and shapes."""
+    found: dict[np.dtype, list[tuple[int, tuple[int, ...]]]] = {}
+    for place, dtype, shape in candidates:
+        if 0 < math.prod(shape) * dtype.itemsize <= LARGEST and bridge.is_held_by_numpy(dtype):
+            found.setdefault(bridge.to_numpy_dtype(dtype), []).append((place, shape))
+    return [
+        Pack(tuple(i for i, _ in members), tuple(shape for _, shape in members), dtype)
+        for dtype, members in found.items()
+        if len(members) >= FEWEST
+    ]
+
+
+def others(packs: Sequence[Pack], count: int) -> list[int]:
+    """The places of results that are in no pack."""
+    members = {i for pack in packs for i in pack.members}
+    return [i for i in range(count) if i not in members]
+
+
+def packed(
+    run: Callable[..., list[jax.Array]], packs: Sequence[Pack], kept: Sequence[int]
+) -> Callable[..., list[jax.Array]]:
+    """A function whose results are those of another that are kept, then the packs, then the rest, as conditions."""
+    if not packs:
+        return run
+    count = len(kept) + sum(len(pack.members) for pack in packs)
+
+    def run_packed(*arrays: jax.Array) -> list[jax.Array]:
+        results = run(*arrays)
+        return [*[results[i] for i in kept], *[pack.packed(results) for pack in packs], *results[count:]]
+
+    return run_packed
