@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import contenders, hlo, measure, processes, table, torchax
+from benchmarks import calls, contenders, hlo, measure, processes, table, torchax
 from benchmarks.models import (
     CASES,
     Case,
@@ -238,3 +238,9 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "| 0.80 | 0.50 | products 50% |" in page
     plots = {plot.stem for plot in (out / "benchmarks").iterdir()}
     assert plots == {"inference", "first-call-inference", "overhead"}
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_a_step_is_the_sum_of_its_parts(device: str) -> None:
+    step, *parts, hot = calls.parts_of(CASES["linear"], "training", device, steps=70)
+    assert step == pytest.approx(sum(parts)) and min(*parts, hot) > 0

@@ -19,7 +19,7 @@ from jax import lax
 
 from jaten_ops.arrays import bridge
 
-LARGEST = 2**12
+LARGEST = 2**14
 """The most bytes of a small gradient."""
 FEWEST = 4
 """The fewest that share an array."""

@@ -110,7 +110,7 @@ def test_parameters_are_not_converted_anew(monkeypatch: pytest.MonkeyPatch) -> N
                 bridge, name, lambda t, at, convert=convert: seen.append(t.data_ptr()) or convert(t, at)
             )
         fn(x)
-        assert seen == [x.data_ptr()]
+        assert not seen
         model.weight.add_(1)  # in place: the same memory, seen without conversion
         torch.testing.assert_close(fn(x), model(x))
         assert model.weight.data_ptr() not in seen
