@@ -1,12 +1,13 @@
 """Small gradients of a backward graph leave its executable in one array, of which each is a part.
 
 An array costs JAX and torch three microseconds together, whatever its size, and half of a model's parameters are biases
-and weights of norms. Each gradient is a tensor with a storage of its own, aligned as JAX
-wants it; the memory is free when none of them is left.
+and weights of norms. Each gradient is a tensor with a storage of its own, aligned as JAX wants it; the memory is free
+when none of them is left.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import torch
 from jax import lax
 
 from jaten_ops.arrays import bridge
+from jaten_ops.arrays.strides import row_major
 
 LARGEST = 2**14
 """The most bytes of a small gradient."""
@@ -31,7 +33,7 @@ class Pack:
 
     Attributes:
         members: their places among the results.
-        shapes: of each.
+        shapes: of each; equal ones follow one another.
         dtype: of all.
     """
 
@@ -48,30 +50,39 @@ class Pack:
 
     def unpacker(self) -> Callable[[jax.Array], list[torch.Tensor]]:
         """What makes the results' tensors of the array."""
-        sizes = [math.prod(shape) * self.dtype.itemsize for shape in self.shapes]
-        lengths = [size + -size % bridge.ALIGNMENT for size in sizes]
-        parts = [(shape, sum(lengths[:n])) for n, shape in enumerate(self.shapes)]
-        export = bridge.exporter(bridge.TORCH_DTYPES[self.dtype], sum(lengths))
+        blocks, offset = [], 0
+        for shape, same in itertools.groupby(self.shapes):
+            count, size = len(list(same)), math.prod(shape) * self.dtype.itemsize
+            length = size + -size % bridge.ALIGNMENT
+            strides = (length, *[stride * self.dtype.itemsize for stride in row_major(shape)])
+            blocks.append(((count, *shape), offset, strides))
+            offset += count * length
+        export = bridge.exporter(bridge.TORCH_DTYPES[self.dtype], offset // self.dtype.itemsize)
         dtype, part, tensor = self.dtype, np.ndarray, torch.from_numpy
 
         def unpack(array: jax.Array) -> list[torch.Tensor]:
             memory = export(array).numpy()
-            return [tensor(part(shape, dtype, memory, offset)) for shape, offset in parts]
+            found: list[torch.Tensor] = []
+            for shape, start, strides in blocks:
+                found += map(tensor, part(shape, dtype, memory, start, strides))
+            return found
 
         return unpack
 
 
 def packs(candidates: Sequence[tuple[int, torch.dtype, tuple[int, ...]]]) -> list[Pack]:
-    """The packs of results, given as their places, dtypes and shapes."""
-    found: dict[np.dtype, list[tuple[int, tuple[int, ...]]]] = {}
+    """The packs of results, given as their places, dtypes and shapes: in each those of a shape are together."""
+    found: dict[np.dtype, dict[tuple[int, ...], list[int]]] = {}
     for place, dtype, shape in candidates:
-        if 0 < math.prod(shape) * dtype.itemsize <= LARGEST and bridge.is_held_by_numpy(dtype):
-            found.setdefault(bridge.to_numpy_dtype(dtype), []).append((place, shape))
-    return [
-        Pack(tuple(i for i, _ in members), tuple(shape for _, shape in members), dtype)
-        for dtype, members in found.items()
-        if len(members) >= FEWEST
-    ]
+        # NumPy, which makes the parts, iterates over arrays, but not over numbers
+        if shape and 0 < math.prod(shape) * dtype.itemsize <= LARGEST and bridge.is_held_by_numpy(dtype):
+            found.setdefault(bridge.to_numpy_dtype(dtype), {}).setdefault(shape, []).append(place)
+    made = []
+    for kind, by_shape in found.items():
+        members = tuple(place for places in by_shape.values() for place in places)
+        shapes = tuple(shape for shape, places in by_shape.items() for _ in places)
+        made += [Pack(members, shapes, kind)] if len(members) >= FEWEST else []
+    return made
 
 
 def others(packs: Sequence[Pack], count: int) -> list[int]:
