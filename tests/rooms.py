@@ -123,8 +123,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "backend": (
-        "buckets.__init__ buckets.padding_proof captured_overrides device_interface generated_call layout nodes"
-        " passes.__init__",
+        "buckets.__init__ buckets.padding_proof captured_overrides device_interface layout leaf_gradients lent_inputs"
+        " nodes passes.__init__ small_gradients",
+        "generated_call",
         "buckets.padding_programs buckets.padding_rules compile_log graph_text keep_whole subgraphs view_calls",
         "graph_info",
         "passes.concat_gradients passes.conjugate_numbers passes.expanded_index_scatters passes.third_party_calls"

@@ -46,7 +46,7 @@ DTYPES: dict[torch.dtype, np.dtype] = {
 TORCH_DTYPES: dict[np.dtype, torch.dtype] = {v: k for k, v in DTYPES.items()}
 
 ALIGNMENT = 64
-"""What an address has to be a multiple of, for JAX to take the memory without a copy."""
+"""The number of bytes of which an address has to be a multiple, for JAX to take the memory without a copy."""
 
 _NOT_IN_DLPACK = {dtype for dtype in DTYPES if dtype.is_floating_point and dtype.itemsize == 1}
 _NUMPY_HOLDS = {dtype for dtype, held in DTYPES.items() if held.kind in "biuf"} - _NOT_IN_DLPACK

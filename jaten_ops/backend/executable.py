@@ -84,7 +84,7 @@ class Executable:
         else:
             results = call(args)
         if self._has_gradients:
-            leaf_gradients.put(results)
+            leaf_gradients.put_in_place(results)
         return results
 
     def forget(self) -> None:

@@ -24,9 +24,10 @@ from jaten_ops.xla.progress import announced
 from . import small_gradients
 from .compile_log import GraphLog
 from .executable_cache import CompileRequest, build
-from .generated_call import CallPlan, Lent, Part, Static, WriteBack, generate_call
+from .generated_call import CallPlan, PackedOutput, WriteBack, generate_call
 from .graph_description import Description, Output
 from .layout import StridedLayout, symbols_of
+from .lent_inputs import Lent, Static
 from .nan_search import place_of_nan
 from .nodes import fake_value
 from .passes.partial_writes import taken
@@ -91,7 +92,9 @@ class Compiler:
         ):
             run, left = build(request, errors, self.plan, beside)
         self.log.compiled(run, arrays)
-        made: dict[int, Any] = {i: Part(n, at) for n, pack in enumerate(packed) for at, i in enumerate(pack.members)}
+        made: dict[int, Any] = {
+            i: PackedOutput(n, at) for n, pack in enumerate(packed) for at, i in enumerate(pack.members)
+        }
         for i, order in zip(kept, left, strict=False):  # what is packed, and the conditions, come last
             made[i] = graph.arrays[i].export(layouts[i], order, symbols, keeps=graph.on_host)
             if mesh is None:

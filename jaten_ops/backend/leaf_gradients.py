@@ -20,7 +20,7 @@ from jaten_ops.tracing import opaque
 
 
 @opaque
-def put(gradients: list[Any]) -> None:
+def put_in_place(gradients: list[Any]) -> None:
     """Makes gradients the `.grad` of leaves that have none, with None in their place in the list.
 
     Args:
@@ -59,7 +59,7 @@ def _takes(leaf: torch.Tensor) -> bool:
 
 @opaque
 def _count() -> int:
-    """How often Python counts a leaf's node that only the graph holds, asked as above."""
+    """The number of references that Python counts to a leaf's node that only the graph holds, asked as above."""
     with torch.enable_grad():
         result = torch.ones((), requires_grad=True) * 2
     node: Any = result.grad_fn

@@ -49,7 +49,7 @@ class Pack:
         return jnp.concatenate([jnp.pad(x, (0, -x.size % unit)) for x in flat])
 
     def unpacker(self) -> Callable[[jax.Array], list[torch.Tensor]]:
-        """What makes the results' tensors of the array."""
+        """A function that makes the results' tensors of the array."""
         blocks, offset = [], 0
         for shape, same in itertools.groupby(self.shapes):
             count, size = len(list(same)), math.prod(shape) * self.dtype.itemsize

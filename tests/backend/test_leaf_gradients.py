@@ -181,13 +181,13 @@ def test_gradients(way: Way, shared: bool, outside: bool) -> None:
 
 def test_gradients_are_put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[list[bool]] = []
-    put = leaf_gradients.put
+    put = leaf_gradients.put_in_place
 
     def watched(gradients: list[Any]) -> None:
         put(gradients)
         left.append([g is None for g in gradients])
 
-    monkeypatch.setattr(leaf_gradients, "put", watched)
+    monkeypatch.setattr(leaf_gradients, "put_in_place", watched)
     model = nn.Linear(4, 4).to("jax")
     fn = torch.compile(model, backend="jaten")
     x = torch.randn(3, 4, device="jax")

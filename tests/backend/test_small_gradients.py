@@ -60,7 +60,7 @@ def _once(model: nn.Module, loss: Callable[[], torch.Tensor]) -> None:
 
 
 def _written_to(model: nn.Module, loss: Callable[[], torch.Tensor]) -> None:
-    """What is written to one gradient changes no other."""
+    """A write to one gradient, which changes no other."""
     loss().backward()
     for i, grad in enumerate(_gradients(model)):
         before = grad._version
