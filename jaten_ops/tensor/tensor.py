@@ -95,12 +95,11 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
     @property
     @opaque
     def _carrier(self) -> torch.Tensor:
-        held = held_by(self)
         try:
-            return held.inner
+            return attributes_of(self).inner  # type: ignore[attr-defined]  # of `Attributes`
         except AttributeError:
-            held.inner = carrier.of(self.view_of_arrays)
-            return held.inner
+            held_by(self).inner = inner = carrier.of(self.view_of_arrays)
+            return inner
 
     @opaque
     def __tensor_flatten__(self) -> tuple[list[str], torch.device | None]:
