@@ -92,15 +92,15 @@ def others(packs: Sequence[Pack], count: int) -> list[int]:
 
 
 def packed(
-    run: Callable[..., list[jax.Array]], packs: Sequence[Pack], kept: Sequence[int]
+    graph: Callable[..., list[jax.Array]], packs: Sequence[Pack], kept: Sequence[int]
 ) -> Callable[..., list[jax.Array]]:
     """A function whose results are those of another that are kept, then the packs, then the rest, as conditions."""
     if not packs:
-        return run
+        return graph
     count = len(kept) + sum(len(pack.members) for pack in packs)
 
-    def run_packed(*arrays: jax.Array) -> list[jax.Array]:
-        results = run(*arrays)
+    def run(*arrays: jax.Array) -> list[jax.Array]:  # by this name profiles know it
+        results = graph(*arrays)
         return [*[results[i] for i in kept], *[pack.packed(results) for pack in packs], *results[count:]]
 
-    return run_packed
+    return run
