@@ -43,9 +43,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "cpu": (
-        "conv_direct conv_fold_full_dims conv_matrix conv_patches conv_taps dot_reductions elementary layouts.values"
-        " ragged_tiles reductions row_scans slice_writes",
-        "conv_grouped conv_space_to_depth conv_winograd",
+        "conv_direct conv_fold_full_dims conv_taps dot_reductions elementary layouts.values ragged_tiles reductions"
+        " row_scans slice_writes",
+        "conv_grouped conv_matrix conv_patches conv_space_to_depth conv_winograd",
         "conv_volumes",
         "conv_lowerings",
         "conv_choice",
@@ -62,7 +62,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         " convolution ctc distance dropout embedding fft flex_attention foreach matrices normalization optimizers"
         " philox polynomials ragged reduction reparameterized rnn views windows",
         "activation creation decomposition fake_quantization im2col indexing joining ldl matmul padding"
-        " pooling randomness resampling scan sorting third_party_ops unary weight_norm",
+        " pooling randomness resampling scan sorting third_party_ops unary variance weight_norm",
         "arithmetic grid_sampler histogram linalg offsets scaled_matmul scatter segment_reduce softmax special unique",
         "attention bessel loss norms predicates",
         "sequence_attention",

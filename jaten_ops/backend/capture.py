@@ -205,7 +205,7 @@ def _buckets(options: Mapping[str, Any] | None) -> Buckets | None:
     return Buckets(options["buckets"]) if options and "buckets" in options else None
 
 
-def _autotune(options: Mapping[str, Any] | None) -> autotune_mode.Mode | None:
+def _autotune(options: Mapping[str, Any] | None) -> autotune_mode.AutotuneMode | None:
     given = (options or {}).get("autotune")
     return None if given is None else autotune_mode.checked(given, "the option autotune")
 

@@ -53,7 +53,7 @@ class Compiler:
     described: Description
     plan: Plan | None
     log: GraphLog
-    autotune: autotune_mode.Mode | None = None
+    autotune: autotune_mode.AutotuneMode | None = None
     statics: dict[tuple[int, Order | None], Static] = field(default_factory=dict)
 
     def compile(self, args: list[Any]) -> Call:

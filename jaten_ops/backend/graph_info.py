@@ -95,7 +95,7 @@ class GraphInfo:
     """
 
     kind: Kind = "captured"
-    autotune: autotune_mode.Mode | None = None
+    autotune: autotune_mode.AutotuneMode | None = None
     inputs: Sequence[Any] = ()
     metadata: Any = None
     forward: GraphInfo | None = None

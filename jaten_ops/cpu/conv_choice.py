@@ -189,7 +189,7 @@ def _choose_last(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowering | No
         return TILES
     if part != "weight_gradient" and channels * size.taps <= _LITTLE:
         return None
-    by_blocks = conv_space_to_depth.takes(part, windows) and (
+    by_blocks = conv_space_to_depth.blocks_possible(part, windows) and (
         _slides_far(call, a) or conv_space_to_depth.blocks_pay(part, windows, channels, outputs)
     )
     return BLOCKS if by_blocks else LAST_DIRECT

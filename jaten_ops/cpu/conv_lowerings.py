@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from ..arrays.strides import Shape
@@ -106,7 +107,7 @@ def orders(call: ConvCall, ndim: int) -> Orders:
 
 
 def usual_orders(call: ConvCall, ndim: int) -> Orders:
-    """Those between other convolutions: images have channels last, a weight and its gradient are as in the program."""
+    """The usual ones between convolutions: images have channels last, a weight and its gradient are as in programs."""
     kernel = program_orders(ndim).first
     last = orders(call, ndim)
     return last._replace(result=kernel) if call.part == "weight_gradient" else last._replace(second=kernel)
@@ -139,8 +140,8 @@ class Way(NamedTuple):
         part, result, wide = self.lowering.of(call.part), call.result(a, b), compute_type(a.dtype)
         wanted = orders(call, len(result)) if self.last else program_orders(len(result))
         shape = tuple(result[d] for d in wanted.result)
-        if part in _BY_XLA:  # which computes half precision itself
-            wide = a.dtype
+        if part in _BY_XLA or (a.dtype == jnp.bfloat16 and self._is_product(call)):
+            wide = a.dtype  # XLA computes half precision itself, and has products of bfloat16
 
         def run(x: jax.Array, y: jax.Array) -> jax.Array:
             x, y = _reordered(x, given.first, wanted.first), _reordered(y, given.second, wanted.second)
@@ -148,6 +149,12 @@ class Way(NamedTuple):
             return _reordered(found, wanted.result, given.result)
 
         return run
+
+    def _is_product(self, call: ConvCall) -> bool:
+        """True if a call is one product of what the program has, and nothing is added but its terms."""
+        return self.lowering is PRODUCT or (
+            self.lowering.of(call.part) in PATCHES and not conv_patches.windows_overlap(call.windows)
+        )
 
     def computes_as(self, other: Way, call: ConvCall) -> bool:
         """True if a call is computed in the same way."""
@@ -190,7 +197,7 @@ class Size(NamedTuple):
         return self.of_group == (1, 1) and self.channels > 1
 
     def multiplications(self, windows: Windows) -> int:
-        """How many the convolution takes, written out."""
+        """The number that the convolution takes, written out."""
         positions = math.prod(windows.positions(self.image[2:]))
         return self.image[0] * positions * self.outputs * self.of_group[0] * self.taps
 
@@ -236,7 +243,7 @@ def _possible_last(call: ConvCall, a: Any, b: Any) -> dict[str, Lowering]:
         found["product"] = PRODUCT
     if conv_winograd.takes(windows) and is_open_to_eigen(call, a):
         found["tiles"] = TILES
-    if conv_space_to_depth.takes(call.part, windows) and is_open_to_eigen(call, a):
+    if conv_space_to_depth.blocks_possible(call.part, windows) and is_open_to_eigen(call, a):
         found["blocks"] = BLOCKS
     return found
 

@@ -10,6 +10,8 @@ from jax import lax
 
 from ..arrays.strides import Shape
 from ..kernel_base.conv_parts import Windows
+from ..kernel_base.promotion import cast
+from .dot_reductions import contract
 
 
 def _taken(x: jax.Array, windows: Windows) -> jax.Array:
@@ -22,15 +24,20 @@ def _matrix(weight: jax.Array) -> jax.Array:
     return lax.reshape(weight, weight.shape[-2:])
 
 
+def _product(a: jax.Array, b: jax.Array, of_a: int, of_b: int) -> jax.Array:
+    """The product over a dimension of each, terms of half precision exact, in the dtype of the factors."""
+    return cast(contract(a, b, (((of_a,), (of_b,)), ((), ()))), a.dtype)
+
+
 def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The output, of this shape."""
-    return lax.reshape(lax.dot(_taken(x, windows), _matrix(weight)), shape)
+    return lax.reshape(_product(_taken(x, windows), _matrix(weight), 1, 0), shape)
 
 
 def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The transpose by the input, of this shape."""
     rows = lax.reshape(grad, (math.prod(grad.shape[:-1]), grad.shape[-1]))
-    product = lax.dot_general(rows, _matrix(weight), (((1,), (1,)), ((), ())))
+    product = _product(rows, _matrix(weight), 1, 1)
     image = lax.reshape(product, (*grad.shape[:-1], shape[-1]))
     rest = zip(shape[1:-1], image.shape[1:-1], windows.stride, strict=True)
     widths = [(0, size - s * (n - 1) - 1, s - 1) for size, n, s in rest]
@@ -40,4 +47,4 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The transpose by the weight, of this shape."""
     rows = lax.reshape(grad, (math.prod(grad.shape[:-1]), grad.shape[-1]))
-    return lax.reshape(lax.dot_general(_taken(x, windows), rows, (((0,), (0,)), ((), ()))), shape)
+    return lax.reshape(_product(_taken(x, windows), rows, 0, 0), shape)

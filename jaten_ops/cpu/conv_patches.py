@@ -12,39 +12,88 @@ from jax import lax
 
 from ..arrays.strides import Shape
 from ..kernel_base.conv_parts import FIRST, Windows
+from ..kernel_base.promotion import cast
+from .dot_reductions import contract
 
 _FEW_POSITIONS = 64  # of an image: below, a matrix product of all images beats one for each
 
 
+def windows_overlap(windows: Windows) -> bool:
+    """True if an element may lie under several windows, so that what they say of it has to be added."""
+    return math.prod(windows.kernel) > 1 and not apart(windows)
+
+
 def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The output, of this shape."""
-    groups, outputs = windows.groups, weight.shape[0]
     positions = windows.positions(x.shape[2:])
-    terms = math.prod(weight.shape[1:])
-    matrix = lax.reshape(weight, (groups, outputs // groups, terms))
-    if x.shape[0] == 1 or math.prod(positions) >= _FEW_POSITIONS:
-        columns = lax.reshape(_under_windows(x, windows, 2), (x.shape[0], groups, terms, math.prod(positions)))
-        matrices = lax.broadcast_in_dim(matrix, (x.shape[0], *matrix.shape), (1, 2, 3))
-        out = lax.dot_general(matrices, columns, (((3,), (2,)), ((0, 1), (0, 1))))
-        return lax.reshape(out, (x.shape[0], outputs, *positions))
-    # (C, elements of a kernel, N, ...)
-    columns = _under_windows(lax.transpose(x, (1, 0, *range(2, x.ndim))), windows, 1)
-    columns = lax.reshape(columns, (groups, terms, x.shape[0] * math.prod(positions)))
-    out = lax.dot_general(matrix, columns, (((2,), (1,)), ((0,), (0,))))
-    out = lax.reshape(out, (outputs, x.shape[0], *positions))
+    images = _batch(x.shape, windows)
+    matrices = _matrices(weight, windows.groups, images)
+    out = _product(matrices, _columns(x, windows), matrices.ndim - 1, matrices.ndim - 2)
+    if images:
+        return lax.reshape(out, (x.shape[0], weight.shape[0], *positions))
+    out = lax.reshape(out, (weight.shape[0], x.shape[0], *positions))
     return lax.transpose(out, (1, 0, *range(2, x.ndim)))
 
 
 def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The transpose by the input, of this shape."""
-    by_input = lambda x: forward(x, weight, windows, ())  # noqa: E731  # as an argument
-    return jax.linear_transpose(by_input, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
+    image = jax.ShapeDtypeStruct(shape, grad.dtype)
+    if windows_overlap(windows):
+        return jax.linear_transpose(lambda x: forward(x, weight, windows, ()), image)(grad)[0]
+    images = _batch(shape, windows)
+    matrices = _matrices(weight, windows.groups, images)
+    n = matrices.ndim
+    turned = lax.transpose(matrices, (*range(n - 2), n - 1, n - 2))
+    columns = _product(turned, _rows(grad, windows.groups, images), n - 1, n - 2)
+    return jax.linear_transpose(lambda x: _columns(x, windows), image)(columns)[0]
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    """The transpose by the weight, of this shape."""
-    by_weight = lambda w: forward(x, w, windows, ())  # noqa: E731  # as an argument
-    return jax.linear_transpose(by_weight, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
+    """The transpose by the weight, of this shape; of half precision in single precision."""
+    if windows_overlap(windows):
+        by_weight = lambda w: forward(x, w, windows, ())  # noqa: E731  # as an argument
+        return jax.linear_transpose(by_weight, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
+    images = _batch(x.shape, windows)
+    rows = _rows(grad, windows.groups, images)
+    last, batch = rows.ndim - 1, tuple(range(rows.ndim - 2))
+    found = contract(rows, _columns(x, windows), (((last,), (last,)), (batch, batch)))
+    return lax.reshape(lax.reduce_sum(found, (0,)) if images else found, shape)
+
+
+def _batch(image: Shape, windows: Windows) -> int:
+    """The number of images, if each is a product of its own; 0 if all are one."""
+    return image[0] if image[0] == 1 or math.prod(windows.positions(image[2:])) >= _FEW_POSITIONS else 0
+
+
+def _product(a: jax.Array, b: jax.Array, of_a: int, of_b: int) -> jax.Array:
+    """The product over a dimension of each, terms of half precision exact, in the dtype of the factors."""
+    batch = tuple(range(a.ndim - 2))
+    return cast(contract(a, b, (((of_a,), (of_b,)), (batch, batch))), a.dtype)
+
+
+def _matrices(weight: jax.Array, groups: int, images: int) -> jax.Array:
+    """The weight as (groups, outputs of a group, terms), for each of some images, or for all."""
+    matrix = lax.reshape(weight, (groups, weight.shape[0] // groups, math.prod(weight.shape[1:])))
+    return lax.broadcast_in_dim(matrix, (images, *matrix.shape), (1, 2, 3)) if images else matrix
+
+
+def _rows(grad: jax.Array, groups: int, images: int) -> jax.Array:
+    """The output's gradient as (N, groups, outputs of a group, positions), or (groups, outputs, N x positions)."""
+    count, of_group = math.prod(grad.shape[2:]), grad.shape[1] // groups
+    if images:
+        return lax.reshape(grad, (images, groups, of_group, count))
+    turned = lax.transpose(grad, (1, 0, *range(2, grad.ndim)))
+    return lax.reshape(turned, (groups, of_group, grad.shape[0] * count))
+
+
+def _columns(x: jax.Array, windows: Windows) -> jax.Array:
+    """The elements under the windows: as `_rows` has them, with the terms of a sum in the place of outputs."""
+    terms = x.shape[1] // windows.groups * math.prod(windows.kernel)
+    count = math.prod(windows.positions(x.shape[2:]))
+    if _batch(x.shape, windows):
+        return lax.reshape(_under_windows(x, windows, 2), (x.shape[0], windows.groups, terms, count))
+    columns = _under_windows(lax.transpose(x, (1, 0, *range(2, x.ndim))), windows, 1)
+    return lax.reshape(columns, (windows.groups, terms, x.shape[0] * count))
 
 
 def _under_windows(x: jax.Array, windows: Windows, axis: int) -> jax.Array:

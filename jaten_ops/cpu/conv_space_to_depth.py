@@ -39,7 +39,7 @@ def side_by_side(windows: Windows, channels: int, outputs: int) -> int:
     return 2 if outputs <= 2 * _A_STRETCH or uneven else 1
 
 
-def takes(part: str, windows: Windows) -> bool:
+def blocks_possible(part: str, windows: Windows) -> bool:
     """True if a part of a convolution can be computed on blocks."""
     if windows.groups > 1 or max(windows.dilation) > 1:
         return False

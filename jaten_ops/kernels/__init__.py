@@ -56,6 +56,7 @@ from . import (
     third_party_ops,
     unary,
     unique,
+    variance,
     views,
     weight_norm,
 )
@@ -116,6 +117,7 @@ __all__ = [
     "third_party_ops",
     "unary",
     "unique",
+    "variance",
     "views",
     "weight_norm",
 ]

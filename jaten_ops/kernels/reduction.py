@@ -1,4 +1,4 @@
-"""Reductions: sums, means, extrema, any and all, variance, norms."""
+"""Reductions: sums, means, extrema, any and all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from ..cpu.reductions import in_one_pass, reduce_prod, wide_squares
+from ..cpu.reductions import reduce_prod
 from ..kernel_base.extrema import Reduce, reduce_max, reduce_min
 from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import (
@@ -364,93 +364,3 @@ for _name, _reduce in {"max": reduce_max, "min": reduce_min}.items():
 def aminmax(self, dim=None, keepdim=False):
     axes = axes_of(self, dim)
     return tuple(_even_extremum(self, reduce, axes, keepdim) for reduce in (reduce_min, reduce_max))
-
-
-# Variance
-
-
-def moments(x: jax.Array, axes: tuple[int, ...], correction: float | jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """Variance and mean with the reduced dimensions kept, in the computation type; the variance is real."""
-    x = cast(x, compute_type(x.dtype))
-    n, real = count(x, axes), to_real(x.dtype)
-    mean = lax.expand_dims(lax.reduce_sum(x, axes), axes) / size_number(n, real)
-    deviation = x - mean
-    squares = lax.square(deviation)
-    if is_complex(x.dtype):
-        squares = lax.square(lax.real(deviation)) + lax.square(lax.imag(deviation))
-    squares = lax.expand_dims(lax.reduce_sum(squares, axes), axes)
-    return _variance(squares, n, correction), mean
-
-
-def _variance(squares: jax.Array, n: int | jax.Array, correction: float | jax.Array | None) -> jax.Array:
-    """The variance of n elements by the sum of their squared distances from the mean."""
-    freedom = size_number(n, squares.dtype) - cast(1 if correction is None else correction, squares.dtype)
-    # the variance of nothing is NaN, its derivatives are 0
-    return _per_degree(squares, freedom) if n else squares + np.array(np.nan, squares.dtype)
-
-
-@jax.custom_jvp
-def _per_degree(squares: jax.Array, freedom: jax.Array) -> jax.Array:
-    """The sum of squares divided by the degrees of freedom, or by 0 if negative; the gradient has no such limit."""
-    return squares / lax.max(freedom, jnp.zeros((), freedom.dtype))
-
-
-@_per_degree.defjvp
-def _per_degree_jvp(primals, tangents):
-    squares, freedom = primals
-    return _per_degree(squares, freedom), tangents[0] / freedom
-
-
-def _root(variance: jax.Array) -> jax.Array:
-    """The square root, with gradient 0 at 0."""
-    zero = variance == 0
-    return jnp.where(zero, variance, lax.sqrt(jnp.where(zero, jnp.ones((), variance.dtype), variance)))
-
-
-def _spread(self, dim, correction, keepdim, root, with_mean):
-    if is_integral(self.dtype):
-        raise RuntimeError("std and var only support floating point and complex dtypes")
-    axes = axes_of(self, dim)
-
-    def measured(x: jax.Array) -> list[jax.Array]:
-        return results(*moments(x, axes, correction))
-
-    def in_double(x: jax.Array) -> list[jax.Array]:
-        if not in_one_pass(x, axes):
-            return measured(cast(x, np.complex128 if is_complex(x.dtype) else np.float64))
-        squares, mean = wide_squares(x, axes)
-        return results(_variance(squares, count(x, axes), correction), mean)
-
-    def results(variance: jax.Array, mean: jax.Array) -> list[jax.Array]:
-        return [cast(_root(variance) if root else variance, to_real(self.dtype)), cast(mean, self.dtype)]
-
-    # ATen's CPU sums squares in double, its CUDA kernels in float (native/cpu/ReduceOpsKernel.cpp, native/cuda)
-    measures = by_platform(self, cpu=in_double, default=measured)
-    outs = [out if keepdim else lax.squeeze(out, axes) for out in measures[: 1 + with_mean]]
-    return tuple(outs) if with_mean else outs[0]
-
-
-# aten::var.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor
-@kernel("var.correction")
-def var(self, dim=None, correction=None, keepdim=False):
-    return _spread(self, dim, correction, keepdim, root=False, with_mean=False)
-
-
-# aten::std.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor
-@kernel("std.correction")
-def std(self, dim=None, correction=None, keepdim=False):
-    return _spread(self, dim, correction, keepdim, root=True, with_mean=False)
-
-
-# aten::var_mean.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor,
-#     Tensor)
-@kernel("var_mean.correction")
-def var_mean(self, dim=None, correction=None, keepdim=False):
-    return _spread(self, dim, correction, keepdim, root=False, with_mean=True)
-
-
-# aten::std_mean.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor,
-#     Tensor)
-@kernel("std_mean.correction")
-def std_mean(self, dim=None, correction=None, keepdim=False):
-    return _spread(self, dim, correction, keepdim, root=True, with_mean=True)

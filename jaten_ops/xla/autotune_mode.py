@@ -10,17 +10,17 @@ from typing import Any, Literal, get_args
 
 from ..errors import UnsupportedInputError
 
-Mode = Literal["off", "expensive", "all"]
-MODES: tuple[str, ...] = get_args(Mode)
+AutotuneMode = Literal["off", "expensive", "all"]
+MODES: tuple[str, ...] = get_args(AutotuneMode)
 ENVIRONMENT = "JATEN_AUTOTUNE"
 
 EXPENSIVE = 4_000_000
 """Multiplications of an expensive operation, which take a tenth of a millisecond or more."""
 
-_asked: ContextVar[Mode | None] = ContextVar("jaten_autotune", default=None)
+_asked: ContextVar[AutotuneMode | None] = ContextVar("jaten_autotune", default=None)
 
 
-def checked(mode: Any, where: str) -> Mode:
+def checked(mode: Any, where: str) -> AutotuneMode:
     """A mode, as a user gives it.
 
     Raises:
@@ -31,16 +31,16 @@ def checked(mode: Any, where: str) -> Mode:
     return mode  # type: ignore[no-any-return]  # one of them
 
 
-def mode() -> Mode:
+def asked_mode() -> AutotuneMode:
     """The operations that are measured in a program that this thread compiles."""
     asked = _asked.get()
     return checked(os.environ.get(ENVIRONMENT) or "off", ENVIRONMENT) if asked is None else asked
 
 
 @contextlib.contextmanager
-def using(asked: Mode | None) -> Iterator[None]:
+def using(asked: AutotuneMode | None) -> Iterator[None]:
     """A context in which programs are compiled in a mode; None for the one that holds already."""
-    token = _asked.set(mode() if asked is None else asked)
+    token = _asked.set(asked_mode() if asked is None else asked)
     try:
         yield
     finally:
@@ -49,5 +49,5 @@ def using(asked: Mode | None) -> Iterator[None]:
 
 def wants(multiplications: float) -> bool:
     """True if an operation of so many multiplications is to be measured."""
-    asked = mode()
+    asked = asked_mode()
     return asked == "all" or (asked == "expensive" and multiplications >= EXPENSIVE)

@@ -58,7 +58,7 @@ def _compile(lowered: jax.stages.Lowered, text: str) -> jax.stages.Compiled:
     platforms = {device.platform for device in _devices(lowered)}
     if len(platforms) != 1:
         return lowered.compile()
-    told = library_choice.told(platforms.pop(), text)
+    told = library_choice.measured_options(platforms.pop(), text)
     with compiler_options.compiling(told):
         return lowered.compile(compiler_options=told.options)
 

@@ -116,5 +116,5 @@ def of_device(device: jax.Device) -> str | None:
     return repr((
         versions, sorted(settings.items()), sorted(flags.items()), _processor(), _threads(),
         client.platform, client.platform_version, device.device_kind, device.id, len(client.devices()),
-        cpu_client.is_own(device), compiler_options.options_key(client.platform), autotune_mode.mode(),
+        cpu_client.is_own(device), compiler_options.options_key(client.platform), autotune_mode.asked_mode(),
     ))  # fmt: skip

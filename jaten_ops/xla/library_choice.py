@@ -16,10 +16,10 @@ from .matmul_library import Product
 _DTYPES = {"f32": np.float32, "f64": np.float64}  # in which both libraries compute
 
 
-def told(platform: str, text: str) -> Told:
+def measured_options(platform: str, text: str) -> Told:
     """The settings of a program, from its text in StableHLO; measured, if it asks for that."""
     ruled = compiler_options.of_program(platform, text)
-    if platform != "cpu" or autotune_mode.mode() == "off":
+    if platform != "cpu" or autotune_mode.asked_mode() == "off":
         return ruled
     by_library = compiler_options.of_libraries()
     if len(by_library) < 2:  # the user has chosen, or XLA knows no such option

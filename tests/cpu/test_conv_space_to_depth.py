@@ -40,7 +40,7 @@ def _operands(case: str) -> tuple[torch.Tensor, torch.Tensor, Windows]:
 
 
 def _takes(case: str, part: str) -> bool:
-    return conv_space_to_depth.takes(part, _operands(case)[2])
+    return conv_space_to_depth.blocks_possible(part, _operands(case)[2])
 
 
 def _computed(part: str, windows: Windows, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> np.ndarray:

@@ -95,7 +95,7 @@ def test_modes_that_there_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.compile(torch.sin, backend="jaten", options={"autotune": "most"})(torch.ones(3))
     monkeypatch.setenv(autotune_mode.ENVIRONMENT, "yes")
     with pytest.raises(UnsupportedInputError, match=r"JATEN_AUTOTUNE.*'yes'"):
-        autotune_mode.mode()
+        autotune_mode.asked_mode()
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------

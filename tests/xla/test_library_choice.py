@@ -29,13 +29,13 @@ def test_the_library_with_the_least_time_for_all_products(fastest: str, monkeypa
     assert set(by_library) == {"YNNPACK", "Eigen"}
     monkeypatch.setattr(autotune, "seconds", lambda key, forms, operands: {n: float(n != fastest) for n in forms})
     with autotune_mode.using("all"):
-        assert library_choice.told("cpu", TEXT).options.items() >= by_library[fastest].items()
-        assert library_choice.told("cuda", TEXT) == compiler_options.of_program("cuda", TEXT)
+        assert library_choice.measured_options("cpu", TEXT).options.items() >= by_library[fastest].items()
+        assert library_choice.measured_options("cuda", TEXT) == compiler_options.of_program("cuda", TEXT)
         no_product = _text(lambda a, b: lax.sin(a))
-        assert library_choice.told("cpu", no_product) == compiler_options.of_program("cpu", no_product)
+        assert library_choice.measured_options("cpu", no_product) == compiler_options.of_program("cpu", no_product)
     for mode in ("off", "expensive"):
         with autotune_mode.using(mode):  # small products
-            assert library_choice.told("cpu", TEXT) == compiler_options.of_program("cpu", TEXT)
+            assert library_choice.measured_options("cpu", TEXT) == compiler_options.of_program("cpu", TEXT)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -53,4 +53,4 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_experimental_ynn_fusion_type=")
     monkeypatch.setattr(autotune, "seconds", None)  # it would raise
     with autotune_mode.using("all"):
-        assert library_choice.told("cpu", TEXT) == compiler_options.of_program("cpu", TEXT)
+        assert library_choice.measured_options("cpu", TEXT) == compiler_options.of_program("cpu", TEXT)

@@ -34,7 +34,7 @@ def _update(p: Any, m: Any, v: Any) -> Any:
 
 
 def _around_a_branch(p: Any, g: Any) -> Any:
-    """What is stored as a result is taken by rows that come after a branch."""
+    """Rows after a branch take what is stored as a result."""
     m = 0.9 * p + 0.1 * g
     root = lax.cond(g[0, 0, 0, 0] > 0, jnp.sqrt, jnp.exp, g)
     return m, p - m / root
