@@ -131,8 +131,8 @@ def is_held_by_numpy(dtype: torch.dtype) -> bool:
 
 
 def is_lent_as_numpy(tensor: torch.Tensor) -> bool:
-    """True if `lend` may return a NumPy array for tensors of this dtype and size."""
-    return tensor.is_cpu and tensor.dtype in _NUMPY_HOLDS and tensor.numel() > 0
+    """True if `lend` may return a NumPy array for tensors of this dtype."""
+    return tensor.is_cpu and tensor.dtype in _NUMPY_HOLDS
 
 
 def is_wide(value: Any) -> bool:

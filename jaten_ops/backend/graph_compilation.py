@@ -230,8 +230,9 @@ def _converter(value: Any, on_host: bool, place: Any) -> Callable[[Any], Any] | 
     """A conversion for an input that is not static, with dimensions in the program's order."""
     kind = value.device.type
     if kind == "cpu" and on_host:
-        is_saved = hasattr(value, "_jaten_array")
-        return _converter_of_saved(place) if is_saved or not bridge.is_lent_as_numpy(value) else Lent(value, place)
+        if hasattr(value, "_jaten_array") or not value.numel() or not bridge.is_lent_as_numpy(value):
+            return _converter_of_saved(place)
+        return Lent(value, place)
     if kind == "cpu":
         return lambda tensor: bridge.lend(tensor, place)
     return carrier.unwrap if kind == "jax" else bridge.borrow

@@ -1,7 +1,7 @@
 """A step of `SGD` over lists of the device's tensors, as one program.
 
-Here are torch's operators in its order, so the values are the same up to rounding. Gradients stay as they are: with
-`nesterov` torch's step over lists writes to them, its step over one tensor after the other does not.
+Here are torch's operators in its order, so the values are the same up to rounding. With `nesterov` torch's step over
+lists writes to gradients, and is left to torch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ def sgd_step(
     weight_decay: float,
     momentum: float,
     dampening: float,
-    nesterov: bool,
     maximize: bool,
 ) -> bool:
     """Updates parameters and their momentum buffers in place; False if it has changed nothing.
@@ -39,7 +38,7 @@ def sgd_step(
         params, grads: of any shapes, float32 or float64, all of one dtype.
         buffers: for each parameter its momentum; None before its first step, which puts one there. Empty without
             momentum.
-        lr, weight_decay, momentum, dampening, nesterov, maximize: as `torch.optim.SGD` has them.
+        lr, weight_decay, momentum, dampening, maximize: as `torch.optim.SGD` has them.
     """
     states = [buffer for buffer in buffers if buffer is not None] if momentum else []
     if len(states) not in (0, len(params)):  # some take their first step
@@ -48,7 +47,7 @@ def sgd_step(
     if step is None:
         return False
     moves = None if not momentum else "on" if states else "first"
-    program = _program(step.given, bool(weight_decay), moves, nesterov, maximize)
+    program = _program(step.given, bool(weight_decay), moves, maximize)
     made = step.run(program, np.array([-lr, weight_decay, momentum, 1 - dampening]))
     if made:
         buffers[:] = map(from_array, made)
@@ -56,14 +55,14 @@ def sgd_step(
 
 
 @functools.cache
-def _program(given: bool, decays: bool, moves: str | None, nesterov: bool, maximize: bool) -> Callable[..., Any]:
+def _program(given: bool, decays: bool, moves: str | None, maximize: bool) -> Callable[..., Any]:
     """The program of a step.
 
     Args:
         given: whether the arrays of parameters and buffers are overwritten.
         decays: whether weights decay.
         moves: "first" with a momentum that begins, "on" with one that is there.
-        nesterov, maximize: as in `sgd_step`.
+        maximize: as in `sgd_step`.
     """
 
     def jaten_sgd_step(params: Arrays, *rest: Any) -> tuple[Arrays, ...]:
@@ -75,9 +74,7 @@ def _program(given: bool, decays: bool, moves: str | None, nesterov: bool, maxim
         buffers = changes
         if moves == "on":
             buffers = [b * momentum + weight * g for b, g in zip(states[0], changes, strict=True)]
-        if moves is not None:
-            changes = [g + b * momentum for g, b in zip(changes, buffers, strict=True)] if nesterov else buffers
-        moved = [p + rate * c for p, c in zip(params, changes, strict=True)]
+        moved = [p + rate * b for p, b in zip(params, buffers, strict=True)]
         return (moved,) if moves is None else (moved, buffers)
 
     malloc.retain()

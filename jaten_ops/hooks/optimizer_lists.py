@@ -17,8 +17,8 @@ _ADAM = "lr", "beta1", "beta2", "weight_decay", "eps"
 _ADAM_FLAGS = "amsgrad", "maximize"
 _NOT_ADAM = "has_complex", "capturable", "differentiable", "grad_scale", "found_inf"
 _SGD = "lr", "weight_decay", "momentum", "dampening"
-_SGD_FLAGS = "nesterov", "maximize"
-_NOT_SGD = ("has_sparse_grad",)
+_SGD_FLAGS = ("maximize",)
+_NOT_SGD = "has_sparse_grad", "nesterov"
 
 
 def adam(torchs: Callable[..., None]) -> Callable[..., None]:

@@ -123,7 +123,7 @@ def test_steps(
             torch.nn.Parameter(torch.linspace(-1, 1, 12, dtype=dtype).reshape(shape).to(device))
             for shape in ((3, 4), (12,), (2, 6))
         ]
-        made = cls(params, lr=0.05, foreach=device == "jax", **(SGD if cls is torch.optim.SGD else ADAM)[name])
+        made = cls(params, lr=0.05, foreach=True, **(SGD if cls is torch.optim.SGD else ADAM)[name])
         for one in (_plain, step, _plain):
             one(made, params)
         found.append(_state(made, params))
