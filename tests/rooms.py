@@ -146,10 +146,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "step": (
-        "code_names gradient_hooks numbers places random_states",
+        "code_names gradient_hooks numbers places random_states torch_memory",
         "state_capture walk",
         "holders",
-        "arguments optimizer_state result_recipes",
+        "arguments optimizer_state result_recipes stand_ins",
         "cpu_tensors microbatches replay tensor_changes",
         "accumulation",
         "trace",

@@ -55,6 +55,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "torch._C._from_dlpack", "torch._C._to_dlpack", "jaxlib._jax.buffer_to_dlpack_managed_tensor",
         "jaxlib._jax.dlpack_managed_tensor_to_buffer",
     ),
+    "Many tensors written to at once: a loop over `copy_` takes three times as long for small ones.": (
+        "torch._foreach_copy_",
+    ),
     "Pickles that torch's own tensors have: its `__reduce_ex__` knows no other class's storage.": (
         "torch._tensor._rebuild_from_type_v2", "torch._utils._rebuild_parameter",
         "torch._utils._rebuild_parameter_with_state", "torch._utils._rebuild_tensor_v2",

@@ -59,11 +59,23 @@ def flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Stru
     return leaves, Structure(structure)
 
 
+def of_call(values: Sequence[Any], reach: Reach) -> list[Any]:
+    """The arguments of a call as the step takes them: on the device, unless it computes in torch's memory."""
+    if reach.memory is not None:
+        return [*values]
+    return [moved_argument(v) if isinstance(v, torch.Tensor) else v for v in values]
+
+
 def moved_argument(tensor: torch.Tensor) -> torch.Tensor:
     """An argument of the step, moved to the device."""
     if tensor.device.type != "cpu":
         return tensor
     return from_array(borrowed_copy(tensor)).requires_grad_(tensor.requires_grad)
+
+
+def is_on_device(given: Sequence[Any]) -> bool:
+    """True if one of the arguments is on the device already."""
+    return any(isinstance(v, Tensor) for v in given)
 
 
 def is_searched(value: Any) -> bool:
@@ -76,11 +88,14 @@ def argument_key(value: Any, reach: Reach) -> Any:
     """The properties of an argument that the program depends on."""
     if isinstance(value, torch.Tensor):
         view = shared_view(value) if isinstance(value, Tensor) else None
-        lies = None
+        lies: Any = None
         if view is not None:
             stride = None if view.is_row_major() else view.strides()
             lies = reach.root_at.get(id(view.storage.root)), view.offset, stride
             lies = None if lies == (None, 0, None) else lies
+        elif reach.memory is not None:
+            lies = reach.index_of(value), None if value.is_contiguous() else value.stride()
+            lies = None if lies == (None, None) else lies
         return value.shape, value.dtype, value.requires_grad, lies
     if is_searched(value):
         return type(value)
@@ -89,10 +104,13 @@ def argument_key(value: Any, reach: Reach) -> Any:
     return type(value), value
 
 
-def shared(given: Sequence[Any]) -> Any:
+def shared(given: Sequence[Any], reach: Reach) -> Any:
     """For each tensor, the index of the first argument in the same storage; None if no two share one."""
     if len(given) < 2:
         return None
-    views = [shared_view(v) for v in given if isinstance(v, Tensor)]
-    roots = [id(v.storage.root) for v in views if v is not None]
+    if reach.memory is not None:
+        roots = [id(v) for v in given if isinstance(v, torch.Tensor)]
+    else:
+        views = [shared_view(v) for v in given if isinstance(v, Tensor)]
+        roots = [id(v.storage.root) for v in views if v is not None]
     return tuple(map(roots.index, roots)) if len(set(roots)) < len(roots) else None

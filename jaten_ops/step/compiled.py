@@ -23,12 +23,13 @@ from ..tracing import is_traced_now, opaque
 from ..xla import x64
 from ..xla.progress import announced
 from . import rehearsal
-from .arguments import Structure, argument_key, flat, is_searched, moved_argument, shared
+from .arguments import Structure, argument_key, flat, is_on_device, is_searched, of_call, shared
 from .code_names import Names
 from .holders import Reach, difference
 from .microbatches import LaterBackward, Microbatches
 from .numbers import refusal
 from .optimizer_state import LateOptimizer, UnmadeState, settle
+from .stand_ins import at_home, in_place_of, is_in_memory
 from .state_capture import check_given
 from .step_program import Executables, Operands, StepProgram
 from .trace import Trace, require_on_device
@@ -56,6 +57,10 @@ def compile_step(step: Callable[..., Any], *holders: Any, microbatches: int = 1)
     calls compiles nothing. Integers and flags, and numbers elsewhere, are constants of the program. Counts that
     optimizers keep on the CPU move to the device.
 
+    Where all modules and other tensors are plain ones on the CPU, and no argument is on the device, the step computes
+    in their memory: it reads without a copy, and copies what it has computed there, once (on the device there is no
+    copy). All stay the objects that they are, at their addresses; results, gradients and new states are CPU tensors.
+
     A step that changes Python objects (appends to a list, counts in an attribute that it reads), takes what is next
     from an iterator, or draws random numbers on the CPU, is traced again at each call, with a warning: return such
     values, or take them as arguments, instead. End the step with `zero_grad()` if the gradients are not needed after
@@ -70,8 +75,7 @@ def compile_step(step: Callable[..., Any], *holders: Any, microbatches: int = 1)
 
     Args:
         step: takes and returns tensors of any shape and dtype, in any structure, and other values. It must not read
-            the values of tensors (`item()`, `if loss > 1:`). Tensors on the CPU among its arguments move to the device;
-            those in attributes of objects do not.
+            the values of tensors (`item()`, `if loss > 1:`). On the device, CPU tensors among its arguments move there.
         holders: modules, optimizers and other objects that the step reaches without naming them in its code.
         microbatches: the number of equal parts of the batch.
 
@@ -82,8 +86,9 @@ def compile_step(step: Callable[..., Any], *holders: Any, microbatches: int = 1)
         out of range) are raised after the step.
 
     Raises:
-        UnsupportedInputError: a module is on another device, or the step reads a value. With microbatches: an argument
-            cannot be split, there is an update before the last `backward()`, or a part's value is used otherwise.
+        UnsupportedInputError: tensors are on two devices, the step reads a value, or writes to memory of the CPU that
+            an argument shares. With microbatches: an argument cannot be split, there is an update before the last
+            `backward()`, or a part's value is used otherwise.
 
     Example:
         >>> w = torch.zeros((), device="jax", requires_grad=True)
@@ -131,13 +136,14 @@ class Step:
                 )
             return self._step(*args, **kwargs)
         with _ONE_AT_A_TIME:
-            leaves, structure = flat(args, kwargs)
-            given = [moved_argument(v) if isinstance(v, torch.Tensor) else v for v in leaves]
+            given, structure = flat(args, kwargs)
             if self._warm and not (debug_nans.value or torch.is_anomaly_enabled()):
                 if profiler._is_profiler_enabled:
                     with profiler.record_function(f"jaten step {self.name}"):
                         return self._call(given, structure)
                 return self._call(given, structure)
+            self._add_holders(given)
+            given = of_call(given, self._placed(self._reached(), given))
             result = self._as_it_is(given, structure)  # where errors name a line of the program
             self._warm = True
             return result
@@ -171,9 +177,9 @@ class Step:
             found = self._program(reach, given, structure)
             if found is not None:
                 return found[0].executable
-            with self._undone(reach):
-                trace = self._traced(reach, given, structure)
-                return StepProgram(trace, reach, given, self._executables).executable
+            with self._undone(reach), self._on_device(reach, given) as met:
+                trace = self._traced(met, given, structure, reach.memory is not None)
+                return StepProgram(trace, met, given, self._executables, reach.memory is not None).executable
 
     def traced_for(self, args: Any, kwargs: Any, use: Callable[[Trace, Reach, list[Any], Structure], T]) -> T:
         """The result of a function of the trace of a call, and of what it reaches and is given. Nothing is changed.
@@ -183,15 +189,14 @@ class Step:
         """
         with _ONE_AT_A_TIME:
             reach, given, structure = self._met(args, kwargs)
-            with self._undone(reach):
-                return use(self._traced(reach, given, structure), reach, given, structure)
+            with self._undone(reach), self._on_device(reach, given, is_kept=True) as met:
+                return use(self._traced(met, given, structure, reach.memory is not None), met, given, structure)
 
     def _met(self, args: Any, kwargs: Any) -> tuple[Reach, list[Any], Structure]:
         """Everything that a call would reach, and its arguments, for callers that do not run it."""
         leaves, structure = flat(args, kwargs)
-        given = [moved_argument(v) if isinstance(v, torch.Tensor) else v for v in leaves]
-        self._objects = [v for v in given if is_searched(v)]
-        return self._look(given), given, structure
+        reach = self._look(leaves)
+        return reach, of_call(leaves, reach), structure
 
     @contextlib.contextmanager
     def _undone(self, reach: Reach) -> Iterator[None]:
@@ -221,7 +226,7 @@ class Step:
             try:
                 with rehearsal.undone(self._reached(), given):
                     trace = rehearsal.second_call(
-                        lambda: self._look(given),
+                        lambda: self._look(given, on_device=True),
                         lambda reach: self._traced(reach, given, structure),
                         self._holders,
                     )
@@ -231,10 +236,11 @@ class Step:
             finally:
                 self._reach = None
 
-    def _traced(self, reach: Reach, given: Sequence[Any], structure: Structure) -> Trace:
+    def _traced(self, reach: Reach, given: Sequence[Any], structure: Structure, in_memory: bool = False) -> Trace:
+        step, parts = at_home(self._step) if in_memory else self._step, self._microbatches
         while True:
             try:
-                return Trace(self._step, reach, self._reached, given, structure.of, reach.numbers(), self._microbatches)
+                return Trace(step, reach, self._reached, given, structure.of, reach.numbers(), parts)
             except LaterBackward:
                 self._microbatches.passes += 1
 
@@ -246,8 +252,9 @@ class Step:
         reach, objects = self._reach, [v for v in given if is_searched(v)]
         if objects or self._objects:
             self._objects, reach = objects, None
-        if reach is None or not reach.is_current():
+        if reach is None or not reach.is_current() or (reach.memory is not None and is_on_device(given)):
             reach = self._look(given)
+        given = of_call(given, reach)
         found = self._program(reach, given, structure)
         if found is None:  # if the step fails, everything is restored to its state now
             reach = self._look(given)
@@ -272,18 +279,44 @@ class Step:
         what = tuple([argument_key(v, reach) for v in given])
         gradients = [t.grad is not None for t in reach.leaves]
         gradients += [v.grad is not None for v in given if isinstance(v, torch.Tensor) and v.is_leaf]
-        return self._id, structure, what, shared(given), tuple(gradients), _settings()
+        return self._id, structure, what, shared(given, reach), tuple(gradients), _settings(reach)
 
-    def _look(self, given: Sequence[Any]) -> Reach:
-        """Everything that the step reaches now."""
+    def _add_holders(self, given: Sequence[Any]) -> None:
+        """Takes note of the holders and other objects among the arguments."""
+        self._objects = [v for v in given if is_searched(v)]
         for value in given:
             known = any(value is holder for holder in self._holders)
             if isinstance(value, torch.nn.Module | torch.optim.Optimizer | torch.amp.GradScaler) and not known:
                 self._holders.append(value)
+
+    def _placed(self, reach: Reach, given: Sequence[Any]) -> Reach:
+        """The same, in torch's memory if that is where all of its tensors are: then the step computes there."""
+        if is_in_memory(reach):
+            if is_on_device(given) or jax.default_backend() != "cpu":
+                require_on_device(reach)
+            else:
+                reach.lend()
+        return reach
+
+    @contextlib.contextmanager
+    def _on_device(self, reach: Reach, given: Sequence[Any], is_kept: bool = False) -> Iterator[Reach]:
+        """A context in which a step that computes in torch's memory is one on the device, and what it then reaches."""
+        if reach.memory is None:
+            yield reach
+        else:
+            with in_place_of(reach.memory, reach.tensors, given, is_kept=is_kept):
+                yield self._reached()
+
+    def _look(self, given: Sequence[Any], *, on_device: bool = False) -> Reach:
+        """Everything that the step reaches now."""
+        self._add_holders(given)
         reach = self._reached()
-        if settle(reach):
-            reach = self._reached()
-        require_on_device(reach)
+        if not on_device:
+            reach = self._placed(reach, given)
+        if reach.memory is None:
+            if settle(reach):
+                reach = self._reached()
+            require_on_device(reach)
         signature = reach.signature()
         self._id = self._signatures.setdefault(signature, len(self._signatures))
         self._structures[self._id] = signature
@@ -300,9 +333,14 @@ class Step:
                 check_given(value)
         try:
             with x64.tracing(), announced("a step"):
-                trace = self._traced(reach, given, structure)
+                with self._on_device(reach, given) as met:
+                    trace = self._traced(met, given, structure, reach.memory is not None)
+                    try:
+                        program = StepProgram(trace, met, given, self._executables, reach.memory is not None)
+                    except BaseException:
+                        met.restore()
+                        raise
                 try:
-                    program = StepProgram(trace, reach, given, self._executables)
                     operands = program.operands(reach, given, values)
                     assert operands is not None, "a program does not fit what it was traced with"
                     results = program(operands, reach, given, values)
@@ -368,9 +406,10 @@ class Step:
         return "numbers of a group that are compared, or tensors that no holder has"
 
 
-def _settings() -> Any:
+def _settings(reach: Reach) -> Any:
     """The settings of torch that are part of a program."""
-    autocast = torch.is_autocast_enabled("jax"), torch.get_autocast_dtype("jax")
+    device = "jax" if reach.memory is None else "cpu"
+    autocast = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
     modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     registered = active_overrides.active(), registry.replacements()
     return *modes, torch.get_default_dtype(), autocast, *registered

@@ -16,6 +16,7 @@ from ..tensor.tensor import Tensor
 from .code_names import Names
 from .gradient_hooks import OF_ALL, HooksOfTensors
 from .places import is_plain, plain_items, restore
+from .torch_memory import TorchMemory, can_be_lent, lent
 from .walk import StepWalk
 
 
@@ -30,6 +31,7 @@ class Reach(StepWalk):
     Attributes:
         structure: everything but the tensors that must be unchanged for a program to be valid.
         views, roots: where each tensor lies, and in which storage.
+        memory: the places of tensors in torch's memory, if that is where the step computes.
         leaves: the tensors that may have gradients.
     """
 
@@ -61,10 +63,8 @@ class Reach(StepWalk):
             self._watched.append(collection)
         self._saved = [*map(call, self._getters, self._watched)]
         self._counts = [*map(len, self._counted)]
-        self.views = [*map(view_on_device, self.tensors)]
-        self.roots: list[Storage | None] = [None if v is None else v.storage.root for v in self.views]
-        self.root_at = {id(root): i for i, root in enumerate(self.roots) if root is not None}
-        self._sharers = Counter(map(id, self.roots))
+        self.memory: TorchMemory | None = None
+        self._lie_in([*map(view_on_device, self.tensors)])
         self._flags = [t.requires_grad for t in self.tensors]
         is_leaf = [t.is_leaf and (t.requires_grad or isinstance(t, torch.nn.Parameter)) for t in self.tensors]
         self.leaves = [*compress(self.tensors, is_leaf)]
@@ -78,6 +78,31 @@ class Reach(StepWalk):
             tuple([(f.key, f.at) for f in self.floats]),
             tuple([type(o) for o in self.optimizers]),
         )
+
+    def lend(self) -> None:
+        """Lets the step compute in torch's memory: tensors there have places as those on the device have."""
+        numbers = {id(f.group[f.key]) for f in self.floats}  # which are operands as they are
+        self.memory = TorchMemory(self.tensors, numbers)
+        self._lie_in(self.memory.views)
+
+    def _lie_in(self, views: list[View | None]) -> None:
+        self.views = views
+        self.roots: list[Storage | None] = [None if v is None else v.storage.root for v in self.views]
+        self.root_at = {id(root): i for i, root in enumerate(self.roots) if root is not None}
+        self._sharers = Counter(map(id, self.roots))
+
+    def index_of(self, tensor: torch.Tensor) -> int | None:
+        """The index of one of the tensors; None for another one."""
+        return self._index.get(id(tensor))
+
+    def place_of(self, tensor: Any) -> View | None:
+        """The view of an argument or a gradient, for one call."""
+        if self.memory is None or not isinstance(tensor, torch.Tensor):
+            return view_on_device(tensor)
+        at = self._index.get(id(tensor))
+        if at is not None:
+            return self.views[at]
+        return lent(tensor, is_brief=True) if can_be_lent(tensor) else None
 
     def _contents(self, collection: Any, indices: dict[int, int]) -> Any:
         """The plain items of a collection for comparing; of a set the others, too, which have no places."""
@@ -105,12 +130,17 @@ class Reach(StepWalk):
                 and [*map(len, self._sized)] == self.sizes
                 and [*map(len, self._counted)] == self._counts
                 and [*map(call, self._getters, self._watched)] == self._saved
-                and all(map(is_, map(view_on_device, self.tensors), self.views))
+                and self._are_in_place()
                 and [t.requires_grad for t in self.tensors] == self._flags
                 and self._gradient_hooks.are_current()
             )
         except (LookupError, AttributeError, TypeError, ValueError):
             return False
+
+    def _are_in_place(self) -> bool:
+        if self.memory is not None:
+            return self.memory.is_current()
+        return all(map(is_, map(view_on_device, self.tensors), self.views))
 
     def numbers(self) -> list[float]:
         """The values of `floats`, now."""
@@ -131,20 +161,28 @@ class Reach(StepWalk):
             index = self._index.pop(id(old))
             self._index[id(value)] = index
             self.values[place] = self.tensors[index] = value
-            self._lies_at(index, view_on_device(value))
+            self._lies_at(index, self._place_now(index))
 
     def moved(self, index: int) -> None:
         """Takes note of a tensor's new place, if it lies alone there as it did before."""
-        old, new = self.views[index], view_on_device(self.tensors[index])
+        old, new = self.views[index], self._place_now(index)
         if old is None or new is None or _layout(old) != _layout(new):
             return
         if self._sharers[id(self.roots[index])] == 1 and id(new.storage.root) not in self.root_at:
             self._lies_at(index, new)
 
+    def _place_now(self, index: int) -> View | None:
+        tensor = self.tensors[index]
+        if self.memory is None:
+            return view_on_device(tensor)
+        return lent(tensor) if can_be_lent(tensor) else None
+
     def _lies_at(self, index: int, view: View | None) -> None:
         before = id(self.roots[index])
         self.root_at.pop(before, None)
         self.views[index] = view
+        if self.memory is not None:
+            self.memory.note(index, view)
         self.roots[index] = root = None if view is None else view.storage.root
         self.root_at[id(root)] = index
         self._sharers[before] -= 1

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from ..cpu.layouts import flattened, has_turns, in_turn, ordered
+from ..xla import cpu_client
 from ..xla.x64 import Enabled
 from .trace import Trace
 
@@ -70,6 +71,7 @@ def lowered(
     *,
     places: list[Any] | None,
     absent: Any = None,
+    in_memory: bool = False,
 ) -> tuple[jax.stages.Lowered, str]:
     """The program of a trace, and its text in StableHLO.
 
@@ -78,6 +80,7 @@ def lowered(
         written, read, others: the arrays of these groups, or what stands for arrays.
         places: the shardings of what is written, for a program over a mesh; None for one of a device.
         absent: one of the devices of `cpu_client.absent`, if those of the mesh are not there.
+        in_memory: whether the operands are torch's memory, which no program may reuse.
     """
 
     def program(*operands: Any) -> Any:
@@ -90,13 +93,21 @@ def lowered(
     placed: dict[str, Any] = {} if places is None else {"out_shardings": (places, None, None, None)}
     kind = None if places is None else "partitioned"
 
+    if in_memory:
+        own = jax.sharding.SingleDeviceSharding(cpu_client.device())
+        written, read, others = (
+            [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=own) for a in part] for part in (written, read, others)
+        )
+
     def made(fn: Callable[..., Any]) -> tuple[jax.stages.Lowered, str]:
-        traced = jax.jit(fn, donate_argnums=0, **placed).trace([*written], [*read], [*others], numbers, drawn)
-        if absent is None:
+        donated = () if in_memory else 0
+        traced = jax.jit(fn, donate_argnums=donated, **placed).trace([*written], [*read], [*others], numbers, drawn)
+        device = cpu_client.device() if in_memory else absent
+        if device is None:
             found = traced.lower()
         else:
-            with jax.default_device(absent):  # JAX compiles with the client of this device
-                found = traced.lower(lowering_platforms=(absent.platform,))
+            with jax.default_device(device):  # JAX compiles with the client of this device
+                found = traced.lower(lowering_platforms=(device.platform,))
         return found, found.as_text()
 
     with Enabled():

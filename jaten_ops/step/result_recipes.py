@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -137,25 +136,28 @@ class Outcome:
     """The results of one call of a program: its arrays, and tensors of them when they are asked for.
 
     Args:
-        arrays: those of the storages that it makes.
+        arrays: those of the storages that it makes; tensors if they are in torch's memory.
         shared: the storages that several tensors share.
         held, given: the values of the holders, and the arguments of the call.
         values: the numbers of parameter groups.
         operand: finds an operand's storage.
+        in_memory: whether its tensors are in torch's memory.
     """
 
     def __init__(
         self,
-        arrays: Sequence[jax.Array],
+        arrays: Sequence[Any],
         shared: frozenset[int],
         held: Sequence[torch.Tensor],
         given: Sequence[Any],
         values: Sequence[float],
         operand: Callable[[int], Storage],
+        in_memory: bool = False,
     ) -> None:
         self._arrays, self._shared, self._held, self._given = arrays, shared, held, given
         self._values, self._operand = values, operand
         self._storages: dict[int, Storage] = {}
+        self._in_memory = in_memory
 
     def make(self, recipe: Recipe) -> Any:
         if isinstance(recipe, Made):
@@ -170,11 +172,18 @@ class Outcome:
             return float(recipe.known(self._values))
         if isinstance(recipe, Built):
             return tree_unflatten([self.make(item) for item in recipe.items], recipe.structure)
-        return from_view(View(self._operand(recipe.operand), *recipe.geometry), recipe.dtype)
+        operand: Any = self._operand(recipe.operand)
+        if self._in_memory:
+            shape, stride, offset = recipe.geometry
+            return operand.alias.detach().as_strided(shape, stride, operand.alias.storage_offset() + offset)
+        return from_view(View(operand, *recipe.geometry), recipe.dtype)
 
     def _made(self, recipe: Made) -> torch.Tensor:
         array = self._arrays[recipe.storage]
-        if recipe.geometry is None and recipe.storage not in self._shared:
+        if self._in_memory:
+            tensor = array if recipe.storage not in self._shared else array.detach()
+            tensor = tensor if recipe.geometry is None else array.as_strided(*recipe.geometry)
+        elif recipe.geometry is None and recipe.storage not in self._shared:
             tensor = from_array(array)
         else:
             storage = self._storages.setdefault(recipe.storage, Storage(array))

@@ -13,16 +13,18 @@ from torch.utils._pytree import tree_unflatten
 
 from ..arrays import bridge, partitioned, seeds
 from ..arrays.storage_views import Storage, onto_one_mesh, owned
+from ..errors import UnsupportedInputError
 from ..ops.executor import raise_first_broken
-from ..tensor.tensor import Tensor
-from ..xla import executables, malloc
+from ..xla import cpu_client, executables, malloc
 from ..xla.progress import announced
 from ..xla.x64 import Enabled
 from . import tensor_changes
 from .holders import Reach
 from .lowered_step import groups_of, lowered
 from .result_recipes import Made, Outcome
+from .stand_ins import come_home
 from .state_capture import Source
+from .torch_memory import MOVE, require_apart, write_lent
 from .trace import Trace
 
 Executables = dict[Any, jax.stages.Compiled]
@@ -52,21 +54,32 @@ class StepProgram:
         trace: the traced step.
         reach, given: the state and arguments with which it was traced.
         known: executables by their programs' text and nesting, to which this one is added.
+        in_memory: whether it computes in torch's memory.
     """
 
-    def __init__(self, trace: Trace, reach: Reach, given: Sequence[Any], known: Executables) -> None:
+    def __init__(
+        self, trace: Trace, reach: Reach, given: Sequence[Any], known: Executables, in_memory: bool = False
+    ) -> None:
         self.trace = trace
+        self._in_memory = in_memory
         self.repeats = not trace.effects
         self._conditions = trace.capture.conditions
         storages = {found.operand: found for found in trace.capture.lifted.values()}
         self._groups = groups_of(trace)
         self._written, self._read = self._groups.written, self._groups.read
         self._sources = [source for source, _ in trace.capture.operands]
+        if in_memory and any(source.kind in ("met", "storage") for source in self._sources):
+            raise UnsupportedInputError(
+                "a step on the CPU", "a tensor of the device, which no holder has", f"one on the CPU, {MOVE}"
+            )
         self._generators = [_generator(self._sources[i].what, reach, given) for i in self._groups.seeds]
         self._assumed = trace.assumed
         self._storages = storages
         self._shapes = [[storages[i].array.shape for i in part] for part in (self._written, self._read)]
         self._from_written, self._from_read = self._finder(self._written), self._finder(self._read)
+        self._apart = [
+            [at for at, i in enumerate(part) if self._sources[i].kind != "held"] for part in (self._written, self._read)
+        ]
         self._geometries = {
             i: _geometry(s.kind, reach, given, s.what) for i, s in enumerate(self._sources) if s.kind.endswith("grad")
         }
@@ -81,8 +94,9 @@ class StepProgram:
         self._make_result = _maker(trace.structure)
         self._values: list[float] | None = None  # the numbers of the last call
         self._array: Any = None
+        self._exporters: list[Callable[[jax.Array], torch.Tensor]] | None = None
         roots = [found.storage for found in storages.values()]
-        self._mesh = onto_one_mesh(roots, trace.mesh()) if partitioned.MET else None
+        self._mesh = onto_one_mesh(roots, trace.mesh()) if partitioned.MET and not in_memory else None
         self._shardings = self._shardings_of(self._written), self._shardings_of(self._read)
         self.executable = self._compiled(known)
         self._storages = {}
@@ -93,8 +107,9 @@ class StepProgram:
         written, read = ([self._storages[i].storage.array for i in part] for part in (self._written, self._read))
         others = [self._onto_mesh(self._sources[i].what[2]) for i in self._groups.others]
         places = None if self._mesh is None else self._shardings[0]
-        found, text = lowered(self.trace, self._groups, written, read, others, places=places)
-        key = text, found.in_tree, found.out_tree  # the text has neither nesting
+        in_memory = self._in_memory
+        found, text = lowered(self.trace, self._groups, written, read, others, places=places, in_memory=in_memory)
+        key = text, found.in_tree, found.out_tree, in_memory  # the text has neither nesting
         if key not in known:
             with Enabled():
                 known[key], _ = executables.compiled(found)
@@ -110,17 +125,20 @@ class StepProgram:
             written, read = self._from_written(reach, given), self._from_read(reach, given)
             if [s.array.shape for s in written] != self._shapes[0] or [s.array.shape for s in read] != self._shapes[1]:
                 return None
-            if partitioned.MET and not self._is_in_place(written, read):
+            if partitioned.MET and not self._in_memory and not self._is_in_place(written, read):
                 return None
             for i, geometry in self._geometries.items():
                 if _geometry(self._sources[i].kind, reach, given, self._sources[i].what) != geometry:
                     return None
-            others = [self._onto_mesh(self._borrowed(self._sources[i])) for i in self._groups.others]
+            in_memory = [self._onto_mesh(self._borrowed(self._sources[i])) for i in self._groups.others]
         except Missing:
             return None
         if any((leaf.grad is not None) is not had for leaf, had in self._others_had):
             return None
-        return Operands(written, read, others)
+        if reach.memory is not None:
+            others = [written[i] for i in self._apart[0]] + [read[i] for i in self._apart[1]]
+            require_apart(written, read, others, reach.memory)
+        return Operands(written, read, in_memory)
 
     def _shardings_of(self, part: list[int]) -> list[Any]:
         return [self._storages[i].storage.array.sharding for i in part]
@@ -165,16 +183,18 @@ class StepProgram:
         tensor = given[what] if kind.startswith("given") else reach.tensors[what]
         if kind.endswith("grad"):
             tensor = tensor.grad
-        if not isinstance(tensor, Tensor):
+        view = reach.place_of(tensor)
+        if view is None:
             raise Missing
-        return tensor.view_of_arrays.storage.root
+        return view.storage.root
 
     def _borrowed(self, source: Source) -> Any:
         ref, _, example = source.what
         tensor = ref()
         if tensor is None:
             raise Missing
-        array = bridge.borrow(tensor.detach().clone(memory_format=torch.contiguous_format))
+        place = cpu_client.device() if self._in_memory else None
+        array = bridge.borrow(tensor.detach().clone(memory_format=torch.contiguous_format), place)
         if (array.shape, array.dtype) != (example.shape, example.dtype):
             raise Missing
         return array
@@ -192,17 +212,25 @@ class StepProgram:
         """Runs the executable, and stores its results where the step would have."""
         trace = self.trace
         drawn = [np.int64(seeds.draw_seed(find(reach, given))) for find in self._generators]
-        arrays = [owned(s) for s in operands.written]
+        arrays = [s.array if self._in_memory else owned(s) for s in operands.written]
         with Enabled():
             written, made, left, holds = self.executable(
                 arrays, [s.array for s in operands.read], operands.others, self._array_of(values), drawn
             )
-        for storage, array in zip(operands.written, written, strict=True):
-            storage.put(array)
+        if self._in_memory:
+            write_lent(operands.written, written)
+            made = self._exported(made)
+        else:
+            for storage, array in zip(operands.written, written, strict=True):
+                storage.put(array)
         for storage, array in zip(trace.left, left, strict=True):
             storage.put(array)
+        if self._in_memory:
+            come_home(tensor for ref in trace.left_in if (tensor := ref()) is not None)
         held = list(reach.tensors) if trace.slots else reach.tensors
-        outcome = Outcome(made, trace.shared, held, given, values, lambda i: self._operand(operands, i))
+        outcome = Outcome(
+            made, trace.shared, held, given, values, lambda i: self._operand(operands, i), self._in_memory
+        )
         tensor_changes.make(trace.changes, reach, given, outcome)
         for find, recipe in self._gradients:
             find(reach, given).grad = outcome.make(recipe)
@@ -215,11 +243,18 @@ class StepProgram:
             raise_first_broken(holds, trace.errors)
         return self._make_result(results)
 
+    def _exported(self, made: Sequence[jax.Array]) -> list[torch.Tensor]:
+        """New arrays as tensors in torch's memory."""
+        if self._exporters is None:
+            self._exporters = [bridge.exporter(bridge.TORCH_DTYPES[a.dtype], a.size) for a in made]
+        return [export(array) for export, array in zip(self._exporters, made, strict=True)]
+
     def _array_of(self, values: Sequence[float]) -> Any:
         """The numbers of parameter groups as an operand: the same array as long as they do not change."""
         if values != self._values:
             numbers = [values[self._sources[i].what] for i in self._groups.numbers]
-            self._array = jax.device_put(np.array(numbers, np.float64))
+            array = np.array(numbers, np.float64)
+            self._array = array if self._in_memory else jax.device_put(array)
             self._values = list(values)
         return self._array
 
@@ -260,10 +295,8 @@ def _generator(
 def _geometry(kind: str, reach: Reach, given: Sequence[Any], index: int) -> Any:
     """Shape, strides and offset of a gradient in its storage."""
     gradient = (given[index] if kind.startswith("given") else reach.tensors[index]).grad
-    if not isinstance(gradient, Tensor):
-        return None
-    view = gradient.view_of_arrays
-    return view.shape, view.strides(), view.offset
+    view = reach.place_of(gradient)
+    return None if view is None else (view.shape, view.strides(), view.offset)
 
 
 __all__ = ["Operands", "StepProgram", "announced"]

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils.weak import TensorWeakRef
 
 from ..arrays import partitioned
 from ..arrays import seeds as random
@@ -47,6 +48,7 @@ class Trace:
         changes: the changes of the tensors themselves.
         slots: the places whose tensor it replaces, and by what.
         left: storages of tensors that it has stored where no call of the program would put them.
+        left_in: those tensors.
         assumed: the tensors in torch's memory that its constants may have been computed from.
         effects: what it did that a call of the program would not do.
         errors: of the conditions that the program checks.
@@ -68,6 +70,7 @@ class Trace:
         self._step, self._reach, self._again = step, reach, again
         self._given, self._in_structure = given, structure
         self.effects: list[str] = []
+        self.left_in: list[TensorWeakRef] = []
         self.capture = Capture(_sources(reach, given), values)
         for tensor in [*reach.tensors, *given]:
             if _is_leaf(tensor):
@@ -263,8 +266,9 @@ class Trace:
         del unknown
         if not self.effects:
             return []
-        roots = [t.view_of_arrays.storage.root for t in self.capture.survivors()]  # type: ignore[attr-defined]  # on the device
-        return list({id(r): r for r in roots if self.capture.is_own(r)}.values())
+        found = [(t, t.view_of_arrays.storage.root) for t in self.capture.survivors()]  # type: ignore[attr-defined]  # on the device
+        self.left_in = [TensorWeakRef(t) for t, root in found if self.capture.is_own(root)]
+        return list({id(r): r for _, r in found if self.capture.is_own(r)}.values())
 
     def _unknown(self) -> list[torch.Tensor]:
         return [t for t in self.capture.survivors() if id(t) not in self._known and not self.capture.is_moved(t)]

@@ -38,10 +38,17 @@ def exchange(t1: torch.Tensor, t2: torch.Tensor) -> None:
         become(t2, view, dtype)
         t1.grad, t2.grad = its_grad, grad
     else:
-        one, two = _taken_apart(t1), _taken_apart(t2)
-        torch._C._swap_tensor_impl(t1, t2)
-        _put_together(t1, one, two)
-        _put_together(t2, two, one)
+        for tensor in (t1, t2):
+            _refuse_backward(tensor)
+        change_places(t1, t2)
+
+
+def change_places(t1: torch.Tensor, t2: torch.Tensor) -> None:
+    """Swaps the C++ tensors of two objects. A graph that has one of them keeps it, and is right after the next swap."""
+    one, two = _taken_apart(t1), _taken_apart(t2)
+    torch._C._swap_tensor_impl(t1, t2)
+    _put_together(t1, one, two)
+    _put_together(t2, two, one)
 
 
 def _is_free(tensor: torch.Tensor) -> bool:
@@ -51,11 +58,14 @@ def _is_free(tensor: torch.Tensor) -> bool:
 _Parts = tuple[type, dict[str, Any], Any, Any]
 
 
-def _taken_apart(tensor: torch.Tensor) -> _Parts:
+def _refuse_backward(tensor: torch.Tensor) -> None:
     # a lazy module's parameter allows nothing else
     with torch._C.DisableTorchFunctionSubclass(), torch.inference_mode(False):
         if tensor.requires_grad and not tensor.is_inference():
             torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_refuse)
+
+
+def _taken_apart(tensor: torch.Tensor) -> _Parts:
     return type(tensor), attributes_of(tensor), tensor._backward_hooks, tensor._post_accumulate_grad_hooks
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from jaten_ops import compile_step
+from jaten_ops import Tensor, compile_step
 
 Wrap = Callable[..., Callable[..., Any]]
 Scenario = Callable[[str, Wrap], Iterator[Any]]
@@ -103,8 +103,13 @@ def copied(value: Any) -> Any:
     return value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
 
 
-def assert_as_plain_torch(run: Scenario, microbatches: int = 1) -> list[Any]:
-    """Compares each call's results, compiled on the device, with those of plain torch on the CPU.
+def assert_as_plain_torch(run: Scenario, microbatches: int = 1, device: str = "jax") -> list[Any]:
+    """Compares each call's results, compiled, with those of plain torch on the CPU.
+
+    Args:
+        run: the training.
+        microbatches: of the compiled steps.
+        device: where they compute; "cpu" for torch's memory, in which then all tensors must be.
 
     Returns:
         The compiled steps.
@@ -116,7 +121,10 @@ def assert_as_plain_torch(run: Scenario, microbatches: int = 1) -> list[Any]:
         steps.append(compile_step(step, *holders, microbatches=microbatches))
         return steps[-1]
 
-    got = [tree_map(copied, found) for found in run("jax", wrap)]
+    got = []
+    for found in run(device, wrap):
+        assert device == "jax" or not any(isinstance(leaf, Tensor) for leaf in tree_leaves(found))
+        got.append(tree_map(copied, found))
     for call, (mine, its) in enumerate(zip(got, expected, strict=True)):
         torch.testing.assert_close(
             numbers_in(mine), numbers_in(its), rtol=1e-6, atol=1e-8, equal_nan=True,

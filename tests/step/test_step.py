@@ -143,7 +143,7 @@ def test_bad_steps_say_what_to_do() -> None:
     counted(), counted()
     assert adam.state[model.weight]["step"].item() == 2
     with pytest.raises(UnsupportedInputError, match=r"\.to\('jax'\)"):
-        fn = compile_step(lambda: None, nn.Linear(2, 2))
+        fn = compile_step(lambda: None, nn.Linear(2, 2), model)
         fn(), fn()
 
 
