@@ -411,3 +411,23 @@ def test_arguments_in_any_structure_take_the_program_that_they_had() -> None:
             call()
     assert fn._compiles == len(calls)
     assert [len(call()) for call in calls] == [2, 3, 2, 2, 1, 3, 3, 2, 2]
+
+
+elsewhere = nn.Linear(3, 2)  # on the CPU: no step has it
+
+
+class _Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.elsewhere = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.elsewhere(x)
+
+
+def test_an_attribute_is_no_global_of_the_same_name() -> None:
+    model = _Named().to("jax")
+    fn = compile_step(lambda x: model(x).sum().backward())
+    for _ in range(3):
+        fn(torch.ones(1, 3))
+    assert model.elsewhere.bias.grad.tolist() == [3, 3] and elsewhere.bias.grad is None
