@@ -129,7 +129,7 @@ def test_layouts(overload: str, name: str, request: pytest.FixtureRequest) -> No
     _hold(checks.layouts(overload, name, torch.float32, 1))
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(26)
 @pytest.mark.parametrize("name", [n for n in NAMES if supported(n, torch.float64)])
 def test_compiled(name: str, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "compiled", name, torch.float64)
