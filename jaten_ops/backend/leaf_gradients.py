@@ -7,6 +7,7 @@ the engine is told that there is none.
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -37,7 +38,7 @@ def put_in_place(gradients: list[Any]) -> None:
             continue
         after = edges[i][0]
         # who else holds the node may have given it hooks, which are told of gradients
-        leaf = getattr(after, "variable", None) if sys.getrefcount(after) <= _OF_ONE_OWNER else None
+        leaf = getattr(after, "variable", None) if sys.getrefcount(after) <= _of_one_owner() else None
         if type(leaf) is Tensor and _takes(leaf):
             try:
                 leaf.grad = gradient
@@ -57,15 +58,13 @@ def _takes(leaf: torch.Tensor) -> bool:
     )
 
 
+@functools.cache
 @opaque
-def _count() -> int:
+def _of_one_owner() -> int:
     """The number of references that Python counts to a leaf's node that only the graph holds, asked as above."""
-    with torch.enable_grad():
-        result = torch.ones((), requires_grad=True) * 2
+    with torch.inference_mode(False), torch.enable_grad():  # whatever holds where it is asked first
+        result = torch.ones((), requires_grad=True, device="cpu") * 2
     node: Any = result.grad_fn
     edges = node.next_functions
     after = edges[0][0]
     return sys.getrefcount(after)
-
-
-_OF_ONE_OWNER = _count()

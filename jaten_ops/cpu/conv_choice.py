@@ -22,6 +22,7 @@ from ..kernel_base import conv_parts
 from ..kernel_base.conv_parts import FIRST, LAST, ConvCall, Windows
 from ..kernel_base.promotion import compute_type, is_float
 from . import conv_grouped, conv_space_to_depth, conv_volumes, conv_winograd
+from .conv_direct import MANY_IMAGES
 from .conv_lowerings import (
     BLOCKS,
     DEPTHWISE,
@@ -97,7 +98,8 @@ def _best(call: ConvCall, a: Any, b: Any, usual: Way, *, last: bool) -> Way:
     if not autotune_mode.wants(Size.of(call, a, b).multiplications(call.windows)):
         return usual
     ways = possible(call, a, b)
-    default = next((name for name, way in ways.items() if way.computes_as(usual, call)), "another")
+    another = "another, channels last" if usual.last else "another"  # such as that of volumes
+    default = next((name for name, way in ways.items() if way.computes_as(usual, call)), another)
     ways.setdefault(default, usual)
     ndim = len(a.shape)
     given = usual_orders(call, ndim) if last else program_orders(ndim)
@@ -155,7 +157,6 @@ def is_small(windows: Windows, shape: Shape, outputs: int) -> bool:
 
 _LEADING_CHANNELS = 4
 _MANY_POSITIONS = 256  # of smaller images XLA's own is as fast
-_MANY_IMAGES = 8  # are terms enough of a sum
 _LANES_OF_SUMS = 48  # channels side by side, whose sums are vectors
 
 
@@ -208,7 +209,7 @@ def _slides_far(call: ConvCall, a: Any) -> bool:
     """
     if call.part != "weight_gradient" or max(call.windows.stride) == 1:
         return False
-    if a.shape[0] < _MANY_IMAGES:
+    if a.shape[0] < MANY_IMAGES:
         return True
     return cpu_features.multiplies_fast() and math.prod(call.windows.positions(a.shape[2:])) >= _MANY_POSITIONS
 

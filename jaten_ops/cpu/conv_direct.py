@@ -9,6 +9,9 @@ from ..arrays.strides import Shape
 from ..kernel_base import conv_parts
 from ..kernel_base.conv_parts import LAST, ConvLayout, Windows
 
+MANY_IMAGES = 8
+"""As many images are terms enough of a weight's gradient: XLA adds those of all images at each place of the window."""
+
 
 def padded_first(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:
     """The weight's gradient slides the output's over the input: padded apart, that is never the larger one."""

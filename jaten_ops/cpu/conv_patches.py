@@ -51,8 +51,8 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The transpose by the weight, of this shape; of half precision in single precision."""
     if windows_overlap(windows):
-        by_weight = lambda w: forward(x, w, windows, ())  # noqa: E731  # as an argument
-        return jax.linear_transpose(by_weight, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
+        kernel = jax.ShapeDtypeStruct(shape, grad.dtype)
+        return jax.linear_transpose(lambda w: forward(x, w, windows, ()), kernel)(grad)[0]
     images = _batch(x.shape, windows)
     rows = _rows(grad, windows.groups, images)
     last, batch = rows.ndim - 1, tuple(range(rows.ndim - 2))

@@ -28,7 +28,7 @@ from jaten_ops.xla import cpu_features
 
 from ..arrays.strides import Shape
 from ..kernel_base.conv_parts import LAST, Windows
-from .conv_direct import turned
+from .conv_direct import MANY_IMAGES, turned
 from .dot_reductions import all_finite
 
 Plain = Callable[[jax.Array, jax.Array, Windows, Shape], jax.Array]
@@ -39,7 +39,6 @@ _FIRST, _SECOND, _SIGN = (0, 1, 2, 1), (2, 2, 1, 3), (-1, 1, -1, -1)
 _OF_KERNEL = ((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1))
 _OF_OUTPUT = ((1, 1, 1, 0), (0, 1, -1, -1))
 _HUGE = 1e15  # a product of two such, and a sum of many of them, is finite
-_MANY_IMAGES = 8
 _BLOCK = 2**20  # elements of what a block's tiles are made into: they stay in a core's caches
 
 
@@ -57,7 +56,7 @@ def transforms_pay(images: int, positions: Shape, channels: int, outputs: int, *
     products are fast they hardly save more than the transformations take, and these take long to compile. Of a weight's
     gradient XLA's own is slow for few images only.
     """
-    if cpu_features.multiplies_fast() or (of_weight and images >= _MANY_IMAGES):
+    if cpu_features.multiplies_fast() or (of_weight and images >= MANY_IMAGES):
         return False
     tiles = math.prod(-(-n // _OUTPUTS) for n in positions)
     if not images * tiles * channels * outputs:

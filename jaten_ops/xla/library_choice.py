@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import jax
 import numpy as np
 from jax import lax
 
 from . import autotune, autotune_mode, compiler_options, matmul_library
-from .compiler_options import Told
+from .compiler_options import Options, Told
 from .matmul_library import Product
 
 _DTYPES = {"f32": np.float32, "f64": np.float64}  # in which both libraries compute
@@ -26,7 +26,7 @@ def measured_options(platform: str, text: str) -> Told:
         return ruled
     totals = dict.fromkeys(by_library, 0.0)
     for product in _worth_measuring(text):
-        for name, time in _seconds(product).items():
+        for name, time in _seconds(product, by_library).items():
             totals[name] += time
     fastest = min(totals, key=totals.__getitem__)
     return ruled if not any(totals.values()) else ruled._replace(options=ruled.options | by_library[fastest])
@@ -39,10 +39,10 @@ def _worth_measuring(text: str) -> Iterator[Product]:
             yield product
 
 
-def _seconds(product: Product) -> dict[str, float]:
+def _seconds(product: Product, by_library: Mapping[str, Options]) -> dict[str, float]:
     forms = {
         name: autotune.Form(functools.partial(_multiplied, product), compiler_options.known("cpu") | options)
-        for name, options in compiler_options.of_libraries().items()
+        for name, options in by_library.items()
     }
     first = (product.batch, *_transposed((product.rows, product.terms), product.first_transposed))
     second = (product.batch, *_transposed((product.terms, product.columns), product.second_transposed))

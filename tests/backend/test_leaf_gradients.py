@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +53,7 @@ def _set_to_zero(model: nn.Module, loss: Loss, told: Told) -> None:
 
 
 def _hooks_on_tensors(model: nn.Module, loss: Loss, told: Told) -> None:
-    hook = model[0].weight.register_hook(lambda g: (told.append(g.sum()), g * 3)[1])  # type: ignore[index]
+    hook = model.get_parameter("0.weight").register_hook(lambda g: (told.append(g.sum()), g * 3)[1])
     loss().backward()
     hook.remove()
     model.zero_grad()
@@ -196,3 +198,16 @@ def test_gradients_are_put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):  # into `.grad`, then added to it
         fn(x).sum().backward()
     assert left == [[True] * 3, [False, False, True]]
+
+
+@pytest.mark.parametrize("context", ["torch.inference_mode()", "torch.no_grad()", "torch.device('meta')"])
+def test_the_first_program_of_a_process_may_be_compiled_anywhere(context: str) -> None:
+    program = f"""
+import torch, jaten_ops
+x, model = torch.ones(3), torch.nn.Linear(3, 2).to("jax")
+with {context}:
+    torch.compile(lambda x: x * 2, backend="jaten")(x)
+torch.compile(model, backend="jaten")(x.to("jax")).sum().backward()
+assert model.bias.grad.tolist() == [1, 1]
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

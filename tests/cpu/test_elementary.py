@@ -66,9 +66,13 @@ def _units_off(got: torch.Tensor, exact: torch.Tensor) -> float:
     return float(((got.double() - exact).abs() / unit).max())
 
 
-@pytest.mark.parametrize("name", ["sin", "cos", "log1p"])
+# the largest errors of single precision, in ATen's own; XLA's log1p, which has two polynomials, errs four times as far
+ERRORS = {"sin": 2, "cos": 2, "log1p": 3}
+
+
+@pytest.mark.parametrize("name", ERRORS)
 @pytest.mark.parametrize("most", [1e-3, 0.9, 100.0, 8191.0])
-def test_single_precision_errs_at_most_twice_as_far_as_aten(name: str, most: float) -> None:
+def test_errors_of_single_precision_are_near_those_of_aten(name: str, most: float) -> None:
     x = torch.linspace(-most, most, 300_001)
     if name == "log1p":
         x = torch.cat([x[x > -1], 10 ** torch.linspace(-30, 30, 100_001)])
@@ -76,8 +80,9 @@ def test_single_precision_errs_at_most_twice_as_far_as_aten(name: str, most: flo
         quarters = (torch.arange(-5215, 5216, dtype=torch.float64) * (math.pi / 2)).float()
         x = torch.cat([x, quarters[quarters.abs() <= most]])
     exact = _of(name, aten)(x.double())
-    bound = 2 * max(_units_off(_of(name, aten)(x), exact), 0.6)
-    assert _units_off(_of(name, jaten)(x), exact) <= bound * (1.5 if name == "log1p" else 1)  # XLA's log errs so far
+    half = 0.5  # a unit, the error of the nearest number
+    bound = ERRORS[name] * max(_units_off(_of(name, aten)(x), exact), half)
+    assert _units_off(_of(name, jaten)(x), exact) <= bound
 
 
 @pytest.mark.parametrize("name", OF_TWO)
