@@ -182,6 +182,7 @@ def test_gradients(way: Way, shared: bool, outside: bool) -> None:
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6, allow_subclasses=False)
 
 
+@pytest.mark.usefixtures("fresh_dynamo")  # or other sizes before have made the program one of open sizes
 def test_gradients_are_put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[list[bool]] = []
     put = leaf_gradients.put_in_place
