@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import resource
 import tempfile
@@ -48,9 +49,10 @@ def pytest_collection_finish() -> None:
 
 
 def _modes() -> tuple[Any, ...]:
-    """The settings of torch in this thread that programs are compiled under."""
+    """The settings of torch in this thread that programs are compiled under, and the level of the log."""
     keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), *map(str, keys)
+    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype()
+    return *modes, *map(str, keys), logging.getLogger("jaten_ops").level
 
 
 def _collect() -> None:

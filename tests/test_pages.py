@@ -26,6 +26,7 @@ TEXTS = {p.relative_to(DOCS).with_suffix("").as_posix(): p.read_text("utf-8") fo
 """The text of each page, by its path in docs/ without the suffix."""
 
 OWN_PROCESS = {
+    "guides/debugging": "it sets the levels of logs, and torch keeps those of each module from then on",
     "guides/many_devices": "it needs eight devices of the CPU, which are made when JAX starts",
     "tutorials/many_devices": "likewise",
 }
