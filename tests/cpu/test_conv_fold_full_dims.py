@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import torch
 
 from jaten_ops.kernels import convolution
 
+from ..harness.comparison import assert_near, in_float64
 from ..harness.convolutions import calls_of
 from ..harness.crossings import crossed
 
@@ -36,11 +38,14 @@ def test_values_and_gradients(case: str, dtype: torch.dtype) -> None:
     x, weight = torch.randn(image, dtype=dtype), torch.randn(kernel, dtype=dtype)
     settings = (stride, padding, (1,) * len(stride), transposed, output_padding, groups)
     expected = torch.ops.aten.convolution(x, weight, None, *settings)
-    torch.testing.assert_close(torch.ops.jaten.convolution(x, weight, None, *settings), expected)
     grad = torch.randn_like(expected)
-    arguments = (grad, x, weight, None, *settings, (True, True, False))
-    gradients = torch.ops.aten.convolution_backward(*arguments)
-    torch.testing.assert_close(torch.ops.jaten.convolution_backward(*arguments), gradients)
+    for name, arguments in {
+        "convolution": (x, weight, None, *settings),
+        "convolution_backward": (grad, x, weight, [grad.shape[1]], *settings, (True, True, True)),
+    }.items():
+        aten, jaten = (getattr(namespace, name) for namespace in (torch.ops.aten, torch.ops.jaten))
+        # ATen's own sums of bfloat16 depend on the processor's instructions
+        assert_near(jaten(*arguments), aten(*arguments), functools.partial(in_float64, aten, arguments, {}))
 
 
 def test_no_window_slides_over_what_the_kernel_spans() -> None:
