@@ -150,6 +150,58 @@ def _maximum(rows: jax.Array, indices: jax.Array, bag: jax.Array, bags: int, cou
     return jnp.where(found, values, 0), jnp.where(found, where, 0)
 
 
+def _entry_rows(weight: jax.Array, indices: jax.Array, counts: Any, factor: Any, scale: Any) -> jax.Array:
+    """The row of each entry of the bags, 0 where it does not count, with a factor of its gradient and a scale."""
+    rows = cast(_rows(weight, indices), compute_type(weight.dtype))
+    if factor is not None:
+        rows = _with_gradient_factor(rows, factor[:, None])
+    if scale is not None:
+        rows = rows * cast(scale, rows.dtype)[:, None]
+    return rows if counts is None else jnp.where(counts[:, None], rows, 0)
+
+
+def _sums_of_any(bag: jax.Array, starts: jax.Array, weight: jax.Array, *entries: Any) -> jax.Array:
+    return _add_rows(starts.shape[0], bag, _entry_rows(weight, *entries))
+
+
+def _are_equal(starts: jax.Array, count: int) -> jax.Array:
+    """True if bags have one size, from their starts."""
+    return jnp.all(starts == lax.iota(starts.dtype, starts.shape[0]) * (count // starts.shape[0]))
+
+
+def _nth_entries(n: Any, bags: int, entries: Any) -> list[Any]:
+    """What is known of the nth entry of each of some bags of one size, from what is known of all entries."""
+    return [None if x is None else lax.dynamic_index_in_dim(x.reshape(bags, -1), n, 1, False) for x in entries]
+
+
+@jax.custom_jvp
+def _bag_sums(bag: jax.Array, starts: jax.Array, weight: jax.Array, *entries: Any) -> jax.Array:
+    """The sum of the rows of each bag, (bags, D).
+
+    Args:
+        bag: of each entry.
+        starts: of the bags.
+        weight: the rows, (N, D).
+        entries: what `_entry_rows` takes.
+    """
+    bags, count = starts.shape[0], bag.shape[0]
+    if not bags or not count or count % bags or is_over_mesh(bag):
+        return _sums_of_any(bag, starts, weight, *entries)
+
+    def of_equal() -> jax.Array:  # no sum is stored until it is whole, and no row
+        def with_nth(n: Any, total: jax.Array) -> jax.Array:
+            return total + _entry_rows(weight, *_nth_entries(n, bags, entries))
+
+        return lax.fori_loop(0, count // bags, with_nth, jnp.zeros((bags, weight.shape[1]), compute_type(weight.dtype)))
+
+    return lax.cond(_are_equal(starts, count), of_equal, lambda: _sums_of_any(bag, starts, weight, *entries))
+
+
+@_bag_sums.defjvp
+def _bag_sums_jvp(primals: Any, tangents: Any) -> Any:
+    return _bag_sums(*primals), jax.jvp(_sums_of_any, primals, tangents)[1]
+
+
 def _embedding_bag(
     weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx,
     sizes_of_sum
@@ -162,15 +214,13 @@ def _embedding_bag(
     starts = offsets[:-1] if include_last_offset else offsets
     bags, count = starts.shape[0], indices.shape[0]
     bag, counts = _bag_of(indices, starts), indices != padding_idx
-    rows = cast(_rows(weight, indices), compute_type(weight.dtype))
-    if scale_grad_by_freq:
-        rows = _with_gradient_factor(rows, 1 / _frequency(indices, weight.shape[0], rows.dtype)[:, None])
+    wide = compute_type(weight.dtype)
+    factor = 1 / _frequency(indices, weight.shape[0], wide) if scale_grad_by_freq else None
     if mode == MAX:
-        out, where = _maximum(rows, indices, bag, bags, counts)
+        out, where = _maximum(_entry_rows(weight, indices, None, factor, None), indices, bag, bags, counts)
         return cast(out, weight.dtype), bag, _bag_sizes(bag, bags, counts), where
-    if per_sample_weights is not None:
-        rows = rows * cast(per_sample_weights, rows.dtype)[:, None]
-    out = _add_rows(bags, jnp.where(counts, bag, bags) if padding_idx >= 0 else bag, rows)
+    entries = indices, counts if padding_idx >= 0 else None, factor, per_sample_weights
+    out = _bag_sums(bag, starts, weight, *entries)
     if mode == SUM:
         # ATen fills these only where its backward needs them
         sizes = jnp.zeros((sizes_of_sum,), dtype)
@@ -228,13 +278,42 @@ def embedding_bag_dense_backward(
         return cast(zeros.at[rows, columns].add(wide, mode="drop"), grad.dtype)
     if mode == MEAN:
         wide = wide / cast(jnp.maximum(bag_size, 1), wide.dtype)[:, None]
-    rows = _rows(wide, offset2bag)
-    if per_sample_weights is not None:
-        rows = rows * cast(per_sample_weights, rows.dtype)[:, None]
-    if scale_grad_by_freq:
-        rows = rows / _frequency(indices, num_weights, rows.dtype)[:, None]
+    frequency = _frequency(indices, num_weights, wide.dtype) if scale_grad_by_freq else None
     indices = jnp.where(indices == padding_idx, num_weights, indices)
-    return cast(_add_rows(num_weights, indices, rows), grad.dtype)
+    scale = None if per_sample_weights is None else cast(per_sample_weights, wide.dtype)
+    return cast(_added_of_bags(num_weights, wide, offset2bag, indices, scale, frequency), grad.dtype)
+
+
+def _added_of_bags(size: int, rows: jax.Array, bag: jax.Array, indices: jax.Array, *factors: Any) -> jax.Array:
+    """The sum, for each index, of the rows of the bags that it is in: (size, D).
+
+    Args:
+        size: the number of indices; that index drops its row.
+        rows: of the bags, (bags, D).
+        bag: of each entry.
+        indices: of the entries.
+        factors: what an entry multiplies its row by, and what it divides it by; None for 1.
+    """
+
+    def scaled(rows: jax.Array, scale: Any, frequency: Any) -> jax.Array:
+        rows = rows if scale is None else rows * scale[:, None]
+        return rows if frequency is None else rows / frequency[:, None]
+
+    def of_any() -> jax.Array:
+        return _add_rows(size, indices, scaled(_rows(rows, bag), *factors))
+
+    bags, count = rows.shape[0], indices.shape[0]
+    if not bags or not count or count % bags or is_over_mesh(indices):
+        return of_any()
+
+    def of_equal() -> jax.Array:
+        def with_nth(n: Any, total: jax.Array) -> jax.Array:
+            nth, *scale = _nth_entries(n, bags, (indices, *factors))
+            return total.at[nth].add(scaled(rows, *scale), mode="drop")
+
+        return lax.fori_loop(0, count // bags, with_nth, jnp.zeros((size, rows.shape[1]), rows.dtype))
+
+    return lax.cond(jnp.all(bag == lax.iota(bag.dtype, count) // (count // bags)), of_equal, of_any)
 
 
 def _offset2bag(indices: jax.Array, offsets: jax.Array, offset2bag: jax.Array) -> jax.Array:
