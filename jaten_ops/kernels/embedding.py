@@ -170,7 +170,7 @@ def _are_equal(starts: jax.Array, count: int) -> jax.Array:
 
 
 def _nth_entries(n: Any, bags: int, entries: Any) -> list[Any]:
-    """What is known of the nth entry of each of some bags of one size, from what is known of all entries."""
+    """Values of the nth entry of each bag, from those of all entries of bags of one size."""
     return [None if x is None else lax.dynamic_index_in_dim(x.reshape(bags, -1), n, 1, False) for x in entries]
 
 
