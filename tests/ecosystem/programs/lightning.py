@@ -54,11 +54,12 @@ def main(run: Run) -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = {"accelerator": accelerator, "devices": 1, "default_root_dir": folder, "logger": False}
         settings |= {"enable_progress_bar": False, "enable_model_summary": False, "gradient_clip_val": 1.0}
+        run.compile_in_place(module)
         trainer = L.Trainer(max_epochs=2, **settings)
         run.start()
-        trainer.fit(run.compile(module), DataLoader(data, batch_size=16), DataLoader(data, batch_size=32))
+        trainer.fit(module, DataLoader(data, batch_size=16), DataLoader(data, batch_size=32))
         run.record(trainer.callback_metrics["val_loss"])
         trainer.save_checkpoint(f"{folder}/last.ckpt")
         again = L.Trainer(max_epochs=3, **settings)
-        again.fit(run.compile(Digits(run)), DataLoader(data, batch_size=16), ckpt_path=f"{folder}/last.ckpt")
+        again.fit(Digits(run), DataLoader(data, batch_size=16), ckpt_path=f"{folder}/last.ckpt")
         run.record(again.callback_metrics["train_loss"])
