@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo dist docs plots test matrix exhaustive sweep combinations page lint types codegen check coverage patches bench bench-drawn profile clean help
+.PHONY: demo dist docs plots test matrix exhaustive sweep combinations ecosystem page lint types codegen check coverage patches bench bench-drawn profile clean help
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -33,6 +33,9 @@ sweep: $(INSTALLED) ## every check over all of PyTorch's op database: hours; --r
 
 combinations: $(INSTALLED) ## programs x ways to run them x what surrounds them: two hours; OPTIONS='--most 500' takes a draw
 	$(BIN)/python -m tests.combinations $(OPTIONS)
+
+ecosystem: $(INSTALLED) ## programs of other libraries beside plain torch, in an environment of their own: hours; OPTIONS='timm ...' takes some
+	$(BIN)/python -m tests.ecosystem $(OPTIONS)
 
 page: $(INSTALLED) ## coverage and the last sweep as one page, build/coverage.html
 	$(BIN)/python -m tools.codegen coverage --html $(addprefix --report ,$(wildcard build/sweep.json))

@@ -14,6 +14,7 @@ explain            the executables of a compiled function
 scan_layers, checkpoint_policy   compile time and memory of deep models
 distributed        models over many devices, of one process or several
 nnx, equinox       torch modules as modules of flax.nnx and of Equinox
+lightning          the accelerator "jax" of Lightning's Trainer
 
 `help` of a name has its arguments, errors and an example. `jaten_ops.stages` says which names are stable.
 """
@@ -91,7 +92,7 @@ __all__ = [
 _LATE = {"export": "exporting"}
 """The modules of names that are imported when they are used, since they take a second of an import: torch.export."""
 
-_MODULES = ("distributed", "equinox", "nnx", "stages")
+_MODULES = ("distributed", "equinox", "lightning", "nnx", "stages")
 """Public modules that are imported when they are used: they take time, or a library that need not be installed."""
 
 

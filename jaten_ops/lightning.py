@@ -9,7 +9,7 @@ import torch
 from .errors import UnsupportedInputError
 
 try:
-    from lightning.pytorch import Trainer
+    from lightning import Trainer
     from lightning.pytorch.accelerators import Accelerator, AcceleratorRegistry
     from lightning.pytorch.plugins.precision import MixedPrecision
     from lightning.pytorch.strategies import SingleDeviceStrategy

@@ -28,6 +28,7 @@ STAGES: dict[str, str] = {
     "jaten_ops.scan_layers": EXPERIMENTAL,
     # modules that need another library
     "jaten_ops.equinox.TorchModule": EXPERIMENTAL,
+    "jaten_ops.lightning.JaxAccelerator": EXPERIMENTAL,
     "jaten_ops.nnx.TorchModule": EXPERIMENTAL,
     # exceptions: their classes and base classes, not the words of their messages
     "jaten_ops.DeviceSlotError": STABLE,

@@ -171,6 +171,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "explanation": (),
     "__init__": (),
     "equinox": (),
+    "lightning": (),
     "nnx": (),
     "exporting": (
         "loader open_sizes over_meshes trees",

@@ -33,6 +33,7 @@ OWN_PROCESS = {
 """Pages whose code runs in a process of its own, and why."""
 
 NEEDED = {
+    "guides/libraries": ("lightning",),
     "guides/jax_functions": ("optax", "orbax.checkpoint", "flax", "equinox", "transformers"),
     "tutorials/hugging_face": ("optax", "transformers", "matplotlib"),
     **{
@@ -195,6 +196,7 @@ PUBLIC = {
     *(f"jaten_ops.{name}" for name in jaten_ops.__all__),
     *(f"jaten_ops.distributed.{name}" for name in distributed.__all__),
     *("jaten_ops.backend.jaten", "jaten_ops.nnx.TorchModule", "jaten_ops.equinox.TorchModule"),
+    "jaten_ops.lightning.JaxAccelerator",
 }
 
 
@@ -210,7 +212,7 @@ def test_every_public_name_has_a_stage() -> None:
     assert set(STAGES.values()) == {"stable", "experimental"}
 
 
-EXTRAS = ("equinox", "nnx")
+EXTRAS = ("equinox", "lightning", "nnx")
 """Public modules that need a library which need not be installed."""
 
 
@@ -221,7 +223,7 @@ def test_a_newcomer_sees_what_is_there() -> None:
     ]
     assert versions == [[jaten_ops.__version__]] * 2
     shown = dir(jaten_ops)
-    assert {*jaten_ops.__all__, "__version__", "distributed", "equinox", "nnx", "stages"} <= set(shown)
+    assert {*jaten_ops.__all__, "__version__", "distributed", "equinox", "lightning", "nnx", "stages"} <= set(shown)
     assert [
         name for name in shown if not name.startswith("__") and name not in EXTRAS and not hasattr(jaten_ops, name)
     ] == []

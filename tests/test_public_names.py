@@ -23,8 +23,12 @@ FUNCTIONS = [n for n in jaten_ops.__all__ if not isinstance(getattr(jaten_ops, n
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-EXTRAS = {"nnx": "flax", "equinox": "equinox"}
-"""The modules of jaten_ops that need another library, and the library."""
+EXTRAS = {
+    "nnx": ("flax", "TorchModule", "nnx"),
+    "equinox": ("equinox", "TorchModule", "equinox"),
+    "lightning": ("lightning", "JaxAccelerator", "Trainer"),
+}
+"""The modules of jaten_ops that need another library: the library, the class, and a name that its example uses."""
 
 
 def _examples(name: str, documented: Any, **libraries: Any) -> list[doctest.DocTest]:
@@ -52,14 +56,15 @@ def test_examples_for_many_devices_run(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXTRAS)
 def test_examples_of_extras_run(name: str) -> None:
-    pytest.importorskip(EXTRAS[name], reason=f"needs {EXTRAS[name]}, of the extra `{name}`")
+    library, documented, used = EXTRAS[name]
+    pytest.importorskip(library, reason=f"needs {library}, of the extra `{name}`")
     module = getattr(jaten_ops, name)
-    _run(_examples(name, module.TorchModule, **{name: getattr(module, name)}))
+    _run(_examples(name, getattr(module, documented), **{used: getattr(module, used)}))
 
 
 @pytest.mark.parametrize("name", EXTRAS)
 def test_a_missing_extra_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, EXTRAS[name], None)
+    monkeypatch.setitem(sys.modules, EXTRAS[name][0], None)
     monkeypatch.delitem(sys.modules, f"jaten_ops.{name}", raising=False)
     monkeypatch.delattr(jaten_ops, name, raising=False)
     with pytest.raises(ImportError, match=rf"pip install 'jaten-ops\[{name}\]'"):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .page import PAGE, RESULTS, ROOT, write
-from .results import judged
+from .results import breaks_more, judged
 from .table import ROWS, WITHOUT_DEPENDENCIES, Row
 
 
@@ -94,6 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"== {number} of {len(chosen)}: {name}", flush=True)
         found = _row(python, name, ROWS[name], options.ways, options.verbose)
         wrong += [f"{name} {way}" for way, result in found["ways"].items() if result["state"] not in ("same", "known")]
+        wrong += [f"{name} breaks"] if breaks_more(found["ways"]) else []
         if options.ways is None:
             results[name] = found
             write(results)

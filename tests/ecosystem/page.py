@@ -38,7 +38,7 @@ large model runs, for which see the [benchmarks](benchmarks.md). Compilers start
 def _cell(row: Row, way: str, found: dict[str, Any]) -> str:
     """The outcome of a way: the difference, or that it has a reason, differs or failed."""
     if way not in row.ways:
-        return "–"
+        return "not a way"
     result = found.get("ways", {}).get(way, {})
     if result.get("state") == "known":
         return "see below"

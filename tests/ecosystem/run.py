@@ -10,15 +10,12 @@ from typing import Any
 import torch
 from torch._dynamo.utils import counters
 
-WAYS = ("plain", "jaten", "device", "aot_eager", "inductor")
-"""Plain torch; compiled by jaten; on the device jax; and compiled by two backends of torch, to compare with."""
-
 
 class Run:
     """What a program is told about the way that it is run, and what it records.
 
     Attributes:
-        way: one of `WAYS`.
+        way: one of `table.WAYS`.
         device: the device of its tensors, "cpu" or "jax".
         backend: that of torch.compile, or None.
         curve: the numbers that are compared with those of plain torch.

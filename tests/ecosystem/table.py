@@ -1,10 +1,11 @@
-"""The table of libraries: the requirement that pip installs, the program, and what it may do otherwise, with reasons."""
+"""The table of libraries: what pip installs, the program, and what it may do otherwise, with the reason."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .run import WAYS
+WAYS = ("plain", "jaten", "device", "aot_eager", "inductor")
+"""Plain torch; compiled by jaten; on the device jax; and compiled by two backends of torch, to compare with."""
 
 TOLERANCE = 1e-4
 """How far a curve may be from plain torch's, of the largest number in it, where a row does not say otherwise."""

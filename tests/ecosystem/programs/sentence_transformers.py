@@ -13,7 +13,10 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from ..run import Run
 
-WORDS = "a the man woman cat dog eats plays runs food piece of music guitar fast slowly".split()
+WORDS = [
+    "a", "the", "man", "woman", "cat", "dog", "eats", "plays", "runs", "food", "piece", "of", "music", "guitar",
+    "fast", "slowly",
+]  # fmt: skip
 PAIRS = [
     ("a man eats food", "the man eats a piece of food"), ("a dog runs fast", "the dog runs"),
     ("a woman plays music", "the woman plays guitar"), ("the cat eats slowly", "a cat eats food slowly"),
