@@ -22,7 +22,7 @@ A small program of each library's documentation runs with a backend or a device 
 compiled by `torch.compile(..., backend="jaten")`, and with its tensors on the device `jax`. Its curve (losses, or what
 else it computes) is compared with plain torch's on the CPU. A number is the largest difference, of the largest number
 of the curve: up to {TOLERANCE:.0e} unless a reason below allows more. Breaks are those of the graph, beside those with
-`backend="aot_eager"`, which captures graphs as jaten does and runs them by torch.
+`backend="aot_eager"`, which captures graphs as jaten does and runs them by torch. What is empty was not run.
 
 `make ecosystem` makes an environment with these libraries and runs all of it; `make ecosystem OPTIONS=timm` runs a row.
 The programs are `tests/ecosystem/programs/`. These are the last results:
@@ -38,7 +38,7 @@ large model runs, for which see the [benchmarks](benchmarks.md). Compilers start
 def _cell(row: Row, way: str, found: dict[str, Any]) -> str:
     """The outcome of a way: the difference, or that it has a reason, differs or failed."""
     if way not in row.ways:
-        return "not a way"
+        return "nothing to compile"
     result = found.get("ways", {}).get(way, {})
     if result.get("state") == "known":
         return "see below"
@@ -88,9 +88,9 @@ def page(results: dict[str, Any]) -> str:
     lines += table("library, version, program, run, compiled, device, breaks", list(_outcomes(results)))
     if reasons := list(_reasons()):
         lines += ["", "## Reasons", "", *reasons]
-    lines += ["", _TIMES.strip("\n")]
-    head = "library, first: eager, Inductor, jaten, device, step: eager, Inductor, jaten, device"
-    lines += table(head, list(_times(results)))
+    if times := list(_times(results)):
+        lines += ["", _TIMES.strip("\n")]
+        lines += table("library, first: eager, Inductor, jaten, device, step: eager, Inductor, jaten, device", times)
     return "\n".join(lines) + "\n"
 
 

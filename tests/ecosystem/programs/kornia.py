@@ -11,7 +11,8 @@ from ..run import Run
 def main(run: Run) -> None:
     picture = torch.rand(1, 3, 24, 24)
     picture = kornia.filters.gaussian_blur2d(picture, (5, 5), (1.5, 1.5)).to(run.device)
-    angle = torch.zeros(1, device=run.device, requires_grad=True)
+    # between pixels: where a point crosses one, the gradient jumps
+    angle = torch.full((1,), 3.3, device=run.device, requires_grad=True)
     center = torch.tensor([[12.0, 12.0]]).to(run.device)
     scale = torch.ones(1, 2).to(run.device)
 
