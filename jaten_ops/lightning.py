@@ -58,11 +58,11 @@ class JaxAccelerator(Accelerator):
     @staticmethod
     def parse_devices(devices: int | str | list[int]) -> list[int]:
         """The index of the device: `devices` is 1, or a list or string with an index."""
-        found = [int(i) for i in devices.strip(" ,").split(",")] if isinstance(devices, str) else devices
-        if isinstance(devices, str) and "," not in devices:
-            (found,) = found
-        indices = list(range(found)) if isinstance(found, int) and found >= 0 else found
-        if not isinstance(indices, list) or len(indices) != 1:
+        if isinstance(devices, str):
+            parts = [int(index) for index in devices.split(",") if index.strip()]
+            devices = parts if "," in devices else parts[0]
+        indices = devices if isinstance(devices, list) else list(range(devices))
+        if len(indices) != 1:
             expected = "one, as 1 or [index]. Fix: for several devices see jaten_ops.distributed.distribute_batch"
             raise UnsupportedInputError("devices", repr(devices), expected)
         return indices
