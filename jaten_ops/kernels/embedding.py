@@ -185,7 +185,7 @@ def _bag_sums(bag: jax.Array, starts: jax.Array, weight: jax.Array, *entries: An
         entries: what `_entry_rows` takes.
     """
     bags, count = starts.shape[0], bag.shape[0]
-    if not bags or not count or count % bags or is_over_mesh(bag):
+    if not bags or not count or count % bags or any(is_over_mesh(x) for x in (weight, *entries) if x is not None):
         return _sums_of_any(bag, starts, weight, *entries)
 
     def of_equal() -> jax.Array:  # no sum is stored until it is whole, and no row
@@ -303,7 +303,8 @@ def _added_of_bags(size: int, rows: jax.Array, bag: jax.Array, indices: jax.Arra
         return _add_rows(size, indices, scaled(_rows(rows, bag), *factors))
 
     bags, count = rows.shape[0], indices.shape[0]
-    if not bags or not count or count % bags or is_over_mesh(indices):
+    operands = rows, indices, *factors
+    if not bags or not count or count % bags or any(is_over_mesh(x) for x in operands if x is not None):
         return of_any()
 
     def of_equal() -> jax.Array:
