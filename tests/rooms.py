@@ -123,10 +123,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "backend": (
-        "buckets.__init__ buckets.padding_proof captured_overrides device_interface layout leaf_gradients lent_inputs"
-        " nodes passes.__init__ small_gradients",
-        "generated_call",
-        "buckets.padding_programs buckets.padding_rules compile_log graph_text keep_whole subgraphs view_calls",
+        "buckets.__init__ buckets.bucket_sizes buckets.masked_values buckets.padding_proof captured_overrides"
+        " device_interface layout leaf_gradients lent_inputs nodes passes.__init__ small_gradients",
+        "buckets.masked_run generated_call",
+        "buckets.masked_indices buckets.masked_places buckets.masked_programs buckets.masked_rules"
+        " buckets.padded_tensors buckets.padding_programs buckets.padding_rules compile_log graph_text keep_whole"
+        " subgraphs view_calls",
         "graph_info",
         "passes.concat_gradients passes.conjugate_numbers passes.expanded_index_scatters passes.third_party_calls"
         " passes.new_values passes.output_offsets passes.recompute_norms passes.replaced_memory passes.wrapped_results"
@@ -137,9 +139,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "passes.data_dependent_splits passes.ordered_effects passes.output_views passes.rename_operators"
         " passes.supported_operators",
         "lowering pipeline serialized_graph",
-        "executable_cache graph_description nan_search",
+        "buckets.masked_graph buckets.row_proof executable_cache graph_description nan_search",
         "graph_compilation",
         "executable",
+        "buckets.masked_program",
+        "buckets.default_buckets",
         "buckets.bucketed_graph split_graph",
         "graph_cache",
         "capture",

@@ -26,7 +26,8 @@ from jaten_ops.xla import autotune_mode
 
 from . import captured_overrides, device_interface, graph_cache, keep_whole, pipeline
 from .aliased_inputs import guarded
-from .buckets.bucketed_graph import Buckets, bucketed
+from .buckets.bucket_sizes import Buckets
+from .buckets.bucketed_graph import bucketed
 from .captured_overrides import entered_in
 from .graph_info import GraphInfo, Kind
 from .nodes import fake_value, overload_of
@@ -105,9 +106,7 @@ class _Capture:
         graphs: what is known of forward graphs, and of those for inference: there is one, as a rule.
     """
 
-    def __init__(
-        self, info: GraphInfo, buckets: Buckets | None, prefix: str | None, overrides: Sequence[Any] = ()
-    ) -> None:
+    def __init__(self, info: GraphInfo, buckets: Buckets, prefix: str | None, overrides: Sequence[Any] = ()) -> None:
         self._info, self._buckets, self._prefix, self._overrides = info, buckets, prefix, overrides
         self.graphs: list[GraphInfo] = []
 
@@ -153,8 +152,7 @@ class _Capture:
         """One of the graphs as a function of its inputs."""
         executable, info = self._lower(kind, gm, inputs)
         values = [fake_value(node) for node in gm.graph.find_nodes(op="placeholder")]
-        if self._buckets is not None:
-            executable = bucketed(gm, executable, self._buckets)
+        executable = bucketed(gm, executable, self._buckets)
         executable = with_writes(with_views(executable, info.views, values), info.writes)
         executable = with_offsets(executable, values, info.offsets)
 
@@ -199,10 +197,10 @@ def _raise(error: Exception, _args: list[Any]) -> NoReturn:
 _OPTIONS = ("autotune", "buckets", "overrides")
 
 
-def _buckets(options: Mapping[str, Any] | None) -> Buckets | None:
+def _buckets(options: Mapping[str, Any] | None) -> Buckets:
     if unknown := set(options or ()) - set(_OPTIONS):
         raise UnsupportedInputError("options of torch.compile", ", ".join(sorted(unknown)), ", ".join(_OPTIONS))
-    return Buckets(options["buckets"]) if options and "buckets" in options else None
+    return Buckets((options or {}).get("buckets"))
 
 
 def _autotune(options: Mapping[str, Any] | None) -> autotune_mode.AutotuneMode | None:
@@ -233,7 +231,7 @@ def jaten(
     Args:
         gm: Dynamo's graph.
         example_inputs: its inputs, tensors of any shape and of a dtype that JAX has, and sizes.
-        options: those of `torch.compile`: "buckets", to which dynamic sizes are rounded up (see `Buckets`);
+        options: those of `torch.compile`: "buckets", to which dynamic sizes are rounded up, or "off" (see `Buckets`);
             "overrides", a list of `jaten_ops.Override` that hold in this program; and "autotune", which operations
             are measured in several forms when they are compiled for a CPU: "off", "expensive" or "all".
         rest: what AOTAutograd takes.
@@ -253,7 +251,7 @@ def jaten(
     is_kept = not (info.is_wrapped or info.replaces_memory or overrides or active_overrides.active() or entered_in(gm))
     prefix = graph_cache.prefix_of(gm, example_inputs, info.autotune) if is_kept else None
     if prefix is not None:
-        capture = _Capture(info, None, prefix)  # the cache has no graphs with dynamic sizes
+        capture = _Capture(info, buckets, prefix)  # the cache has no graphs with dynamic sizes
         try:
             with graph_cache.used(prefix, capture.found):
                 return capture.run(gm, example_inputs, rest)

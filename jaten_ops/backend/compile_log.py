@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -124,6 +124,17 @@ class GraphLog:
     def refused(self, what: str, reason: str) -> None:
         """Warns that a size is not rounded up."""
         _LOG.warning("%s compiles for each %s, which the option buckets cannot round: %s", self._name, what, reason)
+
+    def exact(self, reason: str) -> None:
+        """Logs that sizes are not rounded of jaten's own accord."""
+        _LOG.info("%s compiles for each size: %s", self._name, reason)
+
+    def rounded(self, sizes: Mapping[Any, tuple[int, int]]) -> None:
+        """Logs that sizes are rounded up of jaten's own accord."""
+        names = [f"{self.name_of(s)} = {size} up to {larger}" for s, (size, larger) in sizes.items()]
+        each = names[0] + (f", and {len(names) - 1} more" if len(names) > 1 else "")
+        how = "its sizes change, and are rounded from now on (options={'buckets': 'off'})"
+        _LOG.info("%s: %s: %s", self._name, how, each)
 
     def above(self, symbol: Any, size: int) -> None:
         """Logs that a size is above the largest bucket."""

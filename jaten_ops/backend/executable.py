@@ -21,6 +21,7 @@ from .compile_log import GraphLog
 from .graph_compilation import Call, Compiler
 from .graph_description import describe
 from .graph_info import GraphInfo
+from .lowering import Lowered
 from .nodes import fake_value, overload_of
 from .serialized_graph import plan_of
 
@@ -45,6 +46,8 @@ class Executable:
     Args:
         gm: the graph.
         info: what is known of it. Outputs that the user may see get the strides that the graph says.
+        lowered: the graph as a JAX function, if it is not to be traced node by node.
+        log: that of the graph, if there is one.
 
     Attributes:
         info: that.
@@ -52,11 +55,13 @@ class Executable:
         log: tells what is compiled.
     """
 
-    def __init__(self, gm: torch.fx.GraphModule, info: GraphInfo) -> None:
+    def __init__(
+        self, gm: torch.fx.GraphModule, info: GraphInfo, lowered: Lowered | None = None, log: GraphLog | None = None
+    ) -> None:
         self.info = info
-        self.plan = None if disk_store.folder() is None else plan_of(gm)
-        self.log = GraphLog(gm, "backward graph" if info.is_backward else "graph")
-        described = describe(gm, info)
+        self.plan = None if lowered is not None or disk_store.folder() is None else plan_of(gm)
+        self.log = log or GraphLog(gm, "backward graph" if info.is_backward else "graph")
+        described = describe(lowered or Lowered(gm, torch.get_default_dtype()), info)
         self._tensors, self._sizes, self._dynamic = described.tensors, described.sizes, described.is_dynamic
         self._mesh, self._is_backward = _mesh_of(gm), info.is_backward
         self._has_gradients = any(o.is_gradient and o.on_jax for o in described.outputs)

@@ -141,14 +141,13 @@ class Description:
     must_wait: bool
 
 
-def describe(gm: torch.fx.GraphModule, info: GraphInfo) -> Description:
+def describe(lowered: Lowered, info: GraphInfo) -> Description:
     """Describes a graph of jaten's operators.
 
     Args:
-        gm: the graph.
+        lowered: the graph.
         info: what the passes have found.
     """
-    lowered = Lowered(gm, torch.get_default_dtype())
     values = [fake_value(node) for node in lowered.placeholders]
     index = {n: i for i, n in enumerate(lowered.placeholders)}
     outputs, arrays = _outputs(lowered, info, index)

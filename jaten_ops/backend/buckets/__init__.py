@@ -1,1 +1,1 @@
-"""The option `buckets`: one executable for many sizes, and the proof that its padding changes no result."""
+"""Sizes that are rounded up: one executable for many of them, whose results see nothing of what is added."""

@@ -1,0 +1,84 @@
+"""Sizes that are rounded without being asked: what is compiled, and that nothing of what is added is seen."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from torch import nn
+from torch._dynamo.utils import counters
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from jaten_ops.backend import compile_log
+from jaten_ops.backend.buckets import padded_tensors
+
+
+@pytest.fixture(autouse=True)
+def _poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    torch._dynamo.reset()
+    counters.clear()
+    torch.manual_seed(0)
+    monkeypatch.setattr(padded_tensors, "FILL", float("nan"))
+    with torch._dynamo.config.patch(recompile_limit=64):
+        yield
+
+
+def _compiles() -> int:
+    return counters["jaten"]["compiles"]
+
+
+def _attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> Any:
+    """A step of a decoder, whose cache grows by what is new."""
+    keys, values = torch.cat([keys, query[:, :, -1:]], 2), torch.cat([values, query[:, :, -1:] * 2], 2)
+    found = nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+    return found, keys, values
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_cache_that_grows_compiles_three_times(masked: bool) -> None:
+    compiled = torch.compile(_attend, backend="jaten")
+    keys, values = torch.randn(2, 2, 4, 3, 8).unbind(0)
+    expected = keys, values
+    with torch.no_grad():
+        for step in range(12):
+            query = torch.randn(2, 4, 1, 8)
+            mask = (torch.arange(step + 4) >= torch.tensor([0, 2])[:, None])[:, None, None] if masked else None
+            found, keys, values = compiled(query, keys, values, mask)
+            want, *expected = _attend(query, *expected, mask)
+            torch.testing.assert_close((found, keys, values), (want, *expected), check_stride=True)
+    assert _compiles() == 3  # Dynamo's first program, the second one as it is, and rounded
+
+
+@pytest.mark.parametrize("options", [{}, {"buckets": "off"}])
+def test_the_second_new_size_is_rounded_and_told_of(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    compiled = torch.compile(lambda x: x.softmax(0), backend="jaten", options=options)
+    with caplog.at_level(logging.INFO, "jaten_ops"):
+        for count in (3, 5, 9, 5, 3):
+            x = torch.randn(count, 4)
+            torch._dynamo.mark_dynamic(x, 0)
+            torch.testing.assert_close(compiled(x), x.softmax(0))
+    told = [r for r in caplog.records if r.name == compile_log.__name__ and "are rounded" in r.getMessage()]
+    assert (_compiles(), len(told)) == ((3, 0) if options else (2, 1))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize("how", [{}, {"num_beams": 2}, {"cache_implementation": "static"}])
+def test_generate_compiles_at_most_four_times(kind: str, how: dict[str, Any]) -> None:
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64}
+    model: Any = (
+        LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=32, **sizes))
+        if kind == "llama"
+        else GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2))
+    ).eval()
+    given = torch.randint(3, 64, (2, 5))
+    padded = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    options = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0, "eos_token_id": None, **how}
+    expected = model.generate(given, attention_mask=padded, **options)
+    model.forward = torch.compile(model.forward, backend="jaten")
+    assert torch.equal(model.generate(given, attention_mask=padded, **options), expected)
+    assert _compiles() <= 4
