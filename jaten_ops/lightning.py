@@ -43,7 +43,8 @@ class JaxAccelerator(Accelerator):
             if not isinstance(strategy, SingleDeviceStrategy):
                 expected = 'one for a device of "jax", such as Trainer\'s own. Fix: strategy="auto"'
                 raise UnsupportedInputError("strategy", type(strategy).__name__, expected)
-            (strategy._root_device,) = trainer._accelerator_connector._parallel_devices
+            (device,) = trainer._accelerator_connector._parallel_devices  # private: no public way to another device
+            strategy._root_device = torch.device(device)
         if isinstance(precision, MixedPrecision) and precision.device != "jax":
             precision.device = "jax"
             precision.scaler = precision.scaler and torch.amp.GradScaler("jax")  # type: ignore[attr-defined]

@@ -73,10 +73,8 @@ def test_devices() -> None:
             parse(several)
 
 
-def test_strategies_of_other_devices_are_refused(tmp_path: Path) -> None:
-    class Other(lightning.pytorch.strategies.ParallelStrategy):
-        root_device = torch.device("cpu")
-
-    trainer = type("Trainer", (), {"strategy": object.__new__(Other), "precision_plugin": None})
+def test_strategies_of_other_devices_are_refused() -> None:
+    other = type("Other", (), {"root_device": torch.device("cpu")})()
+    trainer = type("Trainer", (), {"strategy": other, "precision_plugin": None})
     with pytest.raises(jaten_ops.UnsupportedInputError, match="strategy: got Other"):
         jaten_ops.lightning.JaxAccelerator().setup(trainer)

@@ -231,7 +231,7 @@ def jaten(
     Args:
         gm: Dynamo's graph.
         example_inputs: its inputs, tensors of any shape and of a dtype that JAX has, and sizes.
-        options: those of `torch.compile`: "buckets", to which dynamic sizes are rounded up, or "off" (see `Buckets`);
+        options: those of `torch.compile`: "buckets", to which dynamic sizes are rounded up (see `Buckets`);
             "overrides", a list of `jaten_ops.Override` that hold in this program; and "autotune", which operations
             are measured in several forms when they are compiled for a CPU: "off", "expensive" or "all".
         rest: what AOTAutograd takes.

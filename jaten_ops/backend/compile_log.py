@@ -133,7 +133,7 @@ class GraphLog:
         """Logs that sizes are rounded up of jaten's own accord."""
         names = [f"{self.name_of(s)} = {size} up to {larger}" for s, (size, larger) in sizes.items()]
         each = names[0] + (f", and {len(names) - 1} more" if len(names) > 1 else "")
-        how = "its sizes change, and are rounded from now on (options={'buckets': 'off'})"
+        how = "its sizes change, and are rounded from now on"
         _LOG.info("%s: %s: %s", self._name, how, each)
 
     def above(self, symbol: Any, size: int) -> None:

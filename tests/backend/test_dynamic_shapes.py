@@ -11,11 +11,10 @@ import torch
 import torch._dynamo
 import torch.nn.functional as F
 from torch import nn
-from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
 import jaten_ops  # noqa: F401  # the device jax
-from jaten_ops.backend import compile_log
+from jaten_ops.backend import compile_log, jaten
 from jaten_ops.backend.buckets import padded_tensors
 from jaten_ops.backend.buckets.bucket_sizes import POWERS, Buckets, rounded
 from jaten_ops.errors import UnsupportedInputError
@@ -59,30 +58,44 @@ def _holds(program: Program, *args: Any, compiled: Program) -> None:
 # A new size
 
 
+class _Counter:
+    """The backend with a choice of buckets, which counts the programs that Dynamo captures."""
+
+    def __init__(self, buckets: str) -> None:
+        self.frame_count, self._buckets = 0, buckets
+
+    def __call__(self, gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        self.frame_count += 1
+        return jaten(gm, inputs, options={"buckets": self._buckets})
+
+
+@pytest.mark.parametrize("buckets", ["off", "auto"])
 @pytest.mark.parametrize("how", ["marked", "automatic", "dynamic"])
-def test_a_new_size_is_one_compile_and_no_retrace(how: str) -> None:
+def test_a_new_size_is_at_most_one_compile_and_no_retrace(how: str, buckets: str) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3))
-    counter = CompileCounterWithBackend("jaten")
+    counter = _Counter(buckets)
     compiled = torch.compile(model, backend=counter, dynamic=True if how == "dynamic" else None)
     seen = []
     for count in (3, 5, 7, 5, 9):
         x = _rows(count, 4) if how == "marked" else torch.randn(count, 4)
         _holds(model, x, compiled=compiled)
         seen.append((counter.frame_count, _compiles()))
-    # of itself, Dynamo makes a size dynamic when it meets the second one; what changes after that is rounded
-    expected = [(1, 1), (2, 2), (2, 3), (2, 3), (2, 3)] if how == "automatic" else [(1, 1), *[(1, 2)] * 4]
-    assert seen == expected
+    # of itself, Dynamo makes a size dynamic when it meets the second one
+    frames = [1, 2, 2, 2, 2] if how == "automatic" else [1] * 5
+    compiles = [1, 2, 3, 3, 4] if buckets == "off" else [1, 2, 3, 3, 3] if how == "automatic" else [1, 2, 2, 2, 2]
+    assert seen == list(zip(frames, compiles, strict=True))
 
 
-def test_training_with_a_new_size_compiles_each_graph_once() -> None:
+@pytest.mark.parametrize(("buckets", "compiles"), [("off", 6), ("auto", 4)])
+def test_training_with_a_new_size_compiles_each_graph_once(buckets: str, compiles: int) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
-    counter = CompileCounterWithBackend("jaten")
+    counter = _Counter(buckets)
     compiled = torch.compile(model, backend=counter)
     for count in (3, 5, 6, 5):
         x = _rows(count, 4)
         got, expected = (torch.autograd.grad(m(x).square().mean(), list(model.parameters())) for m in (compiled, model))
         torch.testing.assert_close(got, expected)
-    assert (counter.frame_count, _compiles()) == (1, 4)
+    assert (counter.frame_count, _compiles()) == (1, compiles)
 
 
 # Numbers that change no shape
@@ -131,12 +144,11 @@ CACHES: dict[str, tuple[Program, Callable[[int], Any]]] = {
 def _decode(name: str, steps: int) -> None:
     """A loop that writes each position of a cache in place and reads all of them."""
     program, position = CACHES[name]
-    counter = CompileCounterWithBackend("jaten")
+    counter = _Counter("off")
     compiled = torch.compile(program, backend=counter, fullgraph=True)
     cache, expected = torch.zeros(1, 2, steps, 4), torch.zeros(1, 2, steps, 4)
-    x = torch.randn(1, 2, 4)
     with torch.no_grad():
-        y = x
+        x = y = torch.randn(1, 2, 4)
         for at in range(steps):
             x, y = compiled(cache, x, position(at)), program(expected, y, position(at))
             torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)

@@ -1,4 +1,4 @@
-"""What a run of a row amounts to, beside plain torch's."""
+"""The result of a run of a row, beside plain torch's."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 
 
 class Run:
-    """What a program is told about the way that it is run, and what it records.
+    """A program's instructions for the way that it is run, and what it records.
 
     Attributes:
         way: one of `table.WAYS`.
@@ -48,7 +48,7 @@ class Run:
         self._times.append(time.perf_counter())
 
     def result(self) -> dict[str, Any]:
-        """What was recorded: a step's time is the median of those after the first."""
+        """The record: a step's time is the median of those after the first."""
         steps = [b - a for a, b in zip(self._times, self._times[1:], strict=False)]
         found: dict[str, Any] = {"curve": self.curve, "first": steps[0]}
         if steps[1:]:

@@ -8,7 +8,7 @@ WAYS = ("plain", "jaten", "device", "aot_eager", "inductor")
 """Plain torch; compiled by jaten; on the device jax; and compiled by two backends of torch, to compare with."""
 
 TOLERANCE = 1e-4
-"""How far a curve may be from plain torch's, of the largest number in it, where a row does not say otherwise."""
+"""The largest distance of a curve from plain torch's, of the largest number in it, unless a row says otherwise."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 from jaten_ops.errors import UnsupportedInputError
 
 POWERS = "powers of two"
+AUTO = "auto"
 OFF = "off"
 Sizes = Sequence[int] | str
 
@@ -16,12 +17,12 @@ class Buckets:
     """The option `buckets`: sizes for all dimensions of the inputs, or for some.
 
     Args:
-        option: sizes, or "powers of two", or a dict of these by the number of the dimension in the inputs; "off" for
-            none; or None for those of jaten's choice, for sizes that have changed at run time.
+        option: sizes, or "powers of two", or a dict of these by the number of the dimension in the inputs; "auto" for
+            those of jaten's choice, for sizes that have changed at run time; "off" or None for none.
 
     Attributes:
         is_off: whether nothing is rounded.
-        is_default: whether jaten chooses.
+        is_auto: whether jaten chooses.
 
     Raises:
         UnsupportedInputError: it is none of these.
@@ -30,8 +31,8 @@ class Buckets:
     def __init__(self, option: Any) -> None:
         self._by_dim: dict[int, Sizes] | None = None
         self._all: Sizes | None = None
-        self.is_off, self.is_default = option == OFF, option is None
-        if self.is_off or self.is_default:
+        self.is_off, self.is_auto = option in (None, OFF), option == AUTO
+        if self.is_off or self.is_auto:
             return
         if isinstance(option, Mapping):
             self._by_dim = {int(d): _checked(sizes) for d, sizes in option.items()}
@@ -49,7 +50,9 @@ def _checked(sizes: Any) -> Sizes:
         return POWERS
     if isinstance(sizes, Sequence) and sizes and all(isinstance(s, int) and s > 0 for s in sizes):
         return sorted(sizes)
-    raise UnsupportedInputError("the option buckets", repr(sizes), f"sizes, as [8, 16, 32], {POWERS!r} or {OFF!r}")
+    raise UnsupportedInputError(
+        "the option buckets", repr(sizes), f"sizes, as [8, 16, 32], {POWERS!r}, {AUTO!r} or {OFF!r}"
+    )
 
 
 def rounded(size: int, sizes: Sizes) -> int:

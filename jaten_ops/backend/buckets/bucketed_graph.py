@@ -98,7 +98,7 @@ class Bucketed:
         symbols = {
             s: None for v in values if isinstance(v, torch.Tensor) for size in v.shape for s in free_symbols(size)
         }
-        if buckets.is_default:
+        if buckets.is_auto:
             return dict(symbols)
         each = {s: buckets.of_dim(self._log.dim_of(s)) for s in symbols}
         return {s: sizes for s, sizes in each.items() if sizes is not None}
@@ -153,7 +153,7 @@ class Bucketed:
     def _plan(self, args: list[Any]) -> _Plan | None:
         symbols = symbols_of(self._values, args)
         is_first = self._history.meet(symbols)
-        if self._buckets.is_default:
+        if self._buckets.is_auto:
             return None if is_first else self._default(symbols)
         larger = self._rounded(symbols)
         if larger == symbols and not self._refused:
@@ -227,7 +227,7 @@ class Bucketed:
     def _refuse(self, error: NotMasked) -> None:
         """Notes, and tells, that sizes are not rounded."""
         self._masked.refused = reason = self._reason(error)
-        if self._buckets.is_default:
+        if self._buckets.is_auto:
             self._log.exact(reason)
         for symbol, of_rows in self._refused.items():
             self._log.refused(self._log.name_of(symbol), f"{of_rows}; {reason}")
@@ -248,12 +248,12 @@ def bucketed(
     if buckets.is_off:
         return run
     if not isinstance(run, Executable):
-        if not buckets.is_default:
+        if not buckets.is_auto:
             GraphLog(gm).refused("size", "some depend on values")
         return run
     if not any(has_symbolic_size(n.meta.get("val")) for n in gm.graph.nodes if n.op == "placeholder"):
         return run
-    run.log.advises = buckets.is_default
+    run.log.advises = buckets.is_auto
     return Bucketed(gm, run, buckets)
 
 

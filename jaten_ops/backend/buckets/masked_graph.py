@@ -69,7 +69,7 @@ class MaskedGraph(Lowered):
         ]  # fmt: skip
         self._numbers, self.groups = numbers, groups
         self._open = dict(zip([f"open{i}" for i in range(len(groups))], groups, strict=True))
-        self._dims = known | self._dimensions()
+        self._dims = {**known, **self._dimensions()}
         self._wanted = [n for n in dict.fromkeys(self.outputs) if self._is_result(n)]
         self._traced = self._trace()
         scratch = torch.fx.Graph()

@@ -12,7 +12,7 @@ from jax.export import is_symbolic_dim
 from jax.lax import GatherScatterMode
 
 from .masked_run import MaskedStep, masked_rule
-from .masked_values import Axis, NotMasked, padded_array, same
+from .masked_values import NotMasked, OpenAxis, padded_array, same
 
 _MODES = (GatherScatterMode.CLIP, GatherScatterMode.FILL_OR_DROP, GatherScatterMode.PROMISE_IN_BOUNDS)
 
@@ -73,7 +73,7 @@ def _is_whole(step: MaskedStep, d: int) -> bool:
     return same(step.in_shape(0)[d], step.params["slice_sizes"][d])
 
 
-def _batch_axes(step: MaskedStep, table: Any, index: Any, numbers: Any) -> list[Axis]:
+def _batch_axes(step: MaskedStep, table: Any, index: Any, numbers: Any) -> list[OpenAxis]:
     """The dimensions of the indices but the last."""
     axes = list(step.masks.axes(index))[:-1]
     for d, along in zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True):

@@ -12,14 +12,14 @@ from jax import lax
 from jax.export import is_symbolic_dim
 
 from .masked_run import MaskedStep, masked_rule
-from .masked_values import Axis, Masked, NotMasked, padded_array, same
+from .masked_values import Masked, NotMasked, OpenAxis, padded_array, same
 
 
-def _aligned_but(step: MaskedStep, operands: Sequence[Any], along: int) -> tuple[list[Any], list[Axis]]:
+def _aligned_but(step: MaskedStep, operands: Sequence[Any], along: int) -> tuple[list[Any], list[OpenAxis]]:
     """Operands with their elements in the same places of all dimensions but one, in which they come first."""
     found, axes = [step.masks.leading(v, along) for v in operands], []
     for d, size in enumerate(step.shape()):
-        axis: Axis = step.masks.first(size)
+        axis: OpenAxis = step.masks.first(size)
         if d != along:
             found, axis = step.masks.aligned(found, [d] * len(found))
             axis = axis if is_symbolic_dim(size) else step.masks.first(size)
@@ -53,7 +53,7 @@ def _concatenate(step: MaskedStep) -> Sequence[Any]:
 def _pad(step: MaskedStep) -> Sequence[Any]:
     value, fill = step.operands
     step.only(0)
-    axes: list[Axis] = list(step.masks.axes(value))
+    axes: list[OpenAxis] = list(step.masks.axes(value))
     for d, (low, high, inside) in enumerate(step.params["padding_config"]):
         if not is_symbolic_dim(step.shape()[d]):
             if is_symbolic_dim(step.in_shape(0)[d]):
@@ -75,7 +75,7 @@ def _pad(step: MaskedStep) -> Sequence[Any]:
 def _slice(step: MaskedStep) -> Sequence[Any]:
     value, params, shape = step.operands[0], step.params, step.shape()
     strides = params["strides"] or (1,) * len(shape)
-    axes: list[Axis] = []
+    axes: list[OpenAxis] = []
     for d, (start, limit, stride) in enumerate(
         zip(params["start_indices"], params["limit_indices"], strides, strict=True)
     ):

@@ -11,7 +11,7 @@ from ..executable import Executable
 from .masked_graph import MaskedGraph
 from .masked_values import NotMasked
 
-Groups = tuple[frozenset[Any], ...]
+SymbolGroups = tuple[frozenset[Any], ...]
 """The symbols whose sizes are open, those with equal sizes together."""
 
 
@@ -23,7 +23,9 @@ class MaskedProgram:
         made: the larger sizes for which there are executables, of all symbols.
     """
 
-    def __init__(self, gm: torch.fx.GraphModule, run: Executable, groups: Groups, known: Mapping[Any, int]) -> None:
+    def __init__(
+        self, gm: torch.fx.GraphModule, run: Executable, groups: SymbolGroups, known: Mapping[Any, int]
+    ) -> None:
         info = run.info
         self.graph = MaskedGraph(gm, torch.get_default_dtype(), info.numbers, groups, known)
         numbers = info.numbers | frozenset(self.graph.sizes)

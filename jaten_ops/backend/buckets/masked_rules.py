@@ -14,7 +14,7 @@ from jax.export import is_symbolic_dim
 from jaten_ops.cpu.layouts.rules import ELEMENTWISE
 
 from .masked_run import MaskedStep, masked_rule
-from .masked_values import Axis, Masked, NotMasked, padded_array, same
+from .masked_values import Masked, NotMasked, OpenAxis, padded_array, same
 
 
 @masked_rule(*ELEMENTWISE.split())
@@ -45,7 +45,7 @@ def _size(step: MaskedStep) -> Sequence[Any]:
 @masked_rule("broadcast_in_dim")
 def _repeat(step: MaskedStep) -> Sequence[Any]:
     value, places, shape = step.operands[0], step.params["broadcast_dimensions"], step.shape()
-    axes: list[Axis] = [None if is_symbolic_dim(s) else step.masks.first(s) for s in shape]
+    axes: list[OpenAxis] = [None if is_symbolic_dim(s) else step.masks.first(s) for s in shape]
     for d, place in enumerate(places):
         if same(step.in_shape(0)[d], shape[place]):
             axes[place] = step.masks.axes(value)[d]
@@ -110,7 +110,7 @@ _NEUTRAL = {
     "xor": lambda dtype: 0,
     "logsumexp": _smallest,
 }
-"""What changes no result of a reduction."""
+"""Values that change no result of a reduction."""
 
 
 @masked_rule(*(f"reduce_{name}" for name in ("sum", "prod", "max", "min", "and", "or", "xor")), "argmax", "argmin")
@@ -202,7 +202,7 @@ def _product(step: MaskedStep) -> Sequence[Any]:
     (left, right), (contracted, batch) = step.operands, step.params["dimension_numbers"]
     for pair in (*zip(*contracted, strict=True), *zip(*batch, strict=True)):
         (left, right), _ = step.masks.aligned([left, right], pair)
-    axes: list[Axis] = []
+    axes: list[OpenAxis] = []
     for a, b in zip(*batch, strict=True):
         axes.append(step.masks.axes(left)[a] or step.masks.axes(right)[b])
     for value, of_sum, of_batch in zip((left, right), contracted, batch, strict=True):
@@ -221,7 +221,7 @@ def _with_known_places(step: MaskedStep, left: Any, right: Any, contracted: Any)
     return step.masks.filled(left, contracted[0], 0), step.masks.filled(right, contracted[1], 0)
 
 
-def _known(step: MaskedStep, value: Any, axis: int, places: Axis) -> Any:
+def _known(step: MaskedStep, value: Any, axis: int, places: OpenAxis) -> Any:
     if not isinstance(value, Masked) or value.axes[axis] is not None:
         return value
     return replace(value, axes=(*value.axes[:axis], places, *value.axes[axis + 1 :]))

@@ -21,7 +21,7 @@ from jax.export import is_symbolic_dim
 Factor = tuple[int, Any]
 """The larger size of a dimension, and its size: an int, or an expression of JAX's dimension variables."""
 
-Axis = tuple[Factor, ...] | None
+OpenAxis = tuple[Factor, ...] | None
 """A dimension as the product of such, the last one innermost; None for one along which nothing changes."""
 
 
@@ -105,7 +105,7 @@ class Masked:
 
     array: jax.Array
     shape: tuple[Any, ...]
-    axes: tuple[Axis, ...]
+    axes: tuple[OpenAxis, ...]
 
 
 def padded_array(value: Any) -> Any:
@@ -145,7 +145,7 @@ class Masks:
         """A dimension whose elements come first."""
         return ((self.sizes.larger(size), size),)
 
-    def of(self, array: Any, shape: Sequence[Any], axes: Sequence[Axis] | None = None) -> Any:
+    def of(self, array: Any, shape: Sequence[Any], axes: Sequence[OpenAxis] | None = None) -> Any:
         """An array with open sizes as `Masked`; another as it is. Elements come first if nothing else is said."""
         shape = tuple(shape)
         if not has_open_size(shape):
@@ -153,7 +153,7 @@ class Masks:
         found = [self.first(s) for s in shape] if axes is None else list(axes)
         return Masked(array, shape, tuple(found))
 
-    def axes(self, value: Any) -> tuple[Axis, ...]:
+    def axes(self, value: Any) -> tuple[OpenAxis, ...]:
         return value.axes if isinstance(value, Masked) else tuple([self.first(s) for s in jnp.shape(value)])
 
     def said(self, value: Any, axis: int) -> tuple[Factor, ...]:
@@ -161,7 +161,7 @@ class Masks:
         return self.axes(value)[axis] or self.first(value.shape[axis])
 
     def there(self, factors: Sequence[Factor]) -> jax.Array:
-        """Which elements of a dimension there are: a condition for each."""
+        """A condition for each element of a dimension: whether it is there."""
         count = math.prod(larger for larger, _ in factors)
         at, found = lax.iota(np.int64, count), jnp.ones(count, bool)
         for larger, size in reversed(factors):
@@ -204,7 +204,7 @@ class Masks:
             value = self.leading(value, axis)
         return value
 
-    def aligned(self, values: Sequence[Any], places: Sequence[int | None]) -> tuple[list[Any], Axis]:
+    def aligned(self, values: Sequence[Any], places: Sequence[int | None]) -> tuple[list[Any], OpenAxis]:
         """Values with their elements in the same places of a dimension, another in each, or none; and these places."""
         found = list(values)
         axes = [self.axes(v)[p] for v, p in zip(values, places, strict=True) if p is not None]
@@ -212,8 +212,8 @@ class Masks:
         if any(a != told[0] for a in told):
             pairs = zip(values, places, strict=True)
             found = [v if p is None or self.axes(v)[p] is None else self.leading(v, p) for v, p in pairs]
-            told = [self.axes(v)[p] for v, p in zip(found, places, strict=True) if p is not None]
-            told = [a for a in told if a is not None]
+            axes = [self.axes(v)[p] for v, p in zip(found, places, strict=True) if p is not None]
+            told = [a for a in axes if a is not None]
         return found, told[0] if told else None
 
     def reshaped(self, value: Masked, shape: Sequence[Any]) -> Any:
@@ -233,10 +233,10 @@ class Masks:
         whole = math.prod(value.shape)
         return self.leading(Masked(value.array.reshape(-1), (whole,), (factors,)), 0).array
 
-    def _parted(self, factors: Sequence[Factor], shape: Sequence[Any]) -> list[Axis] | None:
+    def _parted(self, factors: Sequence[Factor], shape: Sequence[Any]) -> list[OpenAxis] | None:
         """The factors of all elements as those of the dimensions of a shape; None if they do not fit."""
         left = list(factors)
-        axes: list[Axis] = []
+        axes: list[OpenAxis] = []
         for wanted in shape:
             taken = self._taken(left, wanted)
             if taken is None:
