@@ -44,6 +44,7 @@ NEEDED = {
 """The libraries that a page imports, of the extras `test` and `docs`."""
 
 EXHAUSTIVE = {
+    "guides/many_devices",
     "tutorials/export",
     "tutorials/hugging_face",
     "tutorials/many_devices",

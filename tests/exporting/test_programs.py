@@ -68,7 +68,7 @@ def _compare(found: Any, expected: Any) -> None:
         np.testing.assert_allclose(np.asarray(one, "float64"), other.double().numpy(), tolerance, tolerance)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("name", "form"), ROWS)
 def test_calls_give_what_torch_gives(name: str, form: str) -> None:
     program, exported = PROGRAMS[name], _exported(name, form)
