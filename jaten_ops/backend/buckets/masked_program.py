@@ -29,12 +29,12 @@ class MaskedProgram:
         info = run.info
         self.graph = MaskedGraph(gm, torch.get_default_dtype(), info.numbers, groups, known)
         numbers = info.numbers | frozenset(self.graph.sizes)
-        self._executable = Executable(gm, info.having(numbers=numbers), self.graph, run.log)
+        self._run = Executable(gm, info.having(numbers=numbers), self.graph, run.log)
         self.made: list[dict[Any, int]] = []
 
     def __call__(self, args: list[Any], symbols: Mapping[Any, int]) -> list[Any]:
         """The results for larger inputs, in which there are those of some sizes."""
-        return self._executable([*args, *self.graph.named(symbols).values()])
+        return self._run([*args, *self.graph.named(symbols).values()])
 
 
 class MaskedPrograms:
