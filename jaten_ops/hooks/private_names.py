@@ -163,6 +163,7 @@ NAMES: dict[str, str] = {name: why for why, names in GROUPS.items() for name in 
 """The reason of each row."""
 
 ATTRIBUTES: dict[str, str] = {
+    "_accelerator_connector": "the part of Lightning's Trainer that chooses devices",
     "_buffers": "a module's buffers with what is None among them, which `named_buffers` leaves out",
     "_c": "the C++ object of a scripted module, whose slots hold its tensors",
     "_can_decompose": "whether torch composes an operator of others: torch.export keeps some of these",
@@ -176,9 +177,10 @@ ATTRIBUTES: dict[str, str] = {
     "_get_vars": "the variables of a symbolic dimension of JAX's",
     "_lowering": "the constants of a compiled program of JAX",
     "_op_dk": "an operator's kernel of one dispatch key, which torch.library does not call",
+    "_parallel_devices": "the devices that it has chosen, of which no public name tells before the run",
     "_qualified_op_name": "the name of a packet of overloads",
     "_registration_handles": "the registrations of a torch.library.Library, which are kept as long as it is",
     "_sequence_nr": "the number of a node of autograd, which tells after which operators it was recorded",
     "_schema": "the schema of an operator, which is public in C++ alone",
 }
-"""Private attributes of torch's and JAX's objects that are read, and what they are."""
+"""Private attributes of objects of torch, JAX and Lightning that are read, and what they are."""

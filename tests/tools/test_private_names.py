@@ -45,8 +45,15 @@ def test_every_private_attribute_has_a_row() -> None:
 
 _ADD = torch.ops.aten.add.Tensor
 
+
+def _trainer() -> Any:
+    lightning = pytest.importorskip("lightning", reason="needs lightning, of the extra `lightning`")
+    return lightning.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+
+
 # an object that has each of the attributes
 OBJECTS: dict[str, Callable[[], Any]] = {
+    "_accelerator_connector": _trainer,
     "_buffers": lambda: torch.nn.Linear(1, 1),
     "_can_decompose": lambda: _ADD,
     "_c": lambda: torch.jit.script(torch.nn.Linear(1, 1)),
@@ -59,6 +66,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "_forward_pre_hooks": lambda: torch.nn.Linear(1, 1),
     "_lowering": lambda: jax.jit(lambda x: x).lower(1.0),
     "_op_dk": lambda: _ADD,
+    "_parallel_devices": lambda: _trainer()._accelerator_connector,
     "_qualified_op_name": lambda: torch.ops.aten.add,
     "_destroy": lambda: torch.library.Library("jaten_nothing", "FRAGMENT"),
     "_registration_handles": lambda: torch.library.Library("jaten_nothing", "FRAGMENT"),
