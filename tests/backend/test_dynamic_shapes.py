@@ -14,6 +14,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import jaten_ops  # noqa: F401  # the device jax
+from jaten_ops.arrays import partitioned
 from jaten_ops.backend import compile_log, jaten
 from jaten_ops.backend.buckets import padded_tensors
 from jaten_ops.backend.buckets.bucket_sizes import POWERS, Buckets, rounded
@@ -23,10 +24,9 @@ Program = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    counters.clear()
-    torch.manual_seed(0)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    torch._dynamo.reset(), counters.clear(), torch.manual_seed(0)
+    monkeypatch.setattr(partitioned, "MET", [])  # as in a process without a mesh, which rounds no sizes
     with torch._dynamo.config.patch(recompile_limit=64, allow_rnn=True):
         yield
 
