@@ -47,14 +47,14 @@ class JaxAccelerator(Accelerator):
             strategy._root_device = torch.device(device)
         if isinstance(precision, MixedPrecision) and precision.device != "jax":
             precision.device = "jax"
-            precision.scaler = precision.scaler and torch.amp.GradScaler("jax")  # type: ignore[attr-defined]
+            precision.scaler = precision.scaler and torch.amp.GradScaler("jax")  # type: ignore[attr-defined]  # no stub
 
     def teardown(self) -> None:
         """Nothing: Lightning moves the module to the CPU, and its arrays are freed."""
 
     def get_device_stats(self, device: Any) -> dict[str, Any]:
         """The entries of `torch.jax.memory_stats`."""
-        return torch.jax.memory_stats(device)  # type: ignore[attr-defined]
+        return torch.jax.memory_stats(device)  # type: ignore[attr-defined]  # set by jaten
 
     @staticmethod
     def parse_devices(devices: int | str | list[int]) -> list[int]:

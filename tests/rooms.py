@@ -143,7 +143,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "graph_compilation",
         "executable",
         "buckets.masked_program",
-        "buckets.default_buckets",
+        "buckets.auto_buckets",
         "buckets.bucketed_graph split_graph",
         "graph_cache",
         "capture",

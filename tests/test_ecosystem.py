@@ -15,7 +15,7 @@ from tests.ecosystem import __main__ as command
 from tests.ecosystem import page
 from tests.ecosystem.results import breaks_more, deviation, judged
 from tests.ecosystem.run import Run
-from tests.ecosystem.table import ROWS, TOLERANCE, WAYS, WITHOUT_DEPENDENCIES, Row
+from tests.ecosystem.table import ROWS, TOLERANCE, WAYS, Row
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,7 +45,7 @@ def test_rows_have_programs() -> None:
 
 def test_the_extra_is_what_the_rows_need() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(extras["ecosystem"]) == {row.requirement for row in ROWS.values()} - set(WITHOUT_DEPENDENCIES)
+    assert set(extras["ecosystem"]) == {row.requirement for row in ROWS.values()}
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,11 @@ def _sums_of_any(bag: jax.Array, starts: jax.Array, weight: jax.Array, *entries:
     return _add_rows(starts.shape[0], bag, _entry_rows(weight, *entries))
 
 
+def _may_be_equal(bags: int, count: int, *operands: Any) -> bool:
+    """True if entries may be in bags of one size, each of which one device has."""
+    return bool(bags and count) and count % bags == 0 and not any(is_over_mesh(x) for x in operands if x is not None)
+
+
 def _are_equal(starts: jax.Array, count: int) -> jax.Array:
     """True if bags have one size, from their starts."""
     return jnp.all(starts == lax.iota(starts.dtype, starts.shape[0]) * (count // starts.shape[0]))
@@ -185,7 +190,7 @@ def _bag_sums(bag: jax.Array, starts: jax.Array, weight: jax.Array, *entries: An
         entries: what `_entry_rows` takes.
     """
     bags, count = starts.shape[0], bag.shape[0]
-    if not bags or not count or count % bags or any(is_over_mesh(x) for x in (weight, *entries) if x is not None):
+    if not _may_be_equal(bags, count, weight, *entries):
         return _sums_of_any(bag, starts, weight, *entries)
 
     def of_equal() -> jax.Array:  # no sum is stored until it is whole, and no row
@@ -303,8 +308,7 @@ def _added_of_bags(size: int, rows: jax.Array, bag: jax.Array, indices: jax.Arra
         return _add_rows(size, indices, scaled(_rows(rows, bag), *factors))
 
     bags, count = rows.shape[0], indices.shape[0]
-    operands = rows, indices, *factors
-    if not bags or not count or count % bags or any(is_over_mesh(x) for x in operands if x is not None):
+    if not _may_be_equal(bags, count, rows, indices, *factors):
         return of_any()
 
     def of_equal() -> jax.Array:

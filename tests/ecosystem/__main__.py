@@ -20,7 +20,7 @@ from typing import Any
 
 from .page import PAGE, RESULTS, ROOT, write
 from .results import breaks_more, judged
-from .table import ROWS, WITHOUT_DEPENDENCIES, Row
+from .table import ROWS, Row
 
 
 def _environment(folder: Path) -> Path:
@@ -32,8 +32,6 @@ def _environment(folder: Path) -> Path:
     install = [str(python), "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt")]
     subprocess.run([*install, "--upgrade", "pip"], check=True)
     subprocess.run([*install, "-e", ".[ecosystem]"], check=True, cwd=ROOT)
-    if WITHOUT_DEPENDENCIES:
-        subprocess.run([*install, "--no-deps", *WITHOUT_DEPENDENCIES], check=True)
     done.touch()
     return python
 

@@ -17,7 +17,7 @@ SCHEMAS = {
 
 
 def define_missing_operators() -> None:
-    """Defines `torchvision::nms` and `torchvision::roi_align` if torchvision is there and cannot."""
+    """Defines the operators that torchvision's import names, if it is there and cannot; `nms` alone has a kernel."""
     try:
         installed = importlib.metadata.version("torchvision")
     except importlib.metadata.PackageNotFoundError:

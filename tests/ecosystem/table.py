@@ -62,6 +62,3 @@ ROWS: dict[str, Row] = {
     "safetensors": Row("safetensors", "models and tensors, saved and loaded", ways=_EAGER),
 }
 """The rows by name."""
-
-WITHOUT_DEPENDENCIES: dict[str, str] = {}
-"""Requirements that pip installs without what they depend on, and why."""

@@ -24,8 +24,8 @@ from ..executable import Executable
 from ..layout import concretize, concretized, has_symbolic_size, symbols_of
 from ..lowering import Lowered
 from ..nodes import overload_of, source_line
+from .auto_buckets import SizeHistory, Symbols, larger_sizes
 from .bucket_sizes import Buckets, Sizes, rounded
-from .default_buckets import SizeHistory, Symbols, larger_sizes
 from .masked_program import MaskedProgram, MaskedPrograms
 from .masked_values import NotMasked
 from .padded_tensors import enlarged, part_of_rows, strided, with_copies, without_padding
@@ -154,7 +154,7 @@ class Bucketed:
         symbols = symbols_of(self._values, args)
         is_first = self._history.meet(symbols)
         if self._buckets.is_auto:
-            return None if is_first else self._default(symbols)
+            return None if is_first else self._auto_plan(symbols)
         larger = self._rounded(symbols)
         if larger == symbols and not self._refused:
             return None
@@ -208,7 +208,7 @@ class Bucketed:
             self._refuse(error)
             return None
 
-    def _default(self, symbols: Symbols) -> _Plan | None:
+    def _auto_plan(self, symbols: Symbols) -> _Plan | None:
         """The plan for sizes of jaten's choice: those that have changed are rounded, if they can be."""
         changed = self._history.changed
         if not changed or self._masked.refused or _is_over_devices() or any(symbols[s] < 2 for s in changed):

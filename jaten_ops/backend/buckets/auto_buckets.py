@@ -1,4 +1,4 @@
-"""The sizes that are rounded if nothing is said: those that have changed, from the second value on."""
+"""The sizes of the option `"auto"`: those that have changed are rounded, from the second value on."""
 
 from __future__ import annotations
 
