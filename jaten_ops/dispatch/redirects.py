@@ -161,7 +161,7 @@ _SWAPS: dict[str, _Swap] = {}
 def _handler_above(op: torch._ops.OpOverload) -> Runner | None:
     """The handler of jaten's that stands above autograd for an operator."""
     overload = op.name().removeprefix("aten::")
-    if partitioned.MET and overload in partitioned_products.OVER_A_MESH:
+    if not partitioned.AT_FIRST and overload in partitioned_products.OVER_A_MESH:  # they are put in
         return partitioned_products.OVER_A_MESH[overload]
     found = HANDLERS.get(op.name())
     return found.run if found is not None and ABOVE_AUTOGRAD in found.keys else None
@@ -174,7 +174,7 @@ class _Redirects:
         self.count, self.is_in = 0, False
         self._spec, self._target = spec, target_name(spec)
         self._function: Runner | None = None
-        self._libraries: list[torch.library.Library] = []
+        self._libraries: list[tuple[torch.library.Library, torch._ops.OpOverload]] = []
         self._handlers: list[tuple[int, Runner]] = []
         self._swaps: list[_Swap] = []
         self._kernels: list[op_call.OpKernel] = []
@@ -226,11 +226,12 @@ class _Redirects:
 
     def _register(self, op: torch._ops.OpOverload, runs: dict[str, Runner]) -> None:
         library = torch.library.Library(op.namespace, "IMPL")
-        self._libraries.append(library)
+        self._libraries.append((library, op))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # as above; of linear torch has its own for transforms
             for key, run in runs.items():
                 library.impl(op, run, key, with_keyset=True)
+        op._dispatch_cache.clear()
 
     def _below(self, op: torch._ops.OpOverload, in_place: bool) -> None:
         before = handler_of(op)
@@ -238,8 +239,10 @@ class _Redirects:
         CHOSEN[id(op)] = redirected(self._target, before, in_place)
 
     def take_out(self) -> None:
-        for library in self._libraries:
+        for library, op in self._libraries:
             library._destroy()
+            # torch would go on to trace calls of the key that is empty now, which gives no gradients
+            op._dispatch_cache.clear()
         for key, handler in self._handlers:
             CHOSEN[key] = handler
         for swap in self._swaps:

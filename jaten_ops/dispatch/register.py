@@ -63,6 +63,7 @@ def _after_fork() -> None:
 def _at_first_mesh() -> None:
     for operator, run in partitioned_products.OVER_A_MESH.items():
         _ATEN.impl(operator, opaque(run), ABOVE_AUTOGRAD)
+        getattr(torch.ops.aten, operator).default._dispatch_cache.clear()  # what torch looked up to trace calls
 
 
 for _overload in meta.scalars.OVERLOADS:

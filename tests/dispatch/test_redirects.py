@@ -10,8 +10,11 @@ import jax
 import pytest
 import torch
 import torch.nn.functional as F
+from jax.sharding import AbstractMesh
 
 import jaten_ops
+from jaten_ops import distributed
+from jaten_ops.arrays import partitioned
 from jaten_ops.dispatch import redirects
 
 from ..harness.overridden import factor, scaled
@@ -71,3 +74,32 @@ def test_within_operators_that_are_composed(target: str, device: str) -> None:
         torch.testing.assert_close(found, 3 * expected)
         torch.testing.assert_close(torch.autograd.grad(found, x)[0], 3 * grad)
         assert device == "jax" or torch.equal(F.cross_entropy(x, classes), expected)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "jaten"])
+def test_programs_that_are_compiled_after_one_have_gradients(backend: str) -> None:
+    op = torch.ops.aten.linear.default
+    op._dispatch_cache.clear()  # as in a process that has compiled no program
+    override = jaten_ops.override("linear", kernel=lambda input, weight, bias=None: input @ weight.T)
+    redirects.need(override.spec)  # as for an override of another thread
+    for _ in range(2):
+        torch._dynamo.reset()
+        model = torch.nn.Linear(4, 4)
+        torch.compile(model, backend=backend)(torch.ones(2, 4)).sum().backward()
+        assert all(p.grad is not None for p in model.parameters())
+        if redirects._ALL["linear"].is_in:
+            redirects.release(override.spec)
+            redirects.take_out_unneeded()
+
+
+def test_an_override_beside_handlers_of_tensors_over_a_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as m:  # the other tests of this process know of one device only
+        m.setattr(partitioned, "MET", [])
+        distributed.distribute_batch(torch.ones(8, 4), AbstractMesh((4, 2), ("data", "model")))
+    x = torch.ones(2, 4, device="jax")
+    override = jaten_ops.override("linear", kernel=lambda input, weight, bias=None: 3 * (input @ weight.T))
+    for _ in range(2):
+        with override:
+            assert F.linear(x, x).tolist() == [[12, 12], [12, 12]]
+        assert F.linear(x, x).tolist() == [[4, 4], [4, 4]]
+        redirects.take_out_unneeded()
