@@ -87,7 +87,7 @@ def test_every_case_builds(case: Case) -> None:
         assert torch.isfinite(torch_loss(output, target))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", MODELS.values(), ids=lambda c: c.name)
 def test_inference(case: Case) -> None:
     module, inputs, _ = case.make()
@@ -110,7 +110,7 @@ def test_inference(case: Case) -> None:
 TRAINED = {case.jax_model: case for case in CASES.values() if case.target}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in TRAINED.values()])
 def test_training(case: Case) -> None:
     module, inputs, target = case.make()

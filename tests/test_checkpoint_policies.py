@@ -53,6 +53,7 @@ def _saved(block: nn.Module, x: Tensor, **options: Any) -> tuple[int, Tensor]:
     return sum(kept), torch.autograd.grad(y.sum(), x)[0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_what_is_saved(device: str) -> None:
     torch.manual_seed(0)

@@ -65,6 +65,7 @@ def test_flash_attention_under_a_model_of_transformers(caplog: pytest.LogCapture
     assert [r.getMessage().partition("(")[0] for r in caplog.records] == ["scaled_dot_product_attention"]
 
 
+@pytest.mark.exhaustive
 def test_fused_cross_entropy_saves_the_memory_of_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     example = _example("fused_cross_entropy")
     sizes = {"TOKENS": 500, "WIDTH": 16, "VOCABULARY": 4096, "CHUNK": 64}  # the last chunk is not full
@@ -91,6 +92,7 @@ def test_fused_cross_entropy_leaves_tokens_out() -> None:
         assert jaten_ops.Override is type(example.fused)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
 def test_kernel_set_is_registered_by_a_loop(platform: str) -> None:
     example = _example("kernel_set")

@@ -141,7 +141,7 @@ def _is_of_a_past_defect(name: str, way: str) -> bool:
     return (name, way) == ("t5", "of each example")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "way"), crossed(MODELS, WAYS, always=_is_of_a_past_defect))
 def test_transformed(name: str, way: str) -> None:
     run, reference = WAYS[way]
@@ -155,6 +155,7 @@ def test_transformed(name: str, way: str) -> None:
         np.testing.assert_allclose(got[part], value, rtol=1e-3, atol=1e-5, err_msg=part)
 
 
+@pytest.mark.exhaustive
 def test_torchs_checkpoints_in_a_model() -> None:
     model, inputs = _made("llama")
     moved = copy.deepcopy(model).to("jax").train()

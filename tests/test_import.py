@@ -85,6 +85,7 @@ def _loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (torch.relu(x @ y) * x.sin()).sum()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_other_backends_still_work(backend: str) -> None:
     if backend == "inductor" and shutil.which(os.environ.get("CXX", "g++")) is None:

@@ -188,6 +188,7 @@ def test_a_dropout_by_name_is_seen() -> None:
         jax.jit(lambda x: function(x, _DropsByName()))(x)
 
 
+@pytest.mark.exhaustive
 def test_as_jax_asks_for_no_key_where_nothing_is_drawn() -> None:
     layers = _blocks(2, dropout=0.0).to("jax")
     function = jaten_ops.as_jax(lambda x: jaten_ops.scan_layers(layers, x))

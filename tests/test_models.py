@@ -78,6 +78,7 @@ def _is_usual(run: Run) -> bool:
     return run.case == "unet" if run.mode == "infer" else run.case in TRAINED
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "run", [pytest.param(r, id=str(r), marks=[] if _is_usual(r) else [pytest.mark.exhaustive]) for r in RUNS]
 )

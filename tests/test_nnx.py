@@ -48,6 +48,7 @@ class _Around(nnx.Module):
         return self.head(self.inner(x))
 
 
+@pytest.mark.exhaustive
 def test_within_another_module() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(3, 32), torch.nn.Dropout(0.5))
     model = _Around(module, nnx.Rngs(0))

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo", "no_override_left")
 PARTS = ("kernel", "gradient", "both")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "way", "parts"), crossed(TARGETS, WAYS, PARTS, strength=1))
 def test_parity(name: str, way: str, parts: str) -> None:
     _, call, _ = TARGETS[name]

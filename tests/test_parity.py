@@ -103,7 +103,7 @@ def test_refuses_a_little_more_in_all_tensors(record: Record, standard: Standard
     assert line.startswith("all tensors")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "dtype", "factor"),
     [

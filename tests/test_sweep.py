@@ -87,6 +87,7 @@ def test_shards_part_the_opinfos() -> None:
     assert {i.dtype for g in sweep_items.groups(checked, patterns, ["int8"], None, (1, 1)) for i in g} == {"int8"}
 
 
+@pytest.mark.exhaustive
 def test_a_sweep_is_taken_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report, lines = tmp_path / "sweep.json", tmp_path / "sweep.jsonl"
     done = Record("values", "neg", "float32", "neg", 1, "failed", failures=["of an earlier run"])

@@ -86,6 +86,7 @@ def _trained(model: nn.Module, call: Callable[..., torch.Tensor], x: torch.Tenso
     return [p.detach().cpu() for p in model.parameters()]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("device", ["cpu", "jax"])

@@ -38,6 +38,7 @@ def deterministic() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("make", {**NEW, **RESIZED}.values(), ids={**NEW, **RESIZED})
 def test_new_memory_is_filled(make: Callable[..., torch.Tensor], dtype: torch.dtype, deterministic: None) -> None:

@@ -32,7 +32,7 @@ def _base(device: str) -> torch.Tensor:
     return torch.arange(60.0, dtype=torch.float64).reshape(4, 3, 5).to(device)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("device", "view", "dynamic"), crossed(DEVICES, VIEWS, [False, None, True]))
 def test_any_strides_are_taken(device: str, view: str, dynamic: bool | None) -> None:
     compiled = torch.compile(lambda x: (x * 2 + x.sum(-1, keepdim=True)).sin(), backend="jaten", dynamic=dynamic)
@@ -73,7 +73,7 @@ PAIRS: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = 
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("device", "program", "pair", "dynamic"),
     crossed(DEVICES, [_write_first, _write_both, _read], PAIRS, [None, True], strength=3),
@@ -116,6 +116,7 @@ def _written(b: torch.Tensor) -> torch.Tensor:
     return b.sin() + 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("device", "is_used", "view", "dynamic"),
     crossed(DEVICES, [False, True], ["whole", "columns", "transposed", "every other row"], [None, True]),

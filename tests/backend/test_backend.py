@@ -292,7 +292,7 @@ OF_MEMORY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("name", OF_MEMORY)
 def test_as_strided_of_what_a_program_makes(name: str, device: str) -> None:

@@ -36,6 +36,7 @@ WRITES: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("needs_gradient", [False, True])
 @pytest.mark.parametrize("name", WRITES)
@@ -79,6 +80,7 @@ def test_backward_twice(device: str, found: bool) -> None:
 OPTIMIZERS = ["Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_compiled_step_of_an_optimizer(name: str) -> None:
     """Dynamo makes an operator of its own of some of what they write."""

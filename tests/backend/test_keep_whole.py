@@ -44,7 +44,7 @@ def test_values_gradients_and_graphs(name: str) -> None:
     assert _tables() == before and any(before)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("name", ["nearest", "bilinear", "bicubic"])
 def test_sizes_that_change(name: str, device: str) -> None:

@@ -176,6 +176,7 @@ def _run(way: Way, device: str, shared: bool, outside: bool) -> list[Any]:
     return [[_plain(v) for v in value] if isinstance(value, list) else _plain(value) for value in found]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("way", "shared", "outside"), crossed(WAYS, [False, True], [False, True]))
 def test_gradients(way: Way, shared: bool, outside: bool) -> None:
     for got, expected in zip(*[_run(way, d, shared, outside) for d in ("jax", "cpu")], strict=True):
@@ -201,6 +202,7 @@ def test_gradients_are_put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     assert left == [[True] * 3, [False, False, True]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("context", ["torch.inference_mode()", "torch.no_grad()", "torch.device('meta')"])
 def test_the_first_program_of_a_process_may_be_compiled_anywhere(context: str) -> None:
     program = f"""

@@ -63,6 +63,7 @@ DEBUG_NANS: dict[str, tuple[Callable[[nn.Module, torch.Tensor], Callable[[], Any
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", DEBUG_NANS)
 def test_debug_nans(way: str) -> None:
     make, device, says = DEBUG_NANS[way]

@@ -148,6 +148,7 @@ def test_no_setting_of_jax_is_touched(cold: dict[str, Any]) -> None:
     assert cold["settings"]
 
 
+@pytest.mark.exhaustive
 def test_messages_name_the_line_where_it_is_now(runs: Runs, cold: dict[str, Any]) -> None:
     runs.script.write_text(PROGRAM.replace("def looked_up", "\ndef looked_up"))
     moved = runs.result(runs.start())
@@ -157,6 +158,7 @@ def test_messages_name_the_line_where_it_is_now(runs: Runs, cold: dict[str, Any]
     assert _compiles(moved)["look_up"] == 0  # it is the same program for XLA
 
 
+@pytest.mark.exhaustive
 def test_spoilt_files_are_compiled_anew(runs: Runs, cold: dict[str, Any]) -> None:
     spoilt = {name: content[:-1] if at % 2 else b"" for at, (name, content) in enumerate(runs.files().items())}
     for name, content in spoilt.items():

@@ -31,6 +31,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "dtype"), crossed(CASES, [torch.float64, torch.float32, torch.bfloat16]))
 def test_values_and_gradients(case: str, dtype: torch.dtype) -> None:
     image, kernel, stride, padding, output_padding, transposed, groups = CASES[case]

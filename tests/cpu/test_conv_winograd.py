@@ -80,7 +80,7 @@ def test_what_has_only_zeros_under_its_window_is_zero() -> None:
     np.testing.assert_array_equal(found == 0, expected.detach() == 0)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e30], ids=str)
 @pytest.mark.parametrize("part", PARTS)
 def test_what_would_not_cancel_is_computed_plainly(part: str, value: float) -> None:
@@ -92,6 +92,7 @@ def test_what_would_not_cancel_is_computed_plainly(part: str, value: float) -> N
         assert np.isnan(_computed(part, windows, *operands)).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_compiled_program(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Infinities, too, where eager has them."""

@@ -165,7 +165,7 @@ def _grid(*parts: float) -> torch.Tensor:
     return torch.tensor([complex(*pair) for pair in itertools.product(parts, repeat=2)])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", OF_COMPLEX)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.complex64, 1e-6), (torch.complex128, 1e-13)])
 def test_complex_values(name: str, dtype: torch.dtype, tolerance: float) -> None:

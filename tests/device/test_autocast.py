@@ -33,6 +33,7 @@ def test_policies() -> None:
     assert (x @ x).dtype == torch.float32
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_training_step_with_a_scaler(compiled: bool) -> None:
     torch.manual_seed(0)

@@ -26,6 +26,7 @@ def _in_float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("_in_float64")
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[] if n in DEFAULT else [pytest.mark.exhaustive]) for n in SCRIPTS]

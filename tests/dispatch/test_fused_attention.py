@@ -62,7 +62,7 @@ def _seen(call: Callable[..., Tensor], leaves: list[Tensor], settings: dict[str,
     return [t.detach().cpu() for t in (out, *grads)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("name", [*FUSED, *COMPOSED])
 def test_values_and_gradients(name: str, compiled: bool) -> None:
@@ -157,6 +157,7 @@ TRANSFORMS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transforms(name: str) -> None:
     """Beside ATen's composition: its fused kernel on the CPU has no such derivatives."""

@@ -178,7 +178,7 @@ def _expected(name: str, trains: bool) -> list[Any]:
     return run(fn, args, trains)
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(("path", "name"), crossed(PATHS, CASES, always=lambda path, name: path == "compiled"))
 def test_values_and_gradients(path: str, name: str) -> None:
     fn, args, trains = CASES[name]
@@ -187,6 +187,7 @@ def test_values_and_gradients(path: str, name: str) -> None:
     torch.testing.assert_close(got, _expected(name, trains), **CLOSE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", PATHS)
 def test_without_gradients(path: str) -> None:
     compiles, device = PATHS[path]
@@ -270,6 +271,7 @@ class _Gated(nn.Module):
         return torch.cond(x.sum() > 0, lambda x: self.one(x), lambda x: self.two(x).relu(), (x,))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", PATHS)
 def test_parameters_in_branches(path: str) -> None:
     compiles, device = PATHS[path]
@@ -283,7 +285,7 @@ def test_parameters_in_branches(path: str) -> None:
     torch.testing.assert_close([p.grad.cpu() for p in moved.parameters()], expected, **CLOSE)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["cond, true", "while", "scan", "map", "regions"])
 def test_sizes_that_change(name: str) -> None:
     fn, (x, *rest), trains = CASES[name]
@@ -294,6 +296,7 @@ def test_sizes_that_change(name: str) -> None:
         torch.testing.assert_close(run(compiled, args, trains), run(fn, args, trains), **CLOSE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", PATHS)
 def test_a_number_chooses_the_branch_backward_too(path: str) -> None:
     def chosen(x: torch.Tensor, number: int) -> torch.Tensor:

@@ -43,7 +43,7 @@ def _tensors(tree: Any) -> list[Tensor]:
     return list(tree) if isinstance(tree, tuple) else [tree]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "settings"), crossed(LAYERS, SETTINGS))
 def test_values_and_gradients(name: str, settings: dict[str, Any]) -> None:
     """With and without states at the start; second derivatives of the former, of one layer."""

@@ -38,7 +38,7 @@ def _no_mesh_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitioned, "MET", [])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("name", "plan", "optimizer", "gradients"), crossed_for(OFTEN, MODELS, PLANS, OPTIMIZERS, ENDS)
 )
@@ -159,6 +159,7 @@ def _found_late(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[
     return step
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", [_plain, _scaled, _found_late], ids=lambda way: way.__name__.removeprefix("_"))
 def test_states_that_are_not_there_count(way: Callable[..., Any]) -> None:
     model, batch = _parts()
@@ -230,6 +231,7 @@ def test_values_are_placed_within_the_step() -> None:
     assert part.arguments == 1024 and part.outputs == 256
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [1, 2048])
 def test_meshes_of_other_sizes(size: int) -> None:
     mesh = AbstractMesh((size,), ("data",))

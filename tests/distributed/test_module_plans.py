@@ -21,6 +21,7 @@ SHARE = 1.3
 OFTEN = ("mlp", "llama", "sequence", "experts")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "plan", "way", "optimizer"), crossed_for(OFTEN, MODELS, PLANS, WAYS, OPTIMIZERS))
 def test_training(name: str, plan: str, way: str, optimizer: str) -> None:
     found = mesh_process.found("training", name, plan, way, optimizer)
@@ -36,13 +37,13 @@ def test_training(name: str, plan: str, way: str, optimizer: str) -> None:
         assert found["share"] <= SHARE
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", mesh_modules.PROGRAMS)
 def test_modules(name: str) -> None:
     mesh_process.found("modules", name)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", [name for name in mesh_plans.PROGRAMS if name != "sizes_of_meshes"])
 def test_plans(name: str) -> None:
     mesh_process.found("plans", name)

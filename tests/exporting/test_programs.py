@@ -186,6 +186,7 @@ def _resized(x: torch.Tensor) -> torch.Tensor:
     return larger
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("platforms", [None, ALL])
 @pytest.mark.parametrize("fn", [_of_a_user, _with_branches, _resized])
 def test_operators_of_users_branches_and_libraries(fn: Any, platforms: Any) -> None:

@@ -56,7 +56,7 @@ OVERRIDDEN: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("target", OVERRIDDEN)
 def test_overrides_that_are_active_are_exported(target: str) -> None:
     kernel, call = OVERRIDDEN[target]

@@ -14,7 +14,7 @@ import jaten_ops  # noqa: F401  # the device
 from .test_torchscript import made
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ["convolutions", "attention", "recurrent"])
 @pytest.mark.parametrize("strict", [False, True])
 def test_exported_programs(name: str, strict: bool) -> None:

@@ -82,7 +82,7 @@ def _finite(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args: [torch.where(r == -math.inf, -100, r) for r in tree_leaves(fn(*args))]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("name", "path"), crossed(ATTENTION, PATHS, always=lambda name, path: path == "compiled on the device")
 )

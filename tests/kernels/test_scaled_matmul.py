@@ -94,6 +94,7 @@ GROUPS = torch.tensor([1, 3, 6], dtype=torch.int32)
 SLICES = [slice(0, 1), slice(1, 3), slice(3, 6)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", ["2d3d", "3d2d", "3d3d", "2d2d"])
 def test_groups_scaled_by_rows(layout: str) -> None:
     """Each group is a product by itself."""

@@ -14,7 +14,7 @@ SHAPES = (((5000,), 0), ((3, 1031), 1), ((3, 1031), 0), ((2, 37, 41), 1), ((1,),
 DTYPES = (torch.float32, torch.int64, torch.bool)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("op", ["cumsum", "cummax", "cummin"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_scans_are_those_of_aten(op: str, dtype: torch.dtype) -> None:
@@ -35,6 +35,7 @@ def test_nan_stays(op: str) -> None:
     torch.testing.assert_close(got, expected, equal_nan=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("op", ["cumsum", "cumprod", "cummax", "logcumsumexp"])
 def test_gradients_through_blocks(op: str) -> None:
     x = torch.randn(2, 150, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()

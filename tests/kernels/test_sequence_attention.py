@@ -103,6 +103,7 @@ def test_flash_of_lengths(causal: bool, left: int | None, right: int | None) -> 
     _compare(call, reference, _packed_inputs())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("mask_type", "window"), [(0, None), (1, None), (2, None), (1, 2), (2, 1)])
 def test_efficient_of_lengths(mask_type: int, window: int | None) -> None:
     left, right = None if window is None else window - 1, 0 if mask_type else None

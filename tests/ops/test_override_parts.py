@@ -65,6 +65,7 @@ def _ways_of(function: Callable[..., Any], device: str) -> list[Callable[..., An
     return [compiled, function] if device == "jax" else [compiled]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_subclasses_that_wrap_others(device: str) -> None:
     def scaled() -> _Scaled:

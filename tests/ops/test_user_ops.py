@@ -153,6 +153,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("error:.*batching rule.*")
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("name", TRANSFORMS)

@@ -234,6 +234,7 @@ NUMBERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_compiled_numbers(device: str) -> None:
     def each(a: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -64,7 +64,7 @@ def _train(device: str, make: Optimizer, *, compiled: bool, steps: int = 6) -> t
     return losses, model, run
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_trains_as_on_the_cpu(name: str) -> None:
     expected, reference, _ = _train("cpu", OPTIMIZERS[name], compiled=False)
@@ -225,7 +225,7 @@ def _within(schedule_of: Callable[..., Any], rate: str) -> Scenario:
     return within
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "rate"), crossed(WITHIN, ["number", "tensor", "tensor on the CPU"]))
 def test_a_schedule_in_a_step_keeps_numbers_and_tensors(name: str, rate: str) -> None:
     assert_as_plain_torch(_within(WITHIN[name], rate))

@@ -210,8 +210,7 @@ SAMPLE = (
 )  # fmt: skip
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in SAMPLE else pytest.mark.exhaustive) for n in SCENARIOS]
 )

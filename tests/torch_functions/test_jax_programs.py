@@ -50,6 +50,7 @@ CONTROL_FLOW: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str, bool]
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CONTROL_FLOW)
 def test_control_flow_is_jaxs(name: str) -> None:
     program, operation, has_gradient = CONTROL_FLOW[name]

@@ -158,11 +158,13 @@ _SAMPLE = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "way"), _SAMPLE)
 def test_a_sample_of_programs_and_ways(name: str, way: str) -> None:
     _check(name, way)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", _WAYS)
 def test_a_program_in_every_way(way: str) -> None:
     _check("straight_through", way)
@@ -175,7 +177,7 @@ def test_every_program_in_every_way(name: str, way: str) -> None:
     _check(name, way)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("way", ["jit(jvp)", "jacfwd(jacfwd)"])
 @pytest.mark.parametrize("name", ["running_differences", "sums_of_exponentials"])
 def test_gradients_that_are_not_written_linearly(name: str, way: str) -> None:
@@ -189,6 +191,7 @@ def test_a_hook_on_an_argument_is_met_once_a_derivative() -> None:
 # Random operators
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("recomputes", [False, True])
 def test_masks_are_the_same_in_derivatives(recomputes: bool) -> None:
     def dropped(x: torch.Tensor) -> torch.Tensor:

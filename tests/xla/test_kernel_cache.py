@@ -30,6 +30,7 @@ def test_executables_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert most <= before + 2 * kernel_cache._MOST
 
 
+@pytest.mark.exhaustive
 def test_a_users_function_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many of jaten's programs drop none of the user's, and many of the user's none of jaten's."""
     monkeypatch.setattr(kernel_cache, "_MOST", 2)

@@ -42,9 +42,9 @@ glibc_only = pytest.mark.skipif(
 )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @glibc_only
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("use", USES)
 def test_it_is_told_at_the_first_use(use: str) -> None:
     assert _run(USES[use]) == str(use != "the import")
@@ -67,6 +67,7 @@ def _long_lived(x: jax.Array) -> jax.Array:
 
 
 @glibc_only
+@pytest.mark.exhaustive
 def test_temporary_memory_is_kept_between_calls() -> None:
     resource = pytest.importorskip("resource")
     malloc.retain()

@@ -40,6 +40,7 @@ def _attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask:
     return found, keys, values
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_cache_that_grows_compiles_three_times(masked: bool) -> None:
     compiled = torch.compile(_attend, backend="jaten", options={"buckets": "auto"})
@@ -55,6 +56,7 @@ def test_a_cache_that_grows_compiles_three_times(masked: bool) -> None:
     assert _compiles() == 3  # Dynamo's first program, the second one as it is, and rounded
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", [{}, {"buckets": "auto"}, {"buckets": "off"}])
 def test_the_second_new_size_is_rounded_and_told_of(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     compiled = torch.compile(lambda x: x.softmax(0), backend="jaten", options=options)

@@ -75,7 +75,7 @@ def _input(shift: float = 0.0) -> torch.Tensor:
     return torch.tensor([1.0, -2.0, 3.0, 3.0, -4.0]) + shift
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values(name: str) -> None:
     compiled = torch.compile(PROGRAMS[name], backend="jaten", fullgraph=True)
@@ -83,6 +83,7 @@ def test_values(name: str) -> None:
         torch.testing.assert_close(compiled(_input(shift)), PROGRAMS[name](_input(shift)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients(name: str) -> None:
     compiled = torch.compile(DIFFERENTIABLE[name], backend="jaten", fullgraph=True)
@@ -95,6 +96,7 @@ def test_gradients(name: str) -> None:
         torch.testing.assert_close(*grads)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["mask", "masked_select", "branch", "loop", "scan", "largest", "interpolated"])
 def test_on_the_device_jax(name: str) -> None:
     program = (DIFFERENTIABLE | PROGRAMS)[name]

@@ -48,7 +48,7 @@ def _flat(result: Any) -> list[torch.Tensor]:
     return list(result) if isinstance(result, list | tuple) else [result]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("options", [None, {"buckets": "powers of two"}], ids=["", "buckets"])
 @pytest.mark.parametrize("name", VIEWS)

@@ -244,7 +244,7 @@ def test_what_is_written_to_inputs_of_sizes_that_change(name: str) -> None:
     _check(PROGRAMS[name], _whole, "no_grad", "jax", dynamic=True)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -64,7 +64,7 @@ def _kept(forward: torch.fx.GraphModule, results: int) -> int:
     return sum(v.numel() * v.element_size() for v in values if isinstance(v, torch.Tensor))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "dtype"), crossed(CASES, [torch.float32, torch.float64, torch.bfloat16]))
 def test_values_gradients_and_statistics(name: str, dtype: torch.dtype) -> None:
     make, shape, _ = CASES[name]
@@ -85,7 +85,7 @@ def test_values_gradients_and_statistics(name: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(dict(model.named_buffers()), dict(other.named_buffers()), **close)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", CASES)
 def test_less_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, shape, factor = CASES[name]

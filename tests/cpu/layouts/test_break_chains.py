@@ -69,7 +69,7 @@ PROGRAMS: dict[Callable[..., Any], bool] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__.strip("_"))
 def test_results_are_the_same(program: Callable[..., Any]) -> None:
     with Enabled():
@@ -94,6 +94,7 @@ def test_code_grows_as_the_chain_does() -> None:
     assert size(STEPS, lambda p: p) > 2.5 * size(STEPS // 2, lambda p: p)
 
 
+@pytest.mark.exhaustive
 def test_a_compiled_recurrence() -> None:
     def fn(k: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         state, found = torch.zeros_like(k[:, 0]), []

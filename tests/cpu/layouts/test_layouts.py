@@ -167,7 +167,7 @@ def _after_convolution(body: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda x, w: body(forward(x, w, _SAME))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", BODIES)
 def test_after_a_convolution(name: str) -> None:
     fn = _after_convolution(BODIES[name])
@@ -184,6 +184,7 @@ def _primitives(jaxpr: Any) -> set[str]:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("channels", [3, 8])
 @pytest.mark.parametrize("size", [(7, 5), (35, 36)])
 def test_parts_of_a_strided_convolution(size: tuple[int, int], channels: int) -> None:

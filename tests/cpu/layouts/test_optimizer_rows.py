@@ -99,6 +99,7 @@ def _branches(fn: Callable[..., Any], operands: tuple[Any, ...]) -> int:
     return str(jax.make_jaxpr(fn)(*operands)).count("cond[")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_it_computes_the_same_in_rows(name: str) -> None:
     fn, operands = PROGRAMS[name]
@@ -128,7 +129,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_steps_of_convolutions_are_as_those_of_torch(name: str) -> None:
     torch.manual_seed(0)

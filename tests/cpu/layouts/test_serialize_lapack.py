@@ -51,6 +51,7 @@ def _are_in_turn(text: str) -> bool:
     return len(calls) > 1 and all(one in before[other] for one, other in itertools.pairwise(calls))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fn", [_apart, _of_several_kinds], ids=lambda f: f.__name__.strip("_"))
 def test_calls_are_in_turn(fn: Callable[..., Any]) -> None:
     plain, ordered = (jax.jit(f).lower(*_operands()) for f in (fn, in_turn(fn)))

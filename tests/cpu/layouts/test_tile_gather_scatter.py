@@ -101,6 +101,7 @@ PROGRAMS: dict[Callable[..., Any], int] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__.strip("_"))
 def test_results_are_the_same(program: Callable[..., Any]) -> None:
     operands = X, SOURCE, TARGET, SCALE, BIAS
