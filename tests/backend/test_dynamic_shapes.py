@@ -156,7 +156,6 @@ def _decode(name: str, steps: int) -> None:
     assert _compiles() <= 2 and counter.frame_count <= 2
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CACHES)
 def test_a_decode_loop_compiles_at_most_twice(name: str) -> None:
     _decode(name, 30)
@@ -190,7 +189,6 @@ SIZES: dict[str, Program] = {
 }
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_number_that_changes_no_shape_is_handed_over(name: str) -> None:
     compiled = torch.compile(NUMBERS[name], backend="jaten", fullgraph=True)
@@ -310,7 +308,7 @@ SOUND: dict[str, tuple[Program, Callable[[int], tuple[Any, ...]]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SOUND)
 def test_sizes_of_one_bucket_compile_once(name: str, caplog: pytest.LogCaptureFixture) -> None:
     program, make = SOUND[name]
