@@ -1,7 +1,8 @@
-"""Constructors of parameters, buffers and storages that make objects on the device `jax`, and `swap_tensors`."""
+"""Constructors that make objects on the device `jax`, and functions that change the class of a tensor."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from ..tensor.lazy_parameters import UninitializedParameter
 from ..tensor.moves import exchange
 from ..tensor.storage import JaxStorage
 from ..tensor.tensor import CLASSES, Tensor
+from ..tracing import opaque
 
 _LAZY = (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)
 
@@ -17,6 +19,19 @@ _LAZY = (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)
 def swap_tensors(_known: Any) -> Any:
     """`torch.utils.swap_tensors`, by which modules move parameters of a subclass."""
     return exchange
+
+
+def as_subclass(known: Any) -> Any:
+    """`Tensor.as_subclass`, by which libraries give a tensor of the CPU the class of one on the device."""
+
+    @opaque
+    @functools.wraps(known)  # Dynamo knows the method by its name
+    def new(self: torch.Tensor, cls: Any) -> Any:
+        if isinstance(cls, type) and Tensor in cls.__mro__:  # of those of the device, which have their own method
+            cls = CLASSES.elsewhere(cls) or torch.Tensor
+        return known(self, cls)
+
+    return new
 
 
 def parameter(make: Any) -> Any:

@@ -129,6 +129,13 @@ _DEVICE = [
         used_by=_MOVES,
     ),
     Patch(
+        "torch:Tensor.as_subclass",
+        constructors.as_subclass,
+        "libraries give what they compute on the CPU the class of a tensor on the device: it would have no values",
+        "tensor/test_subclasses",
+        is_use=version_errors.for_a_subclass,
+    ),
+    Patch(
         "torch.nn.parameter:Parameter.__new__",
         constructors.parameter,
         "a user's subclass of Parameter also makes objects of its own class on the device",

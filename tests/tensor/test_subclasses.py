@@ -300,6 +300,21 @@ def test_a_table_by_classes_finds_what_is_on_the_device() -> None:
     assert {cls: x.to(dtypes[type(x)]).dtype for cls, x in moved.items()} == dtypes
 
 
+@pytest.mark.parametrize("like", ["plain", "a parameter", "of a class"])
+def test_what_is_on_the_cpu_takes_the_class_of_what_is_on_the_device(like: str) -> None:
+    """As fastai and MONAI give results the class of their inputs."""
+    there = torch.ones(2, device="jax")
+    there = {"plain": there, "a parameter": nn.Parameter(there), "of a class": there.as_subclass(Named)}[like]
+    x = torch.arange(3.0, requires_grad=True)
+    y = x.as_subclass(type(there))
+    assert type(y) is (Named if like == "of a class" else torch.Tensor) and y.device.type == "cpu"
+    assert (2 * y).tolist() == [0, 2, 4] and y.data_ptr() == x.data_ptr()
+    y.sum().backward()
+    assert x.grad is not None
+    traced = torch.compile(lambda x: x.as_subclass(Named) + 1, backend="jaten", fullgraph=True)
+    assert type(traced(torch.ones(2))) is Named
+
+
 @pytest.mark.parametrize("make", [torch.ones, lambda n, device: nn.Parameter(torch.ones(n, device=device))])
 def test_the_name_of_the_class_leads_to_torch(make: Any) -> None:
     """opt_einsum, autoray and tensorly choose what computes by the first part of the module's name."""
