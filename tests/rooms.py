@@ -63,7 +63,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         " philox polynomials ragged reduction reparameterized rnn views windows",
         "activation creation decomposition fake_quantization im2col indexing joining ldl matmul padding"
         " pooling randomness resampling scan sorting third_party_ops unary variance weight_norm",
-        "arithmetic grid_sampler histogram linalg offsets scaled_matmul scatter segment_reduce softmax special unique",
+        "arithmetic detection grid_sampler histogram linalg offsets scaled_matmul scatter segment_reduce softmax"
+        " special unique",
         "attention bessel loss norms predicates",
         "sequence_attention",
         "__init__",
