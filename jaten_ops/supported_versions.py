@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 
 import jax
 import torch
 
+from .schema.releases import release_of
+
 SUPPORTED = {"torch": ("2.13", "2.15"), "jax": ("0.10", "0.12")}
 """The oldest and the newest release of each; pyproject.toml has the same bounds, docs/versions.md what was run."""
-
-
-def _release(version: str) -> tuple[int, int]:
-    """The two numbers that tell releases apart whose private names differ: (2, 13) of "2.13.0+cpu"."""
-    major, minor = re.findall(r"\d+", version)[:2]
-    return int(major), int(minor)
 
 
 def warning_of(versions: dict[str, str]) -> str | None:
     """A text that names the versions outside of these; None if there are none."""
     found = []
     for name, (oldest, newest) in SUPPORTED.items():
-        if not _release(oldest) <= _release(versions[name]) <= _release(newest):
+        if not release_of(oldest) <= release_of(versions[name]) <= release_of(newest):
             found.append(f"{name} {versions[name]} (supported: {oldest} to {newest})")
     if not found:
         return None

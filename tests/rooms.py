@@ -7,12 +7,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "errors": (),
     "program_lines": (),
     "stages": (),
-    "supported_versions": (),
-    "tracing": (),
     "schema": (
-        "exclusions spec",
+        "exclusions releases spec",
         "__init__",
     ),
+    "supported_versions": (),
+    "tracing": (),
     "registry": (
         "active_overrides external_ops handlers parameters",
         "__init__",

@@ -19,9 +19,8 @@ from . import architecture
 ROOT = Path(__file__).resolve().parents[1]
 BUILT_OF = ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py", *architecture.FOLDERS)
 KINDS = ("wheel", "sdist", "editable")
-DATA = {
-    f"jaten_ops/{name}" for name in ("py.typed", *(f"schema/{t}.ops" for t in ("composite", "functional", "variants")))
-}
+TABLES = ("composite", "functional", "variants", "torch_2_14", "torch_2_15")
+DATA = {f"jaten_ops/{name}" for name in ("py.typed", *(f"schema/{table}.ops" for table in TABLES))}
 
 ENTRY_POINT = """
 import sys, torch

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import DuplicateRegistrationError, GradientRegistrationError, MissingKernelError, UnknownOpError
-from ..schema import FUNCTIONAL, VARIANTS, OpSpec
+from ..schema import FIRST, FUNCTIONAL, VARIANTS, OpSpec
 from ..schema.exclusions import reason_of
 from . import external_ops, parameters
 
@@ -50,9 +50,16 @@ KERNELS: dict[str, Entry] = {}
 FAKES: dict[str, Entry] = {}
 GRADIENTS: dict[str, Entry] = {}
 
+ABSENT: dict[str, dict[str, Entry]] = {"kernel": {}, "fake": {}, "gradient": {}}
+"""Kernels, fakes and gradients of overloads that the installed torch lacks, and another supported release has."""
+
 
 def _add(table: dict[str, Entry], what: str, overloads: Iterable[str], entry: Entry) -> None:
     overloads = [overload.partition("(")[0] for overload in overloads]
+    if str(entry.fn.__module__).partition(".")[0] == __name__.partition(".")[0]:
+        absent = [overload for overload in overloads if overload in FIRST and overload not in FUNCTIONAL]
+        ABSENT[what].update(dict.fromkeys(absent, entry))
+        overloads = [overload for overload in overloads if overload not in absent]
     overloads = [WRITING.get(overload, overload) for overload in overloads]
     for overload in overloads:
         if overload not in SPECS:

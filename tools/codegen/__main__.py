@@ -17,10 +17,9 @@ def _generate(directory: Path) -> Iterator[tuple[Path, str]]:
     functional = read_functional()
     composed = [spec for spec in read_composites(functional) if not spec.parsed.is_mutable]
     variants = read_variants(functional + composed)
-    yield directory / "functional.ops", render(functional)
-    yield directory / "variants.ops", render(variants)
     # overloads that write and have a functional base are variants of it
-    yield directory / "composite.ops", render(read_composites(functional + variants))
+    tables = {"functional": functional, "variants": variants, "composite": read_composites(functional + variants)}
+    yield from ((directory / name, text) for name, text in render(tables, directory).items())
     from .kernel_schemas import annotated  # noqa: PLC0415  # imports jaten_ops, which the rows must not need
 
     yield from annotated().items()

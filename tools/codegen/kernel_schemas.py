@@ -1,5 +1,7 @@
 """Schema lines: comments above each kernel in `jaten_ops` with the schemas of the ATen overloads that it serves.
 
+They are those of the oldest supported torch that has the overload, under any torch.
+
 A line reads `# aten::mm(Tensor self, Tensor mat2) -> Tensor`; overloads that differ only in their operator's name share
 one, as in `# aten::{sin, cos}(Tensor self) -> Tensor`. The lines stand above the top-level statement that registers:
 a decorated function, a call, the loop over a table, or a function that registers for its callers.
@@ -16,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from jaten_ops import registry
-from jaten_ops.schema import FUNCTIONAL
+from jaten_ops.schema import FIRST
 
 from .rows import ROOT
 
@@ -99,10 +101,10 @@ def annotate(text: str, sites: Mapping[int, Sequence[str]]) -> str:
 def _sites() -> dict[Path, dict[int, list[str]]]:
     """For each file and line, the schemas of the overloads whose kernels are registered there."""
     files: dict[Path, dict[int, list[str]]] = {}
-    for overload, entry in registry.KERNELS.items():
-        if overload in FUNCTIONAL:
+    for overload, entry in (registry.KERNELS | registry.ABSENT["kernel"]).items():
+        if overload in FIRST:
             file, _, line = entry.where.rpartition(":")
-            files.setdefault(Path(file).resolve(), {}).setdefault(int(line), []).append(FUNCTIONAL[overload].schema)
+            files.setdefault(Path(file).resolve(), {}).setdefault(int(line), []).append(FIRST[overload].schema)
     return files
 
 
