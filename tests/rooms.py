@@ -65,7 +65,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         " pooling randomness resampling scan sorting third_party_ops unary variance weight_norm",
         "arithmetic detection grid_sampler histogram linalg offsets scaled_matmul scatter segment_reduce softmax"
         " special unique",
-        "attention bessel loss norms predicates",
+        "attention bessel loss matrix_roots norms predicates",
         "sequence_attention",
         "__init__",
     ),

@@ -15,7 +15,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from .special import i0, i1
+from ..kernel_base.derivatives import with_partials
+from .special import i0, i1, over_argument
 from .unary import float_kernel
 
 _J0_PP = (
@@ -276,14 +277,31 @@ def _airy_ai(x: jax.Array) -> jax.Array:
     return jnp.where(lax.abs(x) == jnp.inf, jnp.nan, jnp.where(x > 103.892, 0, value)).astype(x.dtype)
 
 
+def _k0(x: jax.Array) -> jax.Array:
+    return _scaled_k0(x) * lax.exp(-x)
+
+
+def _k1(x: jax.Array) -> jax.Array:
+    return _scaled_k1(x) * lax.exp(-x)
+
+
+# their derivatives, which ATen has since torch 2.15
+_j0 = with_partials(_bessel_j0, lambda r, x: -_j1(x))
+_j1 = with_partials(_bessel_j1, lambda r, x: _j0(x) - over_argument(r, x))
+_y0 = with_partials(_bessel_y0, lambda r, x: -_y1(x))
+_y1 = with_partials(_bessel_y1, lambda r, x: jnp.where(x == 0, jnp.inf, _y0(x) - r / x))
+_modified_k0 = with_partials(_k0, lambda r, x: -_modified_k1(x))
+_modified_k1 = with_partials(_k1, lambda r, x: -(_modified_k0(x) + r / x))
+
+
 _FUNCTIONS = {
     "special_airy_ai": _airy_ai,
-    "special_bessel_j0": _bessel_j0,
-    "special_bessel_j1": _bessel_j1,
-    "special_bessel_y0": _bessel_y0,
-    "special_bessel_y1": _bessel_y1,
-    "special_modified_bessel_k0": lambda x: _scaled_k0(x) * lax.exp(-x),
-    "special_modified_bessel_k1": lambda x: _scaled_k1(x) * lax.exp(-x),
+    "special_bessel_j0": _j0,
+    "special_bessel_j1": _j1,
+    "special_bessel_y0": _y0,
+    "special_bessel_y1": _y1,
+    "special_modified_bessel_k0": _modified_k0,
+    "special_modified_bessel_k1": _modified_k1,
     "special_scaled_modified_bessel_k0": _scaled_k0,
     "special_scaled_modified_bessel_k1": _scaled_k1,
     "special_spherical_bessel_j0": _spherical_bessel_j0,

@@ -388,7 +388,13 @@ def _svd_jvp(full, primals, tangents):
 
 
 def require_svd(a: jax.Array) -> None:
-    """Requires a matrix without NaN. Infinite elements pass: LAPACK returns singular values that are NaN."""
+    """Requires a matrix without NaN. Infinite elements pass: LAPACK returns singular values that are NaN.
+
+    Raises:
+        NotImplementedError: a dtype of half precision.
+    """
+    if a.dtype.itemsize < 4:
+        raise NotImplementedError(f'"linalg_svd_cpu" not implemented for {a.dtype}')
     words = "linalg.svd: The algorithm failed to converge because the input matrix contained non-finite values."
     checks.require(~jnp.isnan(a), np.linalg.LinAlgError, words)
 

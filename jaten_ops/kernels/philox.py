@@ -20,6 +20,8 @@ from ..kernel_base.promotion import cast, compute_type
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))
 _ROUNDS = 10
+# of integers drawn from 32 bits, but for powers of two: the remainder would make some of them too likely
+_MOST_OF_32_BITS = 2**28
 # bits of the significand of each dtype that are drawn
 _DIGITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 
@@ -64,6 +66,12 @@ def philox_key_split(key, num_splits):
 @kernel("_philox_key_fold_in")
 def philox_key_fold_in(key, data):
     return _derive(key, np.uint64(data % 2**64))
+
+
+# aten::_philox_key_fold_in.Tensor(Tensor key, Tensor data) -> Tensor
+@kernel("_philox_key_fold_in.Tensor")
+def philox_key_fold_in_of_tensor(key, data):
+    return _derive(key, data.reshape(()))
 
 
 def _draws(x: jax.Array, key: jax.Array, at_once: int) -> tuple[jax.Array, ...]:
@@ -128,3 +136,40 @@ def philox_normal(self, key, mean=0.0, std=1.0):
         angle = np.array(2 * math.pi, wide) * _unit(*second, wide)
         values += [radius * jnp.cos(angle), radius * jnp.sin(angle)]
     return cast(_arranged(values, self) * cast(std, wide) + cast(mean, wide), self.dtype)
+
+
+def _range_of(dtype: np.dtype, low: int | None, high: int | None) -> tuple[int, int]:
+    """The lowest integer to draw, and the number of them: modulo 2**32, or 2**64 for a dtype of 8 bytes."""
+    bits = 64 if dtype.itemsize == 8 else 32
+    least = int(np.iinfo(dtype).min)
+    if low in (None, least) and high is None:
+        return least, 0
+    low = least if low is None else low
+    count = ((int(np.iinfo(dtype).max) + 1 if high is None else high) - low) % 2**bits
+    if not count:
+        raise RuntimeError("_philox_randint_: [low, high) must be non-empty; pass high=None for the dtype's full range")
+    if bits == 32 and 2**bits % count and count >= _MOST_OF_32_BITS:
+        raise RuntimeError(
+            f"_philox_randint_: range (high - low = {count}) does not divide 2^32 evenly and is too large for the"
+            f" output dtype {dtype}. Fix: use a range that divides 2^32, or a 64-bit dtype"
+        )
+    return low, count
+
+
+# aten::_philox_randint(Tensor self, Tensor key, int? low=None, int? high=None) -> Tensor
+@kernel("_philox_randint")
+def philox_randint(self, key, low=None, high=None):
+    """Integers from 32 bits, or from 64 for a dtype of 8 bytes. All values of the dtype are the low bits themselves."""
+    if not np.issubdtype(self.dtype, np.integer):
+        raise RuntimeError(f"_philox_randint_: self must have an integer dtype, got {self.dtype}")
+    low, count = _range_of(self.dtype, low, high)
+    if not self.size:
+        return self
+    double = self.dtype.itemsize == 8
+    drawn = _draws(self, key, 2 if double else 4)
+    bits = [_join(drawn[1], drawn[0]), _join(drawn[3], drawn[2])] if double else list(drawn)
+    if count:
+        wide = np.dtype("uint64" if double else "uint32")
+        least = np.array(low % 2 ** (8 * wide.itemsize), wide)
+        bits = [b % np.array(count, wide) + least for b in bits]
+    return cast(_arranged(bits, self), self.dtype)

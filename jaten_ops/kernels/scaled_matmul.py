@@ -16,7 +16,7 @@ from jax import lax
 from jaten_ops.registry import kernel
 
 from ..kernel_base.promotion import cast
-from .matmul import grouped_mm, scaled_mm
+from .matmul import blend, grouped_mm, scaled_mm
 from .sorting import binary_search
 
 _F32 = np.dtype("float32")
@@ -116,6 +116,21 @@ def scaled_mm_v2(
     b = _scaled(mat2.T, scale_b, recipe_b, swizzle_b, "scale_b").T
     one = jnp.ones((), _F32)
     return scaled_mm(a, b, one, one, bias, None, out_dtype or self.dtype)
+
+
+# aten::_scaled_addmm(Tensor self, Tensor mat1, Tensor mat2, Tensor[] scale_a, int[] recipe_a, int[] swizzle_a,
+#     Tensor[] scale_b, int[] recipe_b, int[] swizzle_b, int[] contraction_dim=[], *, Scalar beta=1, Scalar alpha=1,
+#     bool use_fast_accum=False) -> Tensor
+@kernel("_scaled_addmm")
+def scaled_addmm(
+    self, mat1, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, contraction_dim=(), *, beta=1,
+    alpha=1, use_fast_accum=False
+):  # fmt: skip
+    product = scaled_mm_v2(
+        mat1, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, None, _F32, contraction_dim
+    )
+    _check(self.shape == product.shape, f"input must have shape {list(product.shape)}, got {list(self.shape)}")
+    return blend(self, product, beta, alpha)
 
 
 # Groups, as in `_grouped_mm`: one scale for each row of each group

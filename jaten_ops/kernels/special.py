@@ -141,16 +141,16 @@ def _bessel_i1e(x: jax.Array) -> jax.Array:
     return jnp.where(x == 0, jnp.zeros_like(x), lax.bessel_i1e(x))  # +0 at -0 too
 
 
-def _over(r: jax.Array, x: jax.Array) -> jax.Array:
+def over_argument(r: jax.Array, x: jax.Array) -> jax.Array:
     """r / x for a function r with the derivative 1/2 at 0."""
     tiny = lax.abs(x) <= jnp.finfo(x.dtype).eps
     return jnp.where(tiny, jnp.full_like(x, 0.5), r / jnp.where(tiny, jnp.ones_like(x), x))
 
 
 i0 = with_partials(_bessel_i0, lambda r, x: i1(x))
-i1 = with_partials(_bessel_i1, lambda r, x: i0(x) - _over(r, x))
+i1 = with_partials(_bessel_i1, lambda r, x: i0(x) - over_argument(r, x))
 i0e = with_partials(lax.bessel_i0e, lambda r, x: i1e(x) - jnp.sign(x) * r)
-i1e = with_partials(_bessel_i1e, lambda r, x: i0e(x) - jnp.sign(x) * r - _over(r, x))
+i1e = with_partials(_bessel_i1e, lambda r, x: i0e(x) - jnp.sign(x) * r - over_argument(r, x))
 
 _FUNCTIONS = {
     ("digamma",): lambda x: polygamma_of(0, x),

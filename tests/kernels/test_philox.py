@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import jaten_ops  # noqa: F401  # registers torch.ops.jaten
+from jaten_ops.schema import FUNCTIONAL
 
-OPS = torch.ops.jaten
+OPS, ATEN = torch.ops.jaten, torch.ops.aten
 
 
 def _philox(seed: int, offset: int) -> list[int]:
@@ -101,3 +102,40 @@ def test_a_key_for_each_leading_index(shape: tuple[int, ...]) -> None:
         full = torch.cat([keys] * 2)[:2] if shape[0] == 1 else keys
         expected = torch.stack([torch.cat([OPS._philox_uniform(torch.empty(1), k) for k in row]) for row in full])
     torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+def _if_there(overload: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(overload not in FUNCTIONAL, reason="a newer torch has it")
+
+
+@_if_there("_philox_key_fold_in.Tensor")
+def test_what_is_folded_in_may_be_a_tensor() -> None:
+    keys = _key(0, 0, 2**64 - 1, 2**63)
+    for step in (0, 7, 2**64 - 2):
+        data = torch.tensor([step], dtype=torch.uint64)
+        got = OPS._philox_key_fold_in.Tensor(keys, data)
+        assert got.tolist() == [_derived(0, step), _derived(2**64 - 1, (2**63 + step) % 2**64)]
+        assert torch.equal(got, ATEN._philox_key_fold_in.Tensor(keys, data))
+
+
+INTEGERS = [getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
+RANGES = [(None, None), (0, None), (None, 0), (0, 7), (-300, 300), (-(2**31), 2**31), (0, 2**28 - 1), (3, 2)]
+
+
+@_if_there("_philox_randint")
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_randint(dtype: torch.dtype) -> None:
+    """As ATen on the CPU, bit for bit; what it refuses is refused."""
+    keys = _key(5, 9, 1, 2, 2**64 - 1, 2**64 - 2)
+    for low, high in RANGES:
+        for shape, key in (((7,), keys[0]), ((3, 5), keys[:, None]), ((2, 3), keys[None])):
+            args = (torch.empty(shape, dtype=dtype), key, low, high)
+            try:
+                expected = ATEN._philox_randint(*args)
+            except RuntimeError:
+                with pytest.raises(RuntimeError, match="_philox_randint_: "):
+                    OPS._philox_randint(*args)
+            else:
+                got = OPS._philox_randint(*args)
+                assert got.dtype == expected.dtype and torch.equal(got, expected), (low, high)
+                assert torch.equal(OPS._philox_randint_(args[0], *args[1:]), expected)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import jaten_ops  # noqa: F401  # registers torch.ops.jaten
+from jaten_ops.schema import FUNCTIONAL
 
 OPS, ATEN = torch.ops.jaten, torch.ops.aten
 E4M3, E8M0 = torch.float8_e4m3fn, torch.float8_e8m0fnu
@@ -88,6 +89,26 @@ def test_swizzled_blocks_of_32() -> None:
     got = OPS._scaled_mm_v2(a, b, *args[0], *args[1], None, torch.float32)
     factors = [s.float().repeat_interleave(32, 1) for s in scales]
     torch.testing.assert_close(got, (a.float() * factors[0]) @ (b.float() * factors[1].T), rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.skipif("_scaled_addmm" not in FUNCTIONAL, reason="a newer torch has it")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_added_to_a_matrix(dtype: torch.dtype) -> None:
+    """The sum is rounded once. ATen has no kernel of this on the CPU."""
+    a, b = _matrix(4, 8, seed=0), _matrix(8, 6, seed=1)
+    scales = ([_scale(4, 1, seed=2)], [ROW], [0], [_scale(1, 6, seed=3)], [ROW], [0])
+    total = torch.arange(24.0).reshape(4, 6).to(dtype)
+    product = (a.float() * scales[0][0]) @ (b.float() * scales[3][0])
+    expected = (0.5 * total.float() + 2 * product).to(dtype)
+    got = OPS._scaled_addmm(total, a, b, *scales, [1, 0], beta=0.5, alpha=2)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got, expected)
+    ignored = OPS._scaled_addmm(total * torch.nan, a, b, *scales, beta=0)
+    torch.testing.assert_close(ignored, product.to(dtype))
+    assert OPS._scaled_addmm_(total, a, b, *scales, beta=0.5, alpha=2) is total and torch.equal(total, got)
+    for wrong in ((total[:3], a), (total, a[:, :4]), (total.double(), a), (total[0], a)):
+        with pytest.raises((RuntimeError, ValueError)):
+            OPS._scaled_addmm(*wrong, b, *scales)
 
 
 GROUPS = torch.tensor([1, 3, 6], dtype=torch.int32)

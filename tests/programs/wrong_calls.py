@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from jaten_ops.schema import FIRST, FUNCTIONAL
+
 nan, inf = math.nan, math.inf
 
 
@@ -46,11 +48,14 @@ i = torch.arange(12).reshape(3, 4)
 v = torch.ones(3)
 row = t(0, 2)
 spd = torch.eye(3) * 2
+key = t(1, 2, dtype=torch.uint64)
 singular = torch.ones(3, 3)
 logits = torch.randn(5, 2, 4, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
 
 
 def _rows(overload: str, right: tuple[Any, ...], *wrongs: dict[int | str, Any], **keywords: Any) -> list[Wrong]:
+    if overload in FIRST and overload not in FUNCTIONAL:  # other releases of torch have it
+        return []
     return [Wrong(overload, right, w, keywords) for w in wrongs]
 
 
@@ -209,6 +214,18 @@ BY_SHAPES: list[Wrong] = [
     *_rows("linalg_inv_ex", (spd,), {0: x}, {0: v}, {0: i[:, :3]}),
     *_rows("_linalg_solve_ex", (spd, v), {0: x}, {1: t(1.0, 2.0)}, {1: v.double()}),
     *_rows("_linalg_svd", (spd,), {0: v}, {0: i}),
+    *_rows("linalg_polar", (spd,), {0: v}, {0: i}, {0: x}, {0: spd.half()}),
+    *_rows("linalg_matrix_sqrth", (spd,), {0: v}, {0: i[:, :3]}, {0: x}, {0: spd.half()}),
+    *_rows(
+        "_philox_randint",
+        (row.int(), key, None, None),
+        {0: v},
+        {1: row},
+        {1: key[:1]},
+        {2: 1, 3: 1},
+        {2: 0, 3: 2**28 + 1},
+    ),
+    *_rows("_philox_key_fold_in.Tensor", (key, key[0]), {0: row}, {0: key[:1]}, {1: row[0]}, {1: key}),
     *_rows("linalg_qr", (spd, "reduced"), {0: v}, {1: "other"}),
     *_rows("linalg_eig", (spd,), {0: x}, {0: i[:, :3]}),
     *_rows("_linalg_det", (spd,), {0: x}),
