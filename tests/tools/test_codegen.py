@@ -267,8 +267,9 @@ def test_coverage_only_grows(fresh: dict[str, coverage.Row]) -> None:
 
 
 def test_a_lost_kernel_is_a_loss(fresh: dict[str, coverage.Row]) -> None:
-    before = coverage.Row("relu", "core", "kernels/activation.py", "aten", "vjp", "relu_ relu.out", "tests/a.py", "-")
-    without_kernel = coverage.Row("relu", "core", "-", "aten", "-", "-", "-", "-")
+    cells = ("kernels/activation.py", "aten", "vjp", "relu_ relu.out", "tests/a.py", "-")
+    before = coverage.Row("relu", "all", "core", *cells)
+    without_kernel = coverage.Row("relu", "all", "core", "-", "aten", "-", "-", "-", "-")
     assert coverage.losses([before], [before]) == []
     assert coverage.losses([without_kernel], [before]) == []
     gone = [column for column in coverage.COUNTED if column != "fake"]
@@ -294,6 +295,12 @@ def test_coverage_names_files_that_are_there(fresh: dict[str, coverage.Row]) -> 
     assert [file for file in re.findall(r"`(\S+\.py)`", text) if not (ROOT / file).is_file()] == []
     assert fresh["convolution"].kernel == "kernels/convolution.py"
     assert fresh["bernoulli.p"].tested == "tests/kernels/test_randomness.py"
+
+
+def test_rows_say_which_releases_have_the_overload(fresh: dict[str, coverage.Row]) -> None:
+    found = {name: fresh[name].torch for name in ("add.Tensor", "cholesky", "linalg_polar", "_philox_randint")}
+    assert list(found.values()) == ["all", "to 2.13", "2.14 on", "2.15 on"]
+    assert {name for name, row in fresh.items() if row.torch == "all"} <= (FUNCTIONAL | COMPOSITE).keys()
 
 
 NAMED = {
@@ -328,7 +335,7 @@ def test_core_overloads_are_complete(fresh: dict[str, coverage.Row]) -> None:
 
 def test_reached_overloads_exist() -> None:
     names = [x for x in reach.REACHED.read_text(encoding="utf-8").splitlines() if not x.startswith("#")]
-    assert names == sorted(names) and set(names) <= FUNCTIONAL.keys()
+    assert names == sorted(names) and set(names) <= FIRST.keys()
 
 
 def test_rows_are_refreshed_without_the_package(tmp_path: Path) -> None:
@@ -405,7 +412,7 @@ def test_page_has_every_overload_and_item(tmp_path: Path) -> None:
     arguments = ["coverage", "--html", "--output", str(output), "--summary", str(summary)]
     assert cli.main(arguments) == 0
     assert not summary.exists()
-    functional = {name for name, spec in (FUNCTIONAL | COMPOSITE).items() if not spec.parsed.is_mutable}
+    functional = {name for name, spec in (FIRST | FUNCTIONAL | COMPOSITE).items() if not spec.parsed.is_mutable}
     assert functional <= set(_Page(output.read_text(encoding="utf-8")).heads)
     assert cli.main([*arguments, "--report", str(report)]) == 0
     page = _Page(output.read_text(encoding="utf-8"))

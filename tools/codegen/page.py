@@ -95,7 +95,7 @@ def _overload_row(row: Row, results: _Results) -> str:
     checked = next((i for k, i in results.by_key.items() if k[:2] == ("opcheck", row.overload)), None)
     return (
         f"<tr{data}><th>{escape(row.overload)}</th>"
-        + _cells([row.core, row.kernel, row.fake, row.gradient, derived, row.tested])
+        + _cells([row.torch, row.core, row.kernel, row.fake, row.gradient, derived, row.tested])
         + f'<td title="{escape(_reasons().get(excluded, ""))}">{escape(excluded)}</td>'
         + results.cell(checked)
         + results.count(row.overload)
