@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 
 from jaten_ops.schema import OpSpec
 from jaten_ops.tracing import opaque
@@ -119,12 +120,14 @@ class _Call:
         return tuple([next(each) if n is None else list(itertools.islice(each, n)) for n in self._lengths])
 
 
-def make_function(spec: OpSpec, call: Callable[[Sequence[Any]], Any], derivative: Derivative) -> type:
+def make_function(spec: OpSpec, call: Callable[[Sequence[Any]], Any], derivative: Derivative) -> type[_SingleLevelFunction]:
     """The `autograd.Function` of one op. Its `apply` takes a `_Call`, then the tensors of it."""
     methods = *_forward_methods(spec, call, derivative), *_derivative_methods(spec, derivative)
     # autograd calls them from C++, also between the graphs of a program, where Dynamo would compile what it sees
     body = {method.__name__: staticmethod(opaque(method)) for method in methods}
-    return type(f"{spec.packet}_{spec.overload.partition('.')[2] or 'default'}", (torch.autograd.Function,), body)
+    body["_compiled_autograd_key"] = staticmethod(torch.autograd.Function._compiled_autograd_key)
+    # `Function` itself hands over to torch.func, whose dispatch has brought the call here already
+    return type(f"{spec.packet}_{spec.overload.partition('.')[2] or 'default'}", (_SingleLevelFunction,), body)
 
 
 def _has_lists(spec: OpSpec) -> bool:
@@ -272,9 +275,7 @@ def make_autograd_kernel(
         if kept is not None:
             values = kept(values)
         if apply is None:
-            # Function's own `apply` hands over to torch.func, whose dispatch has brought the call here already
-            # (mypy takes super of two classes for one of another's object)
-            apply = super(torch.autograd.Function, make_function(spec, call, make_derivative())).apply  # type: ignore[misc]
+            apply = make_function(spec, call, make_derivative()).apply
         if torch._C._are_functorch_transforms_active():
             made = _Call(values, tensor_positions, _Modes())
             with enable_single_level_autograd_function():

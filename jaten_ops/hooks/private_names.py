@@ -74,6 +74,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "torch._C._DisableFuncTorch", "torch._C._are_functorch_transforms_active", "torch._C._functorch",
         "torch._add_batch_dim", "torch._remove_batch_dim",
         "torch._functorch.autograd_function.enable_single_level_autograd_function", "torch._functorch.pyfunctorch",
+        "torch.autograd.Function._compiled_autograd_key", "torch.autograd.function._SingleLevelFunction",
     ),
     "ATen's checks of overlapping memory, and views of negated values: without a public name.": (
         "torch._debug_has_internal_overlap", "torch._neg_view",

@@ -58,7 +58,7 @@ def _polar(ops: Callable, a: Tensor) -> Tensor:
 @pytest.mark.parametrize("fn", [_root, _polar])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
 def test_derivatives(dtype: torch.dtype, fn: Callable) -> None:
-    """Of both orders, also where eigenvalues are equal."""
+    """First and second ones, also where eigenvalues are equal."""
     for a in (_matrix(2, 4, 3, dtype=dtype), torch.eye(3, 2, dtype=dtype)):
         leaf = a.requires_grad_()
         found = []
