@@ -16,13 +16,13 @@ import torch
 from jaten_ops.arrays import partitioned
 from jaten_ops.arrays.observers import OBSERVERS
 from jaten_ops.device.autograd_engine import PASS
-from jaten_ops.tensor.tensor import Tensor
+from jaten_ops.tensor.tensor import PUT_IN_PLACE, Tensor
 from jaten_ops.tracing import opaque
 
 
 @opaque
 def put_in_place(gradients: list[Any]) -> None:
-    """Makes gradients the `.grad` of leaves that have none, with None in their place in the list.
+    """Makes gradients the `.grad` of leaves that have none, and `PUT_IN_PLACE` what stands in the list.
 
     Args:
         gradients: what a backward graph returns: for each input of its forward graph a tensor or None.
@@ -44,7 +44,7 @@ def put_in_place(gradients: list[Any]) -> None:
                 leaf.grad = gradient
             except RuntimeError:  # it does not fit: torch's engine converts it, or says so
                 continue
-            gradients[i] = None
+            gradients[i] = PUT_IN_PLACE
 
 
 def _takes(leaf: torch.Tensor) -> bool:

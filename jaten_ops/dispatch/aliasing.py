@@ -92,7 +92,7 @@ def resize_as_(tensor: torch.Tensor, like: torch.Tensor, *, memory_format: Any =
     return resize_(tensor, like.shape, like=like, memory_format=memory_format)
 
 
-@handler("aten::set_.source_Tensor")
+@handler("aten::set_.source_Tensor", "aten::shallow_copy_data_")  # the latter since torch 2.15, for x.data = y
 def set_to_tensor_(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """Sets a tensor to the memory of another tensor."""
     if is_traced(tensor):

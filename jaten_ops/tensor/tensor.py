@@ -37,6 +37,17 @@ _COMPILER = ("torch._dynamo", "torch._functorch", "torch._subclasses")  # privat
 _MARK = "_dynamo_weak_dynamic_indices"  # sizes that may become symbolic and may be specialized again; private to torch
 
 
+class _PutInPlace:
+    """The carrier of a gradient that a compiled program has put in its place; torch asks it as it does a tensor."""
+
+    def size(self) -> None: ...
+
+    def stride(self) -> None: ...
+
+
+PUT_IN_PLACE = _PutInPlace()
+
+
 class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
     """A tensor on the device `jax`, of any shape and of a dtype that JAX has.
 
@@ -115,11 +126,9 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
 
     @staticmethod
     @opaque
-    def __tensor_unflatten__(
-        inner: dict[str, torch.Tensor], meta: torch.device | None, size: Any, stride: Any
-    ) -> Tensor:
+    def __tensor_unflatten__(inner: dict[str, Any], meta: torch.device | None, size: Any, stride: Any) -> Tensor:
         held = inner["_carrier"]
-        if held is None:  # a gradient that a compiled program has put in its place
+        if held is PUT_IN_PLACE:
             return None  # type: ignore[return-value]  # torch's interface knows of no such
         if meta is not None and isinstance(held, FakeTensor):
             held.fake_device = meta  # what torch traces gets its device from that of fakes

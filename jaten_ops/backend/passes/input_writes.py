@@ -17,6 +17,8 @@ _WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "copy_": torch.ops.aten.copy_.default,
     "set_.source_Tensor": torch.ops.aten.set_.source_Tensor,
 }
+if hasattr(torch.ops.aten, "shallow_copy_data_"):  # since torch 2.15, for `x.data = y`
+    _WRITES["shallow_copy_data_"] = torch.ops.aten.shallow_copy_data_.default
 _SAME = ("detach", "alias")
 
 

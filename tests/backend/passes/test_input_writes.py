@@ -96,6 +96,9 @@ class TestGolden(expecttest.TestCase):
 
     def test_other_memory(self) -> None:
         got = golden("input_writes", _new, torch.ones(2), torch.ones(2))
+        # torch 2.15 has an operator of its own for `x.data = y`
+        got = got.replace("shallow_copy_data_: ", "set_: ").replace("shallow_copy_data_.default", "set_.source_Tensor")
+        got = got.replace("shallow_copy_data_(", "set_.source_Tensor(")
         self.assertExpectedInline(
             got,
             """\
