@@ -92,7 +92,7 @@ def resize_as_(tensor: torch.Tensor, like: torch.Tensor, *, memory_format: Any =
     return resize_(tensor, like.shape, like=like, memory_format=memory_format)
 
 
-@handler("aten::set_.source_Tensor", "aten::shallow_copy_data_")  # the latter since torch 2.15, for x.data = y
+@handler("aten::set_.source_Tensor")
 def set_to_tensor_(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """Sets a tensor to the memory of another tensor."""
     if is_traced(tensor):
@@ -100,6 +100,10 @@ def set_to_tensor_(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         raise UnsupportedFakeTensorException("set_, or x.data = y, on the device jax: write x.copy_(y) in its place")
     become(tensor, _same(carrier.view_of(source)), source.dtype)
     return tensor
+
+
+if hasattr(torch.ops.aten, "shallow_copy_data_"):  # since torch 2.15, for `x.data = y`
+    handler("aten::shallow_copy_data_")(set_to_tensor_)
 
 
 @handler("aten::set_.source_Tensor_storage_offset", "aten::set_.source_Storage_storage_offset")
