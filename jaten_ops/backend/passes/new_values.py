@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._functorch._aot_autograd.schemas import PlainTensorMeta
 
 from ..graph_info import GraphInfo
 from ..nodes import fake_value
+
+# since torch 2.15 AOTAutograd returns those of the inner tensor, too
+_TIMES = 2 if hasattr(PlainTensorMeta, "size_symbol_placeholders") else 1
 
 
 def new_values(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
@@ -28,5 +32,5 @@ def new_values(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
         value = fake_value(outputs[place])
         on_device = isinstance(value, torch.Tensor) and value.device.type == "jax"
         sizes = [*value.shape, *value.stride()] if on_device and isinstance(value, torch.Tensor) else []
-        place += 1 + sum(isinstance(n, torch.SymInt) for n in sizes)
+        place += 1 + _TIMES * sum(isinstance(n, torch.SymInt) for n in sizes)
     return info.having(first_result=place, new_values={} if info.writes else found)
