@@ -218,6 +218,8 @@ def zeros_and_scatter(shape, indices, vals):
 
     @custom_vmap
     def scatter(vals, *indices):
+        if not shape:  # what all elements read is no indexed tensor
+            return jnp.sum(vals)
         return jnp.zeros(shape, vals.dtype).at[indices].add(vals)
 
     @scatter.def_vmap
