@@ -120,7 +120,9 @@ class _Call:
         return tuple([next(each) if n is None else list(itertools.islice(each, n)) for n in self._lengths])
 
 
-def make_function(spec: OpSpec, call: Callable[[Sequence[Any]], Any], derivative: Derivative) -> type[_SingleLevelFunction]:
+def make_function(
+    spec: OpSpec, call: Callable[[Sequence[Any]], Any], derivative: Derivative
+) -> type[_SingleLevelFunction]:
     """The `autograd.Function` of one op. Its `apply` takes a `_Call`, then the tensors of it."""
     methods = *_forward_methods(spec, call, derivative), *_derivative_methods(spec, derivative)
     # autograd calls them from C++, also between the graphs of a program, where Dynamo would compile what it sees
@@ -275,7 +277,7 @@ def make_autograd_kernel(
         if kept is not None:
             values = kept(values)
         if apply is None:
-            apply = make_function(spec, call, make_derivative()).apply
+            apply = make_function(spec, call, make_derivative()).apply  # type: ignore[attr-defined]  # not in its stubs
         if torch._C._are_functorch_transforms_active():
             made = _Call(values, tensor_positions, _Modes())
             with enable_single_level_autograd_function():
