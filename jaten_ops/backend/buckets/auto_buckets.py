@@ -1,4 +1,9 @@
-"""The sizes of the option `"auto"`: those that have changed are rounded, from the second value on."""
+"""The sizes of the option `"auto"`: those that change again and again are rounded.
+
+A size with two values, as the batches of an epoch and its last one, keeps a program of its own for each: those have the
+forms of operations that are tuned for their sizes. A third value is rounded. So is a second one that is larger by one
+than the value before: as the length of a cache, it is expected to grow at each call.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +16,35 @@ from .masked_program import MaskedProgram
 Symbols = dict[Any, int]
 
 
+_KEPT = 2
+"""The number of values of a size that keep programs of their own."""
+
+
 class SizeHistory:
     """The sizes that a graph has met.
 
     Attributes:
         classes: for each symbol a number; those with the same one have had equal sizes so far.
-        changed: the symbols that have had two sizes.
+        changing: the symbols whose sizes change again and again.
     """
 
     def __init__(self, symbols: Sequence[Any]) -> None:
         self.classes: dict[Any, int] = dict.fromkeys(symbols, 0)
-        self.changed: list[Any] = []
-        self._first: Symbols | None = None
+        self.changing: list[Any] = []
+        self._met: dict[Any, list[int]] = {s: [] for s in symbols}
 
-    def meet(self, sizes: Symbols) -> bool:
-        """Notes sizes; returns True if they are the first ones."""
+    def meet(self, sizes: Symbols) -> None:
+        """Notes sizes."""
         numbers: dict[tuple[int, int], int] = {}
         found = {s: (number, sizes[s]) for s, number in self.classes.items()}
         self.classes = {s: numbers.setdefault(pair, len(numbers)) for s, pair in found.items()}
-        if self._first is None:
-            self._first = sizes
-            return True
-        self.changed += [s for s in self.classes if s not in self.changed and sizes[s] != self._first[s]]
-        return False
+        for symbol, met in self._met.items():
+            size = sizes[symbol]
+            if symbol in self.changing or size in met:
+                continue
+            if len(met) >= _KEPT or size - 1 in met[-1:]:
+                self.changing.append(symbol)
+            met.append(size)
 
 
 def larger_sizes(program: MaskedProgram, sizes: Symbols) -> tuple[Symbols, bool]:

@@ -17,8 +17,8 @@ class Buckets:
     """The option `buckets`: sizes for all dimensions of the inputs, or for some.
 
     Args:
-        option: sizes, or "powers of two", or a dict of these by the number of the dimension in the inputs; "auto" for
-            those of jaten's choice, for sizes that have changed at run time; "off" or None for none.
+        option: sizes, or "powers of two", or a dict of these by the number of the dimension in the inputs; "auto" or
+            None for those of jaten's choice, for sizes that change at run time; "off" for none.
 
     Attributes:
         is_off: whether nothing is rounded.
@@ -31,7 +31,7 @@ class Buckets:
     def __init__(self, option: Any) -> None:
         self._by_dim: dict[int, Sizes] | None = None
         self._all: Sizes | None = None
-        self.is_off, self.is_auto = option in (None, OFF), option == AUTO
+        self.is_off, self.is_auto = option == OFF, option in (None, AUTO)
         if self.is_off or self.is_auto:
             return
         if isinstance(option, Mapping):

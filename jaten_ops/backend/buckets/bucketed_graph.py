@@ -152,9 +152,9 @@ class Bucketed:
 
     def _plan(self, args: list[Any]) -> _Plan | None:
         symbols = symbols_of(self._values, args)
-        is_first = self._history.meet(symbols)
+        self._history.meet(symbols)
         if self._buckets.is_auto:
-            return None if is_first else self._auto_plan(symbols)
+            return self._auto_plan(symbols)
         larger = self._rounded(symbols)
         if larger == symbols and not self._refused:
             return None
@@ -209,19 +209,19 @@ class Bucketed:
             return None
 
     def _auto_plan(self, symbols: Symbols) -> _Plan | None:
-        """The plan for sizes of jaten's choice: those that have changed are rounded, if they can be."""
-        changed = self._history.changed
-        if not changed or self._masked.refused or _is_over_devices() or any(symbols[s] < 2 for s in changed):
+        """The plan for sizes of jaten's choice: those that change are rounded, if they can be."""
+        changing = self._history.changing
+        if not changing or self._masked.refused or _is_over_devices() or any(symbols[s] < 2 for s in changing):
             return None
         try:
-            program = self._masked.program(changed, symbols, self._history.classes)
+            program = self._masked.program(changing, symbols, self._history.classes)
         except NotMasked as error:
             self._refuse(error)
             return None
         larger, is_new = larger_sizes(program, symbols)
         if is_new:
             program.made.append(larger)
-            self._log.rounded({s: (symbols[s], larger[s]) for s in changed})
+            self._log.rounded({s: (symbols[s], larger[s]) for s in changing})
         return _Plan(symbols, larger, [], program)
 
     def _refuse(self, error: NotMasked) -> None:

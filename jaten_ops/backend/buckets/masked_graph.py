@@ -65,7 +65,7 @@ class MaskedGraph(Lowered):
         self._values = [n.meta.get("val") for n in self.placeholders]
         self._inputs = [
             n for n, v in zip(self.placeholders, self._values, strict=True)
-            if isinstance(v, torch.Tensor) or n in numbers
+            if isinstance(v, torch.Tensor) or (n in numbers and any(user.op != "output" for user in n.users))
         ]  # fmt: skip
         self._numbers, self.groups = numbers, groups
         self._open = dict(zip([f"open{i}" for i in range(len(groups))], groups, strict=True))
@@ -150,8 +150,8 @@ class MaskedGraph(Lowered):
         return [found[n] for n in wanted], conditions
 
     def _symbols(self, values: Mapping[torch.fx.Node, Any]) -> dict[Any, int]:
-        pairs = [(v, values[n]) for n, v in zip(self._own, self._values, strict=True) if isinstance(v, torch.Tensor)]
-        return symbols_of(*zip(*pairs, strict=True))
+        given = [n for n in self._own if n in values and n not in self._numbers]
+        return symbols_of([n.meta["val"] for n in given], [values[n] for n in given])
 
     def named(self, symbols: Mapping[Any, int]) -> dict[str, int]:
         """The size of each group."""
