@@ -20,10 +20,12 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from jaten_ops.arrays import bridge
 from jaten_ops.kernel_base import checks
+from jaten_ops.registry import external_ops
 from jaten_ops.xla import x64
 
 from ..layout import concretize, symbols_of
 from ..lowering import Lowered
+from ..nodes import overload_of
 from . import masked_indices, masked_places, masked_programs, masked_rules  # noqa: F401  # register the rules
 from .masked_run import MaskedRun, programs_of
 from .masked_values import NotMasked, PaddedSizes, padded_array, size_value
@@ -62,6 +64,8 @@ class MaskedGraph(Lowered):
         super().__init__(gm, default_float)
         if self.random:
             raise NotMasked("draws random numbers, and would draw others")
+        if foreign := _foreign(gm):
+            raise NotMasked(f"calls {foreign}, which may do something else for other sizes")
         self._values = [n.meta.get("val") for n in self.placeholders]
         self._inputs = [
             n for n, v in zip(self.placeholders, self._values, strict=True)
@@ -170,6 +174,13 @@ class MaskedGraph(Lowered):
         """An estimate of the work of the program, in operations on an element."""
         named = self.named(symbols)
         return sum(weight * size_value(size, named) for size, weight in self._work.items())
+
+
+def _foreign(gm: torch.fx.GraphModule) -> str:
+    """An operator of a user's, or one that a user has replaced, in a graph or those inside it; empty without."""
+    graphs = [m.graph for m in gm.modules() if isinstance(m, torch.fx.GraphModule)]
+    names = [overload_of(n.target) for graph in graphs for n in graph.nodes if n.op == "call_function"]
+    return next((name for name in names if name is not None and external_ops.is_foreign(name)), "")
 
 
 def _work_of(jaxpr: Any) -> dict[str, float]:
