@@ -42,6 +42,7 @@ class _Plan:
         larger: those for which it runs.
         rows: for each output, the rows of each padded size, with how many there are and how many are added.
         program: what runs, if it is not the graph's own executable.
+        fits: whether it is known that all sizes of the program are at most those of the larger one.
         padded: of inputs their larger shapes, and of numbers the larger ones, as they are met.
         cut: of outputs their shapes and strides.
     """
@@ -50,6 +51,7 @@ class _Plan:
     larger: Symbols
     rows: list[list[tuple[Rows, int, int]]]
     program: MaskedProgram | None = None
+    fits: bool = False
     padded: dict[int, Any] = field(default_factory=dict)
     cut: dict[int, Any] = field(default_factory=dict)
 
@@ -126,7 +128,9 @@ class Bucketed:
             if program.graph.is_of_value(error):  # the graph's own executable has words for the sizes that there are
                 return None
             raise
-        return results if program.graph.fits(plan.symbols, plan.larger) else None
+        if not plan.fits:  # what is assumed of sizes is known when a program has been traced
+            plan.fits = program.graph.fits(plan.symbols, plan.larger)
+        return results if plan.fits else None
 
     def _cut(self, index: int, result: Any, args: list[Any], plan: _Plan) -> Any:
         node = self._lowered.outputs[index]
@@ -203,10 +207,11 @@ class Bucketed:
         if not open_sizes or _is_over_devices():
             return None
         try:
-            return _Plan(symbols, larger, [], self._masked.program(open_sizes, symbols, classes))
+            program = self._masked.program(open_sizes, symbols, classes)
         except NotMasked as error:
             self._refuse(error)
             return None
+        return _Plan(symbols, larger, [], program) if program.graph.fits(symbols, larger) else None
 
     def _auto_plan(self, symbols: Symbols) -> _Plan | None:
         """The plan for sizes of jaten's choice: those that change are rounded, if they can be."""
@@ -219,6 +224,8 @@ class Bucketed:
             self._refuse(error)
             return None
         larger, is_new = larger_sizes(program, symbols)
+        if not program.graph.fits(symbols, larger):
+            return None
         if is_new:
             program.made.append(larger)
             self._log.rounded({s: (symbols[s], larger[s]) for s in changing})

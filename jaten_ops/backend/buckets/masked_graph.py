@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import torch
 from jax import export
+from jax.export import is_symbolic_dim
 from jax.extend import core
 from jax.interpreters.partial_eval import dce_jaxpr
 
@@ -80,7 +81,7 @@ class MaskedGraph(Lowered):
         self.sizes = [scratch.placeholder(name) for name in self._open]
         for node in self.sizes:
             scratch.call_function(operator.pos, (node,))  # a number without users would not be handed over
-        self._own, self.assumed = self.placeholders, frozenset[str]()
+        self._own, self.assumed = self.placeholders, frozenset(_open_sizes(self._traced.jaxpr))
         self.placeholders = [*self._own, *self.sizes]
         self._work = _work_of(self._traced.jaxpr)
 
@@ -109,11 +110,6 @@ class MaskedGraph(Lowered):
         """The graph as a jaxpr with open sizes; the name of each step gives its node."""
         if any(isinstance(v, torch.SymFloat | torch.SymBool) for v in self._values):
             raise NotMasked("an input is a number that is no int")
-        fixed = {
-            n: concretize(v, self._dims)
-            for n, v in zip(self.placeholders, self._values, strict=True)
-            if n not in self._inputs
-        }
         self._conditions: list[Exception] = []
 
         def graph(arrays: list[Any]) -> list[Any]:
@@ -122,12 +118,17 @@ class MaskedGraph(Lowered):
             self._conditions[:] = conditions.errors
             return [*results, *conditions.values]
 
-        specs = [self._spec(n) for n in self._inputs]
         with x64.tracing():
             try:
-                traced = jax.make_jaxpr(graph)(specs)
+                others = [n for n in self.placeholders if n not in self._inputs]
+                fixed = {n: concretize(n.meta.get("val"), self._dims) for n in others}
+                traced = jax.make_jaxpr(graph)(list(map(self._spec, self._inputs)))
+                said = [tuple(self._spec(n).shape) for n in self._wanted]
             except Exception as error:  # kernels raise any for a size that is open
                 raise NotMasked(f"cannot be traced with open sizes: {error}") from error
+        for node, shape, variable in zip(self._wanted, said, traced.jaxpr.outvars, strict=False):
+            if variable.aval.shape != shape:
+                raise NotMasked(f"{node.target} gives the sizes {variable.aval.shape}, which may not be {shape}")
         used, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars), instantiate=True)
         return core.ClosedJaxpr(used, traced.consts)
 
@@ -146,9 +147,14 @@ class MaskedGraph(Lowered):
         )
         run = MaskedRun(sizes)
         pairs = zip(self._inputs, self._traced.jaxpr.invars, strict=True)
-        results = run(self._traced, [run.masks.of(values[n], v.aval.shape) for n, v in pairs])
-        arrays = [padded_array(run.masks.all_leading(r)) for r in results]
-        self.assumed = frozenset(sizes.assumed)
+        try:
+            results = run(self._traced, [run.masks.of(values[n], v.aval.shape) for n, v in pairs])
+            arrays = [padded_array(run.masks.all_leading(r)) for r in results]
+        except NotMasked:
+            raise
+        except Exception as error:  # of JAX, for sizes that are larger
+            raise NotMasked(f"cannot be traced with larger sizes: {error}") from error
+        self.assumed |= sizes.assumed
         found = dict(zip(self._wanted, arrays, strict=False))
         conditions = checks.Conditions(arrays[len(self._wanted) :], list(self._conditions))
         return [found[n] for n in wanted], conditions
@@ -174,6 +180,15 @@ class MaskedGraph(Lowered):
         """An estimate of the work of the program, in operations on an element."""
         named = self.named(symbols)
         return sum(weight * size_value(size, named) for size, weight in self._work.items())
+
+
+def _open_sizes(jaxpr: Any) -> Iterator[str]:
+    """The open sizes of a program's arrays, as text."""
+    for variable in (*jaxpr.invars, *(v for equation in jaxpr.eqns for v in equation.outvars)):
+        yield from (str(size) for size in getattr(variable.aval, "shape", ()) if is_symbolic_dim(size))
+    for equation in jaxpr.eqns:
+        for inner in programs_of(equation):
+            yield from _open_sizes(inner)
 
 
 def _foreign(gm: torch.fx.GraphModule) -> str:

@@ -83,6 +83,8 @@ def _slice(step: MaskedStep) -> Sequence[Any]:
         if same(start, 0) and same(limit, size) and stride == 1:
             axes.append(step.masks.axes(value)[d])
             continue
+        if is_symbolic_dim(stride):
+            raise NotMasked("takes elements at distances that are open")
         value = _cut(step, step.masks.leading(value, d), d, start, limit)
         array = lax.slice_in_dim(padded_array(value), 0, None, stride, d)
         changed = (*value.shape[:d], shape[d], *value.shape[d + 1 :]) if isinstance(value, Masked) else ()

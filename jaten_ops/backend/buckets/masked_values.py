@@ -150,6 +150,8 @@ class Masks:
         shape = tuple(shape)
         if not has_open_size(shape):
             return array
+        if jnp.shape(array) != self.sizes.shape(shape):
+            raise NotMasked(f"gives the sizes {jnp.shape(array)}, and not {self.sizes.shape(shape)}")
         found = [self.first(s) for s in shape] if axes is None else list(axes)
         return Masked(array, shape, tuple(found))
 
