@@ -96,8 +96,8 @@ class MaskedGraph(Lowered):
         constraints = []
         for name, group in self._open.items():
             given = [bounds[s] for s in group if s in bounds]
-            constraints.append(f"{name} >= {max([2, *(int(b.lower) for b in given)])}")
-            upper = [int(b.upper) for b in given if b.upper.is_number and b.upper < _RARELY]
+            constraints.append(f"{name} >= {max([2, *(int(b.lower) for b in given if b.lower > 2)])}")
+            upper = [int(b.upper) for b in given if b.upper < _RARELY]
             constraints += [f"{name} <= {min(upper)}"] if upper else []
         made = export.symbolic_shape(", ".join(self._open), constraints=constraints)
         return {s: dim for dim, group in zip(made, self._open.values(), strict=True) for s in group}

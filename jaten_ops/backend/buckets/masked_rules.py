@@ -39,7 +39,7 @@ def _unchanged(step: MaskedStep) -> Sequence[Any]:
 @masked_rule("dim_as_value")
 def _size(step: MaskedStep) -> Sequence[Any]:
     dtype = step.equation.outvars[0].aval.dtype
-    return [lax.convert_element_type(step.sizes.given(step.params["dim"]), dtype)]
+    return [lax.convert_element_type(step.sizes.number(step.params["dim"]), dtype)]
 
 
 @masked_rule("broadcast_in_dim")

@@ -77,8 +77,12 @@ class PaddedSizes:
         """A size of the program: an int, or a traced one."""
         if not is_symbolic_dim(size):
             return int(size)
+        self.assumed.add(str(size))
+        return self.number(size)
+
+    def number(self, size: Any) -> Any:
+        """As `given`, for a number with which nothing is placed: it may be above that for the larger sizes."""
         text = str(size)
-        self.assumed.add(text)
         if text not in self._known:
             found = eval(text.replace("^", "**"), _TRACED, self._given)  # as above
             self._known[text] = lax.convert_element_type(found, np.int64)
