@@ -27,7 +27,6 @@ from jaten_ops.xla import autotune_mode
 from . import captured_overrides, device_interface, graph_cache, keep_whole, pipeline
 from .aliased_inputs import guarded
 from .buckets.bucket_sizes import Buckets
-from .buckets.bucketed_graph import bucketed
 from .captured_overrides import entered_in
 from .graph_info import GraphInfo, Kind
 from .nodes import fake_value, overload_of
@@ -152,7 +151,6 @@ class _Capture:
         """One of the graphs as a function of its inputs."""
         executable, info = self._lower(kind, gm, inputs)
         values = [fake_value(node) for node in gm.graph.find_nodes(op="placeholder")]
-        executable = bucketed(gm, executable, self._buckets)
         executable = with_writes(with_views(executable, info.views, values), info.writes)
         executable = with_offsets(executable, values, info.offsets)
 
@@ -187,7 +185,7 @@ class _Capture:
         )
         self.found(info)
         info = pipeline.run_passes(Stage.JATEN, gm, info)
-        return runnable(gm, info), info
+        return runnable(gm, info, self._buckets), info
 
 
 def _raise(error: Exception, _args: list[Any]) -> NoReturn:

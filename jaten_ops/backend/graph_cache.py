@@ -24,6 +24,7 @@ from jaten_ops.hooks.graph_cache import CACHE, in_folder, tell
 from jaten_ops.tensor.tensor import Tensor
 from jaten_ops.xla import disk_store
 
+from .buckets.bucket_sizes import OFF, Buckets
 from .graph_info import GraphInfo
 from .nodes import module_path
 from .passes.placed_gradients import gradient_layouts
@@ -67,7 +68,7 @@ class CachedGraph(OutputCode):
     def post_compile(self, *_: Any) -> None:
         """Makes it run again, and has the capture know of it that is under way."""
         assert self._plan is not None
-        run = runnable(graph_of(self._plan), self._info)
+        run = runnable(graph_of(self._plan), self._info, Buckets(OFF))  # its sizes are fixed
         self._run = with_views(run, self._info.views)
         tell(self._info)
 

@@ -13,6 +13,8 @@ from jaten_ops.ops import result_checks
 from jaten_ops.registry import external_ops
 
 from . import pipeline
+from .buckets.bucket_sizes import Buckets
+from .buckets.bucketed_graph import bucketed
 from .compile_log import GraphLog
 from .executable import Executable
 from .graph_info import GraphInfo
@@ -21,16 +23,17 @@ from .passes.data_dependent_splits import is_cut, takes_values
 from .pipeline import Stage
 
 
-def runnable(gm: torch.fx.GraphModule, info: GraphInfo) -> Callable[[list[Any]], list[Any]]:
+def runnable(gm: torch.fx.GraphModule, info: GraphInfo, buckets: Buckets) -> Callable[[list[Any]], list[Any]]:
     """The graph as a function of a list of inputs, which it empties.
 
     Args:
         gm: a graph of jaten's operators.
         info: what is known of it.
+        buckets: to which sizes that change are rounded, also those that come out of a part.
     """
     info = pipeline.run_passes(Stage.PART, gm, info)
     if info.parts is None:
-        return Executable(gm, pipeline.run_passes(Stage.EXECUTABLE, gm, info))
+        return bucketed(gm, Executable(gm, pipeline.run_passes(Stage.EXECUTABLE, gm, info)), buckets)
     parts = info.parts
     placeholders = [n.target for n in gm.graph.find_nodes(op="placeholder")]
     static_names = frozenset(str(placeholders[i]) for i in info.static_inputs)
@@ -38,11 +41,11 @@ def runnable(gm: torch.fx.GraphModule, info: GraphInfo) -> Callable[[list[Any]],
     for name, part in list(split.named_children()):
         assert isinstance(part, torch.fx.GraphModule)
         if not is_cut(part):
-            setattr(split, name, _Segment(part, static_names))
+            setattr(split, name, _Segment(part, static_names, buckets))
         else:
             GraphLog(part).outside()
             _hold_against_fakes(part)
-            _with_executables(part)
+            _with_executables(part, buckets)
             part.recompile()
 
     def run(args: list[Any]) -> list[Any]:
@@ -54,12 +57,12 @@ def runnable(gm: torch.fx.GraphModule, info: GraphInfo) -> Callable[[list[Any]],
     return run
 
 
-def _with_executables(part: torch.fx.GraphModule) -> None:
+def _with_executables(part: torch.fx.GraphModule, buckets: Buckets) -> None:
     """Makes a branch or a loop that runs by itself call compiled graphs."""
     for node in part.graph.find_nodes(op="get_attr"):
         graph = attribute_of(part, node)
         if isinstance(graph, torch.fx.GraphModule):
-            setattr(part, str(node.target), _Segment(graph, frozenset()))
+            setattr(part, str(node.target), _Segment(graph, frozenset(), buckets))
 
 
 def _hold_against_fakes(part: torch.fx.GraphModule) -> None:
@@ -88,7 +91,7 @@ def _known(size: Any) -> int | None:
 class _Segment(torch.nn.Module):
     """A part of the graph that is one executable."""
 
-    def __init__(self, gm: torch.fx.GraphModule, static_names: frozenset[str]) -> None:
+    def __init__(self, gm: torch.fx.GraphModule, static_names: frozenset[str], buckets: Buckets) -> None:
         super().__init__()
         placeholders = [n.target for n in gm.graph.nodes if n.op == "placeholder"]
         static = frozenset(i for i, name in enumerate(placeholders) if name in static_names)
@@ -96,7 +99,7 @@ class _Segment(torch.nn.Module):
         self._single = not isinstance(output.args[0], tuple | list)
         if self._single:
             output.args = ((output.args[0],),)
-        self._run = runnable(gm, GraphInfo(static_inputs=static))
+        self._run = runnable(gm, GraphInfo(static_inputs=static), buckets)
 
     def forward(self, *args: Any) -> Any:
         results = self._run(list(args))

@@ -429,14 +429,6 @@ def test_in_place_writes_and_the_device_jax() -> None:
     assert _compiles() == 2
 
 
-def test_sizes_that_depend_on_values_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-        compiled = torch.compile(lambda x: x[x > 0] * 2, backend="jaten", options={"buckets": [8]})
-        x = _rows(5)
-        torch.testing.assert_close(compiled(x), x[x > 0] * 2)
-    assert "depend on values" in _messages(caplog, logging.WARNING)[0]
-
-
 @pytest.mark.parametrize("option", [{"buckets": "squares"}, {"buckets": []}, {"buckets": [0]}, {"bucket": [8]}])
 def test_an_option_that_is_not_known_is_an_error(option: dict[str, Any]) -> None:
     with pytest.raises(Exception, match="buckets"):

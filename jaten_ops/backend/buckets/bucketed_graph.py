@@ -19,7 +19,6 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from jaten_ops.arrays import partitioned
 from jaten_ops.errors import JatenError
 
-from ..compile_log import GraphLog
 from ..executable import Executable
 from ..layout import concretize, concretized, has_symbolic_size, symbols_of
 from ..lowering import Lowered
@@ -248,20 +247,20 @@ class Bucketed:
         return f"jaten::{overload_of(node.target)} {error}{source_line(node)}"
 
 
-def bucketed(
-    gm: torch.fx.GraphModule, run: Callable[[list[Any]], list[Any]], buckets: Buckets
-) -> Callable[[list[Any]], list[Any]]:
+def bucketed(gm: torch.fx.GraphModule, run: Executable, buckets: Buckets) -> Callable[[list[Any]], list[Any]]:
     """The executable of a graph, with dynamic sizes rounded up."""
-    if buckets.is_off:
-        return run
-    if not isinstance(run, Executable):
-        if not buckets.is_auto:
-            GraphLog(gm).refused("size", "some depend on values")
-        return run
-    if not any(has_symbolic_size(n.meta.get("val")) for n in gm.graph.nodes if n.op == "placeholder"):
+    values = [n.meta.get("val") for n in gm.graph.find_nodes(op="placeholder")]
+    if buckets.is_off or not any(map(has_symbolic_size, values)) or not _are_known(values):
         return run
     run.log.advises = buckets.is_auto
     return Bucketed(gm, run, buckets)
+
+
+def _are_known(values: list[Any]) -> bool:
+    """True if each symbol in the sizes of inputs is one of these, or an input, by itself."""
+    sizes = [s for v in values for s in (v.shape if isinstance(v, torch.Tensor) else [v]) if isinstance(s, torch.SymInt)]
+    alone = {s.node.expr for s in sizes if s.node.expr.is_symbol}
+    return all(free_symbols(s) <= alone for s in sizes)
 
 
 def _is_over_devices() -> bool:

@@ -51,7 +51,7 @@ class MaskedPrograms:
     def __init__(self, gm: torch.fx.GraphModule, run: Executable) -> None:
         self._gm, self._run = gm, run
         self._made: dict[Any, MaskedProgram] = {}
-        self.refused = "writes to a part of an input" if run.info.partial_writes else ""
+        self.refused = ""
 
     def program(
         self, open_sizes: Sequence[Any], symbols: Mapping[Any, int], classes: Mapping[Any, Any]
@@ -61,8 +61,8 @@ class MaskedPrograms:
         Raises:
             NotMasked: there is none.
         """
-        if self.refused:
-            raise NotMasked(self.refused)
+        if self._run.info.partial_writes:
+            raise NotMasked("writes to a part of an input")
         by_class: dict[Any, set[Any]] = {}
         for symbol in open_sizes:
             by_class.setdefault(classes[symbol], set()).add(symbol)

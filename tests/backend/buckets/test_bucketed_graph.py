@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -67,6 +67,80 @@ def test_the_third_size_is_rounded_and_told_of(options: dict[str, Any], caplog: 
             torch.testing.assert_close(compiled(x), x.softmax(0))
     told = [r for r in caplog.records if r.name == compile_log.__name__ and "are rounded" in r.getMessage()]
     assert (_compiles(), len(told)) == ((4, 0) if options.get("buckets") == "off" else (3, 1))
+
+
+CHOSEN: dict[str, Callable[..., torch.Tensor]] = {
+    "mask": lambda x: (x[x[:, 0] > 0] @ x.T).softmax(0).cumsum(0)[-1],
+    "nonzero": lambda x: torch.zeros(9).index_add(0, (x > 0).nonzero()[:, 0], x[x > 0]),
+    "loss": lambda x: (x @ x.T)[x[:, 0] > 0].square().mean(),
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("captured", [True, False])
+@pytest.mark.parametrize("name", CHOSEN)
+def test_counts_of_what_is_chosen_do_not_compile_each(name: str, captured: bool) -> None:
+    program, seen = CHOSEN[name], []
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=captured):
+        compiled = torch.compile(lambda x: program(x), backend="jaten")
+        for count in (2, 3, 5, 4, 8, 6, 7, 2):
+            x = torch.randn(9, 4).abs() * (2 * (torch.arange(9) < count)[:, None] - 1)
+            with torch.no_grad():
+                torch.testing.assert_close(compiled(x), program(x))
+            seen.append(_compiles())
+    assert seen[-1] == seen[3]
+
+
+# Graphs whose sizes, or numbers, once went wrong: a size that is 0 in the larger program, numbers that nothing uses
+SIZES: dict[str, Callable[..., Any]] = {
+    "chunks": lambda x: torch.stack([c.sum(1) * i for i, c in enumerate(x.chunk(2, 1))]),
+    "side by side": lambda x: torch.cat([x, x[1:], x[:-1]]),
+    "diagonal": lambda x: (x @ x.T).diagonal(),
+    "sums so far": lambda x: x.cumsum(0),
+    "norm": lambda x: nn.functional.batch_norm(x, None, None, training=True),
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", SIZES)
+def test_gradients_with_sizes_that_are_rounded(name: str) -> None:
+    compiled = torch.compile(lambda x: SIZES[name](x), backend="jaten", dynamic=True)
+    for count in (9, 4, 6, 5, 7):
+        x = torch.randn(count, count, requires_grad=True)
+        got, expected = compiled(x), SIZES[name](x)
+        torch.testing.assert_close(got, expected)
+        weight = torch.randn_like(expected)
+        torch.testing.assert_close(*(torch.autograd.grad(y, x, weight)[0] for y in (got, expected)))
+
+
+def _doubled(x: torch.Tensor, start: int) -> None:
+    x[start : start + 1] *= 2
+
+
+EXACT: dict[str, Callable[..., Any]] = {
+    "random numbers": lambda x: nn.functional.dropout(x, 0.5) + torch.randn(len(x), 4),
+    "a part that is written": lambda x: _doubled(x, 1),
+    "convolution": lambda x: nn.functional.conv1d(x[:, None], torch.ones(1, 1, 2)),
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", EXACT)
+def test_what_cannot_be_rounded_is_exact_and_told(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    programs = [
+        torch.compile(lambda x: EXACT[name](x), backend="jaten", dynamic=True, options={"buckets": how})
+        for how in ("auto", "off")
+    ]
+    with caplog.at_level(logging.INFO, "jaten_ops"):
+        for count in (3, 5, 8, 13):
+            results = []
+            for program in programs:
+                torch.manual_seed(0)
+                x = torch.ones(count, 4)
+                results.append((program(x), x))
+            torch.testing.assert_close(*results, rtol=0, atol=0)
+    told = [r for r in caplog.records if "compiles for each size" in r.getMessage()]
+    assert (len(told), _compiles()) == (1, 8)
 
 
 @pytest.mark.exhaustive
