@@ -224,12 +224,12 @@ def jaten(
     """The `torch.compile` backend.
 
     Forward, backward and inference graphs each become one XLA executable, compiled at their first call, and again for
-    each new combination of sizes if the graph is dynamic. What has been compiled is kept for the next process.
+    new sizes if the graph is dynamic. What has been compiled is kept for the next process.
 
     Args:
         gm: Dynamo's graph.
         example_inputs: its inputs, tensors of any shape and of a dtype that JAX has, and sizes.
-        options: those of `torch.compile`: "buckets", to which dynamic sizes are rounded up (see `Buckets`);
+        options: those of `torch.compile`: "buckets", to which dynamic sizes are rounded up, or "off" (see `Buckets`);
             "overrides", a list of `jaten_ops.Override` that hold in this program; and "autotune", which operations
             are measured in several forms when they are compiled for a CPU: "off", "expensive" or "all".
         rest: what AOTAutograd takes.

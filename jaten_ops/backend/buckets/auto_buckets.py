@@ -7,6 +7,7 @@ than the value before: as the length of a cache, it is expected to grow at each 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ _KEPT = 2
 
 
 class SizeHistory:
-    """The sizes that a graph has met.
+    """The sizes that a graph has met, in any thread.
 
     Attributes:
         classes: for each symbol a number; those with the same one have had equal sizes so far.
@@ -30,21 +31,23 @@ class SizeHistory:
 
     def __init__(self, symbols: Sequence[Any]) -> None:
         self.classes: dict[Any, int] = dict.fromkeys(symbols, 0)
-        self.changing: list[Any] = []
+        self.changing: tuple[Any, ...] = ()
         self._met: dict[Any, list[int]] = {s: [] for s in symbols}
+        self._lock = threading.Lock()
 
     def meet(self, sizes: Symbols) -> None:
         """Notes sizes."""
-        numbers: dict[tuple[int, int], int] = {}
-        found = {s: (number, sizes[s]) for s, number in self.classes.items()}
-        self.classes = {s: numbers.setdefault(pair, len(numbers)) for s, pair in found.items()}
-        for symbol, met in self._met.items():
-            size = sizes[symbol]
-            if symbol in self.changing or size in met:
-                continue
-            if len(met) >= _KEPT or size - 1 in met[-1:]:
-                self.changing.append(symbol)
-            met.append(size)
+        with self._lock:
+            numbers: dict[tuple[int, int], int] = {}
+            found = {s: (number, sizes[s]) for s, number in self.classes.items()}
+            self.classes = {s: numbers.setdefault(pair, len(numbers)) for s, pair in found.items()}
+            for symbol, met in self._met.items():
+                size = sizes[symbol]
+                if symbol in self.changing or size in met:
+                    continue
+                if len(met) >= _KEPT or size - 1 in met[-1:]:
+                    self.changing += (symbol,)
+                met.append(size)
 
 
 def larger_sizes(program: MaskedProgram, sizes: Symbols) -> tuple[Symbols, bool]:

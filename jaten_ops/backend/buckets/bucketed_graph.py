@@ -258,7 +258,9 @@ def bucketed(gm: torch.fx.GraphModule, run: Executable, buckets: Buckets) -> Cal
 
 def _are_known(values: list[Any]) -> bool:
     """True if each symbol in the sizes of inputs is one of these, or an input, by itself."""
-    sizes = [s for v in values for s in (v.shape if isinstance(v, torch.Tensor) else [v]) if isinstance(s, torch.SymInt)]
+    sizes = [
+        s for v in values for s in (v.shape if isinstance(v, torch.Tensor) else [v]) if isinstance(s, torch.SymInt)
+    ]
     alone = {s.node.expr for s in sizes if s.node.expr.is_symbol}
     return all(free_symbols(s) <= alone for s in sizes)
 
