@@ -37,18 +37,19 @@ def test_the_products_of_a_program(
 
 
 def test_batches_loops_and_names_of_other_functions() -> None:
-    # the body of a loop is a function, too
+    # the body of a loop is a function as well with some versions of JAX
 
     def program(x: jax.Array, weight: jax.Array, both: jax.Array) -> object:
         turned = weight.T
         steps = lax.scan(lambda h, _: (h @ turned, h), x, length=3)
         return steps, jnp.einsum("bik,bjk->bij", both, both), jax.jit(lambda a, b: a @ b)(x, weight)
 
-    found = list(matmul_library.matmuls_in(_text(program, (8, 16), (16, 16), (4, 8, 16))))
-    assert sorted(found) == sorted([
-        Product("f32", 1, 8, 16, 16, False, False, is_known=False), Product("f32", 4, 8, 8, 16, False, True),
-        Product("f32", 1, 8, 16, 16, False, False, is_known=False),
-    ])  # fmt: skip
+    found = sorted(matmul_library.matmuls_in(_text(program, (8, 16), (16, 16), (4, 8, 16))))
+    inner = Product("f32", 1, 8, 16, 16, False, False, is_known=False)
+    assert found in (
+        sorted([inner, inner._replace(is_known=known), Product("f32", 4, 8, 8, 16, False, True)])
+        for known in (False, True)
+    )
 
 
 @pytest.mark.parametrize(
