@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import jaten_ops
+from jaten_ops.arrays import partitioned
 from jaten_ops.dispatch import in_place
 from jaten_ops.hooks import optimizer_lists
 from tests.harness.crossings import crossed
@@ -152,6 +153,7 @@ def _by_torch(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any]) -> bool:
 
 @pytest.mark.parametrize(("cls", "options"), [(torch.optim.AdamW, {}), (torch.optim.SGD, {"momentum": 0.9})])
 def test_a_step_is_one_program(cls: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitioned, "MET", [])  # as in a process that has met no mesh
     params, optimizer = _fresh(cls, **options)
     assert not _by_torch(monkeypatch, lambda: _plain(optimizer, params))
 
