@@ -60,7 +60,10 @@ FACTS: dict[str, tuple[Any, str]] = {
     "jax config changed by use": ([], "as above, after a call and a compilation"),
     "jax backends started": (False, "jax.distributed and platform choices are still open after the import"),
     "arrays outside": ("float32", "x64 is on inside kernels alone"),
-    "tensor attributes changed": (["is_jax", "jax"], "no __torch_function__; torch gives any device these two"),
+    "tensor attributes changed": (
+        ["as_subclass", "is_jax", "jax"],
+        "no __torch_function__; docs/patches.md has the first, torch gives any device two",
+    ),
     "module attributes changed": (["jax"], "torch gives any device this one"),
 }
 
