@@ -173,12 +173,15 @@ def _windows(rois: jax.Array, size: int, pooled: int, scale: float, axis: int) -
     """The first pixel of each bin along an axis, and that after the last: (regions, bins) each."""
     kind = rois.dtype.type
     corners = rois[:, 1:] * scale
-    rounded = cast(jnp.sign(corners) * jnp.floor(jnp.abs(corners) + kind(0.5)), np.int32)  # halves away from zero
+    rounded = cast(lax.round(corners, lax.RoundingMethod.AWAY_FROM_ZERO), np.int32)
     start, end = rounded[:, 1 - axis, None], rounded[:, 3 - axis, None]
     bins = cast(jnp.maximum(end - start + 1, 1), rois.dtype) / kind(pooled)
     position = lax.iota(rois.dtype, pooled)
-    first, after = jnp.floor(position * bins), jnp.ceil((position + kind(1)) * bins)
-    return tuple(jnp.clip(cast(edge, np.int32) + start, 0, size) for edge in (first, after))  # type: ignore[return-value]  # of two
+
+    def pixel(edge: jax.Array) -> jax.Array:
+        return jnp.clip(cast(edge, np.int32) + start, 0, size)
+
+    return pixel(jnp.floor(position * bins)), pixel(jnp.ceil((position + kind(1)) * bins))
 
 
 @kernel(
