@@ -25,6 +25,9 @@ from .harness.crossings import fraction, sample
 _FOLDER = None if "JATEN_CACHE_DIR" in os.environ else tempfile.TemporaryDirectory(prefix="jaten-tests-")
 if _FOLDER is not None:
     os.environ["JATEN_CACHE_DIR"] = _FOLDER.name
+# Likewise byte code: the processes that tests start would compile some 300 modules each.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
 
 _OURS = os.path.dirname(os.path.realpath(jaten_ops.__file__)) + os.sep
 _STEP = 1 << 20  # KiB: 1 GiB

@@ -109,6 +109,7 @@ def test_kernel_set_is_registered_by_a_loop(platform: str) -> None:
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
 
 
+@pytest.mark.exhaustive
 def test_a_model_of_transformers_trained_in_jax(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module in ("transformers", "optax", "matplotlib"):
         pytest.importorskip(module, reason="needs the extra `examples`")

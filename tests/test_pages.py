@@ -44,6 +44,8 @@ NEEDED = {
 """The libraries that a page imports, of the extras `test` and `docs`."""
 
 EXHAUSTIVE = {
+    "guides/dynamic_shapes",
+    "guides/jax_functions",
     "guides/many_devices",
     "tutorials/export",
     "tutorials/hugging_face",

@@ -203,7 +203,7 @@ def test_gradients_are_put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     assert left == [[True] * 3, [False, False, True]]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("context", ["torch.inference_mode()", "torch.no_grad()", "torch.device('meta')"])
 def test_the_first_program_of_a_process_may_be_compiled_anywhere(context: str) -> None:
     program = f"""

@@ -55,6 +55,7 @@ def _part(tensor: Any) -> int:
     return torch.empty(tensor.sharding.shard_shape(tuple(tensor.shape)), dtype=tensor.dtype, device="meta").nbytes
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("layers", [2, pytest.param(32, marks=pytest.mark.exhaustive)])
 def test_a_large_model_over_256_devices(layers: int) -> None:
     mesh = AbstractMesh((16, 16), ("data", "model"))

@@ -21,7 +21,7 @@ SHARE = 1.3
 OFTEN = ("mlp", "llama", "sequence", "experts")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "plan", "way", "optimizer"), crossed_for(OFTEN, MODELS, PLANS, WAYS, OPTIMIZERS))
 def test_training(name: str, plan: str, way: str, optimizer: str) -> None:
     found = mesh_process.found("training", name, plan, way, optimizer)
@@ -49,6 +49,7 @@ def test_plans(name: str) -> None:
     mesh_process.found("plans", name)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize(("form", "way"), crossed(mesh_loops.FORMS, mesh_loops.WAYS))
 def test_loops_and_checkpoints(form: str, way: str) -> None:

@@ -43,6 +43,7 @@ def _loaded(root: Path, devices: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
+@pytest.mark.exhaustive
 def test_a_process_without_torch_gives_the_same(saved: tuple[Path, dict[str, Any]]) -> None:
     _load_and_compare(*saved)
 

@@ -94,6 +94,7 @@ def test_attention(name: str, path: str) -> None:
     torch.testing.assert_close(got, run(_finite(meant), args, trains), **CLOSE)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["causal, rows without keys", "bias"])
 def test_attention_for_some_queries_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

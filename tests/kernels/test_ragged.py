@@ -122,6 +122,7 @@ def _mixture() -> torch.nn.Module:
 _MORE = [pytest.param(*way, marks=pytest.mark.exhaustive) for way in (("cpu", False), ("jax", False), ("jax", True))]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("device", "compiled"), [("cpu", True), *_MORE])
 def test_a_mixture_of_experts(device: str, compiled: bool) -> None:
     torch.manual_seed(0)

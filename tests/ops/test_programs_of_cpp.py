@@ -80,6 +80,7 @@ def _run(program: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.exhaustive
 def test_a_scripted_program_is_loaded(tmp_path: Path) -> None:
     _run(_SCRIPTED, tmp_path)
     assert _run(_LOADED, tmp_path).splitlines() == [

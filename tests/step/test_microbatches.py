@@ -199,6 +199,7 @@ def test_half_precision_is_summed_in_single() -> None:
     assert weight.grad is not None and weight.grad.item() == 17
 
 
+@pytest.mark.exhaustive
 def test_resumed_and_other_sizes() -> None:
     def train(device: str, wrap: Callable[[Step], Step], resume: bool) -> list[Any]:
         model = _perceptron().to(device)
@@ -233,6 +234,7 @@ def test_one_part_is_the_step_itself() -> None:
     _close(_results("jax", lambda step: compile_step(step, microbatches=1)), _results("jax", compile_step))
 
 
+@pytest.mark.exhaustive
 def test_memory_of_one_part() -> None:
     model = nn.Sequential(*[nn.Sequential(nn.Linear(32, 32), nn.GELU()) for _ in range(8)]).to("jax")
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

@@ -290,6 +290,7 @@ def test_a_network_trains(form: str) -> None:
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
 def test_a_network_trains_on_jax(memory_format: torch.memory_format) -> None:
