@@ -148,8 +148,8 @@ def test_installed(built: dict[str, Path], kind: str, clean: Path, tmp_path: Pat
 
 # what is on a machine, by name, with what it exits; and which is chosen
 PYTHONS: list[tuple[dict[str, int], str | None]] = [
-    ({"python3.11": 0, "python3.12": 0, "python3": 0}, "python3.11"),
-    ({"python3.11": 127, "python3.12": 0, "python3": 1}, "python3.12"),  # a shim of pyenv's for what is not active
+    ({"python3.11": 0, "python3.12": 0, "python3.14": 0, "python3": 0}, "python3.12"),
+    ({"python3.11": 0, "python3.13": 127, "python3": 1}, "python3.11"),  # a shim of pyenv's for what is not active
     ({"python3": 0, "python": 0}, "python3"),
     ({"python3": 1, "python": 1}, None),  # too old, or without the means to make environments
     ({}, None),

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Prints the Python that `make` is to use: the first that runs, is 3.11 or later and can make environments.
-# The version that the tests run with comes first. What is found need not run: pyenv has a file for each version, active or not.
+# Prints the Python that `make` is to use: the newest tested one that runs and can make environments.
+# One that was not tested comes after those that were, and what pyenv has but does not activate comes last.
+# What is found need not run: pyenv has a file for each version, active or not.
 
-versions="3.11 3.12 3.13 3.14"
+versions="3.13 3.12 3.11 3.14"
 works='import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'
 
 for python in $(for v in $versions; do echo "python$v"; done) python3 python \
