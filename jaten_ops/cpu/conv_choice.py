@@ -133,7 +133,7 @@ def choose(windows: Windows, shape: Shape, outputs: int, window_fits: bool) -> L
     """For an input's shape (N, C, ...) and the number of output channels."""
     taps, channels = math.prod(windows.kernel), shape[1]
     if len(windows.kernel) == 3 and windows.groups == 1 and windows.kernel[0] > 1 and not apart(windows):
-        return DEPTH
+        return PATCHES if _is_small_volume(windows, shape, outputs) else DEPTH
     if taps > MOST_TAPS and not apart(windows):
         return EIGEN
     if windows.groups > 1:
@@ -151,6 +151,11 @@ def choose(windows: Windows, shape: Shape, outputs: int, window_fits: bool) -> L
 def is_small(windows: Windows, shape: Shape, outputs: int) -> bool:
     """True if images are so small that to bring the weight in order costs more than the convolution."""
     return shape[0] * math.prod(windows.positions(shape[2:])) <= outputs // 4
+
+
+def _is_small_volume(windows: Windows, shape: Shape, outputs: int) -> bool:
+    """True if volumes have so few positions that one product, of what lies under each, takes less than one an image."""
+    return shape[0] * math.prod(windows.positions(shape[2:])) <= outputs
 
 
 # --- the rules, with channels last ------------------------------------------------------------------------------------
@@ -183,7 +188,7 @@ def _choose_last(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowering | No
     if not follows and len(windows.kernel) <= 2 and _slides_far(call, a):
         return None
     if len(windows.kernel) > 2:
-        return _choose_for_volumes(call, channels, outputs)
+        return None if _is_small_volume(windows, image, outputs) else _choose_for_volumes(call, channels, outputs)
     if part != "weight_gradient" and not fits(windows, a.shape[2:]):
         return None
     if _is_by_tiles(call, a.dtype, image, channels, outputs):
@@ -198,7 +203,7 @@ def _choose_last(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowering | No
 
 def _choose_for_one_element(call: ConvCall, channels: int) -> Lowering:
     # padded between its elements, a gradient with channels last takes many times as long
-    taken = call.part != "weight_gradient" and max(call.windows.stride) > 1
+    taken = call.part == "input_gradient" and max(call.windows.stride) > 1
     return LAST_DIRECT if taken or (call.part == "forward" and channels < FEW_CHANNELS) else PRODUCT
 
 

@@ -21,7 +21,10 @@ def _taken(x: jax.Array, windows: Windows) -> jax.Array:
 
 
 def _matrix(weight: jax.Array) -> jax.Array:
-    return lax.reshape(weight, weight.shape[-2:])
+    """The weight as (outputs, channels), as programs have it: XLA would copy it into the other order at each call."""
+    last = weight.ndim - 1
+    first = lax.transpose(weight, (last, last - 1, *range(last - 1)))
+    return lax.reshape(first, first.shape[:2])
 
 
 def _product(a: jax.Array, b: jax.Array, of_a: int, of_b: int) -> jax.Array:
@@ -31,13 +34,13 @@ def _product(a: jax.Array, b: jax.Array, of_a: int, of_b: int) -> jax.Array:
 
 def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The output, of this shape."""
-    return lax.reshape(_product(_taken(x, windows), _matrix(weight), 1, 0), shape)
+    return lax.reshape(_product(_taken(x, windows), _matrix(weight), 1, 1), shape)
 
 
 def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The transpose by the input, of this shape."""
     rows = lax.reshape(grad, (math.prod(grad.shape[:-1]), grad.shape[-1]))
-    product = _product(rows, _matrix(weight), 1, 1)
+    product = _product(rows, _matrix(weight), 1, 0)
     image = lax.reshape(product, (*grad.shape[:-1], shape[-1]))
     rest = zip(shape[1:-1], image.shape[1:-1], windows.stride, strict=True)
     widths = [(0, size - s * (n - 1) - 1, s - 1) for size, n, s in rest]
@@ -47,4 +50,5 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The transpose by the weight, of this shape."""
     rows = lax.reshape(grad, (math.prod(grad.shape[:-1]), grad.shape[-1]))
-    return lax.reshape(_product(_taken(x, windows), rows, 0, 0), shape)
+    matrix = lax.reshape(_product(rows, _taken(x, windows), 0, 0), (shape[-1], shape[-2], *shape[:-2]))
+    return lax.transpose(matrix, (*range(2, len(shape)), 1, 0))
