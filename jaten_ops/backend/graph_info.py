@@ -30,6 +30,18 @@ class Relation(NamedTuple):
     base: int
 
 
+class MemoryStart(NamedTuple):
+    """The place in memory at which an output starts.
+
+    Attributes:
+        input: the number of the input whose memory it is; None if it is the memory of another output.
+        offset: the place.
+    """
+
+    input: int | None
+    offset: Any
+
+
 class InputWrite(NamedTuple):
     """A write to an input that AOTAutograd has left in a graph.
 
@@ -105,7 +117,7 @@ class GraphInfo:
     is_wrapped: bool = False
     replaces_memory: bool = False
     written: frozenset[int] | None = None
-    offsets: Mapping[int, Any] = field(default_factory=dict)
+    offsets: Mapping[int, MemoryStart] = field(default_factory=dict)
     writes: Sequence[InputWrite] = ()
     static_inputs: frozenset[int] = frozenset()
     static_names: frozenset[str] = frozenset()

@@ -40,6 +40,7 @@ VIEWS: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[[int], torch.Tens
     "as_strided": (lambda x: x.as_strided((2,), (x.size(0) // 2,), 1), _long),
     "of a dtype": (lambda x: x[1 : x.size(0)].view(torch.int32), _long),
     "real": (lambda x: x.imag[1 : x.size(0)], lambda size: _long(size) + 1j),
+    "slice after a write of what has an offset": (lambda x: x.add_(1)[1 : x.size(0)], _inside),
     "after a write": (lambda x: x.add_(1)[1 : x.size(0)], _long),
 }
 
@@ -66,7 +67,7 @@ def test_views_of_inputs(name: str, options: dict[str, str] | None) -> None:
 
 
 # On the device, programs see tensors row-major, and what is written to an input is stored there after the program.
-COPIES = ("as_strided", "after a write")
+COPIES = ("as_strided", "after a write", "slice after a write of what has an offset")
 
 
 @pytest.mark.sampled(2)
@@ -137,5 +138,5 @@ arg1_1: float32[s77]
 slice_1: float32[s77 - 1] = aten::slice.Tensor(arg1_1, 0, 1, arg0_1)
 return (slice_1,)
 
-offsets = {0: 1}""",
+offsets = {0: (1, 1)}""",
         )
