@@ -16,6 +16,7 @@ from ..kernels import attention as kernels
 from ..meta.attention import fused_sdp_choice
 from ..ops.user_ops import op
 from ..registry.handlers import ABOVE_AUTOGRAD, handler
+from ..schema import RELEASE
 from ..tensor.operand_values import is_traced
 from ..tensor.tensor import Tensor as OnJax
 from .operands import is_on_jax
@@ -35,6 +36,8 @@ def _attention(query: Any, key: Any, value: Any, bias: Any, causal: bool, scale:
 def _suits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, **settings: Any) -> bool:
     """True if ATen would take its fused kernel on the CPU; its composition takes, or refuses, everything else.
 
+    From torch 2.14 on it refuses a mask together with `is_causal`, as its composition has always done.
+
     So it does where its parts are differentiated or batched by a transform, or in forward mode.
     """
     tensors = [query, key, value] if mask is None else [query, key, value, mask]
@@ -43,6 +46,8 @@ def _suits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropo
     if not all(isinstance(x, OnJax) or _is_carrier(x) for x in tensors):
         return False
     if mask is not None and (mask.requires_grad or mask.dtype not in (torch.bool, query.dtype)):
+        return False
+    if mask is not None and settings["is_causal"] and RELEASE >= (2, 14):
         return False
     return query.dtype in _FLOATS and fused_sdp_choice(query, key, value, mask, dropout_p, **settings) == 1
 

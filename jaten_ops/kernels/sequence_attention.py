@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaten_ops.registry import kernel
+from jaten_ops.schema import RELEASE
 
 from ..kernel_base.promotion import cast
 from .attention import attention, attention_backward, dropout_factors, pack_key, scale_of, sum_to, unpack_key
@@ -325,17 +326,24 @@ def efficient_attention_backward(
 def fused_sdp_choice(
     query, key_, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False, key=None
 ):
-    """1 (flash) where ATen's fused kernel for CPU takes such operands, else 0 (math): sdp_utils_cpp.cpp."""
-    shapes = [x.shape for x in (query, key_, value)]
-    ok = dropout_p == 0 and all(len(s) == 4 for s in shapes)
+    """1 (flash) where ATen's fused kernel for CPU takes such operands, else 0 (math): sdp_utils_cpp.cpp.
+
+    From torch 2.14 on it takes operands without batches, and one head of keys and values for all of the queries'.
+    """
+    is_newer = RELEASE >= (2, 14)
+    is_batched = query.ndim == 4
+    shapes = [x.shape if is_batched else (1, *x.shape) for x in (query, key_, value)]
+    ok = dropout_p == 0 and all(len(s) == 4 for s in shapes) and (is_batched or is_newer)
     ok = ok and query.dtype.name in ("float16", "bfloat16", "float32", "float64")
     ok = ok and query.dtype == key_.dtype == value.dtype and len({(s[0], s[3]) for s in shapes}) == 1
     if ok:
         heads, heads_k, heads_v = (s[1] for s in shapes)
-        grouped = enable_gqa and heads_k == heads_v and heads % heads_k == 0
-        ok = (grouped or heads == heads_k == heads_v) and shapes[0][2] > 0 and shapes[1][2] > 0
+        grouped = enable_gqa and heads_k == heads_v > 0 and heads % heads_k == 0
+        ok = grouped or heads == heads_k == heads_v or (is_newer and heads_k == heads_v == 1)
+        ok = ok and shapes[0][2] > 0 and shapes[1][2] > 0
     if ok and attn_mask is not None:
         scores = (*shapes[0][:3], shapes[1][2])
         sizes = zip(attn_mask.shape[::-1], scores[::-1], strict=False)
-        ok = attn_mask.ndim in (2, 4) and all(m in (1, s) for m, s in sizes)
+        has_rank = attn_mask.ndim in (2, 4) if is_batched else attn_mask.ndim <= 4
+        ok = has_rank and all(m in (1, s) for m, s in sizes)
     return np.int64(ok)

@@ -14,6 +14,7 @@ __all__ = [
     "FUNCTIONAL",
     "KEEPS_MEMORY_ORDER",
     "READS_MEMORY",
+    "RELEASE",
     "STORAGE_ARGUMENTS",
     "TOLD_BY_OUT",
     "VARIANTS",
@@ -22,7 +23,9 @@ __all__ = [
 ]
 
 _HISTORY = releases.history(files(__name__))
-_INSTALLED = releases.tables_of(releases.release_of(torch.__version__), _HISTORY)
+RELEASE = releases.release_of(torch.__version__)
+"""The installed release of torch, for what ATen answers in another way from some release on."""
+_INSTALLED = releases.tables_of(RELEASE, _HISTORY)
 
 
 def _specs(rows: Mapping[str, str]) -> dict[str, OpSpec]:

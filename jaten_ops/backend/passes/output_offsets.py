@@ -2,7 +2,7 @@
 
 With fixed sizes it calls the views again. With dynamic sizes it reads sizes, strides and offset from the output, but an
 executable's own results always start at their memory. From torch 2.15 on it counts the offset from where the owner
-starts, unless the output is in the owner's memory already: hence a result that is to be a view of an input is put there.
+starts, unless the output is in the owner's memory already: hence results that are to be views of inputs are put there.
 """
 
 from __future__ import annotations
