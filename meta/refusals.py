@@ -34,7 +34,8 @@ _OTHERS = frozenset({
     "baddbmm", "addbmm", "trace", "dist", "cholesky", "cholesky_inverse", "cholesky_solve", "geqrf", "_linalg_eigh",
     "linalg_householder_product", "linalg_lu", "linalg_lu_factor_ex", "linalg_solve_triangular", "triangular_solve",
     "linalg_lstsq", "unique_consecutive", "_unique2", "bucketize.Tensor", "searchsorted.Tensor", "hash_tensor",
-    "bincount", "_softmax_backward_data", "ormqr", "binary_cross_entropy",
+    "bincount", "_softmax_backward_data", "ormqr", "binary_cross_entropy", "_linalg_det", "_linalg_slogdet",
+    "_linalg_solve_ex", "_linalg_svd",
 })  # fmt: skip
 
 # Operators that have sizes among their arguments, and the kinds of self that their kernels on the CPU take:

@@ -8,13 +8,14 @@ memory with it, and a kernel that ATen generates from the functional operator, s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 import torch
 
 from ..arrays import attributes
 from ..arrays.strides import is_dense
-from ..schema import OpSpec
+from ..schema import RELEASE, OpSpec
 
 # ATen/MemoryOverlap.cpp
 _ITSELF = "more than one element of the written-to tensor refers to a single memory location"
@@ -75,6 +76,11 @@ _ITSELF_IN_PLACE = frozenset({
     "rrelu_with_noise_functional",
 })  # fmt: skip
 
+# Refuse outputs that share memory with each other, with a text of their own: ATen/native/TensorCompare.cpp
+_OUTPUTS_APART = (
+    {"aminmax": "aminmax(): the `min` and `max` out= tensors must not overlap."} if RELEASE >= (2, 15) else {}
+)
+
 _KNOWN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -117,21 +123,25 @@ def _overlaps_itself(tensor: torch.Tensor) -> int:
     return 1 if any(s == 0 and n > 1 for n, s in zip(view.shape, view.strides(), strict=True)) else 2
 
 
+def _shared(one: torch.Tensor, other: torch.Tensor) -> str | None:
+    """How much of two tensors' memory is the same: "whole", "part", or None for nothing, or for strides with gaps."""
+    if one is other:
+        return "whole"
+    places = _place(one), _place(other)
+    if places[0][0] != places[1][0] or _overlaps_itself(one) or _overlaps_itself(other):
+        return None
+    size = one.numel() * one.itemsize, other.numel() * other.itemsize
+    ahead = places[0][1] - places[1][1]
+    if not -size[0] < ahead < size[1]:
+        return None
+    return "whole" if ahead == 0 and size[0] == size[1] and one.stride() == other.stride() else "part"
+
+
 def _check_input(target: torch.Tensor, source: torch.Tensor, apart: bool) -> None:
     """Raises RuntimeError if part of `source`, or with `apart` all of it, lies in `target`."""
-    if target is source:
-        if not apart or not target.numel():
-            return
-    else:
-        places = _place(target), _place(source)
-        if places[0][0] != places[1][0] or _overlaps_itself(target) or _overlaps_itself(source):
-            return
-        size = target.numel() * target.itemsize, source.numel() * source.itemsize
-        ahead = places[0][1] - places[1][1]
-        whole = ahead == 0 and size[0] == size[1] and target.stride() == source.stride()
-        if not -size[0] < ahead < size[1] or (whole and not apart):
-            return
-    raise RuntimeError(f"unsupported operation: {_INPUT}. {_REMEDY}")
+    shared = _shared(target, source) if target is not source or target.numel() else None
+    if shared == "part" or (shared == "whole" and apart):
+        raise RuntimeError(f"unsupported operation: {_INPUT}. {_REMEDY}")
 
 
 def _rule(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> dict[str, bool] | None:
@@ -170,7 +180,9 @@ def _each(bound: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def make_check(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> Callable[[dict[str, Any]], None] | None:
-    """A check that raises RuntimeError if a call's outputs, by argument name, overlap as ATen refuses; None if never.
+    """A check that raises if a call's outputs, by argument name, overlap as ATen refuses, or None if it never does.
+
+    ATen's class is RuntimeError, or ValueError for outputs that overlap each other.
 
     Args:
         spec: an in-place or out= overload.
@@ -180,12 +192,14 @@ def make_check(spec: OpSpec, base: OpSpec, written: Sequence[str]) -> Callable[[
     rule = _rule(spec, base, written)
     if rule is None:
         return None
-    when = _WHEN.get(base.overload)
+    when, of_outputs = _WHEN.get(base.overload), _OUTPUTS_APART.get(base.overload)
     calls = _each if base.overload.startswith("_foreach_") else _whole
 
     def check(bound: dict[str, Any]) -> None:
         if torch._C._are_functorch_transforms_active():
             return  # batched tensors may share memory
+        if of_outputs is not None and any(_shared(*pair) for pair in combinations(_tensors(bound, written), 2)):
+            raise ValueError(of_outputs)
         if when is not None and not when(bound):
             return
         for own in calls(bound):

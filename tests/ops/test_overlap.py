@@ -246,6 +246,21 @@ def test_expanded_tensors_are_written_to_as_on_the_cpu(name: str) -> None:
         assert _outcome(info.inplace_variant, sample.input, "jax", sample) is expected
 
 
+@pytest.mark.parametrize("ends", [(0, 0), (0, 1), (0, 3)], ids=["the same", "in part", "apart"])
+@pytest.mark.parametrize("dim", [1, None])
+def test_outputs_that_share_memory(dim: int | None, ends: tuple[int, int]) -> None:
+    x, found = torch.arange(12.0).view(3, 4), []
+    for ops in (torch.ops.aten, torch.ops.jaten):
+        memory = torch.zeros(6)
+        least, most = (memory[at : at + 3] if dim else memory[at] for at in ends)
+        try:
+            ops.aminmax.out(x, dim=dim, min=least, max=most)
+            found.append((None, memory.tolist() if ends == (0, 3) else None))  # else the last write stays
+        except (RuntimeError, ValueError) as error:
+            found.append((type(error), None))
+    assert found[0] == found[1]
+
+
 def test_traced_tensors_lie_nowhere() -> None:
     def shift(y: torch.Tensor) -> torch.Tensor:
         torch.ops.jaten.add_.Tensor(y[3:], y[:3])
