@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._higher_order_ops import scan
 from torch.func import functional_call
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
 from .errors import UnsupportedInputError
@@ -58,7 +58,8 @@ def scan_layers(layers: Iterable[torch.nn.Module], x: Any, *args: Any, remat: bo
     def one(x: Any, of_layer: tuple[torch.Tensor, dict[str, torch.Tensor]]) -> tuple[Any, torch.Tensor]:
         _, state = of_layer
         result = checkpoint(call, state, x, use_reentrant=False) if remat else call(state, x)
-        return result, tree_leaves(result)[0].new_zeros(0)  # scan stacks something of each layer
+        # scan refuses a result in the memory of what it is given: a dropout outside of training returns that itself
+        return tree_map(torch.clone, result), tree_leaves(result)[0].new_zeros(0)  # it stacks something of each layer
 
     numbers = torch.arange(len(layers), device=tree_leaves(x)[0].device)  # layers without parameters count, too
     return scan(one, x, (numbers, stacked), dim=0)[0]

@@ -173,6 +173,12 @@ def test_remat_keeps_what_is_between_layers(device: str) -> None:
     assert x.grad is not None and torch.equal(x.grad.cpu(), result.detach().cpu())
 
 
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_layers_that_return_what_they_are_given(device: str) -> None:
+    layers, x = [nn.Identity(), nn.Identity()], torch.arange(4.0, device=device)
+    assert torch.equal(jaten_ops.scan_layers(layers, x), x)
+
+
 class _DropsByName(nn.Module):
     """A layer that passes all arguments of its dropout by name."""
 

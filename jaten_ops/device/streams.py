@@ -67,6 +67,8 @@ class Stream:
     """The device's only stream, whatever the arguments; `with stream:` changes nothing."""
 
     stream_id = 0
+    device_index = 0
+    device_type = int(torch._C._autograd.DeviceType.PrivateUse1)
 
     def __init__(self, device: Any = None, priority: int = 0, **_others: Any) -> None:
         self.priority = priority

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import io
 import json
+import re
 import sys
 import tempfile
 import threading
@@ -224,7 +225,8 @@ def _outcome(program: Callable[[Path], Any]) -> Any:
             found = _plain(program(Path(folder)))
         except Exception:
             found = traceback.format_exc()
-    return {"answer": found, "warnings": sorted({str(w.message).partition("\n")[0] for w in caught})}
+    said = {re.sub(r"pid=\d+", "pid=...", str(w.message).partition("\n")[0]) for w in caught}
+    return {"answer": found, "warnings": sorted(said)}
 
 
 def main(when: str) -> dict[str, Any]:

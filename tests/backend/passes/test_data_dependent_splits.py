@@ -13,6 +13,7 @@ from torch._higher_order_ops import scan, while_loop
 from torch.utils._pytree import tree_map_only
 
 import jaten_ops  # noqa: F401  # the device jax
+from jaten_ops.schema import RELEASE
 
 from ...harness.passes import golden
 
@@ -55,6 +56,11 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "ordered effect": lambda x: torch.linalg.cholesky(torch.eye(2) * x[x > 0].sum()),
 }
 
+_LOSES_SYMBOLS = pytest.mark.skipif(
+    RELEASE >= (2, 15), reason="torch 2.15 itself captures no scan with sizes that depend on values, by any backend"
+)
+SCAN = pytest.param("scan", marks=_LOSES_SYMBOLS)
+
 DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
     "masked_select": lambda x: torch.masked_select(x, x > 0) * 2,
     "mask": lambda x: x[x > 0] * 2,
@@ -76,7 +82,7 @@ def _input(shift: float = 0.0) -> torch.Tensor:
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [SCAN if n == "scan" else n for n in PROGRAMS])
 def test_values(name: str) -> None:
     compiled = torch.compile(PROGRAMS[name], backend="jaten", fullgraph=True)
     for shift in (0.0, 2.5, 0.0):
@@ -97,7 +103,7 @@ def test_gradients(name: str) -> None:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", ["mask", "masked_select", "branch", "loop", "scan", "largest", "interpolated"])
+@pytest.mark.parametrize("name", ["mask", "masked_select", "branch", "loop", SCAN, "largest", "interpolated"])
 def test_on_the_device_jax(name: str) -> None:
     program = (DIFFERENTIABLE | PROGRAMS)[name]
     compiled = torch.compile(program, backend="jaten", fullgraph=True)
