@@ -14,7 +14,7 @@ padding is compiled without unrolling.
 
 XLA's older emitters of loops write less code than those of today: a kernel compiles in half to two thirds of the time,
 and for arrays of a few KiB it runs as fast. So kernels of such arrays are compiled with them; graphs, which are called
-more often, are not.
+more often, are not. From jaxlib 0.11.1 on XLA has no older ones.
 """
 
 from __future__ import annotations

@@ -8,6 +8,13 @@ from typing import Any
 
 import jax
 
+pxla: Any
+try:
+    # private: see `_drop_pruned`
+    from jax._src.interpreters import pxla
+except ImportError:  # pragma: no cover  # a JAX that has moved it: executables may stay
+    pxla = None
+
 PREFIX = "jaten_"
 """Prefix of the names of jaten's own functions, by which their programs are told from those of users."""
 
@@ -39,3 +46,14 @@ def clear_traces() -> None:
     """Clears the traces and executables of jaten's functions that are not in use, and nothing of the user's."""
     for made in list(_ALL):
         made.clear_cache()
+    _drop_pruned()
+
+
+def _drop_pruned() -> None:
+    """Empties the table of programs without the arguments that they do not read; executables stay as they are.
+
+    JAX 0.12 keeps a program that has all its arguments in it as its own entry, which so never goes, nor its executable.
+    """
+    clear = getattr(getattr(pxla, "_dce_jaxpr", None), "cache_clear", None)
+    if clear is not None:
+        clear()

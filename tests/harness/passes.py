@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -83,6 +84,11 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "computed"):
         return f"donated={value.donated} given={[_plain(g) for g in value.given]}"
     return value.name if isinstance(value, torch.fx.Node) else str(value) if callable(value) else value
+
+
+def unnumbered(text: str, *names: str) -> str:
+    """The text with nodes of these names without the numbers that they get, which differ from torch to torch."""
+    return re.sub(rf"\b({'|'.join(names)})_\d+\b", r"\1", text)
 
 
 def golden(name: str, program: Callable[..., Any], *inputs: Any, **options: Any) -> str:
