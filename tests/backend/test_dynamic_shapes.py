@@ -19,6 +19,7 @@ from jaten_ops.backend import compile_log, jaten
 from jaten_ops.backend.buckets import padded_tensors
 from jaten_ops.backend.buckets.bucket_sizes import POWERS, Buckets, rounded
 from jaten_ops.errors import UnsupportedInputError
+from jaten_ops.schema import RELEASE
 
 Program = Callable[..., Any]
 
@@ -309,8 +310,13 @@ SOUND: dict[str, tuple[Program, Callable[[int], tuple[Any, ...]]]] = {
 }  # fmt: skip
 
 
+_FIXED = pytest.mark.skipif(
+    RELEASE >= (2, 15), reason="torch 2.15 itself, with aot_eager too, fixes the sizes of an LSTM without gradients"
+)
+
+
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=_FIXED) if n == "recurrent" else n for n in SOUND])
 def test_sizes_of_one_bucket_compile_once(name: str, caplog: pytest.LogCaptureFixture) -> None:
     program, make = SOUND[name]
     compiled = torch.compile(program, backend="jaten", fullgraph=True, options={"buckets": [8, 16]})
