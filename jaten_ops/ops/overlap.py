@@ -124,7 +124,7 @@ def _overlaps_itself(tensor: torch.Tensor) -> int:
 
 
 def _shared(one: torch.Tensor, other: torch.Tensor) -> str | None:
-    """How much of two tensors' memory is the same: "whole", "part", or None for nothing, or for strides with gaps."""
+    """The memory that two tensors share: "whole", "part", or None for nothing, or for strides with gaps."""
     if one is other:
         return "whole"
     places = _place(one), _place(other)
