@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch._higher_order_ops.utils
-import torch.nn.attention.flex_attention
+import torch.nn.attention._utils
 from torch._C import DispatchKey
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensorMode

@@ -46,6 +46,29 @@ def environment_with(when_loaded: Callable[[], None]) -> Callable[[Any], Callabl
     return _wrapped(make)
 
 
+def operand_check_with(first: Callable[[], None]) -> Callable[[Any], Callable[..., Any]]:
+    """`_validate_sdpa_input`, the first that `flex_attention` calls, of whatever device its operands are.
+
+    Args:
+        first: called before it; Dynamo calls it while it captures.
+    """
+
+    @functools.wraps(first)
+    def loaded() -> None:
+        first()
+
+    setattr(loaded, "_dynamo_marked_constant", True)  # noqa: B010  # as torch.compiler.assume_constant_result
+
+    def make(known: Any) -> Callable[..., Any]:
+        def check(*args: Any, **kwargs: Any) -> None:
+            loaded()
+            known(*args, **kwargs)
+
+        return check
+
+    return _wrapped(make)
+
+
 @_wrapped
 def device_check(known: Any) -> Callable[..., Any]:
     """`_validate_device`, which accepts the device for `flex_attention`."""

@@ -323,6 +323,17 @@ _STORAGES = Patch(
     used_by=("torch:cond",),
 )
 _FLEX = ("torch.nn.attention.flex_attention:flex_attention",)
+_OF_FLEX = [
+    Patch(
+        "torch.nn.attention.flex_attention:setup_compilation_env", higher_order.environment_with(lambda: None),
+        _HIGHER_ORDER, "dispatch/test_higher_order", takes="", used_by=_FLEX, optional=True,
+    ),
+    Patch(
+        "torch.nn.attention.flex_attention:_validate_device", higher_order.device_check,
+        "flex_attention would refuse the device", "kernels/test_flex_attention", takes="query key value",
+        used_by=_FLEX, optional=True,
+    ),
+]  # fmt: skip
 _OPERATORS_ON_FUNCTIONS = [
     *(
         Patch(
@@ -338,10 +349,6 @@ _OPERATORS_ON_FUNCTIONS = [
         _HIGHER_ORDER,
         "dispatch/test_higher_order", takes="", used_by=("torch:cond",),
     ),
-    Patch(
-        "torch.nn.attention.flex_attention:setup_compilation_env", higher_order.environment_with(lambda: None),
-        _HIGHER_ORDER, "dispatch/test_higher_order", takes="", used_by=_FLEX,
-    ),
     *_rows(
         (f"torch._higher_order_ops.{module}:_from_fun" for module in ("utils", "map", "invoke_subgraph")),
         higher_order.example, _HIGHER_ORDER, "dispatch/test_higher_order", takes="t", used_by=("torch:cond",),
@@ -350,10 +357,12 @@ _OPERATORS_ON_FUNCTIONS = [
         "torch._higher_order_ops.utils:_collect_fake_inputs", higher_order.operand_values, _HIGHER_ORDER,
         "dispatch/test_higher_order", takes="inputs", used_by=("torch:cond",),
     ),
+    *_OF_FLEX,
     Patch(
-        "torch.nn.attention.flex_attention:_validate_device", higher_order.device_check,
-        "flex_attention would refuse the device", "kernels/test_flex_attention", takes="query key value",
-        used_by=_FLEX,
+        "torch.nn.attention._utils:_validate_sdpa_input",
+        higher_order.operand_check_with(lambda: ledger.install_rows(_OF_FLEX, "import", has_device=True)),
+        "flex_attention, which torch imports when it is asked for, would refuse the device",
+        "kernels/test_flex_attention", takes="query key value attn_mask dropout_p is_causal scale allow_lowp_kv",
     ),
     _STORAGES,
 ]  # fmt: skip
