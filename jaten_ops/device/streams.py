@@ -68,7 +68,7 @@ class Stream:
 
     stream_id = 0
     device_index = 0
-    device_type = int(torch._C._autograd.DeviceType.PrivateUse1)
+    device_type = 20  # c10::DeviceType::PrivateUse1
 
     def __init__(self, device: Any = None, priority: int = 0, **_others: Any) -> None:
         self.priority = priority
