@@ -47,9 +47,7 @@ _ACCELERATOR = (
 )
 _CHOSEN = "programs that ask torch for an accelerator move to the device"
 _CONSTRUCTOR = "torch's constructor cannot create such an object on a device written in Python"
-_HIGHER_ORDER = (
-    "cond, scan, map and flex_attention would look at their operands' memory, which on the device is not torch's"
-)
+_HIGHER_ORDER = "cond, scan, map and flex_attention would look at operands' memory, which on the device is not torch's"
 
 
 def _rows(whats: Iterable[str], make: Any, why: str, test: str, **options: Any) -> list[Patch]:
@@ -324,15 +322,13 @@ _STORAGES = Patch(
 )
 _FLEX = ("torch.nn.attention.flex_attention:flex_attention",)
 _OF_FLEX = [
-    Patch(
-        "torch.nn.attention.flex_attention:setup_compilation_env", higher_order.environment_with(lambda: None),
-        _HIGHER_ORDER, "dispatch/test_higher_order", takes="", used_by=_FLEX, optional=True,
-    ),
-    Patch(
-        "torch.nn.attention.flex_attention:_validate_device", higher_order.device_check,
-        "flex_attention would refuse the device", "kernels/test_flex_attention", takes="query key value",
-        used_by=_FLEX, optional=True,
-    ),
+    Patch(f"torch.nn.attention.flex_attention:{name}", make, why, test, takes=takes, used_by=_FLEX, optional=True)
+    for name, make, takes, why, test in (
+        ("setup_compilation_env", higher_order.environment_with(lambda: None), "", _HIGHER_ORDER,
+         "dispatch/test_higher_order"),
+        ("_validate_device", higher_order.device_check, "query key value", "flex_attention would refuse the device",
+         "kernels/test_flex_attention"),
+    )
 ]  # fmt: skip
 _OPERATORS_ON_FUNCTIONS = [
     *(
@@ -346,8 +342,7 @@ _OPERATORS_ON_FUNCTIONS = [
     Patch(
         "torch._higher_order_ops.utils:setup_compilation_env",
         higher_order.environment_with(lambda: ledger.install_rows([_STORAGES], "Dynamo", has_device=True)),
-        _HIGHER_ORDER,
-        "dispatch/test_higher_order", takes="", used_by=("torch:cond",),
+        _HIGHER_ORDER, "dispatch/test_higher_order", takes="", used_by=("torch:cond",),
     ),
     *_rows(
         (f"torch._higher_order_ops.{module}:_from_fun" for module in ("utils", "map", "invoke_subgraph")),
@@ -361,8 +356,8 @@ _OPERATORS_ON_FUNCTIONS = [
     Patch(
         "torch.nn.attention._utils:_validate_sdpa_input",
         higher_order.operand_check_with(lambda: ledger.install_rows(_OF_FLEX, "import", has_device=True)),
-        "flex_attention, which torch imports when it is asked for, would refuse the device",
-        "kernels/test_flex_attention", takes="query key value attn_mask dropout_p is_causal scale allow_lowp_kv",
+        "flex_attention would refuse the device", "kernels/test_flex_attention",
+        takes="query key value attn_mask dropout_p is_causal scale allow_lowp_kv",
     ),
     _STORAGES,
 ]  # fmt: skip

@@ -128,7 +128,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "torch._dynamo.device_interface",
     ),
     "Operators on functions, as torch.cond: a tensor of a subclass cannot be registered with them in public.": (
-        "torch._higher_order_ops.utils",
+        "torch._higher_order_ops.utils", "torch.nn.attention._utils",
     ),
     "Loops with a carry: torch.scan is not public yet, nor how its function is split into two passes.": (
         "torch._higher_order_ops.partitioner", "torch._higher_order_ops.scan",
