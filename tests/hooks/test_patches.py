@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.nn.attention.flex_attention  # noqa: F401  # its rows need it
 
 from jaten_ops.hooks import ledger
 from jaten_ops.hooks.patches import FILLED, PATCHES, REGISTERED, SHADOWED
