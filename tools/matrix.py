@@ -51,10 +51,10 @@ class Pair(NamedTuple):
 
 PAIRS = (
     Pair("3.11", "2.13.0", "0.10.0", "oldest"),
-    Pair("3.11", "2.13.0", "0.10.2", "what `make` installs"),
+    Pair("3.11", "2.13.0", "0.10.2", "what `make` installs for Python 3.11"),
     Pair("3.11", "2.14.1", "0.10.2", "a newer torch"),
     Pair("3.11", "2.15.0", "0.10.2", "crossed: the newest torch, the last JAX for Python 3.11"),
-    Pair("3.12", "2.13.0", "0.12.0.1", "crossed: the oldest torch, the newest JAX"),
+    Pair("3.12", "2.13.0", "0.12.0.1", "crossed: the oldest torch, the newest JAX, as `make` installs for Python 3.12"),
     Pair("3.13", "2.15.0", "0.12.0.1", "newest", part=1),
 )
 
