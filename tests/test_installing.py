@@ -49,11 +49,15 @@ for name in ("meta", "autograd"):
 """
 
 
+def _environment() -> dict[str, str]:
+    """The variables of this process without those that lead an interpreter, or pip, to other packages."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+
+
 def _python(code: str, *arguments: str, executable: str | Path = sys.executable, cwd: Path) -> str:
     """The output of an interpreter that finds what is installed alone."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     command = [str(executable), "-P", "-c", code, *arguments]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=cwd, env=_environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
@@ -135,7 +139,7 @@ def test_installed(built: dict[str, Path], kind: str, clean: Path, tmp_path: Pat
     python = _interpreter(clean)
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--quiet", "--disable-pip-version-check"]
     installing = ["install", "--no-deps", "--no-index", "--no-compile", "--force-reinstall", str(built[kind])]
-    subprocess.run([*pip, *installing], check=True, cwd=tmp_path)
+    subprocess.run([*pip, *installing], check=True, cwd=tmp_path, env=_environment())
     source = built["wheel"].parent / "source" if kind == "editable" else _site_packages(clean)
     try:
         # an editable install differs in where modules are found, not in its entry points
@@ -143,7 +147,7 @@ def test_installed(built: dict[str, Path], kind: str, clean: Path, tmp_path: Pat
             OPERATORS if kind == "editable" else ENTRY_POINT + OPERATORS, str(source), executable=python, cwd=tmp_path
         )
     finally:
-        subprocess.run([*pip, "uninstall", "--yes", "jaten-ops"], check=True, cwd=tmp_path)
+        subprocess.run([*pip, "uninstall", "--yes", "jaten-ops"], check=True, cwd=tmp_path, env=_environment())
 
 
 # what is on a machine, by name, with what it exits; and which is chosen
