@@ -132,8 +132,11 @@ DEPTH = by_images(_of_images, FIRST)
 def choose(windows: Windows, shape: Shape, outputs: int, window_fits: bool) -> Lowering:
     """For an input's shape (N, C, ...) and the number of output channels."""
     taps, channels = math.prod(windows.kernel), shape[1]
-    if len(windows.kernel) == 3 and windows.groups == 1 and windows.kernel[0] > 1 and not apart(windows):
-        return PATCHES if _is_small_volume(windows, shape, outputs) else DEPTH
+    if len(windows.kernel) == 3 and windows.groups == 1 and not apart(windows):
+        if _is_small_volume(windows, shape, outputs):
+            return PATCHES
+        if windows.kernel[0] > 1:
+            return DEPTH
     if taps > MOST_TAPS and not apart(windows):
         return EIGEN
     if windows.groups > 1:

@@ -36,9 +36,8 @@ def _attention(query: Any, key: Any, value: Any, bias: Any, causal: bool, scale:
 def _suits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, **settings: Any) -> bool:
     """True if ATen would take its fused kernel on the CPU; its composition takes, or refuses, everything else.
 
-    From torch 2.14 on it refuses a mask together with `is_causal`, as its composition has always done.
-
-    So it does where its parts are differentiated or batched by a transform, or in forward mode.
+    So it does where its parts are differentiated or batched by a transform, or in forward mode. From torch 2.14 on it
+    refuses a mask together with `is_causal`, as its composition has always done.
     """
     tensors = [query, key, value] if mask is None else [query, key, value, mask]
     if not torch.backends.cuda.flash_sdp_enabled() or autograd.is_transformed():
