@@ -168,7 +168,10 @@ class MissingValuesError(JatenError, RuntimeError):
 
 
 class DeviceSlotError(JatenError, RuntimeError):
-    """The device `jax` is asked for, but another backend has the one PrivateUse1 slot of the process.
+    """The device `jax` is asked for, but this process does not have it.
+
+    Another backend has the one PrivateUse1 slot of the process; or torch has a GPU, beside which the device must be
+    asked for by JATEN_DEVICE=1: torch computes no gradients of CUDA tensors in a process with another accelerator.
 
     Example:
         >>> try:
@@ -177,11 +180,17 @@ class DeviceSlotError(JatenError, RuntimeError):
         ...     device = torch.device("cpu")
     """
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str | None) -> None:
+        if owner is None:
+            why = "torch has a GPU, and computes no gradients of CUDA tensors beside it (or JATEN_DEVICE is 0)"
+            fix = "set JATEN_DEVICE=1 before the import of jaten_ops, in a process that trains no CUDA tensors"
+        else:
+            why = f"the PrivateUse1 slot of this process is taken by {owner!r}"
+            fix = "import jaten_ops before that backend"
         super().__init__(
-            f"the device 'jax' is not available: the PrivateUse1 slot of this process is taken by {owner!r}."
+            f"the device 'jax' is not available: {why}."
             " Plain tensors and torch.compile(backend='jaten') work as usual."
-            " Fix: to have the device, import jaten_ops before that backend."
+            f" Fix: to have the device, {fix}."
         )
 
 

@@ -40,7 +40,7 @@ FORBIDDEN: dict[str, tuple[tuple[str, ...], str]] = {
 # A name that only some modules may mention: tensor has the methods of the dlpack protocol and hooks the function of
 # torch that asks for one, register and autocast tell torch what the device does below and above autograd, once.
 RESERVED: dict[str, tuple[str, ...]] = {
-    "dlpack": ("arrays.bridge", "tensor.tensor", "hooks.constructors", "hooks.patches"),
+    "dlpack": ("arrays.bridge", "arrays.gpu_memory", "tensor.tensor", "hooks.constructors", "hooks.patches"),
     "torch.library": ("ops.define", "dispatch.redirects", "dispatch.register", "device.autocast"),
 }
 

@@ -18,8 +18,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "xla": (
-        "autotune_mode compiler_bugs compiles cpu_client cpu_features disk_store jitted malloc matmul_library progress"
-        " x64",
+        "autotune_mode compiler_bugs compiles cpu_client cpu_features disk_store jitted malloc matmul_library"
+        " matmul_precision progress x64",
         "compiler_options",
         "fingerprint",
         "disk_cache",
@@ -29,7 +29,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "arrays": (
-        "abstract_arrays observers seeds strides uninitialized_values",
+        "abstract_arrays gpu_memory observers seeds strides uninitialized_values",
         "partitioned placements",
         "bridge strided_elements",
         "storage_views",

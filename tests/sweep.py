@@ -38,9 +38,14 @@ def _shard(text: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
+def _checks() -> list[str]:
+    """The checks that this machine has what they need for."""
+    return [name for name in sweeps.CHECKS if name != "cuda" or torch.cuda.is_available()]
+
+
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.sweep", description=__doc__)
-    parser.add_argument("--checks", nargs="+", choices=sweeps.CHECKS, default=list(sweeps.CHECKS))
+    parser.add_argument("--checks", nargs="+", choices=sweeps.CHECKS, default=_checks())
     parser.add_argument("--opinfo", nargs="+", default=["*"], metavar="PATTERN", help="patterns of OpInfo names")
     parser.add_argument("--dtypes", nargs="+", choices=sorted(HELD), default=[], metavar="DTYPE", help="default: all")
     parser.add_argument("--most", type=int, help="samples of an OpInfo and dtype; default: all")

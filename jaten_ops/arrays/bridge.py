@@ -1,4 +1,4 @@
-"""torch.Tensor <-> jax.Array, dtypes and devices: the only place that touches dlpack.
+"""torch.Tensor <-> jax.Array, dtypes and devices; with `gpu_memory` the only place that touches dlpack.
 
 Memory is shared both ways if possible. A borrowed array must not outlive the tensor's next in-place write, unless that
 write should be visible; an exported tensor owns the array's buffer.
@@ -19,7 +19,7 @@ from torch.utils import dlpack as torch_dlpack
 
 from ..errors import MissingValuesError, UnsupportedInputError
 from ..xla.x64 import Enabled
-from . import partitioned
+from . import gpu_memory, partitioned
 from .abstract_arrays import is_abstract
 
 try:  # private, seven times faster than jax.dlpack.from_dlpack for a small tensor
@@ -82,6 +82,23 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_conj().resolve_neg().contiguous()
 
 
+def is_on_host(device: Any) -> bool:
+    """True if a JAX device computes in the memory of CPU tensors."""
+    return bool(device.platform == "cpu")
+
+
+def uncommitted(tensor: torch.Tensor) -> jax.Array:
+    """A CPU tensor, which must not change any more, as an array of JAX's default device.
+
+    The array is not committed to the device: beside others it is moved to theirs. On a CPU it shares the memory as
+    `borrow` does. A CUDA tensor stays on its GPU.
+    """
+    if tensor.device.type != "cpu" or is_on_host(jax.local_devices()[0]):
+        return borrow(tensor)
+    with Enabled(), jax.ensure_compile_time_eval():  # a value, even if JAX traces a program that takes it
+        return jax.device_put(np.asarray(borrow(tensor)))
+
+
 def borrow(tensor: torch.Tensor, place: Any = None) -> jax.Array:
     """A dense CPU or CUDA tensor as a `jax.Array`.
 
@@ -90,8 +107,8 @@ def borrow(tensor: torch.Tensor, place: Any = None) -> jax.Array:
 
     Args:
         tensor: the tensor.
-        place: the JAX device for a CPU tensor; None for JAX's first CPU device. A sharding copies the
-            values to its devices.
+        place: the JAX device for a CPU tensor, to which it is copied if that has memory of its own; None for JAX's
+            first CPU device. A sharding copies the values to its devices.
 
     Raises:
         UnsupportedInputError: a layout or dtype that JAX does not have.
@@ -99,6 +116,9 @@ def borrow(tensor: torch.Tensor, place: Any = None) -> jax.Array:
     if isinstance(place, Sharding):
         with Enabled():
             return partitioned.put_over(borrow(tensor), place).copy()  # a part might share the memory
+    if place is not None and tensor.device.type == "cpu" and not is_on_host(place):
+        with jax.ensure_compile_time_eval():
+            return partitioned.moved(borrow(tensor), place)
     if tensor.dtype not in DTYPES:
         raise UnsupportedInputError("tensor dtype", tensor.dtype, "a dtype that JAX has; convert it with .to(...)")
     tensor = _plain(tensor)
@@ -107,8 +127,10 @@ def borrow(tensor: torch.Tensor, place: Any = None) -> jax.Array:
             return borrow(tensor.view(torch.uint8), place).view(DTYPES[tensor.dtype])
     if _capsule_to_buffer is not None and tensor.device.type == "cpu":
         return _capsule_to_buffer(torch._C._to_dlpack(tensor), place or _cpu or cpu_device(), None)
+    if gpu_memory.IS_FAST and tensor.is_cuda and tensor.numel():
+        return gpu_memory.array_on_gpu(tensor)
     with Enabled():
-        return jax.dlpack.from_dlpack(tensor.detach(), device=place)
+        return jax.dlpack.from_dlpack(tensor.detach(), device=place if tensor.device.type == "cpu" else None)
 
 
 def lend(tensor: torch.Tensor, place: Any) -> Any:
@@ -143,20 +165,40 @@ def is_wide(value: Any) -> bool:
 def as_tensor(array: jax.Array) -> torch.Tensor:
     """A `jax.Array` as a tensor on the same hardware, sharing its memory; waits until the array is computed.
 
-    For an array on several devices it is a copy on one of them, since dlpack would export only the first one's part.
-    If the devices are those of several processes, all of them must call it.
+    An array of a GPU becomes a CUDA tensor; `to_host` makes a CPU tensor of any array. For an array on several devices
+    it is a copy on one of them, since dlpack would export only the first one's part. If the devices are those of
+    several processes, all of them must call it.
     """
     sharding = array.sharding
     if type(sharding) is not SingleDeviceSharding and (sharding.num_devices > 1 or is_abstract(sharding)):
         array = gathered(array)
     if not array.size:  # JAX's strides of an empty array differ from torch's
-        return torch.empty(array.shape, dtype=TORCH_DTYPES[array.dtype])
+        (device,) = array.devices()
+        kept = torch.device("cpu") if is_on_host(device) else torch.device("cuda", device.local_hardware_id)
+        return torch.empty(array.shape, dtype=TORCH_DTYPES[array.dtype], device=kept)
     if TORCH_DTYPES[array.dtype] in _NOT_IN_DLPACK:
         with Enabled():
             return as_tensor(array.view(np.uint8)).view(TORCH_DTYPES[array.dtype])
-    if _buffer_to_capsule is not None and not torch.cuda.is_initialized():
-        return torch._C._from_dlpack(_buffer_to_capsule(array))
-    return torch_dlpack.from_dlpack(array)
+    if _buffer_to_capsule is None:
+        return torch_dlpack.from_dlpack(array)
+    if torch.cuda.is_initialized() and not is_on_host(next(iter(array.devices()))):
+        return gpu_memory.tensor_on_gpu(array)
+    return torch._C._from_dlpack(_buffer_to_capsule(array))
+
+
+def to_host(array: jax.Array) -> torch.Tensor:
+    """A `jax.Array` of any device as a CPU tensor; waits until it is computed.
+
+    It shares the memory of an array on a CPU. For an array on several devices it is a copy, as by `as_tensor`.
+    """
+    sharding = array.sharding
+    if type(sharding) is not SingleDeviceSharding and (sharding.num_devices > 1 or is_abstract(sharding)):
+        array = gathered(array)
+    (device,) = array.devices()
+    if not is_on_host(device):
+        with jax.ensure_compile_time_eval():
+            array = partitioned.moved(array, cpu_device())
+    return as_tensor(array)
 
 
 def gathered(array: jax.Array) -> jax.Array:
@@ -173,10 +215,20 @@ def gathered(array: jax.Array) -> jax.Array:
     return array.addressable_data(0)
 
 
-def exporter(dtype: torch.dtype, numel: int) -> Callable[[jax.Array], torch.Tensor]:
-    """`as_tensor` for arrays of this dtype and size on a CPU, decided beforehand."""
-    if _buffer_to_capsule is None or not numel or dtype in _NOT_IN_DLPACK or torch.cuda.is_initialized():
-        return as_tensor
+def exporter(dtype: torch.dtype, numel: int, kind: str = "cpu") -> Callable[[jax.Array], torch.Tensor]:
+    """A function that makes tensors of arrays of this dtype and size, decided beforehand.
+
+    Args:
+        dtype, numel: those of the arrays.
+        kind: the type of the tensors' device, "cpu" or "cuda". Arrays of a program on another device are copied to the
+            CPU.
+    """
+    if _buffer_to_capsule is None or not numel or dtype in _NOT_IN_DLPACK:
+        return as_tensor if kind != "cpu" else to_host
+    if kind != "cpu":
+        return gpu_memory.tensor_on_gpu
+    if not is_on_host(jax.local_devices()[0]):
+        return to_host
     capsule, tensor = _buffer_to_capsule, torch._C._from_dlpack
     return lambda array: tensor(capsule(array))
 

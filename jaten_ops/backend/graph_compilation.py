@@ -96,7 +96,9 @@ class Compiler:
             i: PackedOutput(n, at) for n, pack in enumerate(packed) for at, i in enumerate(pack.members)
         }
         for i, order in zip(kept, left, strict=False):  # what is packed, and the conditions, come last
-            made[i] = graph.arrays[i].export(layouts[i], order, symbols, keeps=graph.on_host)
+            made[i] = graph.arrays[i].export(
+                layouts[i], order, symbols, keeps=graph.on_host or graph.arrays[i].value.is_cuda
+            )
             if mesh is None:
                 made[i] = _put_on(graph.arrays[i], made[i], device)
         exports = iter([made[i] for i in range(len(layouts))])
@@ -235,7 +237,9 @@ def _converter(value: Any, on_host: bool, place: Any) -> Callable[[Any], Any] | 
         return Lent(value, place)
     if kind == "cpu":
         return lambda tensor: bridge.lend(tensor, place)
-    return carrier.unwrap if kind == "jax" else bridge.borrow
+    if kind == "jax":
+        return carrier.unwrap
+    return _converter_of_saved(place) if hasattr(value, "_jaten_array") else bridge.borrow
 
 
 def _converter_of_saved(place: Any) -> Callable[[torch.Tensor], Any]:
@@ -243,7 +247,9 @@ def _converter_of_saved(place: Any) -> Callable[[torch.Tensor], Any]:
 
     def convert(tensor: torch.Tensor) -> Any:
         array = getattr(tensor, "_jaten_array", None)
-        return bridge.lend(tensor, place) if array is None else array
+        if array is not None:
+            return array
+        return bridge.lend(tensor, place) if tensor.is_cpu else bridge.borrow(tensor)
 
     return convert
 

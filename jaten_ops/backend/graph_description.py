@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import torch
 
-from jaten_ops.arrays import bridge, carrier
+from jaten_ops.arrays import bridge, carrier, gpu_memory
 from jaten_ops.arrays.storage_views import Storage, View
 from jaten_ops.arrays.strides import strides_in
 from jaten_ops.cpu.layouts import Order
@@ -78,7 +78,7 @@ class Output:
             if self.is_gradient:
                 return lambda array: from_view(View(Storage(array), shape, stride, 0), dtype)
             return lambda array: carrier.of(View(Storage(array), shape, stride, 0))
-        export = bridge.exporter(self.value.dtype, math.prod(shape))
+        export = bridge.exporter(self.value.dtype, math.prod(shape), self.value.device.type)
         if layout is not None:
             return lambda array: layout.laid_out(export(array))
         if self._seen:
@@ -120,7 +120,7 @@ class Description:
         replaced: by the places among the arrays of new values of inputs, the numbers of these.
         is_dynamic: whether sizes may change.
         on_host: whether all tensors are on the CPU.
-        place: the JAX device where operands that are lent from torch's memory are put; None where there are none.
+        place: the JAX device of a program with tensors of torch's; None where all are of the device `jax`.
         must_wait: whether a call is over only when the results are there.
     """
 
@@ -170,14 +170,26 @@ def describe(lowered: Lowered, info: GraphInfo) -> Description:
         numbers=[at for at, i in enumerate(tensors) if i in numbers],
         sizes=sorted({*range(len(values))}.difference(tensors, passed)),
         passed=passed,
-        static=sorted(i for i in info.static_inputs if i not in numbers and _is_on_cpu(values[i])),
+        static=_static(
+            [i for i in sorted(info.static_inputs) if i not in numbers], [values[i] for i in tensors], values
+        ),
         donated=frozenset(part.input for part in writes if part.donated),
         replaced=_replaced(info, outputs, arrays),
         is_dynamic=any(is_symbolic(v) for i, v in enumerate(values) if i not in numbers | passed),
         on_host=on_host,
-        place=cpu_client.device() if on_host else bridge.cpu_device() if "cpu" in kinds else None,
+        place=_place([v.device for v in [*values, *(o.value for o in arrays)] if isinstance(v, torch.Tensor)]),
         must_wait=writes_at_once or (borrows and all(o.on_jax for o in arrays)),
     )
+
+
+def _place(devices: Sequence[torch.device]) -> Any:
+    """The JAX device of a program with tensors on these devices of torch, if some are CPU or CUDA tensors."""
+    kinds = {device.type for device in devices}
+    if kinds == {"cpu"}:
+        return cpu_client.device()
+    if "cuda" in kinds:
+        return gpu_memory.gpu_device(next(d.index or 0 for d in devices if d.type == "cuda"))
+    return jax.local_devices()[0] if "cpu" in kinds else None
 
 
 def _outputs(
@@ -210,5 +222,14 @@ def _replaced(info: GraphInfo, outputs: Sequence[Output], arrays: Sequence[Outpu
     return found
 
 
-def _is_on_cpu(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+def _static(named: Sequence[int], operands: Sequence[Any], values: Sequence[Any]) -> list[int]:
+    """The named inputs that are in torch's memory, and keep it from call to call.
+
+    Where all operands on a GPU would be among them, one is left out: by an operand that a call takes anew, the program
+    waits for what torch has queued (`gpu_memory`).
+    """
+    found = [i for i in named if isinstance(values[i], torch.Tensor) and values[i].device.type in ("cpu", "cuda")]
+    on_gpu = [i for i in found if values[i].is_cuda]
+    if on_gpu and len(on_gpu) == sum(isinstance(v, torch.Tensor) and v.is_cuda for v in operands):
+        found.remove(on_gpu[0])
+    return found

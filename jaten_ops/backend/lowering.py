@@ -22,6 +22,7 @@ from jaten_ops.kernel_base import checks, prng, promotion
 from jaten_ops.meta.refusals import refuse
 from jaten_ops.ops import result_checks
 from jaten_ops.ops.executor import KernelCall, Signature, as_meta, freeze
+from jaten_ops.xla import matmul_precision
 
 from .layout import concretize, symbols_of
 from .nodes import attribute_of, is_higher_order, overload_of, part_of, scope_of, source_line
@@ -210,6 +211,7 @@ class Lowered:
         with (
             promotion.default_float(self.default_float),
             checks.collect(conditions),
+            matmul_precision.as_in_torch(),
             jax.numpy_dtype_promotion("standard"),
             jax.numpy_rank_promotion("allow"),
         ):

@@ -55,7 +55,7 @@ def _checked(overload: str) -> Handler:
         if OBSERVERS:
             met(None, (tensor,), None)  # a step that is traced takes it as an operand
         if has_values(tensor):
-            for holds, message in conditions(bridge.as_tensor(array_of(tensor)), *args):  # on the CPU: JAX may trace it
+            for holds, message in conditions(bridge.to_host(array_of(tensor)), *args):  # on the CPU: JAX may trace it
                 if not holds:
                     raise RuntimeError(message)
         elif not is_traced(tensor):

@@ -52,7 +52,7 @@ def copy_(target: torch.Tensor, source: torch.Tensor | complex, non_blocking: bo
     if not isinstance(source, torch.Tensor):  # a number, which ATen accepts here
         return target.fill_(source)
     if not is_on_jax(target):  # out of the device: torch's memory is written
-        return target.copy_(bridge.as_tensor(array_of(source)))
+        return target.copy_(bridge.to_host(array_of(source)))
     if is_traced(target):
         to_carrier(target).copy_(to_carrier(source) if is_on_jax(source) else source)
         return target
@@ -97,7 +97,7 @@ def to_copy(tensor: torch.Tensor, *, dtype: torch.dtype | None = None, **kwargs:
 
 def _in_its_strides(tensor: torch.Tensor) -> torch.Tensor:
     """The values as a tensor on the CPU with the layout of `clone`."""
-    exported, view = bridge.as_tensor(array_of(tensor)), carrier.view_of(tensor)
+    exported, view = bridge.to_host(array_of(tensor)), carrier.view_of(tensor)
     if view.is_row_major():
         return exported
     stride = strides_kept(view.shape, view.strides())
@@ -114,7 +114,7 @@ def lift_fresh(tensor: torch.Tensor) -> torch.Tensor:
     if not is_traced_now() or is_traced(tensor):
         return alias(tensor)
     with out_of_sight():
-        plain = bridge.as_tensor(array_of(tensor)).clone()
+        plain = bridge.to_host(array_of(tensor)).clone()
     return torch.ops.aten._to_copy(torch.ops.aten.lift_fresh(plain), device=tensor.device)
 
 

@@ -48,7 +48,7 @@ def borrowed_copy(tensor: torch.Tensor) -> Any:
     """The array of any tensor; a copy of a tensor in torch's memory, which torch may overwrite."""
     if is_on_jax(tensor):
         return array_of(tensor)
-    return bridge.borrow(tensor.clone(memory_format=torch.contiguous_format))
+    return bridge.uncommitted(tensor.clone(memory_format=torch.contiguous_format))
 
 
 def onto_device(value: Any) -> Any:

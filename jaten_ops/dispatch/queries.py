@@ -28,7 +28,7 @@ def item(tensor: torch.Tensor) -> Any:
 def linalg_check_errors(info: torch.Tensor, api_name: str, *, is_matrix: bool) -> None:
     """Raises ATen's error, which says where the singular matrix is, if there are values."""
     if has_values(info):
-        torch.ops.aten._linalg_check_errors(bridge.as_tensor(array_of(info)), api_name, is_matrix=is_matrix)
+        torch.ops.aten._linalg_check_errors(bridge.to_host(array_of(info)), api_name, is_matrix=is_matrix)
     else:
         functional("_linalg_check_errors")(info, api_name, is_matrix=is_matrix)
 

@@ -71,12 +71,12 @@ class Exported:
                 state = {name: _array(tensor).copy() for name, tensor in self._state.items()}
             self._program = loader.Program(self.signature, self._exported, state)
         leaves = pytree.tree_leaves((args, kwargs))
-        args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: bridge.borrow(t.detach().cpu()), (args, kwargs))
+        args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: _array(t.detach().cpu()), (args, kwargs))
         with Enabled():
             results = self._program(*args, **kwargs)
         if any(isinstance(leaf, jax.Array) for leaf in leaves):
             return results
-        return pytree.tree_map_only(jax.Array, bridge.as_tensor, results)
+        return pytree.tree_map_only(jax.Array, bridge.to_host, results)
 
     def save(self, folder: str | Path) -> None:
         """Writes a folder: `program.bin`, `weights.safetensors`, `signature.json`, and `load.py`, which loads it.
@@ -105,7 +105,7 @@ class Exported:
 
 
 def _array(tensor: torch.Tensor) -> jax.Array:
-    return array_of(tensor) if tensor.device.type == "jax" else bridge.borrow(tensor.detach())
+    return array_of(tensor) if tensor.device.type == "jax" else bridge.uncommitted(tensor.detach())
 
 
 def _files(state: dict[str, torch.Tensor]) -> dict[str, list[str]]:

@@ -15,6 +15,7 @@ from ..arrays import bridge
 from ..cpu.layouts import flattened, ordered
 from ..errors import KernelError, UnsupportedInputError
 from ..step import Step
+from ..xla import matmul_precision
 from ..xla.x64 import tracing
 from .artifact import Exported
 from .over_meshes import mesh_over, partition_of, sharding_of, spec_over, updated_in_place
@@ -68,7 +69,7 @@ def export(
     Source: `torch.export.export` and `jax.export.export`.
     """
     found = _to_export(program, args, kwargs or {}, dynamic_shapes, training)
-    names = tuple(platforms or (jax.default_backend(),))
+    names = tuple(platforms or (jax.export.default_export_platform(),))
     return Exported(_exported(found, names), _signature(found, names), found.state)
 
 
@@ -114,7 +115,7 @@ def _exported(found: ProgramToExport, platforms: tuple[str, ...]) -> jax.export.
         function = updated_in_place(function, [specs[name].sharding for name in found.updated])
     seeds = [spec_over(mesh, (), np.dtype("int64"))] * found.random
     try:
-        with tracing():
+        with tracing(), matmul_precision.as_in_torch(is_elsewhere=platforms != ("cpu",)):
             return jax.export.export(jax.jit(function, keep_unused=True), platforms=platforms)(state, inputs, seeds)
     except KernelError as error:
         got = str(error).partition("\n")[0]

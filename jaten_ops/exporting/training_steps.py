@@ -132,7 +132,7 @@ def _others(groups: Groups, sources: Sequence[Source]) -> dict[str, torch.Tensor
 
 
 def _tensor(array: jax.Array) -> torch.Tensor:
-    return from_array(array.copy()) if partitioned.is_partitioned(array) else bridge.as_tensor(array).clone()
+    return from_array(array.copy()) if partitioned.is_partitioned(array) else bridge.to_host(array).clone()
 
 
 def _results(trace: Trace) -> Any:

@@ -23,6 +23,7 @@ from ..schema import OpSpec
 from ..xla import (
     jitted,
     kernel_cache,  # noqa: F401  # it recognizes the names that are given here
+    matmul_precision,
     x64,
 )
 from ..xla.x64 import Enabled
@@ -244,6 +245,7 @@ class Executor:
             with (
                 promotion.default_float(default_dtype),
                 checks.collect(conditions),
+                matmul_precision.as_in_torch(),
                 jax.numpy_dtype_promotion("standard"),
                 jax.numpy_rank_promotion("allow"),
                 contextlib.nullcontext() if wide is None else x64.told(wide),

@@ -166,7 +166,7 @@ class Capture(Observer):
         known = self._moved.get(id(tensor))
         if known is not None and known[0]() is tensor:
             return known[1]
-        array = bridge.borrow(tensor.detach().clone(memory_format=torch.contiguous_format))
+        array = bridge.uncommitted(tensor.detach().clone(memory_format=torch.contiguous_format))
         traced = self.bind(
             Source("cpu", (TensorWeakRef(tensor), tensor._version, array)),
             jax.core.ShapedArray(array.shape, array.dtype),

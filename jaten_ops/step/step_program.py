@@ -193,8 +193,8 @@ class StepProgram:
         tensor = ref()
         if tensor is None:
             raise Missing
-        place = cpu_client.device() if self._in_memory else None
-        array = bridge.borrow(tensor.detach().clone(memory_format=torch.contiguous_format), place)
+        copy = tensor.detach().clone(memory_format=torch.contiguous_format)
+        array = bridge.borrow(copy, cpu_client.device()) if self._in_memory else bridge.uncommitted(copy)
         if (array.shape, array.dtype) != (example.shape, example.dtype):
             raise Missing
         return array

@@ -80,7 +80,7 @@ class JaxStorage(torch.UntypedStorage):
                 "torch.save", "a tensor over several processes",
                 "its full_tensor().cpu(), which all processes call, or torch.distributed.checkpoint.save",
             )  # fmt: skip
-        return bridge.as_tensor(array).clone().untyped_storage()
+        return bridge.to_host(array).clone().untyped_storage()
 
     def _changed(self, change: Callable[[torch.UntypedStorage], Any]) -> JaxStorage:
         """Changes the bytes of the storage, which its tensors see, and returns it."""

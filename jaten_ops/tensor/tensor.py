@@ -420,5 +420,5 @@ def array_of(operand: Any) -> Any:
     if is_traced(operand):
         raise Traced
     if operand.dim() == 0 and operand.device.type == "cpu":
-        return bridge.borrow(operand.clone())
+        return bridge.uncommitted(operand.clone())
     raise two_devices("jax:0", str(operand.device))

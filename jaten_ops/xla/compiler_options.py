@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 Options = dict[str, str | bool]
 
 _LIBRARY, _SUMS = "xla_cpu_experimental_ynn_fusion_type", "LIBRARY_FUSION_TYPE_REDUCE"
+# ATen rounds each result of a short dtype; by default XLA leaves that out between operations of one kernel
+_OF_GPU: Options = {"xla_allow_excess_precision": False}
 _OF_CPU: Options = {_LIBRARY: f"LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,{_SUMS}"}
 _BY_EIGEN: Options = {_LIBRARY: _SUMS}
 # bytes; with malloc's own they fill one heap of glibc's
@@ -57,7 +59,7 @@ _TYPE = re.compile(r"tensor<((?:\d+x)*)(complex<)?[a-z]+(\d+)")  # shape, and th
 
 def wanted(platform: str) -> Options:
     """The compiler options for a platform, without those that the user has set in `XLA_FLAGS`."""
-    return _not_set(_OF_CPU) if platform == "cpu" else {}
+    return _not_set({"cpu": _OF_CPU, "gpu": _OF_GPU}.get(platform, {}))
 
 
 def known(platform: str) -> Options:

@@ -12,7 +12,7 @@ import torch
 from jaten_ops import registry
 from jaten_ops.arrays import bridge
 
-from . import checks, exceptions, on_device
+from . import checks, exceptions, on_cuda, on_device
 from .recorded import REACHING, all_reached_overloads
 from .replay import OP_INFOS, supported
 
@@ -89,7 +89,7 @@ HELD = frozenset(short_name(d) for d in bridge.DTYPES)
 
 def _dtypes(check: str, name: str) -> Iterator[torch.dtype]:
     op = OP_INFOS[name]
-    if check in ("values", "device"):
+    if check in ("values", "device", "cuda"):
         yield from sorted((d for d in op.supported_dtypes("cpu") if short_name(d) in HELD), key=str)
     elif check == "compiled":
         taken = [d for d in (*REACHING, torch.float64, torch.complex128) if supported(name, d)]
@@ -137,6 +137,7 @@ def _find(item: Item, most: int | None) -> checks.Found:
         "jvp": checks.jvp,
         "compiled": checks.compiled,
         "device": on_device.device,
+        "cuda": on_cuda.cuda,
     }
     return check[item.check](item.name, dtype, limit(most))
 
