@@ -6,6 +6,7 @@ write should be visible; an exported tensor owns the array's buffer.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -87,13 +88,19 @@ def is_on_host(device: Any) -> bool:
     return bool(device.platform == "cpu")
 
 
+@functools.cache
+def _computes_on_host() -> bool:
+    """True if JAX's default device is a CPU."""
+    return is_on_host(jax.local_devices()[0])
+
+
 def uncommitted(tensor: torch.Tensor) -> jax.Array:
     """A CPU tensor, which must not change any more, as an array of JAX's default device.
 
     The array is not committed to the device: beside others it is moved to theirs. On a CPU it shares the memory as
     `borrow` does. A CUDA tensor stays on its GPU.
     """
-    if tensor.device.type != "cpu" or is_on_host(jax.local_devices()[0]):
+    if tensor.device.type != "cpu" or _computes_on_host():
         return borrow(tensor)
     with Enabled(), jax.ensure_compile_time_eval():  # a value, even if JAX traces a program that takes it
         return jax.device_put(np.asarray(borrow(tensor)))
@@ -227,7 +234,7 @@ def exporter(dtype: torch.dtype, numel: int, kind: str = "cpu") -> Callable[[jax
         return as_tensor if kind != "cpu" else to_host
     if kind != "cpu":
         return gpu_memory.tensor_on_gpu
-    if not is_on_host(jax.local_devices()[0]):
+    if not _computes_on_host():
         return to_host
     capsule, tensor = _buffer_to_capsule, torch._C._from_dlpack
     return lambda array: tensor(capsule(array))
