@@ -338,6 +338,7 @@ def test_reached_overloads_exist() -> None:
     assert names == sorted(names) and set(names) <= FIRST.keys()
 
 
+@pytest.mark.exhaustive
 def test_rows_are_refreshed_without_the_package(tmp_path: Path) -> None:
     """A syntax error in jaten_ops must not keep anybody from refreshing the rows that may mend it."""
     for name in ("tools", "jaten_ops"):
