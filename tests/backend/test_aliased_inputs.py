@@ -32,7 +32,7 @@ def _base(device: str) -> torch.Tensor:
     return torch.arange(60.0, dtype=torch.float64).reshape(4, 3, 5).to(device)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("device", "view", "dynamic"), crossed(DEVICES, VIEWS, [False, None, True]))
 def test_any_strides_are_taken(device: str, view: str, dynamic: bool | None) -> None:
     compiled = torch.compile(lambda x: (x * 2 + x.sum(-1, keepdim=True)).sin(), backend="jaten", dynamic=dynamic)
@@ -73,7 +73,7 @@ PAIRS: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = 
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("device", "program", "pair", "dynamic"),
     crossed(DEVICES, [_write_first, _write_both, _read], PAIRS, [None, True], strength=3),
@@ -91,6 +91,7 @@ def test_inputs_may_share_memory(device: str, program: Any, pair: str, dynamic: 
         torch.testing.assert_close(x.cpu(), truth)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
     ("program", "pair", "count"),
@@ -116,7 +117,7 @@ def _written(b: torch.Tensor) -> torch.Tensor:
     return b.sin() + 1
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("device", "is_used", "view", "dynamic"),
     crossed(DEVICES, [False, True], ["whole", "columns", "transposed", "every other row"], [None, True]),
@@ -156,6 +157,7 @@ def test_a_slice_that_moves_is_compiled_once(device: str) -> None:
     assert counter.frame_count == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_stride_is_a_number_of_the_program(device: str) -> None:
     compiled = torch.compile(lambda x: (x * x.stride(0), x.expand(2, *x.shape) * 2), backend="jaten", dynamic=True)

@@ -292,7 +292,7 @@ OF_MEMORY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("name", OF_MEMORY)
 def test_as_strided_of_what_a_program_makes(name: str, device: str) -> None:
@@ -323,6 +323,7 @@ _OF_COMPLEX: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", _OF_COMPLEX)
 def test_gradients_with_complex_numbers(name: str) -> None:
     """They have the numbers' conjugates, which torch's graphs hold as operators on numbers."""
@@ -333,6 +334,7 @@ def test_gradients_with_complex_numbers(name: str) -> None:
     torch.testing.assert_close(x.grad, y.grad)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("grad", [False, True])
 def test_parameters_beside_operators_with_effects(*, grad: bool) -> None:
     """Their order is a token, which torch counts among a graph's inputs when it says which of them are parameters."""

@@ -36,7 +36,7 @@ WRITES: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("needs_gradient", [False, True])
 @pytest.mark.parametrize("name", WRITES)
@@ -63,6 +63,7 @@ def test_slice_of_an_argument_that_needs_a_gradient() -> None:
     assert leaf.grad is not None and leaf.grad.cpu().sum(0).tolist() == [0, 8, 8]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("found", [False, True], ids=["compiled", "found in the cache"])
 def test_backward_twice(device: str, found: bool) -> None:
@@ -80,7 +81,7 @@ def test_backward_twice(device: str, found: bool) -> None:
 OPTIMIZERS = ["Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_compiled_step_of_an_optimizer(name: str) -> None:
     """Dynamo makes an operator of its own of some of what they write."""

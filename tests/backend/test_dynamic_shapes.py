@@ -70,6 +70,7 @@ class _Counter:
         return jaten(gm, inputs, options={"buckets": self._buckets})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("buckets", ["off", "auto"])
 @pytest.mark.parametrize("how", ["marked", "automatic", "dynamic"])
 def test_a_new_size_is_at_most_one_compile_and_no_retrace(how: str, buckets: str) -> None:
@@ -158,6 +159,7 @@ def _decode(name: str, steps: int) -> None:
     assert _compiles() <= 2 and counter.frame_count <= 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CACHES)
 def test_a_decode_loop_compiles_at_most_twice(name: str) -> None:
     _decode(name, 30)
@@ -191,6 +193,7 @@ SIZES: dict[str, Program] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_number_that_changes_no_shape_is_handed_over(name: str) -> None:
     compiled = torch.compile(NUMBERS[name], backend="jaten", fullgraph=True)
@@ -221,6 +224,7 @@ def test_the_lengths_of_jagged_nested_tensors_are_handed_back() -> None:
         torch.testing.assert_close(layer.bias.grad, 2 * (result.values() > 0).sum(0).float())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["slice", "select", "slice_scatter", "select_scatter"])
 def test_gradients_where_a_number_says(name: str) -> None:
     compiled = torch.compile(NUMBERS[name], backend="jaten", fullgraph=True)
@@ -315,7 +319,7 @@ _FIXED = pytest.mark.skipif(
 )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=_FIXED) if n == "recurrent" else n for n in SOUND])
 def test_sizes_of_one_bucket_compile_once(name: str, caplog: pytest.LogCaptureFixture) -> None:
     program, make = SOUND[name]

@@ -74,7 +74,7 @@ def _add_hooks(hooks: str, leaves: list[torch.Tensor]) -> None:
             t.register_post_accumulate_grad_hook(_raise_gradient)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("run", "hooks", "scaled"), crossed(NAMES, ["none", "of tensors", "after accumulation"], [False, True])
 )

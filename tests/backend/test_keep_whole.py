@@ -28,6 +28,7 @@ def _tables() -> list[dict[Any, Any]]:
     return [dict(op.py_kernels) for op in keep_whole.kept_operators()]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CALLS)
 def test_values_gradients_and_graphs(name: str) -> None:
     seen: list[str] = []

@@ -89,6 +89,7 @@ def _function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.where(x > 1, x, x + x), x.clone()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("way", "dtype", "dynamic"), crossed(WAYS, DTYPES, [None, True]))
 def test_values(way: Callable[[torch.dtype], Iterator[torch.Tensor]], dtype: torch.dtype, dynamic: bool | None) -> None:
     fn = torch.compile(_function, backend="jaten", dynamic=dynamic)

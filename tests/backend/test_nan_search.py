@@ -91,6 +91,7 @@ ANOMALIES: dict[str, tuple[Callable[[nn.Module, torch.Tensor], Callable[[], Any]
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", ANOMALIES)
 def test_detect_anomaly(way: str) -> None:
     make, device, says = ANOMALIES[way]

@@ -68,7 +68,7 @@ NAMES = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_operations_have_the_names_of_modules(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, shape, use, expected = NAMES[name]

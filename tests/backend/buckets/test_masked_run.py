@@ -74,7 +74,7 @@ def _traced(program: Program, shapes: list[str]) -> Any:
     return jax.make_jaxpr(lambda *arrays: program(n, m, *arrays))(*specs)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_added_reaches_no_result(name: str) -> None:
     program, shapes = PROGRAMS[name]

@@ -81,7 +81,7 @@ def graphs() -> Iterator[list[Counter[str | None]]]:
         yield found
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("case", CASES)
 def test_gradients(case: str, device: str, graphs: list[Counter[str | None]], fresh_dynamo: None) -> None:

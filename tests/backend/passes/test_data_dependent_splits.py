@@ -81,7 +81,7 @@ def _input(shift: float = 0.0) -> torch.Tensor:
     return torch.tensor([1.0, -2.0, 3.0, 3.0, -4.0]) + shift
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", [SCAN if n == "scan" else n for n in PROGRAMS])
 def test_values(name: str) -> None:
     compiled = torch.compile(PROGRAMS[name], backend="jaten", fullgraph=True)
@@ -89,7 +89,7 @@ def test_values(name: str) -> None:
         torch.testing.assert_close(compiled(_input(shift)), PROGRAMS[name](_input(shift)))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients(name: str) -> None:
     compiled = torch.compile(DIFFERENTIABLE[name], backend="jaten", fullgraph=True)
@@ -102,7 +102,7 @@ def test_gradients(name: str) -> None:
         torch.testing.assert_close(*grads)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["mask", "masked_select", "branch", "loop", SCAN, "largest", "interpolated"])
 def test_on_the_device_jax(name: str) -> None:
     program = (DIFFERENTIABLE | PROGRAMS)[name]

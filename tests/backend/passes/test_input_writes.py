@@ -66,7 +66,7 @@ def _run(fn: Callable[..., torch.Tensor], device: str, trains: bool) -> list[Any
     return [*seen, p.is_leaf, p.data_ptr() == x.data_ptr(), None if p.grad is None else p.grad.cpu()]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("trains", [True, False])
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("name", PROGRAMS)

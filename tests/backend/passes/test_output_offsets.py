@@ -49,7 +49,7 @@ def _flat(result: Any) -> list[torch.Tensor]:
     return list(result) if isinstance(result, list | tuple) else [result]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("options", [None, {"buckets": "powers of two"}], ids=["", "buckets"])
 @pytest.mark.parametrize("name", VIEWS)
@@ -70,7 +70,7 @@ def test_views_of_inputs(name: str, options: dict[str, str] | None) -> None:
 COPIES = ("as_strided", "after a write", "slice after a write of what has an offset")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", [n for n in VIEWS if n not in COPIES])

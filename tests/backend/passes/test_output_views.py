@@ -244,7 +244,7 @@ def test_what_is_written_to_inputs_of_sizes_that_change(name: str) -> None:
     _check(PROGRAMS[name], _whole, "no_grad", "jax", dynamic=True)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -270,6 +270,7 @@ def test_in_each_way_to_run_it(
     _check(PROGRAMS[name], cut, mode, device, dynamic=dynamic)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["", "grad"])
 @pytest.mark.parametrize("device", ["cpu", "jax"])

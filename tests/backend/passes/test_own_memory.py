@@ -25,7 +25,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("begin", [0, 3])
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -106,7 +106,7 @@ def _parts() -> list[Any]:
     return [part for each in executable._EXECUTABLES for part in each.info.partial_writes.values()]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "device", "layout"), crossed(PARTS, ["cpu", "jax"], LAYOUTS))
 def test_only_the_part_is_written(name: str, device: str, layout: str) -> None:
     compiled = torch.compile(PARTS[name], backend="jaten", fullgraph=True)

@@ -59,7 +59,7 @@ def _told(call: Callable[[torch.Tensor], Tensors], device: str, requires_grad: b
     return known, gradients, [t.detach().cpu() for t in tensors]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["", "grad"])
 @pytest.mark.parametrize("device", ["cpu", "jax"])

@@ -53,7 +53,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor, str], Any]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize(("name", "given", "dynamic"), crossed(PROGRAMS, ["cpu", "jax"], [False, True]))
 def test_tensors_of_the_device(name: str, given: str, dynamic: bool) -> None:
