@@ -19,7 +19,7 @@ def _rows() -> list[object]:
     return [pytest.param(n, id=n, marks=[] if n in OFTEN or i % 120 == 0 else marks) for i, n in enumerate(names)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", _rows())
 def test_operators(name: str, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "device", name, torch.float64)

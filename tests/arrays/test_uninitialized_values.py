@@ -38,7 +38,7 @@ def deterministic() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("make", {**NEW, **RESIZED}.values(), ids={**NEW, **RESIZED})
 def test_new_memory_is_filled(make: Callable[..., torch.Tensor], dtype: torch.dtype, deterministic: None) -> None:
@@ -47,6 +47,7 @@ def test_new_memory_is_filled(make: Callable[..., torch.Tensor], dtype: torch.dt
     torch.testing.assert_close(got.cpu(), expected, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_new_memory_is_filled_in_programs(device: str, deterministic: None, fresh_dynamo: None) -> None:
     program = torch.compile(lambda x: [make(x) for make in NEW.values()], backend="jaten", fullgraph=True)

@@ -115,7 +115,7 @@ def _computed(name: str, part: str, a: torch.Tensor, b: torch.Tensor, result: to
         return np.asarray(found.transpose(np.argsort(left)))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("name", "part"), crossed(CASES, PARTS))
 def test_parts(name: str, part: str) -> None:
     case = CASES[name]
@@ -123,7 +123,7 @@ def test_parts(name: str, part: str) -> None:
     np.testing.assert_allclose(_computed(name, part, a, b, expected), expected.detach(), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "name",
     [

@@ -46,7 +46,7 @@ def _calls(case: str) -> list[tuple[ConvCall, np.ndarray, np.ndarray]]:
     ]
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(48)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("number", range(3))
 def test_all_compute_the_same(case: str, number: int) -> None:

@@ -51,7 +51,7 @@ def _computed(part: str, windows: Windows, a: torch.Tensor, b: torch.Tensor, res
         return np.asarray(jax.jit(Way(BLOCKS, last=True).run(call, x, y, program_orders(a.dim())))(x, y))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("case", "part"), [row for row in itertools.product(CASES, PARTS) if _takes(*row)])
 def test_parts(case: str, part: str) -> None:
     image, weight, windows = _operands(case)
@@ -59,7 +59,7 @@ def test_parts(case: str, part: str) -> None:
     np.testing.assert_allclose(_computed(part, windows, a, b, expected), expected.detach(), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_not_finite_stays_under_its_windows(case: str, value: float) -> None:

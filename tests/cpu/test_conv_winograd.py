@@ -62,7 +62,7 @@ def _computed(part: str, windows: Windows, a: torch.Tensor, b: torch.Tensor, res
         return np.asarray(jax.jit(run)(x.transpose(first), y.transpose(second)).transpose(np.argsort(left)))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("case", "part"), crossed(CASES, PARTS))
 def test_parts(case: str, part: str) -> None:
     x, weight, windows = _operands(case)
@@ -80,7 +80,7 @@ def test_what_has_only_zeros_under_its_window_is_zero() -> None:
     np.testing.assert_array_equal(found == 0, expected.detach() == 0)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e30], ids=str)
 @pytest.mark.parametrize("part", PARTS)
 def test_what_would_not_cancel_is_computed_plainly(part: str, value: float) -> None:

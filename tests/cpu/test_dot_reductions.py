@@ -79,6 +79,7 @@ _CASES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "batch", "dtype"), _CASES)
 def test_compiled(name: str, batch: int, dtype: torch.dtype) -> None:
     fn, operands = _in_half(name, batch, dtype)
@@ -89,12 +90,14 @@ def test_compiled(name: str, batch: int, dtype: torch.dtype) -> None:
     _assert_near(found, fn, operands)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "batch", "dtype"), _CASES)
 def test_on_the_device(name: str, batch: int, dtype: torch.dtype) -> None:
     fn, operands = _in_half(name, batch, dtype)
     _assert_near(run(fn, operands, True, "jax"), fn, operands)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "batch", "dtype"), _CASES)
 def test_in_jax(name: str, batch: int, dtype: torch.dtype) -> None:
     """By the options that the user's `jax.jit` has."""
@@ -109,6 +112,7 @@ def test_in_jax(name: str, batch: int, dtype: torch.dtype) -> None:
     _assert_near([jaten_ops.from_jax(r).cpu() for r in results], fn, operands)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "batch", "dtype"), _CASES)
 def test_in_a_step(name: str, batch: int, dtype: torch.dtype) -> None:
     fn, operands = _in_half(name, batch, dtype)
@@ -123,6 +127,7 @@ def test_in_a_step(name: str, batch: int, dtype: torch.dtype) -> None:
     _assert_near([x.detach().cpu() for x in compiled()], fn, operands)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_a_head_under_autocast(device: str) -> None:
     fn, shapes = PROGRAMS["1x1, pool, linear"]

@@ -70,6 +70,7 @@ def _units_off(got: torch.Tensor, exact: torch.Tensor) -> float:
 ERRORS = {"sin": 2, "cos": 2, "log1p": 3}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ERRORS)
 @pytest.mark.parametrize("most", [1e-3, 0.9, 100.0, 8191.0])
 def test_errors_of_single_precision_are_near_those_of_aten(name: str, most: float) -> None:
@@ -93,6 +94,7 @@ def test_two_are_rounded_once(name: str) -> None:
     assert_nearest(_of(name, jaten)(x, y), _of(name, aten)(x.double(), y.double()).float())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OF_EDGES)
 @pytest.mark.parametrize("more", [(), FAR], ids=["near", "far"])
 def test_edges_of_one(name: str, more: tuple[float, ...]) -> None:
@@ -165,7 +167,7 @@ def _grid(*parts: float) -> torch.Tensor:
     return torch.tensor([complex(*pair) for pair in itertools.product(parts, repeat=2)])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", OF_COMPLEX)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.complex64, 1e-6), (torch.complex128, 1e-13)])
 def test_complex_values(name: str, dtype: torch.dtype, tolerance: float) -> None:
@@ -177,7 +179,7 @@ def test_complex_values(name: str, dtype: torch.dtype, tolerance: float) -> None
     )  # ATen's own is larger where a rounded argument goes into an exponential
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", OF_COMPLEX)
 def test_complex_edges_in_vectors(name: str) -> None:
     x = _grid(*COMPLEX_EDGES, 30.0).repeat(100)
@@ -199,7 +201,7 @@ def assert_same_edges(got: torch.Tensor, expected: torch.Tensor) -> None:
     assert torch.equal(got.signbit()[zero], expected.signbit()[zero])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [n for n in OF_COMPLEX if n != "silu"])  # ATen has no gradient of that
 def test_complex_gradients_on_the_axes(name: str) -> None:
     """If a part is 0 or large, the choice between formulas leaves no NaN in the gradient."""

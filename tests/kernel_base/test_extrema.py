@@ -51,7 +51,7 @@ def _plain(result: Any) -> list[torch.Tensor]:
     return [r.cpu() for r in (result if isinstance(result, tuple | list) else (result,))]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("op", "way", "shape", "dtype"), crossed(_OPS, _WAYS, _SHAPES, [torch.float32, torch.float64, torch.bfloat16])
 )
@@ -65,7 +65,7 @@ def test_a_nan_is_not_lost(op: str, way: str, shape: str, dtype: torch.dtype) ->
         torch.testing.assert_close(a, b, equal_nan=True)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("shape", _SHAPES)
 def test_gradients_go_to_nans_as_atens_do(shape: str) -> None:
     grads = []

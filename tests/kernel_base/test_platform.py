@@ -166,6 +166,7 @@ WAYS: dict[str, Callable[[Callable[[Any], Any], Any], Any]] = {
 class TestByPlatform:
     """Under each of JAX's transformations it is the form of the platform at hand, which is a CPU's here."""
 
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize("way", WAYS)
     def test_under_transformations(self, way: str) -> None:
         x = jnp.arange(1, 7, dtype="float32").reshape(2, 3) / 7
@@ -299,7 +300,7 @@ def _subjects() -> list[Any]:
     return table
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("name", "dtype"), _subjects())
 def test_kernels_have_nothing_of_a_cpu(name: str, dtype: torch.dtype, request: pytest.FixtureRequest) -> None:
     most = 20 if request.config.option.markexpr == "exhaustive" else 1
@@ -328,6 +329,7 @@ def test_leaks_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(words in found for found in leaks([call], "cuda"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [name for name in ROWS if name not in ("sum", "softmax", "scatter of several")])
 def test_a_cpus_program_is_another(name: str) -> None:
     with Enabled():
@@ -337,7 +339,7 @@ def test_a_cpus_program_is_another(name: str) -> None:
 # The values of the form for other platforms, which any platform can compute
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [*ROWS, *(f"{name} (edges)" for name in EDGES)])
 def test_the_form_for_other_platforms_gives_atens_values(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     row = EDGES[name.removesuffix(" (edges)")] if name.endswith(" (edges)") else ROWS[name]

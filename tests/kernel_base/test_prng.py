@@ -21,7 +21,7 @@ def _keys(seed: int) -> tuple[jax.Array, jax.Array]:
     return jax.random.key(seed, impl=prng.IMPL), jax.random.key(seed, impl="threefry2x32")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("seed", "width", "shape"), crossed(_SEEDS, [8, 16, 32, 64], [(), (0,), (1,), (7,), (3, 0, 2), (5, 4, 3)])
 )

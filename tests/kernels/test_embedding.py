@@ -55,7 +55,7 @@ def _called(backend: str, offsets: Tensor, options: dict[str, Any]) -> list[Tens
     return [bags, *torch.autograd.grad(bags, leaves, torch.randn_like(bags))]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize(("bags", "options"), crossed(OFFSETS, OPTIONS))
 def test_bags(bags: str, options: str) -> None:
@@ -64,6 +64,7 @@ def test_bags(bags: str, options: str) -> None:
     torch.testing.assert_close(got, expected, equal_nan=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("bags", OFFSETS)
 def test_gradients_by_frequency(bags: str) -> None:
     """ATen divides by the frequency of another index where some occur more than once before it."""
@@ -77,7 +78,7 @@ def test_gradients_by_frequency(bags: str) -> None:
     torch.testing.assert_close(gradients[1], gradients[0] / frequency)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("bags", OFFSETS)
 def test_derivatives_in_jax(bags: str) -> None:
     """Forward and reverse derivatives of the sum are those of a product with the matrix of bags."""

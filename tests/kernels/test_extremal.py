@@ -171,7 +171,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-@pytest.mark.sampled(44)
+@pytest.mark.sampled(88)
 @pytest.mark.parametrize(("label", "name", "dtype"), TABLE)
 def test_extremal(label: str, name: str, dtype: torch.dtype, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "extremal", name, dtype)

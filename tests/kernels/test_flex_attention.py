@@ -82,7 +82,7 @@ def _finite(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args: [torch.where(r == -math.inf, -100, r) for r in tree_leaves(fn(*args))]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("name", "path"), crossed(ATTENTION, PATHS, always=lambda name, path: path == "compiled on the device")
 )
@@ -124,6 +124,7 @@ def test_gradients_of_what_a_score_mod_captures() -> None:
             run(score_mod, randn(2, 16))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_attention_in_other_dtypes(dtype: torch.dtype) -> None:

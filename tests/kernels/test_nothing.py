@@ -95,7 +95,7 @@ CALLS = {**{f"nn {name}": call for name, call in MODULES.items()}, **FUNCTIONS}
 UNCAPTURED = {"nn nearest", "nn nearest of volumes", "mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"}
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("name", "path"), crossed(CALLS, PATHS))
 def test_values_and_gradients(name: str, path: str, fresh_dynamo: None) -> None:
     compiled, device = PATHS[path]

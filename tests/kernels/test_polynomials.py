@@ -47,7 +47,7 @@ CALLS: list[tuple[str, tuple[Any, ...]]] = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "args"), CALLS, ids=[name for name, _ in CALLS])
 def test_values(name: str, args: tuple[Any, ...]) -> None:
     packet, _, suffix = name.partition(".")

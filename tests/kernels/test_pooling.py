@@ -31,7 +31,7 @@ SHAPES = [(2, 3, 13, 10), (0, 3, 13, 10), (3, 9, 12), (2, 2, 7, 8, 6)]
 CASES = [(h, s) for h, s in itertools.product(SHAPES, SETTINGS) if len(h) < 5 or isinstance(s[0], int)]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("shape", "settings"), CASES, ids=repr)
 def test_gradient_of_maximum(shape: tuple[int, ...], settings: tuple[Any, ...]) -> None:
     """Whole numbers, many of them equal: the same elements get the gradients, in the same order."""
@@ -57,7 +57,7 @@ AVERAGE: list[tuple[str, tuple[Any, ...]]] = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "settings"), AVERAGE, ids=repr)
 def test_values_and_gradient(name: str, settings: tuple[Any, ...]) -> None:
     """An infinity or NaN stays in the windows that it is in, and so does that of a gradient."""

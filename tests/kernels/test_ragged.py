@@ -36,7 +36,7 @@ def _drawn(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64).to(dtype)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "dtype"), crossed(GROUPS, DTYPES))
 def test_forms(name: str, dtype: torch.dtype) -> None:
     """Rows in groups, columns in groups, and what is summed over in groups."""
@@ -54,7 +54,7 @@ def test_forms(name: str, dtype: torch.dtype) -> None:
     assert_same("_grouped_mm", op(x.T, y, offs), sums)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["empty ones", "rows of none", "no rows"])
 def test_gradients(name: str) -> None:
     ends, n = GROUPS[name]
@@ -88,6 +88,7 @@ def test_under_vmap() -> None:
         np.testing.assert_allclose(one, by_group(rows, matrices, last), rtol=1e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_the_operator_of_transformers(device: str) -> None:
     assert transformers.integrations.moe  # defines it

@@ -83,7 +83,7 @@ DISCRETE: dict[str, tuple[Draw, Any]] = {
 RULED = {n: draw for n, (draw, _) in (CONTINUOUS | DISCRETE).items() if n != "dropout"}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_continuous_distribution(name: str) -> None:
     draw, law = CONTINUOUS[name]
@@ -93,7 +93,7 @@ def test_continuous_distribution(name: str) -> None:
     assert stats.kstest(sample.double().numpy(), law.cdf).pvalue > LEVEL
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", DISCRETE)
 def test_discrete_distribution(name: str) -> None:
     draw, law = DISCRETE[name]
@@ -118,7 +118,7 @@ def test_randperm_is_uniform() -> None:
         assert stats.chisquare(firsts[:, place].bincount(minlength=5).numpy()).pvalue > LEVEL
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", DISCRETE | CONTINUOUS)
 def test_the_seed_rules_and_each_call_draws_anew(name: str) -> None:
     draw = (DISCRETE | CONTINUOUS)[name][0]
@@ -131,6 +131,7 @@ def test_the_seed_rules_and_each_call_draws_anew(name: str) -> None:
     assert not torch.equal(first, second)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", RULED)
 def test_a_generator_rules_alone(name: str) -> None:
     torch.manual_seed(7)
@@ -160,7 +161,7 @@ def _drawn_after(fn: Callable[[torch.Tensor], Any], x: torch.Tensor) -> float:
     return torch.rand(()).item()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", ["compiled", "on the device", "compiled on the device", "in a step", "in JAX"])
 @pytest.mark.parametrize("name", _NO_DRAWS)
 def test_what_is_not_random_draws_nothing(name: str, path: str) -> None:

@@ -14,7 +14,7 @@ SHAPES = (((5000,), 0), ((3, 1031), 1), ((3, 1031), 0), ((2, 37, 41), 1), ((1,),
 DTYPES = (torch.float32, torch.int64, torch.bool)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("op", ["cumsum", "cummax", "cummin"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_scans_are_those_of_aten(op: str, dtype: torch.dtype) -> None:
@@ -46,6 +46,7 @@ def test_gradients_through_blocks(op: str) -> None:
     torch.testing.assert_close(got, expected)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
 def test_logarithms_turn_as_in_aten(dtype: torch.dtype) -> None:
     values = [0.0, 1.0, -2.0, 3.0, math.inf, -math.inf, math.nan]

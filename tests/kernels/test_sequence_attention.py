@@ -56,6 +56,7 @@ def _compare(call: Any, reference: Any, inputs: list[torch.Tensor]) -> None:
 WINDOWS = [(False, None, None), (True, None, None), (False, 2, 1), (True, 1, -1)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("causal", "left", "right"), WINDOWS)
 def test_flash_dense(causal: bool, left: int | None, right: int | None) -> None:
     """The last query stands where the last key does, and two heads share a key where it is causal."""
@@ -86,6 +87,7 @@ def _per_sequence(tensors: Any, mask: Any) -> list[Any]:
     return [_reference(*sample, mask(sample[0].shape[0], sample[1].shape[0])) for sample in zip(*parts, strict=True)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("causal", "left", "right"), WINDOWS)
 def test_flash_of_lengths(causal: bool, left: int | None, right: int | None) -> None:
     limits = [None if w is None or w < 0 else w for w in (left, right)]
@@ -103,7 +105,7 @@ def test_flash_of_lengths(causal: bool, left: int | None, right: int | None) -> 
     _compare(call, reference, _packed_inputs())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("mask_type", "window"), [(0, None), (1, None), (2, None), (1, 2), (2, 1)])
 def test_efficient_of_lengths(mask_type: int, window: int | None) -> None:
     left, right = None if window is None else window - 1, 0 if mask_type else None
@@ -198,6 +200,7 @@ def test_flash_of_float8() -> None:
     torch.testing.assert_close(packed.reshape(out.shape), out)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("efficient", [True, False])
 def test_dropout_is_the_same_in_the_backward(efficient: bool) -> None:
     """The output is linear in the values, so its gradient is the dropped weights, which the forward shows."""

@@ -43,7 +43,7 @@ def _assert_sorted(found: Any, x: Tensor, dim: int, descending: bool, stable: bo
         assert torch.equal(indices, by_aten.indices)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", ["direct", "on the device", "compiled", "compiled on the device"])
 @pytest.mark.parametrize("name", OPERANDS)
 def test_sort(name: str, path: str) -> None:
@@ -70,7 +70,7 @@ CHOOSING: dict[str, tuple[Callable[[Tensor], Any], Callable[[Tensor], Any]]] = {
 _DIMS = {"least": 0, "mode": 0}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", ["direct", "on the device", "compiled", "compiled on the device"])
 @pytest.mark.parametrize("name", CHOOSING)
 def test_chosen(name: str, path: str) -> None:

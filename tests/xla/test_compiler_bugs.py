@@ -31,6 +31,7 @@ REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("layers", [_products, _convolutions])
 def test_reductions_of_bfloat16_after_products(

@@ -69,7 +69,7 @@ PROGRAMS: dict[Callable[..., Any], bool] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__.strip("_"))
 def test_results_are_the_same(program: Callable[..., Any]) -> None:
     with Enabled():

@@ -167,7 +167,7 @@ def _after_convolution(body: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda x, w: body(forward(x, w, _SAME))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", BODIES)
 def test_after_a_convolution(name: str) -> None:
     fn = _after_convolution(BODIES[name])
@@ -355,6 +355,7 @@ def _row_sums(x: Any) -> Any:
     return x.sum((0, 2, 3)), (x * x).sum((0, 2, 3)), heavy.sum((0, 2, 3)), x.sum((0, 2))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [(1, 4), (12, 17), (64, 63)])
 def test_sums_over_rows_are_as_exact_as_their_dtype(size: tuple[int, int]) -> None:
     """Sums of simple and other terms, over few and many rows, some of them left over."""
@@ -369,6 +370,7 @@ def test_sums_over_rows_are_as_exact_as_their_dtype(size: tuple[int, int]) -> No
         np.testing.assert_allclose(of_float32, of_float64, rtol=1e-6, atol=1e-6 * float(np.abs(of_float64).max()))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["float32", "bool", "complex64", "int32", "bfloat16"])
 def test_what_took_work_is_brought_in_order(dtype: str) -> None:
     def fn(x: Any) -> Any:

@@ -99,7 +99,7 @@ def _branches(fn: Callable[..., Any], operands: tuple[Any, ...]) -> int:
     return str(jax.make_jaxpr(fn)(*operands)).count("cond[")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_it_computes_the_same_in_rows(name: str) -> None:
     fn, operands = PROGRAMS[name]

@@ -101,7 +101,7 @@ PROGRAMS: dict[Callable[..., Any], int] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__.strip("_"))
 def test_results_are_the_same(program: Callable[..., Any]) -> None:
     operands = X, SOURCE, TARGET, SCALE, BIAS
@@ -121,6 +121,7 @@ def _assert_near(got: torch.Tensor, exact: torch.Tensor) -> None:
     torch.testing.assert_close(got.double() / scale, exact.detach() / scale, rtol=0, atol=2e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("edges", [EDGES, EDGES - EDGES % 256, 4096 + 1])
 def test_a_compiled_graph_network(edges: int, monkeypatch: pytest.MonkeyPatch) -> None:
     loops: list[int] = []
