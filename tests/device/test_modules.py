@@ -51,7 +51,7 @@ def _randomly(module: torch.nn.Module) -> bool:
     return module.training and any(getattr(m, "p", 0) or getattr(m, "dropout", 0) for m in module.modules())
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(48)
 @pytest.mark.parametrize("name", MODULES)
 def test_modules(name: str) -> None:
     info = MODULES[name]
@@ -118,7 +118,7 @@ def _settings() -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -131,7 +131,7 @@ def test_optimizers(name: str, options: dict[str, Any]) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("name", "device"),
     crossed([name for name, info in OPTIMIZERS.items() if "foreach" in info.supported_impls], ["cpu", "jax"]),

@@ -125,7 +125,7 @@ CHANGED: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated")
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.exhaustive] if "orthogonal, " in n else []) for n in CHANGED]

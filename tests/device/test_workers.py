@@ -35,6 +35,7 @@ class _Numbers(Dataset):
         return torch.full((3,), float(i), device=self.device) if self.kept is None else self.kept[i]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", [{}, {"pin_memory": True}, {"persistent_workers": True}], ids=str)
 def test_batches_of_workers_are_moved(options: dict[str, Any]) -> None:
     torch.ones(2, device="jax").sum().item()  # JAX runs before the fork

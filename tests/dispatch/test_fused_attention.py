@@ -67,7 +67,7 @@ def _seen(call: Callable[..., Tensor], leaves: list[Tensor], settings: dict[str,
     return [t.detach().cpu() for t in (out, *grads)]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("name", [*FUSED, *COMPOSED])
 def test_values_and_gradients(name: str, compiled: bool) -> None:
@@ -76,6 +76,7 @@ def test_values_and_gradients(name: str, compiled: bool) -> None:
     torch.testing.assert_close(got, _seen(F.scaled_dot_product_attention, *_operands(name, "cpu")), equal_nan=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_smaller_numbers(dtype: torch.dtype) -> None:
     """No further from what double precision gives, of the same operands, than four roundings of the largest element."""
@@ -163,7 +164,7 @@ TRANSFORMS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transforms(name: str) -> None:
     """Beside ATen's composition: its fused kernel on the CPU has no such derivatives."""

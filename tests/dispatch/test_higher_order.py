@@ -187,7 +187,7 @@ def test_values_and_gradients(path: str, name: str) -> None:
     torch.testing.assert_close(got, _expected(name, trains), **CLOSE)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", PATHS)
 def test_without_gradients(path: str) -> None:
     compiles, device = PATHS[path]
@@ -271,7 +271,7 @@ class _Gated(nn.Module):
         return torch.cond(x.sum() > 0, lambda x: self.one(x), lambda x: self.two(x).relu(), (x,))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", PATHS)
 def test_parameters_in_branches(path: str) -> None:
     compiles, device = PATHS[path]
@@ -285,7 +285,7 @@ def test_parameters_in_branches(path: str) -> None:
     torch.testing.assert_close([p.grad.cpu() for p in moved.parameters()], expected, **CLOSE)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", ["cond, true", "while", "scan", "map", "regions"])
 def test_sizes_that_change(name: str) -> None:
     fn, (x, *rest), trains = CASES[name]
@@ -296,7 +296,7 @@ def test_sizes_that_change(name: str) -> None:
         torch.testing.assert_close(run(compiled, args, trains), run(fn, args, trains), **CLOSE)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", PATHS)
 def test_a_number_chooses_the_branch_backward_too(path: str) -> None:
     def chosen(x: torch.Tensor, number: int) -> torch.Tensor:

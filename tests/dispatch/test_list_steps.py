@@ -108,7 +108,7 @@ def _state(optimizer: torch.optim.Optimizer, params: Params) -> list[torch.Tenso
     return [t.detach().cpu() for t in (*params, *(p.grad for p in params if p.grad is not None), *states)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("optimizer", "step", "dtype", "large"),
     crossed(OPTIMIZERS, STEPS, [torch.float32, torch.float64], [False, True]),
@@ -167,6 +167,7 @@ LEFT: dict[str, Callable[[Params], Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", LEFT)
 def test_the_rest_is_torchs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer = LEFT[name](_fresh()[0])

@@ -74,6 +74,7 @@ def _operators(result: Tensor) -> list[str]:
     return [*found.values()]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", LAYERS)
 def test_one_operator_for_all_steps(name: str) -> None:
     module = LAYERS[name](5, 6).to("jax")

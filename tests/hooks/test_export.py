@@ -37,6 +37,7 @@ NAMED = torch.export.Dim("batch", min=2, max=64)
 DIMS = {"auto": torch.export.Dim.AUTO, "dynamic": torch.export.Dim.DYNAMIC, "named": NAMED, "derived": 2 * NAMED}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dim", DIMS.values(), ids=DIMS)
 @pytest.mark.parametrize("strict", [False, True])
 def test_exported_programs_of_any_batch(dim: Any, strict: bool) -> None:

@@ -35,6 +35,7 @@ def _holds(got: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(got.cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_recorded_program_runs_on_other_values(name: str) -> None:
     program, x = PROGRAMS[name], _input()
@@ -44,6 +45,7 @@ def test_a_recorded_program_runs_on_other_values(name: str) -> None:
     assert got == {n.target for n in make_fx(program)(torch.zeros(3, 4)).graph.nodes if n.op == "call_function"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_linearize(name: str) -> None:

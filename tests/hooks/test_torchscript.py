@@ -86,7 +86,7 @@ def agree(model: Any, reference: nn.Module, x: torch.Tensor) -> None:
         torch.testing.assert_close(got.cpu(), want, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "slices"])
 def test_a_scripted_module_moves(name: str) -> None:
     model, x = made(name)
@@ -99,6 +99,7 @@ def test_a_scripted_module_moves(name: str) -> None:
     assert torch.equal(scripted.cpu()(x), torch.jit.script(copy.deepcopy(model))(x))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_is_traced_on_the_device(name: str) -> None:
     model, x = made(name)

@@ -162,7 +162,7 @@ BACKWARD: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("path", ["compiled", "on the device", "compiled on the device"])
 @pytest.mark.parametrize("name", BACKWARD)
 def test_gradients_refused_as_by_aten(name: str, path: str) -> None:

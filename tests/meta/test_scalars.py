@@ -38,7 +38,7 @@ def _lists(of: torch.dtype) -> list[list[torch.Tensor]]:
     return [[torch.rand(3).to(of) + 1, torch.rand(2, 2).to(of) + 1] for _ in range(3)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -141,6 +141,7 @@ CAPTURES: dict[str, Callable[[Callable[..., Any]], Callable[[Tensor], Tensor]]] 
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", CAPTURES)
 def test_a_graph_keeps_the_functions_that_it_calls(way: str) -> None:
     torch._dynamo.reset()

@@ -117,7 +117,7 @@ WAYS: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_gradient_has_the_draws_of_its_call(way: str) -> None:
     draws = []
@@ -155,7 +155,7 @@ BATCHES: dict[str, Callable[[str], Callable[[Tensor], Tensor]]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "compiled", "device"), crossed(BATCHES, [False, True], ["cpu", "jax"]))
 def test_batches_draw_as_randomness_says(name: str, compiled: bool, device: str) -> None:
     batch = torch.stack([x, x, x]).to(device)
@@ -187,7 +187,7 @@ OWN_GRADIENTS: dict[str, Callable[[Callable[..., Tensor]], Callable[..., Any]]] 
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("error:.*batching rule.*")
 @pytest.mark.parametrize("way", ["direct", "device", "compiled"])
 @pytest.mark.parametrize("name", OWN_GRADIENTS)
@@ -246,7 +246,7 @@ OF_SIZES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", OF_SIZES)
 def test_one_graph_serves_all_sizes_of_a_batch(name: str) -> None:
     counter, run = CompileCounterWithBackend("jaten"), OF_SIZES[name]

@@ -46,7 +46,7 @@ def _run(packet: Any, sample: Any) -> tuple[list[torch.Tensor], list[torch.Tenso
     return results, list(torch.autograd.grad(sum(roots), leaves, allow_unused=True, materialize_grads=True))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", _cases())
 def test_composite(name: str, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "composite", name, torch.float64)

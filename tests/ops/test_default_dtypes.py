@@ -63,7 +63,7 @@ def _op(name: str) -> Callable[..., Any]:
     return getattr(OPS, packet)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "wide"), crossed(MADE, [False, True]))
 def test_as_in_plain_jax(name: str, wide: bool) -> None:
     x = torch.tensor([0.1, 0.7, -0.3])

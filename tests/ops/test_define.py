@@ -127,6 +127,7 @@ def test_values(name: str) -> None:
     assert_close(op(*args, **kwargs), expected(*args, **kwargs))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CALLS)
 def test_opcheck(name: str) -> None:
     op, args, kwargs, _ = CALLS[name]
@@ -181,6 +182,7 @@ def test_registered_gradient_is_used() -> None:
     assert x.grad is not None and x.grad.tolist() == [1, 1, 1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", ["jaten", "aot_eager"])
 @pytest.mark.parametrize("name", CALLS)
 def test_compiled(name: str, backend: str) -> None:

@@ -73,7 +73,7 @@ _OPERANDS: dict[str, Callable[[], torch.Tensor]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("operand", _OPERANDS)
 @pytest.mark.parametrize("name", _RESIZED)
 @pytest.mark.usefixtures("fresh_dynamo")

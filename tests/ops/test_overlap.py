@@ -173,7 +173,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-@pytest.mark.sampled(64)
+@pytest.mark.sampled(128)
 @pytest.mark.parametrize("name", [n for n in NAMES if OP_INFOS[n].supports_out])
 def test_out(name: str) -> None:
     mode = Outs()

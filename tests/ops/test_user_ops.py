@@ -89,6 +89,7 @@ def _(axis_size, in_batched, x):
 jaten_ops.op("jaten_users::custom_batching(Tensor x) -> Tensor")(lambda x: _own_batches(x))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["swish", "half"])
 def test_one_graph_serves_all_sizes(name: str) -> None:
     torch._dynamo.reset()
@@ -153,7 +154,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("error:.*batching rule.*")
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("name", TRANSFORMS)
@@ -303,6 +304,7 @@ def test_results_in_a_graph_are_held_against_the_fake(device: str) -> None:
         _compiled(lambda x: own.halved(x) + 1, True)(torch.ones(2, device=device))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("way", EAGER)
 def test_sizes_depend_on_values(way: str, device: str) -> None:

@@ -184,7 +184,7 @@ DIFFERENTIATED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 _lstm = torch.nn.LSTM(4, 2, bidirectional=True)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", DIFFERENTIATED)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_batched_gradients(device: str, name: str) -> None:
@@ -193,6 +193,7 @@ def test_batched_gradients(device: str, name: str) -> None:
     assert_close(jacobian(fn, a, vectorize=True), expected)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_batched_second_gradients(device: str) -> None:
     fn, a = DIFFERENTIATED["derived"], x[0, :2].to(device)

@@ -116,7 +116,7 @@ def _with_gradient_of_batch(given: Tensor) -> list[Tensor]:
     return _with_gradient(torch.vmap(_program), torch.stack([given * 3, given]))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("way", WAYS)
 def test_arguments_are_written(way: str) -> None:

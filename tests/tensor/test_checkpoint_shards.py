@@ -12,7 +12,7 @@ from ..harness import mesh_process
 from ..programs.mesh_checkpoints import PLACES
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("place", PLACES)
 def test_what_is_saved_is_loaded(place: str) -> None:
     mesh_process.found("checkpoints", place)

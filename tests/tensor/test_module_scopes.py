@@ -82,7 +82,7 @@ WAYS: dict[str, tuple[Callable[[nn.Module, torch.Tensor], str], str]] = {
 PATHS = ["layers.0.attn", "layers.1.mlp.0"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", WAYS)
 def test_operations_have_the_paths_of_their_modules(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JATEN_CACHE", "0")  # an executable that is found there has the names of its first program

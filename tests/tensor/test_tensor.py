@@ -121,6 +121,7 @@ def _network() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_training_matches_cpu(compiled: bool) -> None:
     torch.manual_seed(0)
