@@ -87,7 +87,7 @@ def test_every_case_builds(case: Case) -> None:
         assert torch.isfinite(torch_loss(output, target))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("case", MODELS.values(), ids=lambda c: c.name)
 def test_inference(case: Case) -> None:
     module, inputs, _ = case.make()
@@ -152,6 +152,7 @@ def test_disagreement_is_seen() -> None:
         measure.check("training", [losses[0]] * 3, losses, tolerances)
 
 
+@pytest.mark.exhaustive
 def test_torchax_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(torchax.VARIABLE, sys.executable)
     assert contenders.takes_part(contenders.TORCHAX, CASES["linear"], "inference")

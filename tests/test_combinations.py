@@ -31,7 +31,7 @@ def _sample() -> list[Case]:
     return sorted(taken, key=lambda c: c.key)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", _sample(), ids=str)
 @pytest.mark.usefixtures("fresh_dynamo")
 def test_combination(case: Case) -> None:

@@ -147,7 +147,7 @@ def _assert_refused(row: Wrong, call: Callable[..., Any]) -> None:
     assert type(got) is type(expected), f"got {got!r}, expected {expected!r}"
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("row", _params([*BY_VALUES, *BY_SHAPES]))
 def test_wrong_calls(row: Wrong, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "errors", str(row), torch.float32)
@@ -167,7 +167,7 @@ def _found_when_run(row: Wrong) -> bool:
     )
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("row", _params([row for row in BY_VALUES if _found_when_run(row)]))
 def test_wrong_calls_compiled(row: Wrong) -> None:
     torch._dynamo.reset()

@@ -113,6 +113,7 @@ def _program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return jaten_ops.call_jax(_twice, one).sum() + two
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("backend", [None, "aot_eager", "jaten"])
 def test_jax_functions_in_torch_programs(backend: str | None, device: str) -> None:
@@ -159,7 +160,7 @@ WAYS: dict[str, Callable[..., Callable[..., Any]]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_results_have_the_structure_of_each_call(name: str, way: str) -> None:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo", "no_override_left")
 PARTS = ("kernel", "gradient", "both")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "way", "parts"), crossed(TARGETS, WAYS, PARTS, strength=1))
 def test_parity(name: str, way: str, parts: str) -> None:
     _, call, _ = TARGETS[name]
@@ -57,6 +57,7 @@ def test_in_inference_mode() -> None:
         assert torch.ops.jaten.linear(ones, ones)[0, 0].item() == F.linear(ones.to("jax"), ones.to("jax"))[0, 0] == 6
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_under_autocast(device: str) -> None:
     seen: list[Any] = []
@@ -99,6 +100,7 @@ def test_derivatives_of_higher_order_and_forward_mode() -> None:
         assert torch.func.hessian(lambda x: x.exp().sum())(x).diagonal().tolist() == [12, 18]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", ["direct", "eager", "compiled", "vmap"])
 def test_residuals(way: str) -> None:
     shapes: list[Any] = []

@@ -108,14 +108,14 @@ def _with_gradients() -> list[Any]:
     return [pytest.param(n, marks=marks[n in LEFT_OUT], id=n) for n in NAMES if supported(n, torch.float64)]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", _with_gradients())
 def test_gradients(name: str, most: int, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "gradients", name, torch.float64)
     _hold(_compared(checks.gradients, name, torch.float64, most))
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize(("overload", "name"), FIRST.items())
 def test_opcheck(overload: str, name: str, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "opcheck", overload, torch.float32)
@@ -129,7 +129,7 @@ def test_layouts(overload: str, name: str, request: pytest.FixtureRequest) -> No
     _hold(checks.layouts(overload, name, torch.float32, 1))
 
 
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(52)
 @pytest.mark.parametrize("name", [n for n in NAMES if supported(n, torch.float64)])
 def test_compiled(name: str, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "compiled", name, torch.float64)

@@ -86,7 +86,7 @@ def _trained(model: nn.Module, call: Callable[..., torch.Tensor], x: torch.Tenso
     return [p.detach().cpu() for p in model.parameters()]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("device", ["cpu", "jax"])
@@ -146,6 +146,7 @@ def test_each_thread_has_its_own_modes() -> None:
     assert _together(work) == [each[n % 3] for n in range(THREADS)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_the_first_backward_pass_in_many_threads(device: str) -> None:
@@ -157,6 +158,7 @@ def test_the_first_backward_pass_in_many_threads(device: str) -> None:
     torch.testing.assert_close([x.grad.cpu() for x in inputs if x.grad is not None], [expected] * THREADS)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_the_first_call_of_an_operator_in_many_threads(device: str) -> None:
     x = torch.linspace(0.1, 0.9, 7)

@@ -31,7 +31,7 @@ def _anew() -> None:
     torch._dynamo.reset()  # all rows are one code object for Dynamo, which gives up after a few
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CONSTANTS)
 @pytest.mark.parametrize("device", DEVICES)
 def test_constants(device: str, name: str) -> None:

@@ -54,7 +54,7 @@ def _holds(got: Vector, expected: torch.Tensor, device: str = "cpu") -> None:
     assert_close(result.cpu(), expected)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(("way", "program", "names"), _sample(PROGRAMS, EAGER, [("cpu",), ("jax",)], 41, 0))
 def test_eager(way: tuple[str], program: str, names: str) -> None:
     (device,) = way
@@ -65,7 +65,7 @@ def test_eager(way: tuple[str], program: str, names: str) -> None:
 _COMPILED_WAYS = [("cpu", "jaten"), ("jax", "jaten"), ("cpu", "aot_eager"), ("cpu", "eager")]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("way", "program", "names"), _sample([p for p in PROGRAMS if p != "random"], COMPILED, _COMPILED_WAYS, 19, 1)
 )
@@ -120,6 +120,7 @@ def test_second_derivatives(device: str, name: str) -> None:
 CHECKED = ("product", "user, by a formula", "user, several results", "call_jax", "complex", "written by index")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CHECKED)
 def test_numerically(name: str) -> None:
     fn, x = PROGRAMS[name][0], X.clone().requires_grad_()
@@ -177,7 +178,7 @@ def test_companions_are_defined_by_several_threads() -> None:
 TRACED = ("product", "list", "written by index", "user, lists", "user, by a formula", "call_jax", "convolution")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", TRACED)
 def test_compiled_autograd(name: str) -> None:
     """Dynamo traces the backward pass of direct calls without a break."""

@@ -75,7 +75,7 @@ SELDOM = (
 LARGER = {"experts, by indices": 1.3}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("plan", [*OFTEN, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in SELDOM)])
 def test_a_step_costs_what_plain_jax_does(plan: str) -> None:
     (found, size), (expected, size_by_hand) = mesh_process.found("collectives", plan)
@@ -110,7 +110,7 @@ def _operator(name: str) -> object:
     return pytest.param(name, marks=[] if name in OFTEN_OPERATORS else [pytest.mark.exhaustive])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [*map(_operator, mesh_partitioned.ROWS)])
 def test_nothing_partitioned_is_gathered(name: str) -> None:
     found = mesh_process.found("partitioned", name)

@@ -10,7 +10,7 @@ from ..programs import rank_modules, rank_tensors
 from ..programs.rank_ways import WAYS
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("name", "way"), crossed([*rank_modules.PROGRAMS, *rank_tensors.PROGRAMS], WAYS))
 def test_as_plain_torch(name: str, way: str) -> None:
     rank_processes.found(name, way)

@@ -17,7 +17,7 @@ def _rows() -> list[object]:
     return [*crossed(OFTEN, WAYS), *rest]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "way"), _rows())
 def test_no_weight_and_no_gradient_is_gathered(name: str, way: str) -> None:
     found = mesh_process.found("layers", name, way)

@@ -105,7 +105,7 @@ def _as_numpy(tensor: torch.Tensor) -> Any:
     return tensor.float().numpy().astype("bfloat16") if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(("name", "form"), ROWS)
 def test_a_process_without_torch_gives_the_same(name: str, form: str, loaded: dict[Any, list[Any]]) -> None:
     for (args, kwargs), found in zip(_calls(PROGRAMS[name], form), loaded[name, form], strict=True):

@@ -225,7 +225,7 @@ def _within(schedule_of: Callable[..., Any], rate: str) -> Scenario:
     return within
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("name", "rate"), crossed(WITHIN, ["number", "tensor", "tensor on the CPU"]))
 def test_a_schedule_in_a_step_keeps_numbers_and_tensors(name: str, rate: str) -> None:
     assert_as_plain_torch(_within(WITHIN[name], rate))

@@ -104,7 +104,7 @@ SAMPLE = (
 )  # fmt: skip
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in SAMPLE else pytest.mark.exhaustive) for n in CHANGES]
 )

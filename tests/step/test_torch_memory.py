@@ -38,7 +38,7 @@ SAMPLE = (
 )  # fmt: skip
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in SAMPLE else pytest.mark.exhaustive) for n in ALL])
 def test_computes_what_plain_torch_does(name: str) -> None:
     steps = assert_as_plain_torch(ALL[name], device="cpu")
@@ -261,7 +261,7 @@ def graphs_that_the_loop_keeps(_: str, wrap: Wrap) -> Iterator[Any]:
         yield kept, state_of(model)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", IN_MEMORY)
 def test_of_memory_computes_what_plain_torch_does(name: str) -> None:
     (step,) = assert_as_plain_torch(IN_MEMORY[name], device="cpu")

@@ -50,7 +50,7 @@ CONTROL_FLOW: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str, bool]
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CONTROL_FLOW)
 def test_control_flow_is_jaxs(name: str) -> None:
     program, operation, has_gradient = CONTROL_FLOW[name]
@@ -165,6 +165,7 @@ def test_a_module_in_training_mode_with_a_key() -> None:
     assert step(state, x, jax.random.key(0))[0][0] == loss != step(state, x, jax.random.key(1))[0][0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MAPPED)
 def test_in_shard_map(name: str) -> None:
     found("shard_map", name)

@@ -84,7 +84,7 @@ def _close(got: Any, expected: Any) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_size_gives_what_torch_gives(name: str) -> None:
     function, shapes = PROGRAMS[name]

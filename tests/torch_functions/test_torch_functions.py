@@ -158,13 +158,13 @@ _SAMPLE = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "way"), _SAMPLE)
 def test_a_sample_of_programs_and_ways(name: str, way: str) -> None:
     _check(name, way)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", _WAYS)
 def test_a_program_in_every_way(way: str) -> None:
     _check("straight_through", way)
@@ -329,6 +329,7 @@ def test_an_array_that_is_traced_and_no_argument_is_refused() -> None:
         jax.jit(closes_over)(jnp.ones(2))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", ["in place", "slice_scatter"])
 def test_a_write_in_a_scan_reads_what_was_there_before(write: str) -> None:
     """XLA 0.10 on a CPU does not, in plain JAX as well, where the values come of a part that overlaps the written."""
