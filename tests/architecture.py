@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,10 @@ class Module:
     def package(self) -> list[str]:
         return self.name.split(".")[:-1]
 
+    @functools.cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
 
 @dataclass(frozen=True)
 class Import:
@@ -133,9 +138,20 @@ def read_others(root: Path) -> list[Module]:
     return [_parsed(path, root, list(path.relative_to(root).with_suffix("").parts)) for path in paths]
 
 
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """All statements within a tree: a walk that leaves out the many expressions."""
+    left = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, part, None)
+            left.extend(inner if isinstance(inner, list) else ())
+
+
 def imports(module: Module) -> Iterator[Import]:
     """Every import of a module, relative ones resolved."""
-    for node in ast.walk(module.tree):
+    for node in statements(module.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(alias.name, "", node.lineno)
@@ -174,15 +190,12 @@ def layering(modules: list[Module]) -> Iterator[str]:
 def hidden_imports(modules: list[Module]) -> Iterator[str]:
     """No import inside a function body, by statement or by call, but of names that are imported when they are used."""
     for module in (m for m in modules if m.inner != "__init__"):  # PEP 562
-        functions = [n for n in ast.walk(module.tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-        inside = {id(n): n for f in functions for n in ast.walk(f) if isinstance(n, ast.Import | ast.ImportFrom)}
+        functions = [n for n in statements(module.tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+        inside = {id(n): n for f in functions for n in statements(f) if isinstance(n, ast.Import | ast.ImportFrom)}
         for found in inside.values():
             yield f"{module.path}:{found.lineno}: import inside a function"
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
-                "__import__",
-                "import_module",
-            ):
+        for node in module.nodes:
+            if isinstance(node, ast.Call) and _last_name(node.func) in ("__import__", "import_module"):
                 yield f"{module.path}:{node.lineno}: import by a call"
 
 
@@ -195,13 +208,20 @@ def forbidden_imports(modules: list[Module]) -> Iterator[str]:
                 yield f"{module.path}:{found.line}: imports {found.module}: {why}"
 
 
-def _mentioned(module: Module) -> Iterator[tuple[str, int]]:
-    """The dotted names that a module's code mentions, docstrings and comments aside."""
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Attribute | ast.Name):
-            yield ast.unparse(node), node.lineno
+def _last_name(node: ast.expr) -> str:
+    """The name, or the attribute, that an expression is; empty for others."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _mentions(module: Module, reserved: str) -> Iterator[int]:
+    """The lines on which a module's code mentions a dotted name, docstrings and comments aside."""
+    last = reserved.rpartition(".")[2]
+    for node in module.nodes:
+        if isinstance(node, ast.Attribute | ast.Name) and last in _last_name(node) and reserved in ast.unparse(node):
+            yield node.lineno
     for found in imports(module):
-        yield f"{found.module}.{found.name}", found.line
+        if reserved in f"{found.module}.{found.name}":
+            yield found.line
 
 
 def reserved_names(modules: list[Module]) -> Iterator[str]:
@@ -209,8 +229,7 @@ def reserved_names(modules: list[Module]) -> Iterator[str]:
     for module in modules:
         for reserved, owners in RESERVED.items():
             if module.inner not in owners:
-                lines = {line for name, line in _mentioned(module) if reserved in name}
-                for line in sorted(lines):
+                for line in sorted(set(_mentions(module, reserved))):
                     yield f"{module.path}:{line}: {reserved} belongs to {', '.join(owners)}"
 
 
@@ -219,7 +238,7 @@ def _written(node: ast.AST) -> Iterator[ast.expr]:
     if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         yield from (t.value for t in targets if isinstance(t, ast.Attribute))
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "setattr":
+    if isinstance(node, ast.Call) and _last_name(node.func) == "setattr":
         yield node.args[0]
 
 
@@ -230,7 +249,7 @@ def foreign_writes(modules: list[Module]) -> Iterator[str]:
             (found.name or found.module).partition(".")[0] for found in imports(module)
             if found.module.partition(".")[0] in ("torch", "jax", "jaxlib")
         }  # fmt: skip
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             for owner in _written(node):
                 text = ast.unparse(owner)
                 is_theirs = text.partition(".")[0] in theirs and text not in OWN.get(module.inner, ())
@@ -242,7 +261,7 @@ def foreign_writes(modules: list[Module]) -> Iterator[str]:
 def _lengths(module: Module) -> Iterator[tuple[str, str, int]]:
     """The name, the kind and the lines of a module and of each function in it."""
     yield module.path, "file", module.lines
-    for node in ast.walk(module.tree):
+    for node in statements(module.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield f"{module.path}:{node.name}", "function", (node.end_lineno or node.lineno) - node.lineno + 1
 

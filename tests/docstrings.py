@@ -6,13 +6,15 @@ import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from .architecture import statements
+
 # A docstring starts with what a thing is or does ("True if ..." for a bool), not with a clause about it.
 OPENINGS = frozenset({"How", "Of", "That", "Those", "What", "When", "Where", "Whether", "Which", "Who", "Whose", "Why"})
 
 
 def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
     """The strings that stand as statements: docstrings, also of variables."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.value
 

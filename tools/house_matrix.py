@@ -6,6 +6,7 @@ the column, so that all dots are below the diagonal.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from docutils import nodes
@@ -22,6 +23,7 @@ def _room(module: str) -> str:
     return module.partition(".")[0]
 
 
+@functools.cache
 def imports_of_rooms() -> set[tuple[str, str]]:
     """Pairs of rooms, of which the first imports the second."""
     modules = architecture.read(ROOT)
