@@ -14,16 +14,23 @@ import pytest
 from .programs import plain_programs
 
 WHEN = [pytest.param("first", marks=pytest.mark.exhaustive), "between"]  # which also begins without jaten
+# Inductor beside jaten is also in tests/test_import.py; here its C++ compiler takes longer than all the others
+ROWS = [
+    pytest.param(name, marks=pytest.mark.exhaustive) if name == "compiled_by_inductor" else name
+    for name in plain_programs.PROGRAMS
+]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The outcomes of all programs in a process of their own."""
+def run(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Any:
+    """The outcomes of the programs that are tested, in a process of their own."""
+    tested = {item.name for item in request.session.items}
+    names = [name for name in plain_programs.PROGRAMS if any(f"[{name}-" in test for test in tested)]
     folder = str(tmp_path_factory.mktemp("inductor"))  # shared, so that its code is compiled once
 
     @functools.cache
     def run(when: str) -> dict[str, Any]:
-        command = [sys.executable, "-P", plain_programs.__file__, when]
+        command = [sys.executable, "-P", plain_programs.__file__, when, *names]
         environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": folder, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -34,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize("program", plain_programs.PROGRAMS)
+@pytest.mark.parametrize("program", ROWS)
 def test_as_without_jaten(program: str, when: str, run: Any) -> None:
     turn = 0 if when == "first" else 1  # some programs warn once
     plain, other = (run(w)["outcomes"][turn][program] for w in ("never", when))

@@ -21,7 +21,7 @@ SHARE = 1.3
 OFTEN = ("mlp", "llama", "sequence", "experts")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "plan", "way", "optimizer"), crossed_for(OFTEN, MODELS, PLANS, WAYS, OPTIMIZERS))
 def test_training(name: str, plan: str, way: str, optimizer: str) -> None:
     found = mesh_process.found("training", name, plan, way, optimizer)
@@ -37,7 +37,7 @@ def test_training(name: str, plan: str, way: str, optimizer: str) -> None:
         assert found["share"] <= SHARE
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", mesh_modules.PROGRAMS)
 def test_modules(name: str) -> None:
     mesh_process.found("modules", name)
@@ -56,6 +56,7 @@ def test_loops_and_checkpoints(form: str, way: str) -> None:
     mesh_process.found("loops trained", form, way)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", mesh_loops.PROGRAMS)
 def test_loops(name: str) -> None:
     mesh_process.found("loops", name)

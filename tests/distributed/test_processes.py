@@ -20,7 +20,7 @@ from jaten_ops import distributed
 from jaten_ops.errors import UnsupportedInputError
 from tests.harness import virtual_devices
 from tests.programs import mesh_checkpoints
-from tests.programs.mesh_processes import ASKED, WAYS
+from tests.programs.mesh_processes import ASKED, CHECKPOINTS, WAYS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,10 +53,12 @@ ROWS = [way if way == "step" else pytest.param(way, marks=pytest.mark.exhaustive
 @pytest.fixture(scope="module")
 def found(folder: Path, request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     """The findings of each process, which train in the ways that are tested, or at least in the last one."""
-    ways = [way for way in WAYS[:-1] if any(f"one_device[{way}]" in item.name for item in request.session.items)]
+    tests = [item.name for item in request.session.items]
+    asked = [way for way in WAYS[:-1] if any(f"one_device[{way}]" in name for name in tests)]
+    asked += [CHECKPOINTS] * any("saved" in name or "saving" in name for name in tests)
     environment = os.environ | virtual_devices.environment(4) | {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
-        "CHECKPOINTS": str(folder), ASKED: " ".join([*ways, WAYS[-1]]),
+        "CHECKPOINTS": str(folder), ASKED: " ".join([*asked, WAYS[-1]]),
     }  # fmt: skip
     started = [
         subprocess.Popen(
@@ -93,6 +95,7 @@ def test_dropout_differs_over_the_batch(found: list[dict[str, Any]]) -> None:
     assert len(rows) == 8 and len({tuple(row) for row in rows}) > 4
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:torch.distributed is")
 def test_one_process_loads_what_two_saved(found: list[dict[str, Any]], folder: Path) -> None:
     expected = mesh_checkpoints.trained(copy.deepcopy(mesh_checkpoints.MODEL), 1.0)
@@ -102,6 +105,7 @@ def test_one_process_loads_what_two_saved(found: list[dict[str, Any]], folder: P
         mesh_checkpoints.assert_same(state, expected)
 
 
+@pytest.mark.exhaustive
 def test_saving_alone_is_refused(found: list[dict[str, Any]]) -> None:
     alone, without_group = found[0]["refused"]
     assert "full_tensor().cpu(), which all processes call" in alone
