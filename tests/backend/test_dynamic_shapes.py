@@ -70,7 +70,6 @@ class _Counter:
         return jaten(gm, inputs, options={"buckets": self._buckets})
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("buckets", ["off", "auto"])
 @pytest.mark.parametrize("how", ["marked", "automatic", "dynamic"])
 def test_a_new_size_is_at_most_one_compile_and_no_retrace(how: str, buckets: str) -> None:
@@ -193,7 +192,6 @@ SIZES: dict[str, Program] = {
 }
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_number_that_changes_no_shape_is_handed_over(name: str) -> None:
     compiled = torch.compile(NUMBERS[name], backend="jaten", fullgraph=True)
@@ -224,7 +222,6 @@ def test_the_lengths_of_jagged_nested_tensors_are_handed_back() -> None:
         torch.testing.assert_close(layer.bias.grad, 2 * (result.values() > 0).sum(0).float())
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["slice", "select", "slice_scatter", "select_scatter"])
 def test_gradients_where_a_number_says(name: str) -> None:
     compiled = torch.compile(NUMBERS[name], backend="jaten", fullgraph=True)

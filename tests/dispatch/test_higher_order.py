@@ -356,6 +356,7 @@ print([fn(torch.full((3, 3), v), w).sum().item() for v in (1.0, -1.0)])
 """
 
 
+@pytest.mark.exhaustive
 def test_a_new_process(tmp_path: Path) -> None:
     environment = os.environ | {"JATEN_CACHE_DIR": str(tmp_path)}
     outputs = [

@@ -85,7 +85,7 @@ def test_values_gradients_and_statistics(name: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(dict(model.named_buffers()), dict(other.named_buffers()), **close)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", CASES)
 def test_less_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, shape, factor = CASES[name]
@@ -101,11 +101,11 @@ def test_less_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "_partition", told)
     monkeypatch.setenv("JATEN_CACHE", "0")
     model, x = make(), torch.randn(shape)
-    torch.compile(model, backend="jaten")(x).sum().backward()
+    torch.compile(model, backend="jaten")(x)
     monkeypatch.setattr(capture, "_has_images", lambda graph: False)
     torch._dynamo.reset()
     with without("recompute_norms"):
-        torch.compile(model, backend="jaten")(x).sum().backward()
+        torch.compile(model, backend="jaten")(x)
     less, more = kept
     assert less * factor <= more
 
