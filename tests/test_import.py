@@ -116,6 +116,7 @@ def test_other_backends_see_atens_operators() -> None:
     assert seen == {"aten"}
 
 
+@pytest.mark.exhaustive  # test_installing.py does this of a wheel
 def test_backend_is_found_without_an_import(tmp_path: Path) -> None:
     program = "import torch; print(torch.compile(torch.nn.Linear(4, 4), backend='jaten')(torch.ones(2, 4)).shape)"
     assert "torch.Size([2, 4])" in _python("-c", program, cwd=tmp_path)

@@ -44,12 +44,17 @@ NEEDED = {
 """The libraries that a page imports, of the extras `test` and `docs`."""
 
 EXHAUSTIVE = {
+    "guides/debugging",
     "guides/dynamic_shapes",
     "guides/jax_functions",
     "guides/many_devices",
+    "guides/memory",
+    "guides/performance",
+    "guides/training_steps",
     "tutorials/export",
     "tutorials/hugging_face",
     "tutorials/many_devices",
+    "tutorials/own_kernel",
     "tutorials/vision",
     "tutorials/whole_step",
 }
