@@ -141,7 +141,7 @@ def _is_of_a_past_defect(name: str, way: str) -> bool:
     return (name, way) == ("t5", "of each example")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("name", "way"), crossed(MODELS, WAYS, always=_is_of_a_past_defect))
 def test_transformed(name: str, way: str) -> None:
     run, reference = WAYS[way]

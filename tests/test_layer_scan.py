@@ -104,10 +104,9 @@ def test_a_program_does_not_grow_with_its_layers() -> None:
     def products(n: int) -> int:
         layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(n)).to("jax")
         step = jaten_ops.compile_step(lambda x: jaten_ops.scan_layers(layers, x).square().mean().backward())
-        step(torch.ones(4, 8, device="jax"))
         return step.executable_for(torch.ones(4, 8, device="jax")).as_text().count(" dot(")  # type: ignore[attr-defined]  # a Step
 
-    assert products(3) == products(6) > 0
+    assert products(2) == products(4) > 0
 
 
 class Own(nn.Module):
@@ -157,14 +156,15 @@ def test_remat_keeps_what_is_between_layers(device: str) -> None:
     """And what is random: the gradient is that of the dropout of the forward pass."""
 
     def kept(n: int, remat: bool) -> int:
-        layers = _blocks(n).to("jax")
+        blocks = (nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 8)) for _ in range(n))
+        layers = nn.ModuleList(blocks).to("jax")
         step = jaten_ops.compile_step(lambda x: jaten_ops.scan_layers(layers, x, remat=remat).sum().backward())
         x = torch.ones(2, 512, 8, device="jax")
         executable: Any = step.executable_for(x)  # type: ignore[attr-defined]  # a Step
         return int(executable.memory_analysis().temp_size_in_bytes)
 
     if device == "jax":
-        assert kept(8, True) < kept(8, False) / 2
+        assert kept(4, True) < kept(4, False) / 2
     layers = nn.ModuleList(nn.Dropout(0.5) for _ in range(2))
     x = torch.ones(64, device=device, requires_grad=True)
     call = torch.compile(lambda x: jaten_ops.scan_layers(layers, x, remat=True), backend="jaten", fullgraph=True)

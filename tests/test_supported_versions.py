@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import jax
 import pytest
@@ -37,7 +38,16 @@ def test_the_installed_versions_are_supported() -> None:
     assert supported_versions.warning_of({"torch": torch.__version__, "jax": jax.__version__}) is None
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.parametrize(("module", "version"), [(torch, "2.99.0"), (jax, "0.99.0")])
+def test_the_warning_is_of_the_installed_versions(
+    module: ModuleType, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "__version__", version)
+    with pytest.warns(UserWarning, match=f"is not for {module.__name__} {version} "):
+        supported_versions.warn()
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("module", "version"), [("torch", "2.99.0"), ("jax", "0.99.0")])
 def test_an_import_warns_once_and_works(module: str, version: str) -> None:
     """The warning is of the line with the import."""

@@ -204,7 +204,7 @@ def test_kept_program(seed: int) -> None:
 SEEDS = hypothesis.given(strategies.integers(0, 2**32))
 
 
-@hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=10, deadline=None, derandomize=True)
 @SEEDS
 def test_programs(seed: int) -> None:
     _run(seed)

@@ -360,6 +360,7 @@ else:
 SCRIPTS = {"apart": TWO_DEVICES, "of one array": SHARDED, "gradients": GRADIENTS, "compiled": COMPILED}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_two_devices(script: str) -> None:

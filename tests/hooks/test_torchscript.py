@@ -148,6 +148,13 @@ def test_saves_from_the_device_and_loads_onto_it(name: str, where: str, tmp_path
         torch.testing.assert_close(loaded(x.to(device)).cpu(), expected, rtol=1e-4, atol=1e-5)
 
 
+class OfOperators(nn.Module):
+    """Operators of jaten by name."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.jaten.relu(torch.ops.jaten.add(x, x)) + torch.ops.jaten.matmul(x, x)
+
+
 SAVE = """
 import sys, torch, jaten_ops
 class Module(torch.nn.Module):
@@ -175,10 +182,13 @@ print("found")
 """
 
 
-def test_operators_are_found_by_name_in_a_new_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("saved", ["here", pytest.param("in another", marks=pytest.mark.exhaustive)])
+def test_operators_are_found_by_name_in_a_new_process(saved: str, tmp_path: Path) -> None:
     """They are defined when they are named, which C++ does without asking Python."""
     place = str(tmp_path / "module.pt")
-    for program in (SAVE, LOOK_UP):
+    if saved == "here":
+        torch.jit.script(OfOperators()).save(place)
+    for program in (LOOK_UP,) if saved == "here" else (SAVE, LOOK_UP):
         source = tmp_path / "program.py"  # TorchScript reads it
         source.write_text(program, encoding="utf-8")
         done = subprocess.run([sys.executable, "-W", "ignore", source, place], capture_output=True, text=True)

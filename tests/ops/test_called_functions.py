@@ -246,6 +246,7 @@ print(torch.export.load(sys.argv[1]).module()(torch.ones(2)).tolist())
 """
 
 
+@pytest.mark.exhaustive
 def test_exported_programs_load_in_another_process(tmp_path: Path) -> None:
     class Module(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -230,6 +230,7 @@ def test_resumed_and_other_sizes() -> None:
         _close(train("jax", lambda s: compile_step(s, microbatches=PARTS), resume), expected)
 
 
+@pytest.mark.exhaustive
 def test_one_part_is_the_step_itself() -> None:
     _close(_results("jax", lambda step: compile_step(step, microbatches=1)), _results("jax", compile_step))
 

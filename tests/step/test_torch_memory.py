@@ -268,6 +268,7 @@ def test_of_memory_computes_what_plain_torch_does(name: str) -> None:
     assert step._reach.memory is not None
 
 
+@pytest.mark.exhaustive
 def test_microbatches_of_a_batch_on_the_cpu() -> None:
     def run(device: str, wrap: Wrap) -> Iterator[Any]:
         model = make(device)

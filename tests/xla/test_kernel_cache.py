@@ -21,7 +21,7 @@ def test_executables_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = torch.ones(3)
     expected = compiled(kept)
     before, most = _live(), 0
-    for size in range(1000, 1006):
+    for size in range(1000, 1003):
         x = torch.arange(float(size), device="jax", requires_grad=True)
         (x * 2).cos().sum().backward()
         torch.testing.assert_close(x.grad.cpu(), -2 * (torch.arange(float(size)) * 2).sin())

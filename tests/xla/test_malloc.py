@@ -42,7 +42,6 @@ glibc_only = pytest.mark.skipif(
 )
 
 
-@pytest.mark.sampled(6)
 @glibc_only
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("use", USES)
@@ -50,12 +49,20 @@ def test_it_is_told_at_the_first_use(use: str) -> None:
     assert _run(USES[use]) == str(use != "the import")
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("JATEN_MALLOC", "0"), ("MALLOC_TRIM_THRESHOLD_", "131072"), ("GLIBC_TUNABLES", "glibc.malloc.top_pad=131072")],
-)
-def test_the_user_has_the_last_word(name: str, value: str) -> None:
+OF_USERS = [
+    ("JATEN_MALLOC", "0"), ("MALLOC_TRIM_THRESHOLD_", "131072"), ("GLIBC_TUNABLES", "glibc.malloc.top_pad=131072"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), OF_USERS)
+def test_the_user_has_the_last_word(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    assert malloc.retain.__wrapped__() is False
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("name", "value"), OF_USERS)
+def test_the_user_has_the_last_word_in_a_new_process(name: str, value: str) -> None:
     assert _run(USES["an operator"], **{name: value}) == "False"
 
 
