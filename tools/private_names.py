@@ -106,11 +106,16 @@ def _sources(root: Path) -> Iterator[tuple[str, ast.Module]]:
 
 
 @functools.cache
+def _names(root: Path) -> list[tuple[str, ast.Module, _Names]]:
+    return [(file, tree, _Names(tree)) for file, tree in _sources(root)]
+
+
+@functools.cache
 def used(root: Path = ROOT) -> dict[str, set[str]]:
     """The private names of torch and JAX in the package, in alphabetical order, each with the files that use it."""
     found: dict[str, set[str]] = defaultdict(set)
-    for file, tree in _sources(root):
-        for name in filter(_is_private, _Names(tree).found):
+    for file, _, names in _names(root):
+        for name in filter(_is_private, names.found):
             found[name].add(file)
     return dict(sorted(found.items()))
 
@@ -136,12 +141,11 @@ def attributes(root: Path = ROOT) -> dict[str, set[str]]:
 
     Operators are left out, as in `aten._to_copy`: a private attribute that torch has as an operator is taken for one.
     """
-    sources = list(_sources(root))
-    own = {name for _, tree in sources for name in _members(tree)} | _OF_NAMEDTUPLES
+    own = {name for _, tree, _ in _names(root) for name in _members(tree)} | _OF_NAMEDTUPLES
     operators = {name.partition("::")[2].partition(".")[0] for name in _operators()}
     found: dict[str, set[str]] = defaultdict(set)
-    for file, tree in sources:
-        for name in _Names(tree).unknown - own - operators:
+    for file, _, names in _names(root):
+        for name in names.unknown - own - operators:
             found[name].add(file)
     return dict(sorted(found.items()))
 

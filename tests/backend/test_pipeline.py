@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+import torch
+import torch._dynamo
 
 from jaten_ops.backend import pipeline
 from jaten_ops.backend.pipeline import PASSES, Stage
@@ -40,12 +45,24 @@ f(torch.ones(2, 4, requires_grad=True)).sum().backward()
 """
 
 
-def test_logs_show_the_graph_after_each_pass_that_changed_it() -> None:
+CHANGED = [("forward", "rename_operators"), ("backward", "rename_operators"), ("backward", "concat_gradients")]
+
+
+def test_the_graph_is_logged_after_each_pass_that_changed_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JATEN_CACHE", "0")
+    torch._dynamo.reset()
+    with caplog.at_level(logging.DEBUG, pipeline.__name__):
+        exec(PROGRAM, {"__name__": "program"})
+    assert re.findall(r"(\w+) graph after (\w+) \(", caplog.text) == CHANGED
+    assert "cat_default: float32[2, 4] = jaten::cat(" in caplog.text
+
+
+@pytest.mark.exhaustive
+def test_logs_of_torch_show_it() -> None:
     settings = {"TORCH_LOGS": "+jaten_ops", "JATEN_CACHE": "0"}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=os.environ | settings, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    shown = re.findall(r"(\w+) graph after (\w+) \(", done.stderr)
-    assert shown == [
-        ("forward", "rename_operators"), ("backward", "rename_operators"), ("backward", "concat_gradients"),
-    ]  # fmt: skip
+    assert re.findall(r"(\w+) graph after (\w+) \(", done.stderr) == CHANGED
     assert re.search(r"pipeline.py:\d+\] .*cat_default: float32\[2, 4\] = jaten::cat\(", done.stderr)

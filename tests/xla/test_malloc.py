@@ -9,6 +9,8 @@ import sys
 import jax
 import jax.numpy as jnp
 import pytest
+import torch
+import torch._dynamo
 
 from jaten_ops.xla import executables, malloc
 
@@ -43,7 +45,20 @@ glibc_only = pytest.mark.skipif(
 
 
 @glibc_only
-@pytest.mark.sampled(4)
+def test_it_takes_the_settings() -> None:
+    assert malloc.retain.__wrapped__() is True
+
+
+def test_a_graph_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(malloc, "retain", lambda: asked.append(True))
+    torch._dynamo.reset()
+    torch.compile(lambda x: x + 1, backend="jaten")(torch.ones(2))
+    assert asked
+
+
+@pytest.mark.exhaustive
+@glibc_only
 @pytest.mark.parametrize("use", USES)
 def test_it_is_told_at_the_first_use(use: str) -> None:
     assert _run(USES[use]) == str(use != "the import")
