@@ -195,7 +195,7 @@ def _quiet() -> Any:
         yield
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", KEPT)
 def test_kept_program(seed: int) -> None:
     _run(seed)

@@ -51,6 +51,7 @@ STRIDED = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", STRIDED)
 def test_outputs_have_eager_strides(name: str) -> None:
     _same(STRIDED[name], torch.randn(3, 4))
@@ -73,6 +74,7 @@ INPUTS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", INPUTS)
 def test_inputs_of_every_form(name: str) -> None:
     x = INPUTS[name]

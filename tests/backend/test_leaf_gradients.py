@@ -177,7 +177,7 @@ def _run(way: Way, device: str, shared: bool, outside: bool) -> list[Any]:
     return [[_plain(v) for v in value] if isinstance(value, list) else _plain(value) for value in found]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("way", "shared", "outside"), crossed(WAYS, [False, True], [False, True]))
 def test_gradients(way: Way, shared: bool, outside: bool) -> None:
     for got, expected in zip(*[_run(way, d, shared, outside) for d in ("jax", "cpu")], strict=True):

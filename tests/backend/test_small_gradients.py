@@ -94,7 +94,7 @@ def _stepped(model: nn.Module, loss: Callable[[], torch.Tensor]) -> None:
 WAYS = [_once, _written_to, _accumulated, _hooked, _stepped]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("dtypes", "way"), crossed(list(DTYPES), WAYS))
 def test_values(dtypes: str, way: Callable[..., None]) -> None:
     found = []

@@ -46,7 +46,7 @@ def _calls(case: str) -> list[tuple[ConvCall, np.ndarray, np.ndarray]]:
     ]
 
 
-@pytest.mark.sampled(48)
+@pytest.mark.sampled(96)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("number", range(3))
 def test_all_compute_the_same(case: str, number: int) -> None:
@@ -67,7 +67,7 @@ def _check(way: Way, given: Orders, call: ConvCall, a: np.ndarray, b: np.ndarray
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11, err_msg=name)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ["patches", "direct, channels last"])
 @pytest.mark.parametrize("number", range(3))
 def test_operands_in_other_orders_are_transposed(number: int, name: str) -> None:

@@ -15,6 +15,7 @@ from jaten_ops.kernel_base.conv_parts import ConvCall, Windows
 CHANNELS, OUTPUTS, SIDE = 24, 40, 6
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("part", ["forward", "input_gradient", "weight_gradient"])
 def test_weights_are_not_copied_into_another_order(part: str, stride: int) -> None:

@@ -124,6 +124,7 @@ def test_edges_of_two(name: str, more: tuple[float, ...]) -> None:
     assert torch.equal(got.signbit()[got == 0], signs[got == 0])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["fmod.Tensor", "remainder.Tensor", "floor_divide"])
 def test_whole_quotients(name: str) -> None:
     """Numbers whose product with the reciprocal is less than 1; XLA would compute it for broadcast divisors."""
@@ -133,6 +134,7 @@ def test_whole_quotients(name: str) -> None:
         assert_identical(_of(name, jaten)(a, b), _of(name, aten)(a, b))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["igamma", "igammac"])
 def test_incomplete_gamma_functions(name: str) -> None:
     x = torch.logspace(-1.7, 1.7, 200, dtype=torch.float64).float()
@@ -186,6 +188,7 @@ def test_complex_edges_in_vectors(name: str) -> None:
     assert_same_edges(_of(name, jaten)(x), _of(name, aten)(x))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["div.Tensor", "pow.Tensor_Tensor", "logaddexp"])
 def test_complex_edges_of_two(name: str) -> None:
     x = _grid(*COMPLEX_EDGES)

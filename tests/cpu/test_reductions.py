@@ -23,6 +23,7 @@ def _two_passes(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Arr
     return jnp.square(wide - mean).sum(axes, keepdims=True), mean
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mean", [0.0, 1e6])
 @pytest.mark.parametrize(("shape", "axes"), CASES)
 def test_values(shape: tuple[int, ...], axes: tuple[int, ...], mean: float) -> None:

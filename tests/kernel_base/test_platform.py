@@ -300,7 +300,7 @@ def _subjects() -> list[Any]:
     return table
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("name", "dtype"), _subjects())
 def test_kernels_have_nothing_of_a_cpu(name: str, dtype: torch.dtype, request: pytest.FixtureRequest) -> None:
     most = 20 if request.config.option.markexpr == "exhaustive" else 1

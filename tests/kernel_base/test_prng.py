@@ -21,7 +21,7 @@ def _keys(seed: int) -> tuple[jax.Array, jax.Array]:
     return jax.random.key(seed, impl=prng.IMPL), jax.random.key(seed, impl="threefry2x32")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("seed", "width", "shape"), crossed(_SEEDS, [8, 16, 32, 64], [(), (0,), (1,), (7,), (3, 0, 2), (5, 4, 3)])
 )
@@ -42,6 +42,7 @@ def _derived(key: jax.Array) -> list[jax.Array]:
     ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_what_is_made_of_them_is_too(seed: int) -> None:
     with Enabled():

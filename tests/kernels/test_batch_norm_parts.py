@@ -20,6 +20,7 @@ def _parameters(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor([0.5, -1.0, 2.0], dtype=dtype), torch.tensor([0.0, 1.0, -2.0], dtype=dtype)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("affine", [True, False])
 def test_forward_and_backward(dtype: torch.dtype, affine: bool) -> None:

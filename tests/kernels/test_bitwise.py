@@ -33,6 +33,7 @@ def _arguments(dtype: torch.dtype) -> dict[str, tuple[Any, ...]]:
     }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", _arguments(torch.int64))
 def test_values(name: str, dtype: torch.dtype) -> None:

@@ -160,6 +160,7 @@ def test_observer(name: str, on: dict[str, int]) -> None:
     assert_same_outcome("_fused_moving_avg_obs_fq_helper_functional", _observed(low, high, (0, 255), False, **on))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("range_", "symmetric"), [((0, 255), False), ((-128, 127), True), ((0, 15), True)])
 def test_chosen_scale_and_zero_point(range_: tuple[int, int], symmetric: bool) -> None:
     """Extrema of all magnitudes, down to those too small for a scale."""
@@ -177,6 +178,7 @@ def test_module_compiled() -> None:
     torch.testing.assert_close(dict(module.state_dict()), dict(eager.state_dict()))
 
 
+@pytest.mark.exhaustive
 def test_quantization_aware_training_on_the_device() -> None:
     """Statistics of each channel are empty before the first step, which gives them their sizes."""
     trained = []

@@ -136,6 +136,7 @@ def test_attention_in_other_dtypes(dtype: torch.dtype) -> None:
     torch.testing.assert_close([g.double() for g in got], exact, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.exhaustive
 def test_attention_of_sizes_that_change() -> None:
     compiled = compile_whole(_attention_case(score_mod=lambda s, b, h, i, j: s + (i - j) * 0.1), dynamic=True)
     for length in (8, 12):

@@ -62,7 +62,7 @@ def test_every_overload_is_called() -> None:
     assert CALLS.keys() == {name for name in FUNCTIONAL if name.startswith("_foreach_")}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CALLS)
 def test_values(name: str) -> None:
     packet, _, suffix = name.partition(".")

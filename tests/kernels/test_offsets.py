@@ -84,6 +84,7 @@ def test_validation(name: str) -> None:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", JAGGED)
 def test_jagged(name: str) -> None:
     assert_same_outcome("_jagged_to_padded_dense_forward", JAGGED[name])

@@ -131,7 +131,7 @@ def test_the_seed_rules_and_each_call_draws_anew(name: str) -> None:
     assert not torch.equal(first, second)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", RULED)
 def test_a_generator_rules_alone(name: str) -> None:
     torch.manual_seed(7)

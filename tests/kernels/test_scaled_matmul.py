@@ -40,6 +40,7 @@ def _swizzled(scale: torch.Tensor) -> torch.Tensor:
     return torch.stack(flat).to(scale.dtype)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("recipe", [TENSOR, ROW])
 @pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16, None], ids=str)
 @pytest.mark.parametrize("with_bias", [False, True])

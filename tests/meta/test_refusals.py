@@ -135,6 +135,7 @@ WRONG: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", ["compiled", "on the device", "compiled on the device"])
 @pytest.mark.parametrize("name", WRONG)
 def test_refused_as_by_aten(name: str, path: str) -> None:

@@ -48,7 +48,7 @@ def _fresh() -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", CALLS)
 def test_values_and_gradients(name: str) -> None:
     fn, operand, is_by_rows = CALLS[name]

@@ -104,6 +104,7 @@ def test_position_given_as_a_number(device: str) -> None:
         assert torch.equal(compiled(cache, at), cache.narrow(1, at, 2))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("of_input", [True, False])
 def test_gradients(of_input: bool) -> None:

@@ -238,6 +238,7 @@ def _check(program: Callable[..., Tensors], cut: Break, mode: str, device: str, 
                 torch.testing.assert_close(is_written[1], is_written[0])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("name", ["written_input", "part_of_input_written", "copied_to_input"])
 def test_what_is_written_to_inputs_of_sizes_that_change(name: str) -> None:
