@@ -33,6 +33,7 @@ def _attention(x: torch.Tensor, kind: str) -> torch.Tensor:
     return F.scaled_dot_product_attention(x, 2 * x, x.cos(), **options)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["mask", pytest.param("causal", marks=pytest.mark.exhaustive)])
 def test_flash_attention(kind: str) -> None:
     example = _example("pallas_attention")

@@ -39,6 +39,7 @@ WAYS: dict[str, tuple[Callable[[], Any], str, list[str], int]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", WAYS)
 def test_executables_have_their_operators(name: str) -> None:
     make, device, operators, breaks = WAYS[name]

@@ -185,6 +185,7 @@ class _Next(nn.Module):
         return logits[:, -1:].argmax(-1).int(), cache
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["llama", pytest.param("gpt2", marks=pytest.mark.exhaustive)])
 def test_generation_in_a_loop(name: str) -> None:
     model, _ = _made(name)

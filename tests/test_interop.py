@@ -160,7 +160,7 @@ WAYS: dict[str, Callable[..., Callable[..., Any]]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_results_have_the_structure_of_each_call(name: str, way: str) -> None:

@@ -119,6 +119,7 @@ def test_residuals(way: str) -> None:
     assert shapes and all(len(s) == 2 for s in shapes)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", ["direct", "eager", "compiled"])
 @pytest.mark.parametrize(
     ("options", "error", "text"),

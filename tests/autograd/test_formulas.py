@@ -16,6 +16,7 @@ def _tensor(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("features", [(), (2,)])
 def test_pack_padded_sequence(batch_first: bool, features: tuple[int, ...]) -> None:
@@ -47,6 +48,7 @@ def test_slice_inverse() -> None:
     assert of_src.tolist() == [0, 0, 2, 0, 4]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("transposed", [False, True])
 def test_convolution_overrideable(transposed: bool) -> None:
     """`convolution_overrideable`, which ATen leaves to other backends, is `convolution`, up to second order."""

@@ -110,6 +110,7 @@ SECOND: dict[str, tuple[Callable[[torch.Tensor], Any], float]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SECOND)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_second_derivatives(device: str, name: str) -> None:

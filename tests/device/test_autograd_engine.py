@@ -135,6 +135,7 @@ def test_between_graphs() -> None:
     torch.testing.assert_close(x.grad, 2 * (1 - y.detach() ** 2))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("allow_unused", [False, True])
 @pytest.mark.usefixtures("fresh_dynamo")

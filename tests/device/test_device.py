@@ -179,6 +179,7 @@ def test_indices_and_lengths_may_be_on_the_cpu() -> None:
     torch.testing.assert_close(nn.functional.ctc_loss(scores.to("jax"), targets.to("jax"), *lengths).cpu(), expected)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_ctc_loss_of_one_sample_with_lengths_of_no_dimension(device: str, compiled: bool) -> None:

@@ -78,6 +78,7 @@ LAZY: dict[str, tuple[Callable[..., nn.Module], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", LAZY)
 def test_lazy_modules(name: str) -> None:
     make, shape = LAZY[name]

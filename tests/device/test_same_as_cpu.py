@@ -193,6 +193,7 @@ def _seen(call: Callable[[], Any]) -> Any:
     return result, sorted({str(w.message)[:40] for w in warned if "uint8" in str(w.message)})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CALLS)
 def test_calls(name: str) -> None:
     expected, got = (_seen(lambda d=d: CALLS[name](d)) for d in ("cpu", "jax"))

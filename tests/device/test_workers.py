@@ -44,6 +44,7 @@ def test_batches_of_workers_are_moved(options: dict[str, Any]) -> None:
         assert [b.to("jax", non_blocking=True).sum().item() for b in batches] == [9, 36]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kept", [False, True], ids=["makes", "keeps"])
 def test_forked_workers_refuse_the_device(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # torch waits so many seconds for each worker of an iterator that an error has ended, with any device
@@ -87,6 +88,7 @@ def _try(use: str, x: torch.Tensor, answers: Any) -> None:
         answers.put(str(error))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("use", USES)
 def test_forked_processes_refuse(use: str) -> None:
     x = torch.ones(2, device="jax") + 1

@@ -22,7 +22,7 @@ def _quiet() -> Any:
         yield
 
 
-@pytest.mark.sampled(64)
+@pytest.mark.sampled(128)
 @pytest.mark.parametrize("name", [n for n in NAMES if supported(n, torch.float64)])
 def test_device(name: str, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "device", name, torch.float64)

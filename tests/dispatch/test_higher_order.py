@@ -396,6 +396,7 @@ def _prints(x):
     return y * x
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("path", PATHS)
 def test_prints_in_turn_at_each_call(path: str, trains: bool, capsys: pytest.CaptureFixture[str]) -> None:

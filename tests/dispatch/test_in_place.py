@@ -118,6 +118,7 @@ def over(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> boo
     return request.param
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("over")
 @pytest.mark.parametrize("run", LISTS, ids=lambda f: f.__name__.strip("_"))
 def test_lists(run: Callable[[str], Any]) -> None:

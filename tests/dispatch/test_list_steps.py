@@ -108,7 +108,7 @@ def _state(optimizer: torch.optim.Optimizer, params: Params) -> list[torch.Tenso
     return [t.detach().cpu() for t in (*params, *(p.grad for p in params if p.grad is not None), *states)]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("optimizer", "step", "dtype", "large"),
     crossed(OPTIMIZERS, STEPS, [torch.float32, torch.float64], [False, True]),

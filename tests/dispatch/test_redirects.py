@@ -61,6 +61,7 @@ def test_nothing_is_left_in_the_tables_of_torch() -> None:
     assert F.relu(x)[0].item() == torch.ops.jaten.relu(x)[0].item() == 1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", ["log_softmax", "_log_softmax"])
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_within_operators_that_are_composed(target: str, device: str) -> None:

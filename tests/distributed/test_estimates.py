@@ -160,7 +160,7 @@ def _found_late(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[
     return step
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", [_plain, _scaled, _found_late], ids=lambda way: way.__name__.removeprefix("_"))
 def test_states_that_are_not_there_count(way: Callable[..., Any]) -> None:
     model, batch = _parts()

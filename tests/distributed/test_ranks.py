@@ -16,5 +16,6 @@ def test_as_plain_torch(name: str, way: str) -> None:
     rank_processes.found(name, way)
 
 
+@pytest.mark.exhaustive
 def test_program_of_the_page() -> None:
     rank_processes.found("the page", "compiled on the device")

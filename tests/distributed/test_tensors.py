@@ -19,13 +19,13 @@ def _is_captured(name: str, way: str) -> bool:
     return way == "compiled"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("name", "way"), crossed(mesh_placements.SPREAD, mesh_placements.WAYS, always=_is_captured))
 def test_constrain(name: str, way: str) -> None:
     mesh_process.found("placements", name, way)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("name", "way", "by"), crossed(mesh_moves.MOVES, mesh_placements.WAYS, mesh_moves.BY))
 def test_a_move_gathers_no_whole_tensor(name: str, way: str, by: str) -> None:
     found = mesh_process.found("moves", name, way, by)

@@ -34,7 +34,7 @@ def executables(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("choice", CHOICES)
 def test_training_on_the_device(choice: str, executables: list[Any]) -> None:
     model, x = nn.Linear(3, 2), torch.randn(4, 3)

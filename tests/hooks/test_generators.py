@@ -28,6 +28,7 @@ DRAWS: dict[str, Callable[[torch.Generator], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 def test_a_seed_says_what_is_drawn(draw: Callable[[torch.Generator], torch.Tensor]) -> None:
     generator = torch.Generator(device="jax")

@@ -41,6 +41,7 @@ PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_as_in_eager_mode(name: str) -> None:
     program, x = PROGRAMS[name], torch.ones(2, 2, device="jax")

@@ -32,7 +32,7 @@ OTHERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 SAME = ("values", "an offset")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "dynamic"), crossed(list(OTHERS), [False, None, True]))
 def test_what_differs_is_noticed(name: str, dynamic: bool | None) -> None:
     torch._dynamo.reset()

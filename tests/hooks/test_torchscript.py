@@ -86,7 +86,7 @@ def agree(model: Any, reference: nn.Module, x: torch.Tensor) -> None:
         torch.testing.assert_close(got.cpu(), want, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "slices"])
 def test_a_scripted_module_moves(name: str) -> None:
     model, x = made(name)

@@ -113,6 +113,7 @@ WAYS: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("wide", [False, True], ids=["x64 off", "x64 on"])
 @pytest.mark.parametrize("way", WAYS)
 def test_on_every_path(way: str, wide: bool) -> None:

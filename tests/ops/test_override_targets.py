@@ -38,6 +38,7 @@ def test_functions_of_other_names_call_their_operator(name: str) -> None:
         assert not getattr(F, name)(*calls[name]).any() and run.count
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("parts", ["kernel", "gradient"])
 def test_a_function_that_is_no_operator(parts: str) -> None:
     def normalize(input, p, dim, eps):

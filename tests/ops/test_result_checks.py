@@ -84,6 +84,7 @@ WAYS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["shape", "dtype", "count", "the second", "nothing"])
 def test_what_the_fake_does_not_say_is_refused(name: str, way: str) -> None:
@@ -91,6 +92,7 @@ def test_what_the_fake_does_not_say_is_refused(name: str, way: str) -> None:
         WAYS[way](_op(name), torch.ones(4, 2))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", WRONG)
 def test_refused_at_the_first_call(name: str) -> None:
     x = torch.ones(4, 2)

@@ -366,6 +366,7 @@ class _Cube(torch.autograd.Function):
 OF_CUSTOM_JVP = [n for n in TRANSFORMS if n not in ("reverse, reverse, forward", "forward three times", "older vmap")]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OF_CUSTOM_JVP)
 def test_custom_jvp_is_the_derivative(name: str) -> None:
     torch._dynamo.reset()

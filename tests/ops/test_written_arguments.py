@@ -124,6 +124,7 @@ def test_arguments_are_written(way: str) -> None:
     assert_close(got, _with_gradient(_plain_program, x)[: len(got)])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("compiled", [False, True])

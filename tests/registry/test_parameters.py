@@ -34,7 +34,7 @@ def _kernel(name: str, kind: str) -> Callable[..., Any]:
     return lambda x, **given: x * given[name]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "kind"), crossed(NAMES, ["positional", "keyword"]))
 def test_arguments_of_any_name(name: str, kind: str) -> None:
     """On plain tensors and on the device, with gradients of both orders."""

@@ -106,6 +106,7 @@ def test_flags_and_hyperparameters_are_part_of_the_program() -> None:
     assert fn(x).item() == fn(x).item()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("schedule", ["schedule: StepLR", "schedule: CyclicLR", "schedule: LambdaLR to 0"])
 def test_a_schedule_compiles_nothing(schedule: str) -> None:
     steps: list[Any] = []

@@ -166,6 +166,7 @@ CHECKED: dict[str, tuple[Callable[..., torch.Tensor], list[Any], list[list[Any]]
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CHECKED)
 def test_values_are_checked_after_a_step(name: str) -> None:
     fn, right, wrongs = CHECKED[name]
@@ -210,7 +211,7 @@ SAMPLE = (
 )  # fmt: skip
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in SAMPLE else pytest.mark.exhaustive) for n in SCENARIOS]
 )
@@ -270,6 +271,7 @@ def _reads() -> dict[str, Callable[[torch.Tensor], Any]]:
     }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", _reads())
 def test_a_step_that_reads_values_is_refused(name: str) -> None:
     fn = compile_step(_reads()[name])

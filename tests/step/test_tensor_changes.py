@@ -166,7 +166,7 @@ HOOKS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", HOOKS)
 def test_hooks_of_gradients_take_effect(name: str) -> None:
     assert_as_plain_torch(HOOKS[name])

@@ -38,7 +38,7 @@ SAMPLE = (
 )  # fmt: skip
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in SAMPLE else pytest.mark.exhaustive) for n in ALL])
 def test_computes_what_plain_torch_does(name: str) -> None:
     steps = assert_as_plain_torch(ALL[name], device="cpu")

@@ -273,6 +273,7 @@ VALUES: dict[str, Callable[[], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("name", IN_JAX)
 def test_functions_of_jax_take_tensors(name: str, value: str) -> None:

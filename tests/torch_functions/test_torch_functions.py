@@ -280,6 +280,7 @@ def test_values_are_read_where_there_are_any() -> None:
 # Inside
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", ["eager", "jaten"])
 def test_compiled_functions_inside(backend: str) -> None:
     torch._dynamo.reset()
