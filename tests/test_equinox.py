@@ -33,6 +33,7 @@ def _step(model: Any, state: Any, x: Any, y: Any) -> Any:
     return model, state, loss
 
 
+@pytest.mark.exhaustive
 def test_training() -> None:
     expected, plain = torch_training()
     model = jaten_ops.equinox.TorchModule(network())

@@ -56,6 +56,7 @@ def test_training_and_checkpoints(tmp_path: Path) -> None:
     torch.testing.assert_close(module.losses + again.losses, expected.losses, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16-mixed", torch.bfloat16), ("16-mixed", torch.float16)])
 def test_mixed_precision_is_of_the_device(precision: str, dtype: torch.dtype, tmp_path: Path) -> None:

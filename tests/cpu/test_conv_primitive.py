@@ -56,7 +56,7 @@ WAYS: dict[str, Callable[[_Function], _Function]] = {
 }
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", CALLS)
 def test_values(name: str, way: str) -> None:

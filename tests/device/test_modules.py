@@ -131,7 +131,7 @@ def test_optimizers(name: str, options: dict[str, Any]) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     ("name", "device"),
     crossed([name for name, info in OPTIMIZERS.items() if "foreach" in info.supported_impls], ["cpu", "jax"]),

@@ -14,7 +14,7 @@ from ..harness.crossings import crossed
 from ..programs.mesh_products import CALLS
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("name", "way"), crossed(CALLS, ("eager", "compile")))
 def test_a_product_over_a_mesh_is_atens(name: str, way: str) -> None:
     mesh_process.found("products", name, way)

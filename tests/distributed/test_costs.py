@@ -75,7 +75,7 @@ SELDOM = (
 LARGER = {"experts, by indices": 1.3}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("plan", [*OFTEN, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in SELDOM)])
 def test_a_step_costs_what_plain_jax_does(plan: str) -> None:
     (found, size), (expected, size_by_hand) = mesh_process.found("collectives", plan)

@@ -9,7 +9,7 @@ from ..harness.crossings import crossed
 from ..programs import mesh_sequence
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("mesh", "causal", "way"), crossed(mesh_sequence.MESHES, ("causal", "all"), mesh_sequence.WAYS, strength=1)
 )

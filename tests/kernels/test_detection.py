@@ -62,7 +62,7 @@ def _aligned(features: np.ndarray, rois: np.ndarray, ratio: int, aligned: bool) 
     return result, grad
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("ratio", "aligned"), [(2, False), (-1, True), (0, False)])
 def test_regions_are_averaged(ratio: int, aligned: bool) -> None:
     features, rois = RNG.standard_normal(SHAPE), _regions()

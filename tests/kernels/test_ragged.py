@@ -79,6 +79,7 @@ def test_a_nan_stays_in_its_group() -> None:
     assert np.isnan(sums).all((1, 2)).tolist() == [False, True, False]
 
 
+@pytest.mark.exhaustive
 def test_under_vmap() -> None:
     x = jax.random.normal(jax.random.key(0), (4, 6, 2))
     matrices = jnp.ones((3, 2, 2))

@@ -14,7 +14,7 @@ SHAPES = (((5000,), 0), ((3, 1031), 1), ((3, 1031), 0), ((2, 37, 41), 1), ((1,),
 DTYPES = (torch.float32, torch.int64, torch.bool)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("op", ["cumsum", "cummax", "cummin"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_scans_are_those_of_aten(op: str, dtype: torch.dtype) -> None:

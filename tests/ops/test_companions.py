@@ -246,7 +246,7 @@ OF_SIZES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", OF_SIZES)
 def test_one_graph_serves_all_sizes_of_a_batch(name: str) -> None:
     counter, run = CompileCounterWithBackend("jaten"), OF_SIZES[name]

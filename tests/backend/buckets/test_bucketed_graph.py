@@ -76,7 +76,7 @@ CHOSEN: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("captured", [True, False])
 @pytest.mark.parametrize("name", CHOSEN)
 def test_counts_of_what_is_chosen_do_not_compile_each(name: str, captured: bool) -> None:
@@ -101,7 +101,7 @@ SIZES: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", SIZES)
 def test_gradients_with_sizes_that_are_rounded(name: str) -> None:
     compiled = torch.compile(lambda x: SIZES[name](x), backend="jaten", dynamic=True)

@@ -151,7 +151,7 @@ _CASES = [(name, device, False) for name in PROGRAMS for device in ("cpu", "jax"
 _CASES += [(name, "cpu", True) for name in ("between", "written in part", "in a branch")]
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize(("name", "device", "dynamic"), _CASES)
 def test_run_as_they_are(name: str, device: str, dynamic: bool) -> None:
     torch._dynamo.reset()
@@ -180,7 +180,7 @@ def test_torch_has_what_runs_a_call_that_writes() -> None:
     assert third_party_calls._PLAIN in auto_functionalized_v2.py_kernels
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     ("name", "way"), crossed(rank_collectives.CAPTURED, ("compiled on CPU tensors", "compiled on the device"))
 )
