@@ -19,7 +19,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED) ## train a small GPT on real text under torch.compile(backend="jaten")
 	$(BIN)/python examples/char_gpt.py
 
-test: $(INSTALLED) ## the tests, with covering samples of the large tables: 15 to 20 minutes on 2 cores
+test: $(INSTALLED) ## the tests, with covering samples of the large tables: 15 minutes on 2 cores
 	$(BIN)/python -m pytest -n auto tests
 
 matrix: $(INSTALLED) ## the tests with each pair of versions of torch and JAX: hours, 40 GB; OPTIONS='PAIR ...' takes some

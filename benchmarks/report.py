@@ -59,7 +59,8 @@ def main() -> None:
     if not options.dry:
         options.out.mkdir(parents=True, exist_ok=True)
         plots = draw_all(report["results"], options.out / "benchmarks")
-        (options.out / "benchmarks.md").write_text(page(report, plots), encoding="utf-8")
+        text = page(report, plots, _command(options.out))
+        (options.out / "benchmarks.md").write_text(text, encoding="utf-8")
         write(saved, report)
         print(f"written to {options.out}: benchmarks.md, benchmarks.json, {len(plots)} plots")
 
@@ -142,12 +143,19 @@ _ABOUT_PROFILES = (
 )
 
 
-def page(report: dict[str, Any], plots: list[Path]) -> str:
+def _command(out: Path) -> str:
+    """The command that writes the page, as one gives it in the repository's folder."""
+    out = out.resolve()
+    inside = out.relative_to(ROOT) if out.is_relative_to(ROOT) else out
+    return "python -m benchmarks.report" + ("" if inside == Path("docs") else f" --out {inside}")
+
+
+def page(report: dict[str, Any], plots: list[Path], command: str) -> str:
     environment = report["environment"]
     lines = [
-        "# Benchmarks",
+        f"# Benchmarks: {environment['processor']}",
         "",
-        "Made by " + ", ".join(f"`{c}`" for c in report["commands"]) + " and `python -m benchmarks.report`, on",
+        "Made by " + ", ".join(f"`{c}`" for c in report["commands"]) + f" and `{command}`, on",
         f"{environment['processor']}, {environment['threads']} thread(s) for torch and XLA alike, torch "
         f"{environment['torch']}, jax {environment['jax']}, Python {environment['python']}.",
         *_of_torchax(environment),

@@ -104,6 +104,7 @@ def test_attention_for_some_queries_at_a_time(name: str, monkeypatch: pytest.Mon
     torch.testing.assert_close(got, run(_finite(meant), args, True), **CLOSE)
 
 
+@pytest.mark.exhaustive
 def test_gradients_of_what_a_score_mod_captures() -> None:
     def run(score_mod: Callable[..., Any], x: torch.Tensor) -> torch.Tensor:
         q, k, v = (t.to("jax") for t in _TENSORS)

@@ -44,6 +44,7 @@ def rows(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.exhaustive  # `make check` looks, too
 @pytest.mark.usefixtures("generated")
 def test_committed_rows_match_the_installed_torch() -> None:
     assert cli.main(["check"]) == 0

@@ -11,6 +11,7 @@ from jaten_ops.hooks.private_names import NAMES
 from tools import patches
 
 
+@pytest.mark.exhaustive  # `make check` looks, too
 def test_the_page_is_up_to_date() -> None:
     assert patches.main(check=True) == 0, "Fix: python -m tools.patches"
 
