@@ -205,6 +205,8 @@ def _work_of(jaxpr: Any) -> dict[str, float]:
         for inner in programs_of(equation):
             for size, weight in _work_of(inner).items():
                 found[size] = found.get(size, 0) + weight
+        if not equation.outvars:  # what prints
+            continue
         size, weight = math.prod(equation.outvars[0].aval.shape), 1.0
         if equation.primitive.name == "dot_general":
             shape, ((contracted, _), _) = equation.invars[0].aval.shape, equation.params["dimension_numbers"]

@@ -113,6 +113,19 @@ def test_gradients_with_sizes_that_are_rounded(name: str) -> None:
         torch.testing.assert_close(*(torch.autograd.grad(y, x, weight)[0] for y in (got, expected)))
 
 
+def _printed(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.ops.aten._print("a line")
+    return x + 1, x[1:]
+
+
+def test_a_program_that_prints_is_rounded() -> None:
+    compiled = torch.compile(_printed, backend="jaten", dynamic=True)
+    for size in range(3, 8):
+        x = torch.arange(float(size))
+        torch.testing.assert_close(compiled(x), (x + 1, x[1:]))
+    assert _compiles() == 2
+
+
 def _doubled(x: torch.Tensor, start: int) -> None:
     x[start : start + 1] *= 2
 
