@@ -3,11 +3,15 @@
 torch and JAX queue their work on streams of their own. An array of a tensor's memory is ready when what torch has
 queued until then is done: a program that takes it waits for that on the GPU, and so does all that it reads. A tensor of
 an array's memory makes torch's current stream wait for the array.
+
+JAX takes the memory of a freed tensor again at once, although what torch has queued may still read it. A program that
+takes a tensor waits for that as well; another one has to be told (`after_torch`).
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -67,3 +71,13 @@ def tensor_on_gpu(array: jax.Array) -> torch.Tensor:
     (device,) = array.devices()
     stream = torch.cuda.current_stream(device.local_hardware_id).cuda_stream or _LEGACY_DEFAULT
     return torch._C._from_dlpack(buffer_to_dlpack_managed_tensor(array, stream))
+
+
+def after_torch(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A program that takes no CUDA tensor, and begins when what torch has queued on its current stream is done."""
+
+    def run_then(*operands: Any) -> Any:
+        torch.cuda.current_stream().synchronize()
+        return run(*operands)
+
+    return run_then

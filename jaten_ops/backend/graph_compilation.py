@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from jaten_ops.arrays import bridge, carrier, partitioned
+from jaten_ops.arrays import bridge, carrier, gpu_memory, partitioned
 from jaten_ops.arrays.abstract_arrays import AbstractArray
 from jaten_ops.arrays.strides import order_of, strides_in
 from jaten_ops.cpu.layouts import Order
@@ -104,7 +104,7 @@ class Compiler:
         exports = iter([made[i] for i in range(len(layouts))])
         random = graph.lowered.random
         plan = CallPlan(
-            run,
+            gpu_memory.after_torch(run) if graph.fills_gpu else run,
             operands,
             [next(exports) if o.is_array else o.other(symbols) for o in graph.outputs],
             errors,

@@ -122,6 +122,7 @@ class Description:
         on_host: whether all tensors are on the CPU.
         place: the JAX device of a program with tensors of torch's; None where all are of the device `jax`.
         must_wait: whether a call is over only when the results are there.
+        fills_gpu: whether it makes CUDA tensors and takes none.
     """
 
     lowered: Lowered
@@ -139,6 +140,7 @@ class Description:
     on_host: bool
     place: Any
     must_wait: bool
+    fills_gpu: bool
 
 
 def describe(lowered: Lowered, info: GraphInfo) -> Description:
@@ -179,6 +181,8 @@ def describe(lowered: Lowered, info: GraphInfo) -> Description:
         on_host=on_host,
         place=_place([v.device for v in [*values, *(o.value for o in arrays)] if isinstance(v, torch.Tensor)]),
         must_wait=writes_at_once or (borrows and all(o.on_jax for o in arrays)),
+        fills_gpu=any(o.value.is_cuda for o in arrays)
+        and not any(isinstance(v, torch.Tensor) and v.is_cuda for v in values),
     )
 
 
