@@ -59,6 +59,8 @@ ROWS: dict[str, Row] = {
     "fastai": Row("fastai", "`Learner.fit_one_cycle`"),
     "stable_baselines3": Row("stable-baselines3", "DQN on CartPole"),
     "open_clip": Row("open_clip_torch", "a small CLIP"),
+    "botorch": Row("botorch", "a Gaussian process, and the search of the largest expected gain"),
+    "torchrl": Row("torchrl", "advantages of a rollout, and PPO"),
     "safetensors": Row("safetensors", "models and tensors, saved and loaded", ways=_EAGER),
 }
 """The rows by name."""
