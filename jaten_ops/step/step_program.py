@@ -98,6 +98,7 @@ class StepProgram:
         roots = [found.storage for found in storages.values()]
         self._mesh = onto_one_mesh(roots, trace.mesh()) if partitioned.MET and not in_memory else None
         self._shardings = self._shardings_of(self._written), self._shardings_of(self._read)
+        self._has_others = len(jax.local_devices()) > 1  # to which its operands may be moved
         self.executable = self._compiled(known)
         self._storages = {}
         trace.release()
@@ -109,7 +110,8 @@ class StepProgram:
         places = None if self._mesh is None else self._shardings[0]
         in_memory = self._in_memory
         found, text = lowered(self.trace, self._groups, written, read, others, places=places, in_memory=in_memory)
-        key = text, found.in_tree, found.out_tree, in_memory  # the text has neither nesting
+        # the text has neither nesting nor devices
+        key = text, found.in_tree, found.out_tree, in_memory, executables.devices_of_program(found)
         if key not in known:
             with Enabled():
                 known[key], _ = executables.compiled(found)
@@ -125,7 +127,7 @@ class StepProgram:
             written, read = self._from_written(reach, given), self._from_read(reach, given)
             if [s.array.shape for s in written] != self._shapes[0] or [s.array.shape for s in read] != self._shapes[1]:
                 return None
-            if partitioned.MET and not self._in_memory and not self._is_in_place(written, read):
+            if (partitioned.MET or self._has_others) and not self._in_memory and not self._is_in_place(written, read):
                 return None
             for i, geometry in self._geometries.items():
                 if _geometry(self._sources[i].kind, reach, given, self._sources[i].what) != geometry:
@@ -146,7 +148,8 @@ class StepProgram:
     def _is_in_place(self, written: list[Storage], read: list[Storage]) -> bool:
         """True if the operands are on the devices for which the program was compiled, or could be moved there."""
         if self._mesh is None:
-            return not any(partitioned.is_partitioned(s.array) for s in (*written, *read))
+            places = zip((*written, *read), (*self._shardings[0], *self._shardings[1]), strict=True)
+            return all(s.array.sharding.device_set == sharding.device_set for s, sharding in places)
         for part, shardings in zip((written, read), self._shardings, strict=True):
             for storage, sharding in zip(part, shardings, strict=True):
                 if not partitioned.is_partitioned(storage.array):

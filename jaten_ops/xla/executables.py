@@ -43,7 +43,8 @@ def compiled(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, str | No
     return found, key
 
 
-def _devices(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
+def devices_of_program(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
+    """The JAX devices for which a program was lowered, which its text does not say; empty if they are not known."""
     return tuple(getattr(lowered._lowering, "_device_list", ()))  # private: without it no options and no cache
 
 
@@ -55,7 +56,7 @@ def compiled_for_absent(lowered: jax.stages.Lowered, text: str, devices: tuple[A
 
 
 def _compile(lowered: jax.stages.Lowered, text: str) -> jax.stages.Compiled:
-    platforms = {device.platform for device in _devices(lowered)}
+    platforms = {device.platform for device in devices_of_program(lowered)}
     if len(platforms) != 1:
         return lowered.compile()
     told = library_choice.measured_options(platforms.pop(), text)
@@ -90,7 +91,7 @@ def _dumped(executable: jax.stages.Compiled) -> bytes:
 
 def _key(lowered: jax.stages.Lowered, text: str) -> str | None:
     known = getattr(lowered._lowering, "compile_args", {})
-    devices = _devices(lowered)
+    devices = devices_of_program(lowered)
     if any(name not in known for name in _BESIDE) or any(known.get(name) for name in _ABSENT) or len(devices) != 1:
         return None
     beside = repr([known[name] for name in _BESIDE]), repr((lowered.args_info, lowered.out_tree))

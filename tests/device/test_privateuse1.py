@@ -16,7 +16,7 @@ from jaten_ops.device import privateuse1
 from ..harness import virtual_devices
 from ..programs import second_device
 
-NAMES = [*second_device.PROGRAMS, *(f"compiled {name}" for name in second_device.COMPILED), "a step"]
+NAMES = [*second_device.PROGRAMS, *(f"compiled {name}" for name in second_device.COMPILED), "a step", "a moved step"]
 
 
 @pytest.fixture(scope="module")

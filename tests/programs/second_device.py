@@ -56,6 +56,26 @@ def _step() -> list[torch.Tensor]:
     return [*results, layer.weight, optimizer.state[layer.weight]["exp_avg"]]
 
 
+def _moved_step() -> list[torch.Tensor]:
+    """The results of a step whose module has moved from the first device, where it was compiled."""
+    layer = torch.nn.Linear(3, 2).to("jax:0")
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = layer(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    compiled = jaten_ops.compile_step(step, layer, optimizer)
+    for device in ("jax:0", "jax:1"):
+        layer.to(device)
+        for _ in range(2):
+            loss = compiled(torch.ones(4, 3).to(device))
+    return [loss, layer.weight]
+
+
 def _wrong(name: str, got: Any, expected: Any) -> list[str]:
     """The results of a program that differ from those on the CPU, or are not on the second device."""
     wrong = []
@@ -78,4 +98,5 @@ if __name__ == "__main__":
         compiled = torch.compile(PROGRAMS[name], backend="jaten")(x.to("jax:1"))
         outcomes[f"compiled {name}"] = _wrong(name, compiled, PROGRAMS[name](x))
     outcomes["a step"] = _wrong("a step", _step(), [None] * 4)
+    outcomes["a moved step"] = _wrong("a moved step", _moved_step(), [None] * 2)
     print(json.dumps(outcomes))
