@@ -94,13 +94,19 @@ def _computes_on_host() -> bool:
     return is_on_host(jax.local_devices()[0])
 
 
+@functools.cache
+def _has_only_the_host() -> bool:
+    """True if JAX's default device is a CPU, and there is no other."""
+    return _computes_on_host() and len(jax.local_devices()) == 1
+
+
 def uncommitted(tensor: torch.Tensor) -> jax.Array:
     """A CPU tensor, which must not change any more, as an array of JAX's default device.
 
-    The array is not committed to the device: beside others it is moved to theirs. On a CPU it shares the memory as
-    `borrow` does. A CUDA tensor stays on its GPU.
+    The array is not committed to the device: beside others it is moved to theirs. If that is the only device, and a
+    CPU, it shares the memory as `borrow` does. A CUDA tensor stays on its GPU.
     """
-    if tensor.device.type != "cpu" or _computes_on_host():
+    if tensor.device.type != "cpu" or _has_only_the_host():
         return borrow(tensor)
     with Enabled(), jax.ensure_compile_time_eval():  # a value, even if JAX traces a program that takes it
         return jax.device_put(np.asarray(borrow(tensor)))

@@ -61,8 +61,9 @@ class Compiler:
         graph = self.described
         orders = {i: None if i in graph.donated else _order(args[i]) for i in graph.tensors}
         mesh = partitioned.common_sharding(map(carrier.unwrap, _on_jax(graph, args))) if partitioned.MET else None
-        place = graph.place if mesh is None else partitioned.replicated(mesh)
         device = _device(graph, args)
+        place = graph.place if mesh is None else partitioned.replicated(mesh)
+        place = place if device is None or place is None else device
         operands = self._operands(args, orders, place)
         if mesh is None and len(jax.local_devices()) > 1:
             operands = [(i, _taken_to(take, args[i], device, i in graph.donated)) for i, take in operands]
@@ -286,10 +287,8 @@ def _on_jax(graph: Description, args: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def _device(graph: Description, args: Sequence[Any]) -> Any:
-    """The JAX device of a program on the device `jax`, even without inputs; None for the first device."""
+    """The JAX device of a program with tensors of the device `jax`, even without inputs; None for the first device."""
     made = {o.value.device for o in graph.arrays if o.on_jax}
-    if not made:
-        return None
     arrays = [carrier.unwrap(tensor) for tensor in _on_jax(graph, args)]
     if any(map(partitioned.is_partitioned, arrays)):
         return None

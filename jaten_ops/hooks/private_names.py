@@ -161,6 +161,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "jax._src.api_util.InternalFloatingPointError", "jax._src.config.debug_nans",
     ),
     "Whether JAX has started: all that is public starts it.": ("jax._src.xla_bridge",),
+    "Symbolic sizes: jax.errors has the class of a question without an answer from JAX 0.10.1 on.": ("jax._src.core",),
 }  # fmt: skip
 """Private names that are called, each with the public function that is missing."""
 

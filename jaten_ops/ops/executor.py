@@ -368,7 +368,7 @@ class Executor:
 
 # what a kernel raises that asks for the value of a symbolic size; shapes that only agree for some sizes are a TypeError
 _UNDECIDED = (
-    jax.errors.InconclusiveDimensionOperation,
+    symbolic_sizes.Undecided,
     jax.errors.ConcretizationTypeError,
     TypeError,
     ValueError,

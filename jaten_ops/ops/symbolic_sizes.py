@@ -12,8 +12,16 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax._src.core
 import torch
 from jax import export
+
+try:
+    Undecided: type[Exception] = jax.errors.InconclusiveDimensionOperation
+except AttributeError:  # private before JAX 0.10.1
+    Undecided = jax._src.core.InconclusiveDimensionOperation
+"""The class of JAX's error for a question about symbolic sizes that has no answer."""
 
 _VARIABLES = 64
 _FUNCTIONS = {

@@ -33,6 +33,7 @@ from jaten_ops.backend import pipeline
 from jaten_ops.backend.layout import evaluated_size
 from jaten_ops.backend.lowering import Lowered
 from jaten_ops.errors import UnsupportedInputError
+from jaten_ops.ops import symbolic_sizes
 from jaten_ops.tensor.operand_values import is_traced
 from jaten_ops.tensor.tensor import Tensor, array_of
 from jaten_ops.xla.x64 import tracing
@@ -244,7 +245,7 @@ def _is_known(condition: Callable[[], Any]) -> bool:
     """True if a condition on symbolic dimensions holds for all of their values."""
     try:
         return bool(condition())
-    except jax.errors.InconclusiveDimensionOperation:
+    except symbolic_sizes.Undecided:
         return False
 
 

@@ -30,9 +30,25 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "moved back": lambda x: torch.zeros_like(x, device=x.device).cpu(),
     "a gradient": lambda x: torch.autograd.grad((y := x.clone().requires_grad_()).select(0, 1).sum(), y)[0],
     "a copy": copy.deepcopy,
+    "a number on the CPU": lambda x: x * torch.tensor(2.0),
+    "a short number on the CPU": lambda x: x * torch.tensor(2.0, dtype=torch.bfloat16),
+    "indices on the CPU": lambda x: x[torch.tensor([1, 0, 1])],
     "direct": lambda x: torch.ops.jaten.zeros_like(x) if x.device.type == "jax" else torch.zeros_like(x),
 }
-COMPILED = ("a factory", "zeros_like", "rand_like", "new_full", "filled", "zeroed", "a factory beside", "dropped")
+COMPILED = (
+    "a factory",
+    "zeros_like",
+    "rand_like",
+    "new_full",
+    "filled",
+    "zeroed",
+    "a factory beside",
+    "dropped",
+    "moved back",
+    "a number on the CPU",
+    "a short number on the CPU",
+    "indices on the CPU",
+)
 
 
 def _device(name: str) -> str:
