@@ -122,12 +122,13 @@ def _environment(pair: Pair, folder: Path) -> Path:
     """The Python of a pair's environment, which is made unless it is there."""
     here, constraints = folder / pair.name, folder / f"{pair.name}.txt"
     python, done = here / "bin" / "python", here / ".installed"
-    if done.exists():
+    install = [str(python), "-m", "pip", "install", "--quiet"]
+    if done.exists():  # perhaps made for another checkout
+        subprocess.run([*install, "--no-deps", "-e", "."], check=True, cwd=ROOT)
         return python
     folder.mkdir(parents=True, exist_ok=True)
     constraints.write_text(f"torch=={pair.torch}\njax=={pair.jax}\njaxlib=={pair.jax}\n")
     subprocess.run([_python(pair.python), "-m", "venv", "--clear", str(here)], check=True)
-    install = [str(python), "-m", "pip", "install", "--quiet"]
     subprocess.run([*install, "--upgrade", "pip"], check=True)
     subprocess.run(
         [*install, "-e", ".[test]"], check=True, cwd=ROOT, env=os.environ | {"PIP_CONSTRAINT": str(constraints)}
