@@ -122,6 +122,7 @@ def test_backend_is_found_without_an_import(tmp_path: Path) -> None:
     assert "torch.Size([2, 4])" in _python("-c", program, cwd=tmp_path)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("place", late_import.PLACES)
 def test_import_in_the_middle_of_a_program(place: str) -> None:

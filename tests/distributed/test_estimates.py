@@ -38,6 +38,7 @@ def _no_mesh_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitioned, "MET", [])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("name", "plan", "optimizer", "gradients"), crossed_for(OFTEN, MODELS, PLANS, OPTIMIZERS, ENDS)

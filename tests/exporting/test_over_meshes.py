@@ -62,6 +62,7 @@ def _load_and_compare(root: Path, expected: dict[str, Any]) -> None:
             np.testing.assert_allclose(one, other, 2e-5, 2e-5, err_msg=name)
 
 
+@pytest.mark.exhaustive
 def test_the_signature_has_the_mesh(saved: tuple[Path, dict[str, Any]]) -> None:
     signature = json.loads((saved[0] / "tensor parallel" / "signature.json").read_text())
     assert signature["mesh"] == {"data": 2, "model": 4}

@@ -113,6 +113,7 @@ def test_a_process_without_torch_gives_the_same(name: str, form: str, loaded: di
             _compare(found, _subject(name)(*args, **kwargs))
 
 
+@pytest.mark.exhaustive
 def test_the_state_is_what_is_read_once() -> None:
     signature = _exported("language", "static").signature
     assert signature["state"].count("tokens.weight") + signature["state"].count("head.weight") == 1

@@ -72,6 +72,7 @@ def test_a_class_of_the_users() -> None:
     assert not isinstance(torch.Generator(), Mine)
 
 
+@pytest.mark.exhaustive
 def test_torch_asks_for_one_itself() -> None:
     a = torch.randn(9, 9, generator=torch.Generator().manual_seed(1))
     a = a @ a.T

@@ -75,6 +75,7 @@ def test_regions_are_averaged(ratio: int, aligned: bool) -> None:
     np.testing.assert_allclose(grad, expected_grad, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.exhaustive
 def test_maxima_of_regions_and_their_pixels() -> None:
     features, rois = RNG.standard_normal(SHAPE), _regions()
     features[0, 0, 2, 2] = np.nan

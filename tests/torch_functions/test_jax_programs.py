@@ -165,6 +165,7 @@ def test_a_module_in_training_mode_with_a_key() -> None:
     assert step(state, x, jax.random.key(0))[0][0] == loss != step(state, x, jax.random.key(1))[0][0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MAPPED)
 def test_in_shard_map(name: str) -> None:

@@ -81,6 +81,7 @@ def test_results_are_the_same(program: Callable[..., Any]) -> None:
     np.testing.assert_allclose(got[0], expected[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_code_grows_as_the_chain_does() -> None:
     """By its square without: of twice the steps four times as much."""
 
