@@ -22,12 +22,8 @@ from ..errors import MissingValuesError, UnsupportedInputError
 from ..xla.x64 import Enabled
 from . import gpu_memory, partitioned
 from .abstract_arrays import is_abstract
-
-try:  # private, seven times faster than jax.dlpack.from_dlpack for a small tensor
-    from jaxlib._jax import buffer_to_dlpack_managed_tensor as _buffer_to_capsule
-    from jaxlib._jax import dlpack_managed_tensor_to_buffer as _capsule_to_buffer
-except ImportError:  # pragma: no cover  # a jaxlib that has moved them: use the public functions
-    _buffer_to_capsule = _capsule_to_buffer = None  # type: ignore[assignment]
+from .gpu_memory import buffer_to_dlpack_managed_tensor as _buffer_to_capsule
+from .gpu_memory import dlpack_managed_tensor_to_buffer as _capsule_to_buffer
 
 DTYPES: dict[torch.dtype, np.dtype] = {
     torch.bool: np.dtype(bool),
@@ -140,7 +136,7 @@ def borrow(tensor: torch.Tensor, place: Any = None) -> jax.Array:
             return borrow(tensor.view(torch.uint8), place).view(DTYPES[tensor.dtype])
     if _capsule_to_buffer is not None and tensor.device.type == "cpu":
         return _capsule_to_buffer(torch._C._to_dlpack(tensor), place or _cpu or cpu_device(), None)
-    if gpu_memory.IS_FAST and tensor.is_cuda and tensor.numel():
+    if _capsule_to_buffer is not None and tensor.is_cuda and tensor.numel():
         return gpu_memory.array_on_gpu(tensor)
     with Enabled():
         return jax.dlpack.from_dlpack(tensor.detach(), device=place if tensor.device.type == "cpu" else None)

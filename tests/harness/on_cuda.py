@@ -12,7 +12,7 @@ from jaten_ops import registry
 
 from .checks import FREE, Found, assert_same_derivatives, first_order
 from .comparison import assert_same, in_float64
-from .recorded import recorded_calls
+from .recorded import Call, recorded_calls
 from .replay import describe, op_named
 
 
@@ -43,8 +43,8 @@ def cuda(name: str, dtype: torch.dtype, most: int) -> Found:
             exact = functools.partial(in_float64, call.aten, call.args, call.kwargs)
             assert_same(call.overload, tree_map_only(torch.Tensor, torch.Tensor.cpu, got), expected, call.args, exact)
             if dtype is torch.float64 and spec.differentiable:
-                derivatives = [d if d is None else d.cpu() for d in first_order(type(call)(
-                    call.overload, call.aten, args, kwargs), op)]  # fmt: skip
+                moved = Call(call.overload, call.aten, args, kwargs)
+                derivatives = [d if d is None else d.cpu() for d in first_order(moved, op)]
                 assert_same_derivatives(derivatives, first_order(call, call.aten))
         except Exception as error:
             found.failures.append(describe(error, str(call)))
