@@ -19,13 +19,20 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "xla": (
         "autotune_mode compiler_bugs compiles cpu_client cpu_features disk_store jitted malloc matmul_library"
-        " matmul_precision progress x64",
+        " matmul_precision platform_branches progress x64",
         "compiler_options",
         "fingerprint",
         "disk_cache",
         "autotune kernel_cache",
         "library_choice",
         "executables",
+        "__init__",
+    ),
+    "interpreter": (
+        "primitive_rules",
+        "exact_arithmetic exact_reductions gathers moved_elements",
+        "interpreted_program",
+        "first_calls",
         "__init__",
     ),
     "arrays": (

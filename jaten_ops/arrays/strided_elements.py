@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..xla.jitted import jitted
+from ..interpreter import interpreted
 from . import partitioned
 from .strides import Shape
 
@@ -65,7 +65,7 @@ def factors(own: Shape, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...] | N
     return tuple(found[::-1])
 
 
-@functools.partial(jitted, static_argnums=(1, 2, 3))
+@functools.partial(interpreted, static_argnums=(1, 2, 3))
 def _permuted(array: jax.Array, parts: tuple[tuple[int, ...], ...], shape: Shape, stride: Shape) -> jax.Array:
     """All elements in another order. Dimensions of a partitioned array stay apart, and are joined at the end."""
     steps, axes = _moving(shape, stride)
@@ -99,7 +99,7 @@ def _in_windows(array: jax.Array, offset: int, shape: Shape, stride: Shape, wind
     return cut_in_windows(whole, windows - (elements < windows), elements, count, size, step)
 
 
-@functools.partial(jitted, static_argnums=(1, 2, 3, 4, 5))
+@functools.partial(interpreted, static_argnums=(1, 2, 3, 4, 5))
 def cut_in_windows(whole: jax.Array, dim: int, elements: int, count: int, size: int, step: int) -> jax.Array:
     """The windows along a dimension: their number takes its place, their elements get a dimension of their own."""
     if size <= min(count, _MOST_SLICES):
@@ -157,12 +157,12 @@ def _span(axes: list[Axis]) -> int:
     return 1 + sum((n - 1) * s for n, s, _ in axes)
 
 
-@functools.partial(jitted, static_argnums=(1,))
+@functools.partial(interpreted, static_argnums=(1,))
 def reshaped(array: jax.Array, shape: Shape) -> jax.Array:
     return array.reshape(shape)
 
 
-@functools.partial(jitted, static_argnums=(1,))
+@functools.partial(interpreted, static_argnums=(1,))
 def transposed(array: jax.Array, order: Shape) -> jax.Array:
     return jax.lax.transpose(array, order)
 
@@ -191,7 +191,7 @@ def _moving(shape: Shape, stride: Shape) -> tuple[list[int], list[Axis] | None]:
     return steps, _axes(tuple([shape[i] for i in steps]), tuple([stride[i] for i in steps]))
 
 
-@functools.partial(jitted, static_argnums=(2, 3, 4))
+@functools.partial(interpreted, static_argnums=(2, 3, 4))
 def _taken(array: jax.Array, begin: Any, box: Shape, shape: Shape, stride: Shape) -> jax.Array:
     steps, axes = _moving(shape, stride)
     assert axes is not None
@@ -200,7 +200,7 @@ def _taken(array: jax.Array, begin: Any, box: Shape, shape: Shape, stride: Shape
     return _in_shape(part.reshape(sizes), axes, shape, steps)
 
 
-@functools.partial(jitted, static_argnums=(1, 2, 3, 4))
+@functools.partial(interpreted, static_argnums=(1, 2, 3, 4))
 def _sliced(array: jax.Array, begin: Shape, box: Shape, shape: Shape, stride: Shape) -> jax.Array:
     """`_taken` at a place that a program has as numbers: by them each device finds what others send it."""
     steps, axes = _moving(shape, stride)
@@ -210,7 +210,7 @@ def _sliced(array: jax.Array, begin: Shape, box: Shape, shape: Shape, stride: Sh
     return _in_shape(jax.lax.slice(array.reshape(box), begin, ends).reshape(sizes), axes, shape, steps)
 
 
-@functools.partial(jitted, static_argnums=(3, 4))
+@functools.partial(interpreted, static_argnums=(3, 4))
 def _replaced(array: jax.Array, values: jax.Array, begin: Any, box: Shape, stride: Shape) -> jax.Array:
     axes = _axes(values.shape, stride)
     assert axes is not None
@@ -249,7 +249,7 @@ def _ordered(values: jax.Array, axes: list[Axis]) -> jax.Array:
     return ordered.reshape([n for n, _, _ in axes])
 
 
-@functools.partial(jitted, static_argnums=(2, 3))
+@functools.partial(interpreted, static_argnums=(2, 3))
 def _gathered(array: jax.Array, offset: Any, shape: Shape, stride: Shape) -> jax.Array:
     flat = array.reshape(-1)
     if 0 in shape:
@@ -271,7 +271,7 @@ def _rows(flat: jax.Array, n: int, s: int) -> jax.Array:
     return jax.lax.pad(flat, jnp.zeros((), flat.dtype), [*lead, (0, lack, 0)]).reshape(*flat.shape[:-1], n, s)
 
 
-@functools.partial(jitted, static_argnums=(3,))
+@functools.partial(interpreted, static_argnums=(3,))
 def _scattered(array: jax.Array, values: jax.Array, offset: Any, stride: Shape) -> jax.Array:
     shape, flat = values.shape, array.reshape(-1)
     if 0 in shape:

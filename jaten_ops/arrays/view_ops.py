@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import torch
 
 from ..errors import UnsupportedInputError
+from ..interpreter import interpreted
 from ..tracing import out_of_sight
-from ..xla.jitted import jitted
 from . import bridge
 from .storage_views import AnyStorage, Lens, View
 
@@ -117,10 +117,10 @@ def _geometry_of(t: torch.Tensor) -> Geometry:
 
 # The view ops that change elements; each function is compiled once and serves all tensors.
 
-_conj, _negative = jitted(jnp.conj), jitted(operator.neg)
+_conj, _negative = interpreted(jnp.conj), interpreted(operator.neg)
 
 
-@jitted
+@interpreted
 def _to_real(array: jax.Array) -> jax.Array:
     return jnp.stack([array.real, array.imag], -1).reshape(-1)
 
@@ -131,7 +131,7 @@ def _in_groups(array: jax.Array, size: int) -> jax.Array:
     return jnp.pad(flat, (0, -flat.size % size)).reshape(-1, size)
 
 
-@jitted
+@interpreted
 def _to_complex(array: jax.Array) -> jax.Array:
     if array.dtype == jnp.float16:
         raise UnsupportedInputError("view_as_complex", "torch.float16", "float32 or float64: JAX has no complex32")
@@ -139,7 +139,7 @@ def _to_complex(array: jax.Array) -> jax.Array:
     return jax.lax.complex(pairs[:, 0], pairs[:, 1])
 
 
-@functools.partial(jitted, static_argnums=(1,))
+@functools.partial(interpreted, static_argnums=(1,))
 def _cast_bits(array: jax.Array, to: Any) -> jax.Array:
     flat = array.reshape(-1)
     if flat.dtype == bool:

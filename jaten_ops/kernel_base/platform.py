@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import jax
 from jax import lax
 from jax.export import is_symbolic_dim
-from jax.extend import core
 
 T = TypeVar("T")
 
@@ -37,13 +36,3 @@ def is_over_mesh(array: Any) -> bool:
 def is_open(array: Any) -> bool:
     """True if an array has a size that an exported program leaves open."""
     return any(map(is_symbolic_dim, array.shape))
-
-
-def cpu_branch(equation: Any) -> core.ClosedJaxpr | None:
-    """The CPU's program of a traced `by_platform`, a function of all its operands but the first; else None."""
-    # TestCpuBranch fails if JAX names its parameter otherwise
-    platforms = equation.params.get("branches_platforms") if equation.primitive.name == "cond" else None
-    if platforms is None:
-        return None
-    branches = zip(platforms, equation.params["branches"], strict=True)
-    return next(branch for names, branch in branches if names is None or "cpu" in names)

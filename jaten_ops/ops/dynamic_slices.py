@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jax import lax
 
+from ..interpreter import interpreted
 from ..kernels.views import slice_bounds
-from ..xla.jitted import jitted
 
 _Part = tuple[int, int, int, bool]
 """A slice of one dimension: its start and length, and whether the dimension is removed."""
@@ -59,8 +59,8 @@ def _put(grad: jax.Array, start: Any, shape: tuple[int, ...], dtype: Any, dim: i
     return [lax.dynamic_update_slice_in_dim(lax.full(shape, 0, dtype), part, start, dim)]
 
 
-_taken = jitted(_take, static_argnums=(2, 3, 4))
-_placed = jitted(_put, static_argnums=(2, 3, 4, 5))
+_taken = interpreted(_take, static_argnums=(2, 3, 4))
+_placed = interpreted(_put, static_argnums=(2, 3, 4, 5))
 
 
 def _of_kernel(part_of: Callable[..., _Part | None]) -> Callable[..., Any]:

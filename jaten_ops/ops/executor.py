@@ -16,6 +16,7 @@ import torch
 from ..arrays import bridge
 from ..arrays.abstract_arrays import AbstractArray
 from ..errors import MissingValuesError
+from ..interpreter import FirstCalls
 from ..kernel_base import checks, prng, promotion
 from ..meta.refusals import refuse, reword
 from ..registry import Entry, parameters
@@ -300,11 +301,21 @@ class Executor:
             return f"_execute([{', '.join(values)}], {self._selected})", scope | {"_execute": self._execute_anywhere}
         if self._may_be_eager:
             return f"_execute([{', '.join(values)}], {self._selected})", scope | {"_execute": self._execute}
-        scope |= {"_traced": self._jit, "_static": self._jit_of_defaults}
+        scope |= {"_traced": self._at_first(self._jit), "_static": self._at_first(self._jit_of_defaults)}
         positions = [self._signature.kernel_positions[i] for i, _ in self._defaults]
         same = " and ".join(f"{names[i]} is _default_{i}" for i in positions)
         jit = f"(_static if {same} else _traced)" if same else "_traced"
         return f"{jit}[{self._selected}]({', '.join(values)})", scope
+
+    def _at_first(self, compiled: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+        """Jitted functions whose first calls are interpreted; then they stand in the table themselves."""
+        table: dict[Any, Callable[..., Any]] = {}
+        static = self._static_positions
+        if compiled is self._jit_of_defaults:
+            static = [*static, *(i for i, _ in self._defaults)]
+        for key, made in compiled.items():
+            table[key] = FirstCalls(made, static, functools.partial(table.__setitem__, key, made))
+        return table
 
     def _execute(self, values: Sequence[Any], key: Any) -> Any:
         run = self._run if self._is_eager(values) else self._jit

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from jaten_ops import registry
 
+from . import interpreted
 from .comparison import assert_fake, assert_near, in_float64
 from .recorded import Call, op_named, recorded_calls
 from .replay import DEPENDS_ON_VALUES, OP_INFOS, Replay, describe, describe_call, differentiable, replay_opinfo, samples
@@ -56,7 +57,8 @@ def values(name: str, dtype: torch.dtype, most: int, *, ignored: Container[str] 
     Calls of the overloads in `ignored` are left out.
     """
     mode = Replay(lambda overload: overload not in ignored, check_fakes=True)
-    replay_opinfo(name, dtype, mode, most)
+    with interpreted.compared():
+        replay_opinfo(name, dtype, mode, most)
     found = Found(missing=sorted(o for o in mode.missing if o in registry.SPECS))
     for outcome in mode.outcomes.values():
         found.compared += outcome.passed + len(outcome.failures or [])

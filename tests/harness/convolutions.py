@@ -7,7 +7,7 @@ from torch import Tensor
 
 from jaten_ops.cpu.conv_primitive import convolution_p
 from jaten_ops.kernel_base.conv_parts import ConvCall, Windows
-from jaten_ops.kernel_base.platform import cpu_branch
+from jaten_ops.xla.platform_branches import cpu_branch
 
 PARTS = ("forward", "input_gradient", "weight_gradient")
 _CONVOLVE = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}

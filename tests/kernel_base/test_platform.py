@@ -20,8 +20,9 @@ from jax import lax
 
 from jaten_ops.cpu import elementary
 from jaten_ops.kernel_base import platform
-from jaten_ops.kernel_base.platform import by_platform, cpu_branch
+from jaten_ops.kernel_base.platform import by_platform
 from jaten_ops.registry import KERNELS
+from jaten_ops.xla.platform_branches import cpu_branch
 from jaten_ops.xla.x64 import Enabled
 
 from ..harness.other_platforms import has_program, leaks, operations

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from jaten_ops.kernel_base.platform import cpu_branch
+from jaten_ops.xla.platform_branches import cpu_branch
 
 from .rules import ELEMENTWISE as _NAMES
 from .rules import RULES, rebind, traced_scope, within

@@ -1,0 +1,182 @@
+"""The calls of a jitted function before it pays to compile it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax.extend import core
+
+from ..xla.jitted import jitted
+from .interpreted_program import Interpreted
+from .primitive_rules import NotInterpreted
+
+pxla: Any
+try:
+    # private: `jax.device_put` takes ten times as long
+    from jax._src.interpreters import pxla
+except ImportError:  # pragma: no cover  # a JAX that has moved it: everything is compiled
+    pxla = None
+
+_log = logging.getLogger(__name__)
+
+SECONDS = 0.02
+"""A compile's: so much is interpreted before, for each kind of operands."""
+
+_COMPILED_CALLS = 16  # as many calls that must be compiled end it, too
+_MOST_SHAPES = 256
+
+_NUMBERS = (bool, int, float, complex)
+_TINY = np.float32(1e-39)
+_Array: Any = None
+
+
+@functools.cache
+def is_used() -> bool:
+    """True if this process may interpret: JAX has one device, a CPU, and `JATEN_INTERPRETER` is not 0."""
+    global _Array
+    if os.environ.get("JATEN_INTERPRETER") == "0" or pxla is None:
+        return False
+    _Array = type(jax.numpy.zeros(()))
+    return jax.default_backend() == "cpu" and jax.device_count() == 1
+
+
+@functools.cache
+def _place() -> tuple[Any, Any]:
+    (device,) = jax.local_devices()
+    return device, jax.sharding.SingleDeviceSharding(device)
+
+
+def as_array(value: Any) -> jax.Array:
+    """NumPy's values as an array with memory of its own, which XLA may be told to overwrite."""
+    value = np.array(value, order="C")
+    device, sharding = _place()
+    aval = jax.core.ShapedArray(value.shape, value.dtype)
+    found: jax.Array = pxla.batched_device_put(aval, sharding, [value], [device], committed=False)
+    return found
+
+
+def as_xla(program: Interpreted, values: list[Any]) -> list[Any]:
+    """A program's results with denormal numbers taken for zeros, as XLA's CPU has them."""
+    flushes = _TINY * np.float32(1) == 0
+    torch.set_flush_denormal(True)
+    try:
+        with np.errstate(all="ignore"):
+            return program(values)
+    finally:
+        torch.set_flush_denormal(bool(flushes))
+
+
+class FirstCalls:
+    """A function under `jax.jit`, interpreted at first where the program and the values allow.
+
+    Args:
+        compiled: the function as `jax.jit` returns it.
+        static: the positions of its static arguments.
+        ended: called when all further calls are to be compiled.
+    """
+
+    def __init__(self, compiled: Any, static: Collection[int] = (), ended: Callable[[], None] | None = None) -> None:
+        self._compiled, self._static, self._ended = compiled, frozenset(static), ended
+        self._programs: dict[Any, tuple[Interpreted, Any] | None] = {}
+        self._left = SECONDS
+        self._run: Callable[..., Any] = self._first
+
+    def __call__(self, *values: Any) -> Any:
+        return self._run(*values)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._compiled, name)
+
+    def _end(self) -> None:
+        self._run = self._compiled
+        self._programs.clear()
+        if self._ended is not None:
+            self._ended()
+
+    def _first(self, *values: Any) -> Any:
+        if not is_used():
+            self._end()
+            return self._compiled(*values)
+        leaves, tree = jax.tree.flatten([None if i in self._static else v for i, v in enumerate(values)])
+        key: list[Any] = [tree, *[(type(values[i]), values[i]) for i in self._static if i < len(values)]]
+        for leaf in leaves:
+            if type(leaf) is _Array:
+                key.append((leaf.shape, leaf.dtype, leaf.aval.weak_type))
+            elif isinstance(leaf, np.ndarray | np.generic):
+                key.append((leaf.shape, leaf.dtype))
+            elif type(leaf) in _NUMBERS:
+                key.append(type(leaf))
+            else:  # a value that JAX traces, or one over several devices
+                return self._compiled(*values)
+        if _is_watched():
+            return self._compiled(*values)
+        kind = tuple(key)
+        if kind not in self._programs:
+            self._programs[kind] = self._program(values)
+            self._left += SECONDS if self._programs[kind] else 0
+        found = self._programs.get(kind)
+        if found is None or len(self._programs) > _MOST_SHAPES:
+            self._spend(SECONDS / _COMPILED_CALLS)
+            return self._compiled(*values)
+        program, form = found
+        return self._interpreted(program, form, leaves, values)
+
+    def _interpreted(self, program: Interpreted, form: Any, leaves: list[Any], values: tuple[Any, ...]) -> Any:
+        start = time.perf_counter()
+        try:
+            results = [as_array(result) for result in as_xla(program, leaves)]
+        except Exception as error:  # an error of the interpreter's; JAX's own are raised below
+            _log.warning("a program was not interpreted: %s: %s", type(error).__name__, error)
+            self._end()
+            return self._compiled(*values)
+        self._spend(time.perf_counter() - start)
+        return jax.tree.unflatten(form, results)
+
+    def _program(self, values: Any) -> tuple[Interpreted, Any] | None:
+        """The program for such values, and the form of its results; None if it must be compiled."""
+        traced = self._compiled.trace(*values)
+        try:
+            if any(v.aval.weak_type for v in traced.jaxpr.jaxpr.outvars):
+                raise NotInterpreted
+            return Interpreted(traced.jaxpr), jax.tree.structure(traced.out_info)
+        except NotInterpreted:
+            return None
+        except Exception as error:  # a JAX whose programs are other than known
+            _log.info("a program is not interpreted: %s: %s", type(error).__name__, error)
+            return None
+
+    def _spend(self, seconds: float) -> None:
+        self._left -= seconds
+        if self._left < 0:
+            self._end()
+
+
+def _is_watched() -> bool:
+    """True while JAX traces a program, which must have the call as a part, or looks at each result."""
+    config = jax.config
+    return (
+        core.get_opaque_trace_state(convention="flax") != _outside()
+        or config.jax_debug_nans  # type: ignore[attr-defined]  # JAX defines its settings as it runs
+        or config.jax_debug_infs  # type: ignore[attr-defined]
+        or config.jax_disable_jit  # type: ignore[attr-defined]
+    )
+
+
+@functools.cache
+def _outside() -> Any:
+    """JAX's state while it traces nothing."""
+    with jax.ensure_compile_time_eval():
+        return core.get_opaque_trace_state(convention="flax")
+
+
+def interpreted(function: Callable[..., Any], *, static_argnums: Collection[int] = ()) -> FirstCalls:
+    """A function of jaten's under `jax.jit`, whose first calls are interpreted where they can be."""
+    return FirstCalls(jitted(function, static_argnums=tuple(static_argnums)), static_argnums)
