@@ -59,7 +59,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "conv_primitive",
         "layouts.rules",
         "layouts.steps",
-        "layouts.break_chains layouts.optimizer_rows layouts.serialize_lapack layouts.tile_gather_scatter",
+        "layouts.break_chains layouts.short_rows layouts.serialize_lapack layouts.tile_gather_scatter",
         "layouts.program",
         "layouts.__init__",
         "__init__",

@@ -27,8 +27,8 @@ except ImportError:  # pragma: no cover  # a JAX that has moved it: everything i
 
 _log = logging.getLogger(__name__)
 
-SECONDS = 0.02
-"""A compile's: so much is interpreted before, for each kind of operands."""
+SECONDS = 0.001
+"""So much is interpreted for each kind of operands, some 14 calls: a small part of a compile, which then follows."""
 
 _COMPILED_CALLS = 16  # as many calls that must be compiled end it, too
 _MOST_SHAPES = 256
@@ -54,12 +54,11 @@ def _place() -> tuple[Any, Any]:
     return device, jax.sharding.SingleDeviceSharding(device)
 
 
-def as_array(value: Any) -> jax.Array:
+def as_array(value: Any, aval: Any, committed: bool = False) -> jax.Array:
     """NumPy's values as an array with memory of its own, which XLA may be told to overwrite."""
-    value = np.array(value, order="C")
     device, sharding = _place()
-    aval = jax.core.ShapedArray(value.shape, value.dtype)
-    found: jax.Array = pxla.batched_device_put(aval, sharding, [value], [device], committed=False)
+    values = [np.array(value, order="C")]
+    found: jax.Array = pxla.batched_device_put(aval, sharding, values, [device], committed=committed)
     return found
 
 
@@ -108,7 +107,7 @@ class FirstCalls:
         leaves, tree = jax.tree.flatten([None if i in self._static else v for i, v in enumerate(values)])
         key: list[Any] = [tree, *[(type(values[i]), values[i]) for i in self._static if i < len(values)]]
         for leaf in leaves:
-            if type(leaf) is _Array:
+            if type(leaf) is _Array and type(leaf.sharding) is jax.sharding.SingleDeviceSharding:
                 key.append((leaf.shape, leaf.dtype, leaf.aval.weak_type))
             elif isinstance(leaf, np.ndarray | np.generic):
                 key.append((leaf.shape, leaf.dtype))
@@ -129,14 +128,17 @@ class FirstCalls:
         program, form = found
         return self._interpreted(program, form, leaves, values)
 
-    def _interpreted(self, program: Interpreted, form: Any, leaves: list[Any], values: tuple[Any, ...]) -> Any:
+    def _interpreted(self, program: Interpreted, form: Any, leaves: list[Any], given: tuple[Any, ...]) -> Any:
         start = time.perf_counter()
         try:
-            results = [as_array(result) for result in as_xla(program, leaves)]
+            # as `jax.jit` has it; what takes them would be compiled once more otherwise
+            committed = any(leaf.committed for leaf in leaves if type(leaf) is _Array)
+            values = as_xla(program, leaves)
+            results = [as_array(value, aval, committed) for value, aval in zip(values, program.avals, strict=True)]
         except Exception as error:  # an error of the interpreter's; JAX's own are raised below
             _log.warning("a program was not interpreted: %s: %s", type(error).__name__, error)
             self._end()
-            return self._compiled(*values)
+            return self._compiled(*given)
         self._spend(time.perf_counter() - start)
         return jax.tree.unflatten(form, results)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jax.extend import core
 
@@ -35,6 +36,7 @@ class Interpreted:
 
     Attributes:
         rounds: how many operations in it round.
+        avals: the types of its results.
 
     Raises:
         NotInterpreted: NumPy would not compute the same.
@@ -49,6 +51,7 @@ class Interpreted:
         self._inputs = [(self._slot(v.aval), np.dtype(v.aval.dtype)) for v in closed.jaxpr.invars]
         self._outputs = self._add(closed, [slot for slot, _ in self._inputs])
         interpreted_if(self.rounds <= 1)
+        self.avals = [jax.core.ShapedArray(a.shape, a.dtype) for a in closed.out_avals]
 
     def _slot(self, aval: Any, value: Any = None) -> int:
         dtype = np.dtype(aval.dtype)  # raises for keys of random numbers

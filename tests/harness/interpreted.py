@@ -33,7 +33,7 @@ def compared() -> Iterator[list[str]]:
     names: list[str] = []
 
     def both(self: Any, program: Any, form: Any, leaves: list[Any], values: tuple[Any, ...]) -> Any:
-        found = [first_calls.as_array(result) for result in first_calls.as_xla(program, leaves)]
+        found = list(map(first_calls.as_array, first_calls.as_xla(program, leaves), program.avals))
         expected = self._compiled(*values)
         name = self._compiled.__name__
         for one, other in zip(found, jax.tree.leaves(expected), strict=True):

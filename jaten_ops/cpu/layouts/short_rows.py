@@ -1,8 +1,8 @@
-"""Computation with small last dimensions, as a program's optimizer does it with the weights of convolutions.
+"""Computation with small last dimensions: functions of small images, an optimizer with weights of convolutions.
 
 XLA's CPU compiler makes a loop of each dimension, and of the innermost only vectors: with 3x3 weights it divides and
-takes roots of one element at a time, seven times as long as with the same elements in rows. Its passes take the
-reshapes away that would make such rows, but not across a branch (`kernels.stored`).
+takes roots of one element at a time, with images of 14x14 exponentials, seven times as long as with the same elements
+in rows. Its passes take the reshapes away that would make such rows, but not across a branch (`kernels.stored`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from jax import lax
 from jax.extend import core
 
 from jaten_ops.kernel_base.materialize import stored
+from jaten_ops.kernel_base.platform import is_over_mesh
 from jaten_ops.kernel_base.promotion import is_float
 
 from ..conv_primitive import convolution_p
@@ -25,7 +26,11 @@ from .rules import rebind, within
 from .steps import ELEMENTWISE, Instruction, Value, list_steps, users_of
 
 _SLOW = frozenset({"atan2", "cbrt", "div", "exp", "log", "pow", "rsqrt", "sqrt", "tanh"})  # one by one
+_FUNCTIONS = frozenset(
+    {"atan2", "cos", "erf", "erfc", "exp", "exp2", "expm1", "log", "log1p", "logistic", "pow", "sin", "tanh"}
+)  # of many operations each
 _LEAST_ELEMENTS = 2**16  # of an array, for which a branch pays
+_LEAST_OF_FUNCTIONS = 2**13  # likewise, if it saves the time of a function
 _LEAST_ROW = 32  # elements of a last dimension that makes vectors
 _ROW = 256  # elements of the rows that are made, at least
 _SAME_ELEMENTS = frozenset({"copy", "reshape", "squeeze", "transpose"})
@@ -70,10 +75,14 @@ class _Region:
         return [v for s in self.steps for v in s.made if v.is_used_outside]
 
     def pays(self, operands: set[int], results: set[int]) -> bool:
-        """True if it is worth a branch: an optimizer's update, from a program's operands to its results."""
+        """True if it is worth a branch: functions of few arrays, or an optimizer's update of operands to results."""
         arrays = [v for v in self.takes() if v.aval.shape == self.shape]
+        functions = sum(s.name in _FUNCTIONS and is_float(s.made[0].aval.dtype) for s in self.steps)
+        if functions and len(arrays) <= 2 * functions and any(is_float(v.aval.dtype) for v in arrays):
+            return True
         return (
-            any(s.name in _SLOW for s in self.steps)
+            math.prod(self.shape) >= _LEAST_ELEMENTS
+            and any(s.name in _SLOW for s in self.steps)
             and any(id(v) in operands and is_float(v.aval.dtype) for v in arrays)
             and any(id(v) in results for v in self.makes())
             and all(id(v) in results or _is_stored(v) for v in arrays)
@@ -98,7 +107,8 @@ def flattened(fn: Callable[..., Any], *, platform: str | None = None) -> Callabl
     @functools.wraps(fn)
     def call(*arrays: Any) -> Any:
         leaves = jax.tree.leaves(arrays)
-        if (platform or jax.default_backend()) != "cpu" or not any(_has_short_rows(a.shape) for a in leaves):
+        is_elsewhere = (platform or jax.default_backend()) != "cpu" or any(map(is_over_mesh, leaves))
+        if is_elsewhere or not any(len(a.shape) > 2 or _has_short_rows(a.shape) for a in leaves):
             return fn(*arrays)
         program, shape = jax.make_jaxpr(fn, return_shape=True)(*arrays)
         return jax.tree.unflatten(jax.tree.structure(shape), _run(program, leaves))
@@ -179,7 +189,7 @@ def _shape_in_rows(step: _RowInstruction) -> tuple[int, ...] | None:
     """The shape of what a step makes, if it is computed element by element and has a short last dimension."""
     first, *more = step.made
     shape = tuple(first.aval.shape)
-    if more or not _has_short_rows(shape):
+    if more or not _has_short_rows(shape) or any(_is_repeated(v) for v in step.values()):
         return None
     taken = {np.shape(_aval(a)) for a in step.taken}
     if step.name == "broadcast_in_dim":
@@ -187,9 +197,15 @@ def _shape_in_rows(step: _RowInstruction) -> tuple[int, ...] | None:
     return shape if step.name in ELEMENTWISE and taken <= {shape, ()} else None
 
 
+def _is_repeated(value: Value) -> bool:
+    """True for a vector that is repeated, as for each channel: stored it would take the time that rows save."""
+    maker = value.maker
+    return maker is not None and maker.name == "broadcast_in_dim" and maker.shape is None
+
+
 def _has_short_rows(shape: Sequence[int]) -> bool:
     wide = [d for d in shape if d != 1]  # of the others XLA makes no loops
-    return len(wide) > 1 and wide[-1] < _LEAST_ROW and math.prod(wide) >= _LEAST_ELEMENTS
+    return len(wide) > 1 and wide[-1] < _LEAST_ROW and math.prod(wide) >= _LEAST_OF_FUNCTIONS
 
 
 def _aval(atom: Any) -> Any:

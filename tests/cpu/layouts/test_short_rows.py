@@ -1,4 +1,4 @@
-"""Optimizers' computation with the weights of convolutions, in rows."""
+"""Functions of small images, and optimizers' computation with the weights of convolutions, in longer rows."""
 
 from __future__ import annotations
 
@@ -72,6 +72,20 @@ def _nested(p: Any, g: Any) -> Any:
     return jax.jit(lambda a, b: _third(a) + jax.jit(jnp.sqrt)(b))(p, g), g
 
 
+_IMAGES = (2, 64, 14, 14)
+
+
+def _normalized(x: Any, scale: Any) -> Any:
+    """Vectors for each channel stay outside of the rows."""
+    y = jax.nn.silu(x * scale[:, None, None] - scale[:, None, None])
+    return jax.nn.gelu(y, approximate=False) + x, y.mean((2, 3))
+
+
+def _with_gradient(x: Any, g: Any) -> Any:
+    y, pull = jax.vjp(jax.nn.silu, x)
+    return y, pull(g)[0] * 2
+
+
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "update": (_update, (_array(*_SHAPE), _array(*_SHAPE), _array(*_SHAPE))),
     "update of bfloat16": (_update, (*[_array(*_SHAPE).astype(jnp.bfloat16)] * 3,)),
@@ -80,6 +94,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "used again": (_used_again, (_array(*_SHAPE), _array(*_SHAPE))),
     "two shapes": (_two, (_array(*_SHAPE), _array(*_SHAPE), _array(500, 50, 5))),
     "nested": (_nested, (_array(*_SHAPE), _array(*_SHAPE))),
+    "functions of images": (_normalized, (_array(*_IMAGES), _array(64))),
+    "functions of bfloat16": (_normalized, (_array(*_IMAGES).astype(jnp.bfloat16), _array(64).astype(jnp.bfloat16))),
+    "a function and its gradient": (_with_gradient, (_array(*_IMAGES), _array(*_IMAGES))),
+    "of channels last": (lambda x: jnp.tanh(x), (_array(64, 14, 14, 3),)),
     "prime": (lambda p: p / 3, (_array(65537, 7),)),
     "wide integers": (lambda p, n: (p / 3, jnp.where(n > 1, n, n // 2)), (_array(*_SHAPE), np.ones(_SHAPE, "int64"))),
 }
@@ -91,6 +109,12 @@ LEFT = {
     "simple": (lambda p: p * 3 + 1, (_array(*_SHAPE),)),
     "no result": (lambda p: jnp.sum(p / 3), (_array(*_SHAPE),)),
     "no operand": (lambda p, b: lax.dot(p, b) / 3, (_array(40000, 2), _array(2, 3))),
+    "function of few": (jnp.tanh, (_array(2, 8, 14, 14),)),
+    "function of long rows": (jnp.tanh, (_array(2, 8, 14, 64),)),
+    "function of vectors": (
+        lambda p, b: p - jnp.exp(lax.broadcast_in_dim(b, p.shape, (1,))),
+        (_array(*_IMAGES), _array(64)),
+    ),
     "repeated": (lambda p, b: p / b[:, None, None, None], (_array(*_SHAPE), _array(128))),
 }
 
