@@ -27,8 +27,8 @@ except ImportError:  # pragma: no cover  # a JAX that has moved it: everything i
 
 _log = logging.getLogger(__name__)
 
-SECONDS = 0.001
-"""So much is interpreted for each kind of operands, some 14 calls: a small part of a compile, which then follows."""
+SECONDS = 0.005
+"""So much is interpreted for each kind of operands, some 70 calls: a quarter of a compile, which then follows."""
 
 _COMPILED_CALLS = 16  # as many calls that must be compiled end it, too
 _MOST_SHAPES = 256
