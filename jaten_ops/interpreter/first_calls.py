@@ -105,7 +105,8 @@ class FirstCalls:
             self._end()
             return self._compiled(*values)
         leaves, tree = jax.tree.flatten([None if i in self._static else v for i, v in enumerate(values)])
-        key: list[Any] = [tree, *[(type(values[i]), values[i]) for i in self._static if i < len(values)]]
+        key: list[Any] = [tree, jax.config.jax_enable_x64]  # type: ignore[attr-defined]  # JAX makes it at run time
+        key += [(type(values[i]), values[i]) for i in self._static if i < len(values)]
         for leaf in leaves:
             if type(leaf) is _Array and type(leaf.sharding) is jax.sharding.SingleDeviceSharding:
                 key.append((leaf.shape, leaf.dtype, leaf.aval.weak_type))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -91,6 +92,15 @@ def test_static_arguments_of_equal_values_stay_apart() -> None:
     calls = FirstCalls(jitted(lambda x, kind: x + 1 if kind is True else x - 1, static_argnums=1), (1,))
     x = jax.numpy.zeros(1)
     assert [calls(x, kind).item() for kind in (True, 1, True, False, 0.0)] == [1.0, -1.0, 1.0, -1.0, -1.0]
+
+
+def test_programs_of_other_64_bit_settings_stay_apart() -> None:
+    calls = FirstCalls(jitted(lambda x: jax.numpy.arange(3) + x))
+    found = []
+    for wide in (False, True, False):
+        with Enabled() if wide else contextlib.nullcontext():
+            found.append(calls(np.int32(1)).dtype.name)
+    assert found == ["int32", "int64", "int32"]
 
 
 def test_results_have_memory_of_their_own() -> None:
