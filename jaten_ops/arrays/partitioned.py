@@ -13,7 +13,15 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend import core
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import (
+    AbstractMesh,
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+    SingleDeviceSharding,
+)
 
 from ..errors import MissingValuesError, UnsupportedInputError
 from ..xla.x64 import Enabled
@@ -168,6 +176,13 @@ def put_beside(values: np.ndarray, array: jax.Array) -> jax.Array:
     if is_partitioned(array):
         return put_over(values, replicated(array.sharding))
     return moved(values, first_device(array.sharding))
+
+
+def values_on_host(array: Any) -> np.ndarray | None:
+    """The values of an array on a single CPU device, in its memory; None for any other, and for one without values."""
+    if isinstance(array, jax.core.Tracer | AbstractArray) or type(array.sharding) is not SingleDeviceSharding:
+        return None
+    return np.asarray(array) if first_device(array.sharding).platform == "cpu" else None
 
 
 def put_over(array: Any, sharding: Sharding) -> Any:
