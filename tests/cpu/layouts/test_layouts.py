@@ -71,6 +71,36 @@ def test_one_row_does_not_copy_the_weight() -> None:
     assert "transpose(" not in program.as_text() and "copy(" not in program.as_text()
 
 
+_ROWS, _LARGE = _RNG.standard_normal((2, 8, 300)).astype("float32"), _RNG.standard_normal((256, 300)).astype("float32")
+
+# name: the function of rows and a matrix, and whether the matrix becomes the first factor
+FEW_ROWS: dict[str, tuple[Any, Any, Any, bool]] = {
+    "as a layer has it": (lambda x, w: _product(x, _t(w), (1, 0)) + 1, _ROWS[0], _LARGE, True),
+    "without a transposition": (lambda x, w: _product(x, w, (1, 1)), _ROWS[0], _LARGE, True),
+    "of columns": (lambda x, w: _product(x, w, (0, 1)), _t(_ROWS[0]), _LARGE, True),
+    "two, one after the other": (lambda x, w: _product(_product(x, w, (1, 1)), _t(w), (1, 1)), _ROWS[0], _LARGE, True),
+    "a gradient": (jax.grad(lambda x, w: jnp.sum(jnp.tanh(_product(x, _t(w), (1, 0))))), _ROWS[0], _LARGE, True),
+    "one row": (lambda x, w: _product(x, w, (1, 1)), _ROWS[0, :1], _LARGE, False),
+    "many rows": (lambda x, w: _product(x, w, (1, 1)), np.tile(_ROWS[0], (5, 1)), _LARGE, False),
+    "a small matrix": (lambda x, w: _product(x, w, (1, 1)), _ROWS[0], _LARGE[:100], False),
+    "a matrix in order": (lambda x, w: _product(x, w, (1, 0)), _ROWS[0, :, :256], _LARGE, False),
+    "a batch": (lambda x, w: lax.dot_general(x, w, (((2,), (2,)), ((0,), (0,)))), _ROWS, np.stack([_LARGE] * 2), False),
+    "bfloat16": (
+        *(lambda x, w: _product(x, w, (1, 1)).astype("float32"), _ROWS[0].astype(jnp.bfloat16)),
+        *(_LARGE.astype(jnp.bfloat16), False),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FEW_ROWS)
+def test_few_rows_by_a_large_matrix(name: str) -> None:
+    fn, rows, matrix, is_first = FEW_ROWS[name]
+    found, expected = jax.jit(ordered(fn))(rows, matrix), fn(rows, matrix)
+    error = 1e-2 if rows.dtype == jnp.bfloat16 else 1e-5
+    np.testing.assert_allclose(found, expected, rtol=0, atol=error * np.abs(expected).max())
+    assert ("optimization_barrier" in str(jax.make_jaxpr(ordered(fn))(rows, matrix))) == is_first
+
+
 # Images: what follows a convolution that leaves channels last
 
 # whole numbers: their sums are exact, in whatever order they are taken
