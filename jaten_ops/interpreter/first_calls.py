@@ -44,7 +44,8 @@ def is_used() -> bool:
     global _Array
     if os.environ.get("JATEN_INTERPRETER") == "0" or pxla is None:
         return False
-    _Array = type(jax.numpy.zeros(()))
+    with jax.ensure_compile_time_eval():  # JAX may be tracing
+        _Array = type(jax.numpy.zeros(()))
     return jax.default_backend() == "cpu" and jax.device_count() == 1
 
 

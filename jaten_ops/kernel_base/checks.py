@@ -38,6 +38,16 @@ READS_OF_TRACERS: tuple[type[Exception], ...] = (
 )
 """JAX's errors for a program that reads a value while it is traced: which of them depends on how it asks."""
 
+_OF_SIZES = jax.errors.TracerArrayConversionError, jax.errors.NonConcreteBooleanIndexError
+
+
+def what_is_read(error: Exception) -> str:
+    """The reason for one of these errors, for a user who does not know of JAX's tracing."""
+    if isinstance(error, _OF_SIZES):  # kernels ask for whole arrays where the sizes of results depend on them
+        return "the number of results depends on values, as with x[mask], nonzero() or unique()"
+    return str(error).partition("\n")[0]
+
+
 _CURRENT: ContextVar[Conditions | None] = ContextVar("jaten_conditions", default=None)
 
 

@@ -166,6 +166,20 @@ def test_views_and_writes_on_the_device() -> None:
     assert torch.equal(x, y.cpu())
 
 
+_TRACED_FIRST = """
+import jax, torch, jaten_ops
+from jaten_ops.interpreter import first_calls
+twice = jaten_ops.as_jax(lambda x: x * 2)
+print(jax.jit(twice)(jax.numpy.ones(2)).tolist(), jax.vmap(twice)(jax.numpy.ones(1)).tolist())
+print((torch.ones(3, device="jax") + 1).tolist(), first_calls._Array is type(jax.numpy.ones(1)))
+"""
+
+
+def test_the_first_call_of_a_process_may_be_traced() -> None:
+    done = subprocess.run([sys.executable, "-c", _TRACED_FIRST], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[2.0, 2.0] [2.0]", "[2.0, 2.0, 2.0] True"]
+
+
 _MANY = """
 import jax, torch, jaten_ops
 from jaten_ops.interpreter import first_calls
