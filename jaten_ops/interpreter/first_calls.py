@@ -97,7 +97,7 @@ class FirstCalls:
 
     def _end(self) -> None:
         self._run = self._compiled
-        self._programs.clear()
+        self._programs = {}  # a new one: other threads may read the old
         if self._ended is not None:
             self._ended()
 
@@ -119,12 +119,12 @@ class FirstCalls:
                 return self._compiled(*values)
         if _is_watched():
             return self._compiled(*values)
-        kind = tuple(key)
-        if kind not in self._programs:
-            self._programs[kind] = self._program(values)
-            self._left += SECONDS if self._programs[kind] else 0
-        found = self._programs.get(kind)
-        if found is None or len(self._programs) > _MOST_SHAPES:
+        kind, programs = tuple(key), self._programs
+        if kind not in programs:
+            programs[kind] = self._program(values)
+            self._left += SECONDS if programs[kind] else 0
+        found = programs[kind]
+        if found is None or len(programs) > _MOST_SHAPES:
             self._spend(SECONDS / _COMPILED_CALLS)
             return self._compiled(*values)
         program, form = found
@@ -138,7 +138,9 @@ class FirstCalls:
             values = as_xla(program, leaves)
             results = [as_array(value, aval, committed) for value, aval in zip(values, program.avals, strict=True)]
         except Exception as error:  # an error of the interpreter's; JAX's own are raised below
-            _log.warning("a program was not interpreted: %s: %s", type(error).__name__, error)
+            is_refused = isinstance(error, jax.errors.JaxRuntimeError)  # as by jax.transfer_guard
+            level = logging.INFO if is_refused else logging.WARNING
+            _log.log(level, "a program was not interpreted: %s: %s", type(error).__name__, error)
             self._end()
             return self._compiled(*given)
         self._spend(time.perf_counter() - start)

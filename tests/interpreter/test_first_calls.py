@@ -138,15 +138,20 @@ def test_an_error_of_the_interpreter_is_no_error_of_the_call(
     assert "of the interpreter" in caplog.text
 
 
-def test_threads() -> None:
+@pytest.mark.parametrize("seconds", [3600.0, 1e-4])
+def test_threads(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_calls, "SECONDS", seconds)
     calls = FirstCalls(jitted(_negative))
     wrong: list[Any] = []
 
     def work(number: int) -> None:
-        for k in range(50):
-            x = np.full(1 + (k + number) % 5, float(number))
-            if calls(jax.numpy.asarray(x)).tolist() != (-x).tolist():
-                wrong.append(number)
+        try:
+            for k in range(50):
+                x = np.full(1 + (k + number) % 5, float(number))
+                if calls(jax.numpy.asarray(x)).tolist() != (-x).tolist():
+                    wrong.append(number)
+        except Exception as error:
+            wrong.append(error)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
