@@ -375,7 +375,7 @@ def _convolution(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | 
     return [Ordered.of(found.array()) if call.part == "weight_gradient" else found]
 
 
-_FEW, _MUCH = (2, 32), 2**16  # rows, and the elements of a matrix
+_FEW, _MUCH, _SOME = 32, 2**16, 2**12  # rows, and the elements of a matrix
 
 
 @_rule("dot_general")
@@ -405,15 +405,17 @@ def _product_of_few_rows(equation: Any, arrays: Sequence[jax.Array], numbers: An
     """Few rows by a large transposed matrix, as a linear layer has them: the matrix by the rows, transposed.
 
     The libraries copy a transposed second factor into another order at each call. So the small one is the second:
-    2 to 16 rows take half of the time. The barriers keep XLA from turning the product around again.
+    2 to 16 rows take half of the time. If the first is transposed as well they compute nothing: loops take up to 40
+    times as long. The barriers keep XLA from turning the product around again.
     """
     rows, matrix = arrays
     contracted, batch = numbers
     if rows.ndim != 2 or matrix.ndim != 2 or any(map(len, batch)) or contracted[1] != (1,) or len(contracted[0]) != 1:
         return None
     (along,) = contracted[0]
-    is_few = _FEW[0] <= rows.shape[1 - along] <= _FEW[1] and matrix.size >= _MUCH
-    if not is_few or not rows.dtype == matrix.dtype == equation.outvars[0].aval.dtype == np.float32:
+    count, least = rows.shape[1 - along], _SOME if along == 0 else _MUCH
+    pays = count > 1 and (along == 0 or count <= _FEW) and matrix.size >= least
+    if not pays or not rows.dtype == matrix.dtype == equation.outvars[0].aval.dtype == np.float32:
         return None
     if is_over_mesh(rows) or is_over_mesh(matrix):
         return None

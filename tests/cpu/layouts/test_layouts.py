@@ -78,6 +78,7 @@ FEW_ROWS: dict[str, tuple[Any, Any, Any, bool]] = {
     "as a layer has it": (lambda x, w: _product(x, _t(w), (1, 0)) + 1, _ROWS[0], _LARGE, True),
     "without a transposition": (lambda x, w: _product(x, w, (1, 1)), _ROWS[0], _LARGE, True),
     "of columns": (lambda x, w: _product(x, w, (0, 1)), _t(_ROWS[0]), _LARGE, True),
+    "many of columns": (lambda x, w: _product(x, w, (0, 1)), _t(np.tile(_ROWS[0], (9, 1))), _LARGE[:64], True),
     "two, one after the other": (lambda x, w: _product(_product(x, w, (1, 1)), _t(w), (1, 1)), _ROWS[0], _LARGE, True),
     "a gradient": (jax.grad(lambda x, w: jnp.sum(jnp.tanh(_product(x, _t(w), (1, 0))))), _ROWS[0], _LARGE, True),
     "one row": (lambda x, w: _product(x, w, (1, 1)), _ROWS[0, :1], _LARGE, False),
