@@ -33,6 +33,8 @@ _SAME: dict[str, NumpyStep] = {
     "ne": np.not_equal,
     "max": np.maximum,
     "min": np.minimum,
+    "real": np.real,
+    "imag": np.imag,
 }
 _REAL: dict[str, NumpyStep] = {
     "lt": np.less,
@@ -45,8 +47,6 @@ _REAL: dict[str, NumpyStep] = {
     "add_any": np.add,
     "sqrt": np.sqrt,
     "square": np.square,
-    "real": np.real,
-    "imag": np.imag,
 }
 
 
@@ -54,17 +54,12 @@ _REAL: dict[str, NumpyStep] = {
 def _same(equation: Any) -> NumpyStep:
     name = equation.primitive.name
     dtype = dtype_of(equation)
-    interpreted_if(dtype.kind != "c" or name == "neg")
+    interpreted_if(dtype.kind != "c" or name in ("neg", "real", "imag"))
     interpreted_if(dtype.kind != "V" or name not in ("max", "min"))  # ml_dtypes keeps denormal numbers
     return _SAME[name]
 
 
-@computed_by("real", "imag")
-def _part(equation: Any) -> NumpyStep:
-    return _REAL[equation.primitive.name]
-
-
-@computed_by(*(_REAL.keys() - {"real", "imag"}))
+@computed_by(*_REAL)
 def _real(equation: Any) -> NumpyStep:
     dtype = dtype_of(equation)
     interpreted_if(dtype.kind in "iu" or is_float_dtype(dtype))
@@ -115,9 +110,8 @@ def _selected(equation: Any) -> NumpyStep:
     return lambda index, *cases: cases[min(max(int(index), 0), len(cases) - 1)]
 
 
-@computed_by("copy", "copy_p", "stop_gradient", "reduce_precision", "optimization_barrier")
+@computed_by("copy", "copy_p", "stop_gradient", "optimization_barrier")
 def _given(equation: Any) -> NumpyStep:
-    interpreted_if(equation.primitive.name != "reduce_precision")
     return lambda *values: values if len(values) > 1 else values[0]
 
 

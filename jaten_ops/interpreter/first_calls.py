@@ -171,8 +171,8 @@ def _is_watched() -> bool:
     return (
         core.get_opaque_trace_state(convention="flax") != _outside()
         or config.jax_debug_nans  # type: ignore[attr-defined]  # JAX defines its settings as it runs
-        or config.jax_debug_infs  # type: ignore[attr-defined]
-        or config.jax_disable_jit  # type: ignore[attr-defined]
+        or config.jax_debug_infs  # type: ignore[attr-defined]  # likewise
+        or config.jax_disable_jit  # type: ignore[attr-defined]  # likewise
     )
 
 

@@ -86,8 +86,8 @@ class Interpreted:
 
     def _step(self, equation: Any, operands: Sequence[int]) -> Sequence[int]:
         make = STEP_MAKERS.get(equation.primitive.name)
-        interpreted_if(make is not None and not equation.effects)
-        assert make is not None
+        if make is None or equation.effects:
+            raise NotInterpreted
         # a compiler multiplies by the reciprocal
         interpreted_if(equation.primitive.name != "div" or operands[1] not in self._constant)
         results = [self._slot(v.aval) for v in equation.outvars]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,22 +28,16 @@ def _expanded(equation: Any) -> NumpyStep:
     return lambda x: np.broadcast_to(np.reshape(x, middle), shape)
 
 
-@computed_by("squeeze")
-def _squeezed(equation: Any) -> NumpyStep:
-    dims = tuple(equation.params["dimensions"])
-    return lambda x: np.squeeze(x, dims)
+@computed_by("squeeze", "rev")
+def _squeezed_or_flipped(equation: Any) -> NumpyStep:
+    dims, change = tuple(equation.params["dimensions"]), np.squeeze if equation.primitive.name == "squeeze" else np.flip
+    return lambda x: change(x, dims)
 
 
 @computed_by("transpose")
 def _transposed(equation: Any) -> NumpyStep:
     order = equation.params["permutation"]
     return lambda x: np.transpose(x, order)
-
-
-@computed_by("rev")
-def _flipped(equation: Any) -> NumpyStep:
-    dims = tuple(equation.params["dimensions"])
-    return lambda x: np.flip(x, dims)
 
 
 @computed_by("slice")
@@ -53,16 +48,17 @@ def _sliced(equation: Any) -> NumpyStep:
     return lambda x: x[taken]
 
 
+def _part(shape: Sequence[int], sizes: Sequence[int], begins: Sequence[Any]) -> tuple[slice, ...]:
+    """A part of these sizes that begins where it is told, or as near as it fits."""
+    at = [min(max(int(b), 0), n - k) for b, n, k in zip(begins, shape, sizes, strict=True)]
+    return tuple([slice(b, b + k) for b, k in zip(at, sizes, strict=True)])
+
+
 @computed_by("dynamic_slice")
 def _sliced_at(equation: Any) -> NumpyStep:
     sizes, shape = equation.params["slice_sizes"], equation.invars[0].aval.shape
     interpreted_if(len(equation.invars) == 1 + len(sizes))
-
-    def take(x: Any, *begins: Any) -> Any:
-        at = [min(max(int(b), 0), n - k) for b, n, k in zip(begins, shape, sizes, strict=True)]
-        return x[tuple([slice(b, b + k) for b, k in zip(at, sizes, strict=True)])]
-
-    return take
+    return lambda x, *begins: x[_part(shape, sizes, begins)]
 
 
 @computed_by("dynamic_update_slice")
@@ -70,9 +66,8 @@ def _replaced_at(equation: Any) -> NumpyStep:
     shape, sizes = equation.invars[0].aval.shape, equation.invars[1].aval.shape
 
     def put(x: Any, part: Any, *begins: Any) -> Any:
-        at = [min(max(int(b), 0), n - k) for b, n, k in zip(begins, shape, sizes, strict=True)]
         result = np.array(x)
-        result[tuple([slice(b, b + k) for b, k in zip(at, sizes, strict=True)])] = part
+        result[_part(shape, sizes, begins)] = part
         return result
 
     return put

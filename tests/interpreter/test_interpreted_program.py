@@ -63,9 +63,11 @@ _PAIRS = {
 @pytest.mark.parametrize("dtype", (*_OF_NUMBERS, "bfloat16", "float16"))
 @pytest.mark.parametrize("name", _PAIRS)
 def test_pairs(name: str, dtype: str) -> None:
-    if dtype == "bfloat16" and name in ("max", "min"):
-        pytest.skip("compiled")
     values = _values(dtype)
+    if dtype == "bfloat16" and name in ("max", "min"):  # NumPy keeps their denormal numbers
+        with pytest.raises(NotInterpreted):
+            _agrees(_PAIRS[name], values, values)
+        return
     _agrees(_PAIRS[name], values[:, None] + np.zeros_like(values), values + np.zeros_like(values)[:, None])
 
 
@@ -79,10 +81,12 @@ def test_quotients(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
 @pytest.mark.parametrize("name", ["shift_left", "shift_right_logical", "shift_right_arithmetic"])
 def test_shifts(name: str, dtype: str) -> None:
-    if name == "shift_right_arithmetic" and dtype == "uint8":
-        pytest.skip("no sign to extend")
     values = _values(dtype)
     by = np.arange(0, 14).astype(dtype) * (5 if dtype != "int8" else 1)
+    if name == "shift_right_arithmetic" and dtype == "uint8":  # which has no sign
+        with pytest.raises(NotInterpreted):
+            _agrees(getattr(lax, name), values, by)
+        return
     _agrees(getattr(lax, name), values, by)
 
 
