@@ -93,6 +93,12 @@ TABLE: dict[str, Conv] = {
     "convnext patches 4x4": Conv((1, 3, 224, 224), 96, (4, 4), 4),
     "convnext downsample 2x2": Conv((1, 96, 56, 56), 192, (2, 2), 2),
     "vit patches 16x16": Conv((1, 3, 224, 224), 192, (16, 16), 16),
+    # filters of images, and the ends of networks that make images
+    "filter 5x5": Conv((1, 1, 256, 256), 1, (5, 5), 1, 2),
+    "gradients of grey images 3x3": Conv((8, 1, 64, 64), 2, (3, 3), 1, 1),
+    "colours 3x3": Conv((1, 3, 224, 224), 3, (3, 3), 1, 1),
+    "windows of SSIM 11x11": Conv((8, 3, 74, 74), 3, (11, 11), 1, 0, 1, 3),
+    "decoder's last 3x3": Conv((8, 16, 64, 64), 3, (3, 3), 1, 1),
     # groups
     "resnext 3x3 32 groups": Conv((1, 128, 56, 56), 128, (3, 3), 1, 1, 1, 32),
     "resnext 3x3 32 groups batch 8": Conv((8, 256, 14, 14), 256, (3, 3), 1, 1, 1, 32),

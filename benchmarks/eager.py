@@ -1,6 +1,7 @@
 """An eager operator on small tensors of the device `jax`, beside `jax.jit` of it: `python -m benchmarks.eager`.
 
-Prints a Markdown table of microseconds a call and their ratio, which counts what torch's dispatcher and jaten add.
+Prints a Markdown table of microseconds a call and their ratio, which counts what torch's dispatcher and jaten add. Then
+what torch itself takes for a tensor of a subclass in Python, with operators that compute nothing.
 """
 
 from __future__ import annotations
@@ -80,6 +81,33 @@ NUMBERS = ("mul by number", "add number")  # jitted already
 OPS = BINARY | UNARY
 
 
+class _Hollow(torch.Tensor):
+    """A tensor without values, whose operators give another one: the least that a subclass can take."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as torch documents
+
+    @staticmethod
+    def __new__(cls) -> _Hollow:
+        device = torch.device("cpu")
+        made: _Hollow = torch.Tensor._make_wrapper_subclass(
+            cls, (SIDE, SIDE), None, None, None, torch.float32, torch.strided, device
+        )
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> _Hollow:
+        return cls()
+
+
+def _print_least() -> None:
+    hollow, plain = [_Hollow(), _Hollow()], [torch.rand(SIDE, SIDE), torch.rand(SIDE, SIDE)]
+    calls = {"a subclass": lambda: torch.add(*hollow), "the CPU": lambda: torch.add(*plain)}
+    with torch.no_grad():
+        times = by_turns(calls, ROUNDS)
+    least, cpu = (times[name].median * 1e6 for name in calls)
+    print(f"torch's add, on the CPU: {cpu:.1f} µs; of a subclass that computes nothing: {least:.1f} µs")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=OPS, default=list(OPS), metavar="NAME")
@@ -100,6 +128,7 @@ def main() -> None:
         each = [times[who].median * 1e6 for who in ("jaten", "jax")]
         print(f"| {name} | {each[0]:.1f} µs | {each[1]:.1f} µs | {beside} |", flush=True)
     print(f"\n{sum(r > 3 for r in ratios)} of {len(ratios)} over 3; median {statistics.median(ratios):.2f}")
+    _print_least()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from . import partitioned
 from .abstract_arrays import is_abstract
 from .observers import OBSERVERS, written
 from .strided_elements import put_elements, reshaped, take_elements, transposed
-from .strides import Shape, is_row_major, order_of, row_major
+from .strides import Shape, extent, is_row_major, order_of, row_major
 
 
 class Storage:
@@ -305,7 +305,7 @@ def onto_one_mesh(roots: Sequence[Storage], mesh: Sharding | None = None) -> Sha
 
 def resized(view: View, shape: Shape, stride: Shape, value: Any = 0) -> View:
     """The view after `resize_`: the same storage, extended if needed, filled with a value."""
-    needed = view.offset + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if 0 not in shape else 0
+    needed = view.offset + extent(shape, stride) if 0 not in shape else 0
     array, root = view.storage.array, view.storage.root.array
     if needed * array.dtype.itemsize > root.nbytes:
         # seen as smaller elements, the storage grows by whole ones of its own; seen as larger ones, by one at least
@@ -326,4 +326,4 @@ def overlap(one: View, other: View) -> bool:
 
 
 def _last(view: View) -> int:
-    return view.offset + sum((n - 1) * s for n, s in zip(view.shape, view.strides(), strict=True))
+    return view.offset + extent(view.shape, view.strides()) - 1

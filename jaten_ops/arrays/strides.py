@@ -26,6 +26,11 @@ def is_row_major(shape: Shape, stride: Shape) -> bool:
     return True
 
 
+def extent(shape: Shape, stride: Shape) -> int:
+    """The elements of memory from a tensor's first element to its last."""
+    return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+
+
 def is_dense(shape: Shape, stride: Shape) -> bool:
     """True if a tensor's elements fill a stretch of memory without gaps, in any order of its dimensions."""
     step = 1

@@ -41,6 +41,7 @@ from .conv_lowerings import (
     Way,
     by_images,
     fits,
+    has_few_channels,
     orders,
     possible,
     program_orders,
@@ -81,6 +82,8 @@ def ruled(call: ConvCall, a: Any, b: Any, *, follows: bool) -> Way:
 def _ruled_first(call: ConvCall, a: Any, b: Any) -> Way:
     size = Size.of(call, a, b)
     of_weight = call.part == "weight_gradient"
+    if has_few_channels(call, size):
+        return Way(FILTERS, last=False)
     if call.windows.groups == 1 and len(call.windows.kernel) <= 2 and _slides_far(call, a):
         return Way(PATCHES, last=False)
     return Way(choose(call.windows, size.image, size.outputs, of_weight or fits(call.windows, a.shape[2:])), last=False)
@@ -119,6 +122,7 @@ _RATHER_MANY, _CHANNELS_OF_FEW = 100, 12
 
 WRITTEN_OUT = TAPS._replace(weight_gradient=PATCHES.weight_gradient)
 STRIDED = TAPS._replace(forward=PATCHES.forward)
+FILTERS = TAPS._replace(weight_gradient=EIGEN.weight_gradient)
 PATCHED = EIGEN._replace(forward=PATCHES.forward)
 
 
@@ -186,6 +190,8 @@ def _choose_last(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowering | No
         return _choose_for_groups(call, a, b, follows)
     if size.taps == 1 and not any(windows.padding):
         return _choose_for_one_element(call, channels) if follows else None
+    if part != "weight_gradient" and has_few_channels(call, size):
+        return None
     if is_small(windows, image, outputs) or (apart(windows) and (not follows or len(windows.kernel) > 2)):
         return None
     if not follows and len(windows.kernel) <= 2 and _slides_far(call, a):

@@ -37,6 +37,9 @@ Compute = Callable[[jax.Array, jax.Array], jax.Array]
 FEW_TERMS = 40
 """The most terms of one element's sum that are written out."""
 
+# of images that are filtered, and of what comes of them
+_FEW_CHANNELS, _RATHER_FEW_CHANNELS, _TERMS_OF_FILTERS = 4, 16, 150
+
 _MOST_COPIES = 2**26  # elements under all windows that are copied into a matrix
 
 
@@ -212,6 +215,16 @@ def is_open_to_eigen(call: ConvCall, a: Any) -> bool:
     return call.windows.groups == 1 and (call.part == "weight_gradient" or fits(call.windows, a.shape[2:]))
 
 
+def has_few_channels(call: ConvCall, size: Size) -> bool:
+    """True for filters of images: products of matrices as small as theirs take several times as long as their terms."""
+    windows, channels = call.windows, (size.channels, size.outputs)
+    if windows.groups > 1 or max(windows.stride) > 1 or len(windows.kernel) > 2:
+        return False
+    terms = channels[call.part == "input_gradient"] * size.taps
+    few = min(channels) <= _FEW_CHANNELS and max(channels) <= _RATHER_FEW_CHANNELS
+    return few and size.taps > 1 and terms <= _TERMS_OF_FILTERS
+
+
 def possible(call: ConvCall, a: Any, b: Any) -> dict[str, Way]:
     """The ways, by name, that can take a call, and are not known to be far off; shapes are with channels first."""
     first = {name: Way(found, last=False) for name, found in _possible_first(call, a, b).items()}
@@ -224,7 +237,8 @@ def _possible_first(call: ConvCall, a: Any, b: Any) -> dict[str, Lowering]:
     found = {}
     if is_open_to_eigen(call, a) and len(windows.kernel) <= 2:
         found["eigen"] = EIGEN
-    if size.taps * size.of_group[0] <= (FEW_TERMS if windows.groups == 1 else MOST_TAPS):
+    most = FEW_TERMS if windows.groups == 1 else MOST_TAPS
+    if size.taps * size.of_group[0] <= most or has_few_channels(call, size):
         found["taps"] = TAPS
     copies = math.prod(windows.positions(size.image[2:])) * size.image[0] * size.channels * size.taps
     if not size.is_depthwise and copies <= _MOST_COPIES:

@@ -21,6 +21,8 @@ from ..kernel_base.conv_parts import ConvLayout, Windows
 from ..kernel_base.materialize import stored
 
 MOST_TAPS = 128  # each is an instruction of the loop
+# From here on each row of a kernel is a sum of its own: in a single one each addition waits for that before it.
+_MANY_TAPS, _MANY_TAPS_LAST = 25, 49
 
 Pair = tuple[jax.Array, jax.Array]
 
@@ -75,6 +77,29 @@ def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shap
 
 def _sum_of_taps(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:
     """The output of a padded input; with channels last each channel has a kernel of its own."""
+    if math.prod(windows.kernel) < (_MANY_TAPS_LAST if layout.last else _MANY_TAPS):
+        return _sum_of_row(x, weight, windows, shape, layout)
+    rows, *others = windows.kernel
+    of_row = windows._replace(kernel=(1, *others))
+    image_dim, kernel_dim = (layout.numbers(x.ndim)[i][2] for i in (0, 1))
+    size = windows.stride[0] * (shape[image_dim] - 1) + 1
+    # traced and lowered once for all rows
+    total = jax.jit(lambda x, w: _sum_of_row(x, w, of_row, shape, layout))
+    starts = [windows.dilation[0] * row for row in range(rows)]
+    return functools.reduce(
+        operator.add,
+        [
+            total(
+                lax.slice_in_dim(x, start, start + size, axis=image_dim),
+                lax.slice_in_dim(weight, row, row + 1, axis=kernel_dim),
+            )
+            for row, start in enumerate(starts)
+        ],
+    )
+
+
+def _sum_of_row(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:
+    """The same as one sum, each term added to those before it."""
     positions = layout.sizes(shape)
     if layout.last:
         pairs = (

@@ -9,7 +9,8 @@ import torch
 
 from ..arrays import carrier, uninitialized_values
 from ..arrays.observers import OBSERVERS, met
-from ..arrays.storage_views import resized
+from ..arrays.storage_views import View
+from ..arrays.strides import extent
 from ..arrays.view_ops import strides_in_format
 from ..ops.namespace import operator_of
 from ..registry.handlers import HANDLERS, Handler, handler
@@ -29,7 +30,10 @@ def _empty_strided(size: Sequence[int], stride: Sequence[int], **options: Any) -
         return torch.ops.aten.empty_strided(size, stride, **options)
     with out_of_sight():
         torch.empty_strided(size, stride, device="meta")  # it raises for invalid sizes and strides
-    return from_view(resized(carrier.view_of(empty), tuple(size), tuple(stride)), empty.dtype)
+    shape, strides = tuple(size), tuple(stride)
+    if needed := extent(shape, strides):
+        empty = functional("empty.memory_format")([needed], **options)
+    return from_view(View(carrier.view_of(empty).storage, shape, strides, 0), empty.dtype)
 
 
 def _new_empty_strided(like: torch.Tensor, size: Sequence[int], stride: Sequence[int], **options: Any) -> torch.Tensor:

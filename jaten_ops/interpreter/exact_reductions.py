@@ -27,6 +27,18 @@ def _combined(equation: Any) -> NumpyStep:
     return lambda x: combine.reduce(x, axes, dtype, initial=start)
 
 
+@computed_by("cumsum", "cumprod")
+def _running(equation: Any) -> NumpyStep:
+    dtype, axis, is_reversed = dtype_of(equation), equation.params["axis"], equation.params["reverse"]
+    interpreted_if(dtype.kind in "iu")
+    combine = np.add if equation.primitive.name == "cumsum" else np.multiply
+
+    def run(x: Any) -> Any:
+        return np.flip(combine.accumulate(np.flip(x, axis), axis, dtype), axis)
+
+    return run if is_reversed else lambda x: combine.accumulate(x, axis, dtype)
+
+
 @computed_by("reduce_max", "reduce_min")
 def _extreme(equation: Any) -> NumpyStep:
     dtype, axes = dtype_of(equation), tuple(equation.params["axes"])

@@ -28,7 +28,11 @@ except ImportError:  # pragma: no cover  # a JAX that has moved it: everything i
 _log = logging.getLogger(__name__)
 
 SECONDS = 0.005
-"""So much is interpreted for each kind of operands, some 70 calls: a quarter of a compile, which then follows."""
+"""So much is interpreted for each kind of operands, some 70 calls: a quarter of a compile, which then follows.
+
+A longer program gets more: it takes longer to interpret, and to compile.
+"""
+_LONG = 10  # steps
 
 _COMPILED_CALLS = 16  # as many calls that must be compiled end it, too
 _MOST_SHAPES = 256
@@ -45,7 +49,7 @@ def is_used() -> bool:
     if os.environ.get("JATEN_INTERPRETER") == "0" or pxla is None:
         return False
     with jax.ensure_compile_time_eval():  # JAX may be tracing
-        _Array = type(jax.numpy.zeros(()))
+        _Array = type(jax.device_put(np.zeros(())))
     return jax.default_backend() == "cpu" and jax.device_count() == 1
 
 
@@ -121,8 +125,8 @@ class FirstCalls:
             return self._compiled(*values)
         kind, programs = tuple(key), self._programs
         if kind not in programs:
-            programs[kind] = self._program(values)
-            self._left += SECONDS if programs[kind] else 0
+            programs[kind] = made = self._program(values)
+            self._left += SECONDS * max(1, made[0].length / _LONG) if made else 0
         found = programs[kind]
         if found is None or len(programs) > _MOST_SHAPES:
             self._spend(SECONDS / _COMPILED_CALLS)

@@ -12,8 +12,8 @@ import numpy as np
 from jax import lax
 
 from jaten_ops.registry import kernel
-from jaten_ops.xla.jitted import jitted
 
+from ..interpreter import interpreted
 from ..kernel_base import checks
 from ..kernel_base.extrema import reduce_max, reduce_min
 from ..kernel_base.promotion import cast, compute_type, is_complex, is_float
@@ -38,12 +38,12 @@ def _counted(bins: Sequence[jax.Array], inside: jax.Array, weight: jax.Array | N
     return lax.reshape(jnp.zeros(size, dtype).at[flat].add(amount, mode="promise_in_bounds"), shape)
 
 
-@jitted
+@interpreted
 def _extremes(x: jax.Array) -> jax.Array:
     return jnp.stack([lax.reduce_min(x, (0,)), lax.reduce_max(x, (0,))])
 
 
-@functools.partial(jitted, static_argnums=(2, 3))
+@functools.partial(interpreted, static_argnums=(2, 3))
 def _occurrences(x: jax.Array, weights: jax.Array | None, size: int, dtype: np.dtype) -> jax.Array:
     return _counted([cast(x, "int64")], jnp.ones(x.shape, bool), weights, (size,), dtype)
 

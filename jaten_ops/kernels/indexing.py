@@ -227,7 +227,8 @@ def take(self, index):
 def nonzero(self):
     if self.size == 0:  # the size is static for compilers
         return lax.full((0, self.ndim), 0, np.int64)
-    return put_beside(np.argwhere(np.asarray(self != 0)), self)
+    on_host = values_on_host(self)
+    return put_beside(np.argwhere(np.asarray(self != 0) if on_host is None else on_host != 0), self)
 
 
 # aten::nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor

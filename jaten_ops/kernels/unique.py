@@ -11,14 +11,15 @@ import numpy as np
 from jax import lax
 
 from jaten_ops.registry import kernel
-from jaten_ops.xla.jitted import jitted
 
 from ..arrays.partitioned import put_beside
+from ..arrays.strided_elements import reshaped
+from ..interpreter import interpreted
 from ..kernel_base.promotion import is_integral
 from .sorting import argsort
 
 
-@functools.partial(jitted, static_argnums=1)
+@functools.partial(interpreted, static_argnums=(1,))
 def _runs(rows: jax.Array, consecutive: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Sorts rows lexicographically (not if `consecutive`) and finds the runs of equal ones.
 
@@ -33,28 +34,28 @@ def _runs(rows: jax.Array, consecutive: bool) -> tuple[jax.Array, jax.Array, jax
     order = lax.iota(np.int32 if n < 2**31 else np.int64, n)
     if not consecutive:
         # a stable sort by each column, from the last to the first
-        def step(i: jax.Array, order: jax.Array) -> jax.Array:
+        def step(i: jax.Array | int, order: jax.Array) -> jax.Array:
             column = lax.dynamic_index_in_dim(rows, m - 1 - i, 1, keepdims=False)
             by_column = argsort(column.at[order].get(mode="promise_in_bounds"), 0)
             return order.at[by_column].get(mode="promise_in_bounds")
 
-        order = lax.fori_loop(0, m, step, order)
+        order = step(0, order) if m == 1 else lax.fori_loop(0, m, step, order)
     ordered = rows.at[order].get(mode="promise_in_bounds")
     new = lax.reduce_or(ordered != jnp.roll(ordered, 1, 0), (1,)) | (lax.iota(np.int32, n) == 0)
     run = lax.cumsum(lax.convert_element_type(new, np.int64)) - 1
     return order, new, jnp.zeros_like(run).at[order].set(run, mode="promise_in_bounds")
 
 
-def _unique_rows(rows: jax.Array, consecutive: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _unique_rows(rows: jax.Array, consecutive: bool) -> tuple[np.ndarray, jax.Array, jax.Array]:
     """The distinct rows, the index of each row among them, and how often each occurs."""
     order, new, inverse = _runs(rows, consecutive)
     starts = np.flatnonzero(np.asarray(new))
     counts = np.diff(starts, append=rows.shape[0]).astype(np.int64)
     chosen = np.asarray(rows)[np.asarray(order)[starts]]
-    return put_beside(chosen, rows), inverse, put_beside(counts, rows)
+    return chosen, inverse, put_beside(counts, rows)
 
 
-@jitted
+@interpreted
 def _sorted_runs(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The sorted elements of a vector, and which of them begin a run."""
     ordered = lax.sort(x)
@@ -63,20 +64,20 @@ def _sorted_runs(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _unique_integers(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The distinct integers, and how often each occurs. XLA sorts integers alone six times as fast as with an index."""
-    ordered, new = map(np.asarray, _sorted_runs(lax.reshape(x, (x.size,))))
+    ordered, new = map(np.asarray, _sorted_runs(reshaped(x, (x.size,))))
     starts = np.flatnonzero(new)
     counts = np.diff(starts, append=x.size).astype(np.int64)
     return put_beside(ordered[starts], x), put_beside(counts, x)
 
 
 def _unique_elements(x: jax.Array, consecutive: bool, return_inverse: bool, return_counts: bool):
+    nothing = put_beside(np.zeros(0, np.int64), x)
     if is_integral(x.dtype) and not consecutive and not return_inverse:
         found, counts = _unique_integers(x)
-        return found, jnp.zeros(0, np.int64), counts if return_counts else jnp.zeros(0, np.int64)
-    found, inverse, counts = _unique_rows(lax.reshape(x, (x.size, 1)), consecutive)
-    nothing = jnp.zeros(0, np.int64)
-    inverse = lax.reshape(inverse, x.shape) if return_inverse else nothing
-    return lax.reshape(found, (found.shape[0],)), inverse, counts if return_counts else nothing
+        return found, nothing, counts if return_counts else nothing
+    found, inverse, counts = _unique_rows(reshaped(x, (x.size, 1)), consecutive)
+    inverse = reshaped(inverse, x.shape) if return_inverse else nothing
+    return put_beside(found[:, 0], x), inverse, counts if return_counts else nothing
 
 
 # aten::_unique2(Tensor self, bool sorted=True, bool return_inverse=False, bool return_counts=False) -> (Tensor, Tensor,
@@ -126,7 +127,7 @@ def _unique_along(x: jax.Array, dim: int, consecutive: bool):
     first = jnp.moveaxis(x, dim, 0)
     if 0 in first.shape[1:]:
         raise RuntimeError("There are 0 sized dimensions, and they aren't selected, so unique cannot be applied")
-    rows = lax.reshape(first, (first.shape[0], math.prod(first.shape[1:])))
+    rows = reshaped(first, (first.shape[0], math.prod(first.shape[1:])))
     found, inverse, counts = _unique_rows(rows, consecutive)
-    found = jnp.moveaxis(lax.reshape(found, (found.shape[0], *first.shape[1:])), 0, dim)
-    return found, inverse, counts
+    found = np.moveaxis(found.reshape(found.shape[0], *first.shape[1:]), 0, dim)
+    return put_beside(found, x), inverse, counts

@@ -301,11 +301,15 @@ class Executor:
             return f"_execute([{', '.join(values)}], {self._selected})", scope | {"_execute": self._execute_anywhere}
         if self._may_be_eager:
             return f"_execute([{', '.join(values)}], {self._selected})", scope | {"_execute": self._execute}
-        scope |= {"_traced": self._at_first(self._jit), "_static": self._at_first(self._jit_of_defaults)}
+        scope |= {"_traced": self._jit_at_first, "_static": self._at_first(self._jit_of_defaults)}
         positions = [self._signature.kernel_positions[i] for i, _ in self._defaults]
         same = " and ".join(f"{names[i]} is _default_{i}" for i in positions)
         jit = f"(_static if {same} else _traced)" if same else "_traced"
         return f"{jit}[{self._selected}]({', '.join(values)})", scope
+
+    @functools.cached_property
+    def _jit_at_first(self) -> dict[Any, Callable[..., Any]]:
+        return self._at_first(self._jit)
 
     def _at_first(self, compiled: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
         """Jitted functions whose first calls are interpreted; then they stand in the table themselves."""
@@ -318,12 +322,12 @@ class Executor:
         return table
 
     def _execute(self, values: Sequence[Any], key: Any) -> Any:
-        run = self._run if self._is_eager(values) else self._jit
+        run = self._run if self._is_eager(values) else self._jit_at_first
         return run[key](*values)
 
     def _execute_anywhere(self, values: Sequence[Any], key: Any) -> Any:
         found = dynamic_slices.RUNS[self._spec.overload](*values)
-        return self._jit[key](*values) if found is None else found
+        return self._jit_at_first[key](*values) if found is None else found
 
     def _checked(self, results: Checked) -> Any:
         if not isinstance(results.holds, jax.core.Tracer):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from jaten_ops.cpu import elementary
 from jaten_ops.interpreter.first_calls import as_xla
 from jaten_ops.interpreter.interpreted_program import Interpreted
 from jaten_ops.interpreter.primitive_rules import STEP_MAKERS, NotInterpreted
@@ -78,6 +79,14 @@ def test_quotients(name: str, dtype: str) -> None:
     _agrees(getattr(lax, name), values[:, None] + np.zeros_like(values), values + np.zeros_like(values)[:, None])
 
 
+def test_an_exact_form_is_taken() -> None:
+    """The form of a remainder for CPUs rounds often, and is exact all the same: as the other is, which NumPy has."""
+    values = _values("float32")
+    _agrees(elementary.rem, values[:, None] + np.zeros_like(values), values + np.zeros_like(values)[:, None])
+    with pytest.raises(NotInterpreted):
+        _agrees(elementary.exp2, values)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
 @pytest.mark.parametrize("name", ["shift_left", "shift_right_logical", "shift_right_arithmetic"])
 def test_shifts(name: str, dtype: str) -> None:
@@ -88,6 +97,20 @@ def test_shifts(name: str, dtype: str) -> None:
             _agrees(getattr(lax, name), values, by)
         return
     _agrees(getattr(lax, name), values, by)
+
+
+_RUNNING = {
+    "cumsum": lax.cumsum,
+    "cumprod": lax.cumprod,
+    "cumsum from the end": lambda x: lax.cumsum(x, reverse=True),
+}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
+@pytest.mark.parametrize("name", _RUNNING)
+def test_running(name: str, dtype: str) -> None:
+    _agrees(_RUNNING[name], _values(dtype))
+    _agrees(lambda x: lax.cumsum(x, 1), np.stack([_values(dtype), _values(dtype)[::-1]]))
 
 
 _SINGLE = {

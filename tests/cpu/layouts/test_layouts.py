@@ -105,8 +105,8 @@ def test_few_rows_by_a_large_matrix(name: str) -> None:
 # Images: what follows a convolution that leaves channels last
 
 # whole numbers: their sums are exact, in whatever order they are taken
-_IMAGE = _RNG.integers(-2, 3, (2, 4, 6, 6)).astype("float32")
-_KERNEL = _RNG.integers(-1, 2, (8, 4, 3, 3)).astype("float32")
+_IMAGE = _RNG.integers(-2, 3, (2, 5, 6, 6)).astype("float32")
+_KERNEL = _RNG.integers(-1, 2, (8, 5, 3, 3)).astype("float32")
 _KERNELS = _RNG.integers(-1, 2, (8, 1, 3, 3)).astype("float32")
 _SAME = Windows((3, 3), (1, 1), (1, 1), (1, 1), 1)
 _POINTS = Windows((1, 1), (2, 2), (0, 0), (1, 1), 1)
@@ -175,8 +175,8 @@ BODIES: dict[str, Callable[[Any], Any]] = {
         forward(x, np.ones((8, 1, 3, 3), "float32"), _SAME._replace(groups=8)),
         forward(x[:, :3], _KERNEL[:, :3], _SAME._replace(stride=(2, 1))),
         forward(x, np.ones((4, 8, 3, 3), "float32"), _SAME._replace(dilation=(2, 2))),
-        input_gradient(x, _KERNEL, _SAME._replace(stride=(2, 2)), (2, 4, 11, 12)),
-        input_gradient(x, np.ones((8, 4, 1, 1), "float32"), _POINTS, (2, 4, 12, 11)),
+        input_gradient(x, _KERNEL, _SAME._replace(stride=(2, 2)), (2, 5, 11, 12)),
+        input_gradient(x, np.ones((8, 5, 1, 1), "float32"), _POINTS, (2, 5, 12, 11)),
         weight_gradient(x, x, _SAME, (8, 8, 3, 3)),
         weight_gradient(x, x[:, :, ::2, ::2], _POINTS, (8, 8, 1, 1)),
         weight_gradient(x, x[:, :, ::2, ::2], _SAME._replace(stride=(2, 2)), (8, 8, 3, 3)),
@@ -247,12 +247,12 @@ def test_between_convolutions_nothing_is_transposed() -> None:
         x = jax.nn.relu(_grouped(x) * _VECTOR[:, None, None]) + x
         return forward(x, w2, _SAME).mean((2, 3))
 
-    x, w1, w2 = (jax.ShapeDtypeStruct(s, "float32") for s in ((2, 4, 6, 6), (8, 4, 3, 3), (8, 8, 3, 3)))
+    x, w1, w2 = (jax.ShapeDtypeStruct(s, "float32") for s in ((2, 5, 6, 6), (8, 5, 3, 3), (8, 8, 3, 3)))
     with Enabled():
         program = jax.make_jaxpr(ordered(block))(x, w1, w2).jaxpr
     moved = [e.invars[0].aval.shape for e in program.eqns if e.primitive.name == "transpose"]
     large = [shape for shape in sorted(moved) if np.prod(shape) > 100]  # the others are statistics
-    assert large == [(2, 4, 6, 6), (8, 4, 3, 3), (8, 8, 3, 3)]  # the operands
+    assert large == [(2, 5, 6, 6), (8, 5, 3, 3), (8, 8, 3, 3)]  # the operands
     elsewhere = jax.make_jaxpr(ordered(block, platform="cuda"))(x, w1, w2).jaxpr
     assert not any(e.primitive.name == "transpose" for e in elsewhere.eqns)
 
@@ -366,10 +366,10 @@ def test_what_is_saved_may_be_taken_elsewhere(pack: Callable[[Any], Any]) -> Non
 
 
 def test_outputs_have_the_strides_of_eager() -> None:
-    layers = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
+    layers = nn.Sequential(nn.Conv2d(5, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
     compiled = torch.compile(lambda x: (layers(x), layers[0](x).permute(0, 2, 3, 1)), backend="jaten")
     for memory_format in (torch.contiguous_format, torch.channels_last):
-        x = torch.randn(2, 4, 6, 6).contiguous(memory_format=memory_format)
+        x = torch.randn(2, 5, 6, 6).contiguous(memory_format=memory_format)
         with torch.no_grad():
             expected = layers(x), layers[0](x).permute(0, 2, 3, 1)
             for a, b in zip(compiled(x), expected, strict=True):
@@ -390,7 +390,7 @@ def _row_sums(x: Any) -> Any:
 @pytest.mark.parametrize("size", [(1, 4), (12, 17), (64, 63)])
 def test_sums_over_rows_are_as_exact_as_their_dtype(size: tuple[int, int]) -> None:
     """Sums of simple and other terms, over few and many rows, some of them left over."""
-    image = (_RNG.standard_normal((3, 4, *size)) + 100).astype("float32")
+    image = (_RNG.standard_normal((3, 5, *size)) + 100).astype("float32")
 
     with Enabled():
         got = jax.jit(ordered(_after_convolution(_row_sums)))(image, _KERNEL)
