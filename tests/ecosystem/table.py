@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 WAYS = ("plain", "jaten", "device", "aot_eager", "inductor")
 """Plain torch; compiled by jaten; on the device jax; and compiled by two backends of torch, to compare with."""
 
+TORCHS_OWN = ("aot_eager", "inductor")
+"""Of these only the breaks and the times matter."""
+
 TOLERANCE = 1e-4
 """The largest distance of a curve from plain torch's, of the largest number in it, unless a row says otherwise."""
 
