@@ -30,7 +30,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "interpreter": (
         "primitive_rules",
-        "exact_arithmetic exact_reductions gathers moved_elements",
+        "exact_arithmetic gathers library_calls moved_elements",
+        "exact_reductions",
         "interpreted_program",
         "first_calls",
         "__init__",
@@ -52,7 +53,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "cpu": (
         "conv_direct conv_fold_full_dims conv_taps dot_reductions elementary layouts.values ragged_tiles reductions"
         " row_scans slice_writes",
-        "conv_grouped conv_matrix conv_patches conv_space_to_depth conv_winograd",
+        "conv_eigen conv_grouped conv_matrix conv_patches conv_space_to_depth conv_winograd",
         "conv_volumes",
         "conv_lowerings",
         "conv_choice",

@@ -20,6 +20,7 @@ from ..kernel_base.conv_parts import FIRST, LAST, ConvCall, ConvLayout, Windows
 from ..kernel_base.promotion import cast, compute_type, widened
 from . import (
     conv_direct,
+    conv_eigen,
     conv_grouped,
     conv_matrix,
     conv_patches,
@@ -69,7 +70,7 @@ def by_images(compute: Callable[..., jax.Array], layout: ConvLayout) -> Lowering
 
 # channels first
 DIRECT = _lowering(conv_parts, FIRST)
-EIGEN = DIRECT._replace(weight_gradient=functools.partial(conv_direct.padded_first, layout=FIRST))
+EIGEN = _lowering(conv_eigen)
 TAPS = _lowering(conv_taps, FIRST)
 PATCHES = _lowering(conv_patches)
 

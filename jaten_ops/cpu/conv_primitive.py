@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import Primitive
+from jax.extend.core import ClosedJaxpr, Primitive
 from jax.interpreters import ad, batching, mlir
 
 from ..arrays.strides import Shape
+from ..interpreter.primitive_rules import EXPANSIONS
 from ..kernel_base import conv_parts
 from ..kernel_base.conv_parts import ConvCall
 from . import conv_choice, conv_fold_full_dims
@@ -46,6 +47,12 @@ def _lowered(a: jax.Array, b: jax.Array, *, call: ConvCall) -> jax.Array:
     return conv_choice.compute(call, a, b)
 
 
+def _expanded(equation: Any) -> ClosedJaxpr:
+    call, types = equation.params["call"], [v.aval for v in equation.invars]
+    return jax.make_jaxpr(lambda a, b: conv_choice.compute(call, a, b))(*types)
+
+
+EXPANSIONS["cpu_convolution"] = _expanded
 mlir.register_lowering(convolution_p, mlir.lower_fun(_lowered, multiple_results=False))
 
 

@@ -11,6 +11,10 @@ from .primitive_rules import NotInterpreted, NumpyStep, computed_by, dtype_of, i
 _ROUNDING = frozenset({"add", "sub", "mul", "div", "add_any", "sqrt", "square", "integer_pow", "scatter-add"})
 
 
+SUMS_OF_TWO = frozenset({"add", "sub", "add_any"})
+"""A compiler leaves a row of them as it is, but for those of constants, which it would add up first."""
+
+
 def rounds(equation: Any) -> bool:
     """True if results are rounded. A compiler may do so once for two operations, such as a product and its sum."""
     name, dtype = equation.primitive.name, dtype_of(equation) if equation.invars else None

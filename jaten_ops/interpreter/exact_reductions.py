@@ -1,4 +1,4 @@
-"""Rules of reductions that do not round, and of sorting."""
+"""Rules of reductions, and of sorting."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .library_calls import SUMS, compiled_step
 from .primitive_rules import NumpyStep, computed_by, dtype_of, interpreted_if, is_float_dtype
 
 _WHOLE = {
@@ -20,6 +21,8 @@ _WHOLE = {
 @computed_by(*_WHOLE)
 def _combined(equation: Any) -> NumpyStep:
     dtype, axes = dtype_of(equation), tuple(equation.params["axes"])
+    if equation.primitive.name in SUMS and dtype.kind == "f":
+        return compiled_step(equation)
     interpreted_if(dtype.kind in "iub" and equation.outvars[0].aval.dtype == dtype)
     combine, first = _WHOLE[equation.primitive.name]
     interpreted_if(dtype.kind != "b" or equation.primitive.name in ("reduce_and", "reduce_or", "reduce_xor"))

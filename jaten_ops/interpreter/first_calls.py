@@ -34,8 +34,9 @@ A longer program gets more: it takes longer to interpret, and to compile.
 """
 _LONG = 10  # steps
 
-_COMPILED_CALLS = 16  # as many calls that must be compiled end it, too
-_MOST_SHAPES = 256
+_CALM = 256  # so many calls without a new kind end it: looking for one costs as much as a call
+_COMPILED = 16  # such a call counts as so many if the program cannot be interpreted
+_MOST_KINDS = 256  # of which a function knows the programs; a loop over ever new shapes has no end of them
 
 _NUMBERS = (bool, int, float, complex)
 _TINY = np.float32(1e-39)
@@ -78,8 +79,27 @@ def as_xla(program: Interpreted, values: list[Any]) -> list[Any]:
         torch.set_flush_denormal(bool(flushes))
 
 
+class _Kind:
+    """Operands of the same shapes and dtypes.
+
+    Attributes:
+        program: what computes them; None if it must be compiled.
+        form: the tree of its results.
+        is_interpreted: false if it must be compiled, or has been interpreted long enough.
+    """
+
+    __slots__ = ("form", "is_interpreted", "program")
+
+    def __init__(self, program: Interpreted | None = None, form: Any = None) -> None:
+        self.program, self.form = program, form
+        self.is_interpreted = program is not None
+
+
 class FirstCalls:
     """A function under `jax.jit`, interpreted at first where the program and the values allow.
+
+    Each kind of operands gives some seconds. When they have passed, the kinds so far are compiled; new ones still are
+    interpreted. When no new kind has come for a while, all further calls are those of the compiled function itself.
 
     Args:
         compiled: the function as `jax.jit` returns it.
@@ -89,8 +109,8 @@ class FirstCalls:
 
     def __init__(self, compiled: Any, static: Collection[int] = (), ended: Callable[[], None] | None = None) -> None:
         self._compiled, self._static, self._ended = compiled, frozenset(static), ended
-        self._programs: dict[Any, tuple[Interpreted, Any] | None] = {}
-        self._left = SECONDS
+        self._kinds: dict[Any, _Kind] = {}
+        self._left, self._calm = SECONDS, 0
         self._run: Callable[..., Any] = self._first
 
     def __call__(self, *values: Any) -> Any:
@@ -101,7 +121,7 @@ class FirstCalls:
 
     def _end(self) -> None:
         self._run = self._compiled
-        self._programs = {}  # a new one: other threads may read the old
+        self._kinds = {}  # a new one: other threads may read the old
         if self._ended is not None:
             self._ended()
 
@@ -123,19 +143,26 @@ class FirstCalls:
                 return self._compiled(*values)
         if _is_watched():
             return self._compiled(*values)
-        kind, programs = tuple(key), self._programs
-        if kind not in programs:
-            programs[kind] = made = self._program(values)
-            self._left += SECONDS * max(1, made[0].length / _LONG) if made else 0
-        found = programs[kind]
-        if found is None or len(programs) > _MOST_SHAPES:
-            self._spend(SECONDS / _COMPILED_CALLS)
-            return self._compiled(*values)
-        program, form = found
-        return self._interpreted(program, form, leaves, values)
+        kind = self._kinds.get(tuple(key)) or self._new_kind(tuple(key), values)
+        if kind.is_interpreted:
+            return self._interpreted(kind, leaves, values)
+        self._calm += 1 if kind.program else _COMPILED
+        if self._calm > _CALM:
+            self._end()
+        return self._compiled(*values)
 
-    def _interpreted(self, program: Interpreted, form: Any, leaves: list[Any], given: tuple[Any, ...]) -> Any:
-        start = time.perf_counter()
+    def _new_kind(self, key: Any, values: Any) -> _Kind:
+        if len(self._kinds) >= _MOST_KINDS:
+            self._kinds = {}
+        self._kinds[key] = found = self._kind_of(values)
+        if found.program:
+            self._left += SECONDS * max(1, found.program.length / _LONG)
+            self._calm = 0
+        return found
+
+    def _interpreted(self, kind: _Kind, leaves: list[Any], given: tuple[Any, ...]) -> Any:
+        start, program = time.perf_counter(), kind.program
+        assert program is not None
         try:
             # as `jax.jit` has it; what takes them would be compiled once more otherwise
             committed = any(leaf.committed for leaf in leaves if type(leaf) is _Array)
@@ -147,26 +174,23 @@ class FirstCalls:
             _log.log(level, "a program was not interpreted: %s: %s", type(error).__name__, error)
             self._end()
             return self._compiled(*given)
-        self._spend(time.perf_counter() - start)
-        return jax.tree.unflatten(form, results)
+        self._left -= time.perf_counter() - start
+        if self._left < 0:
+            for known in list(self._kinds.values()):
+                known.is_interpreted = False
+        return jax.tree.unflatten(kind.form, results)
 
-    def _program(self, values: Any) -> tuple[Interpreted, Any] | None:
-        """The program for such values, and the form of its results; None if it must be compiled."""
+    def _kind_of(self, values: Any) -> _Kind:
         traced = self._compiled.trace(*values)
         try:
             if any(v.aval.weak_type for v in traced.jaxpr.jaxpr.outvars):
                 raise NotInterpreted
-            return Interpreted(traced.jaxpr), jax.tree.structure(traced.out_info)
+            return _Kind(Interpreted(traced.jaxpr), jax.tree.structure(traced.out_info))
         except NotInterpreted:
-            return None
+            return _Kind()
         except Exception as error:  # a JAX whose programs are other than known
             _log.info("a program is not interpreted: %s: %s", type(error).__name__, error)
-            return None
-
-    def _spend(self, seconds: float) -> None:
-        self._left -= seconds
-        if self._left < 0:
-            self._end()
+            return _Kind()
 
 
 def _is_watched() -> bool:

@@ -11,16 +11,23 @@ from jax.extend import core
 
 from ..xla.platform_branches import cpu_branch
 from . import exact_arithmetic, exact_reductions, gathers, moved_elements  # noqa: F401  # their rules
-from .primitive_rules import STEP_MAKERS, NotInterpreted, NumpyStep, computed_by, interpreted_if
+from .library_calls import LIBRARY_CALLS, SUMS
+from .primitive_rules import EXPANSIONS, STEP_MAKERS, NotInterpreted, NumpyStep, computed_by, dtype_of, interpreted_if
 
 _INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"})
-_MOST = 1 << 18  # bytes of an array: beyond them a compile pays at once
+# Bytes of an array, of all steps together, and of an array around a library's call, which takes several times as long
+# to compile: beyond them a compile pays at once.
+_MOST, _MOST_OF_STEPS, _MOST_OF_CALLS = 1 << 18, 1 << 23, 1 << 24
+_TURNING, _SAME_ORDER = frozenset({"transpose", "rev"}), frozenset({"reshape", "squeeze", "broadcast_in_dim"})
+_STEPS_OF_CALL = 60  # as which it counts
 
 
 def _inlined(equation: Any) -> tuple[core.ClosedJaxpr, Sequence[Any]] | None:
     """The program that an equation runs as a part of its own, and that program's operands."""
     if (branch := cpu_branch(equation)) is not None:
         return _exact_form(equation) or branch, equation.invars[1:]
+    if (expand := EXPANSIONS.get(equation.primitive.name)) is not None:
+        return expand(equation), equation.invars
     if equation.primitive.name in _INLINED:
         called = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
         interpreted_if(isinstance(called, core.ClosedJaxpr))
@@ -32,7 +39,8 @@ def _exact_form(equation: Any) -> core.ClosedJaxpr | None:
     """The form of a computation for other platforms, if it rounds nothing: all forms then have the same results."""
     *_, other = equation.params["branches"]
     try:
-        return other if not Interpreted(other).rounds else None
+        made = Interpreted(other)
+        return None if made.rounds or made.calls else other
     except NotInterpreted:
         return None
 
@@ -44,8 +52,8 @@ class Interpreted:
         closed: the program.
 
     Attributes:
-        rounds: how many operations in it round.
-        length: how many steps it has.
+        rounds: the number of its operations that round.
+        calls: the number of its steps that a library computes.
         avals: the types of its results.
 
     Raises:
@@ -53,20 +61,32 @@ class Interpreted:
     """
 
     def __init__(self, closed: core.ClosedJaxpr) -> None:
-        self.rounds = 0
+        self.rounds = self.calls = 0
+        self._bytes = 0  # of the largest array
+        self._reduces, self._only_sums = False, True
         self._steps: list[tuple[NumpyStep, tuple[int, ...], tuple[int, ...]]] = []
         self._values: list[Any] = []
         self._constant: set[int] = set()
+        # XLA may take a transposition into a call that reads it, or that it is of
+        self._turned: set[int] = set()
+        self._called: set[int] = set()
         interpreted_if(not closed.effects)
         self._inputs = [(self._slot(v.aval), np.dtype(v.aval.dtype)) for v in closed.jaxpr.invars]
         self._outputs = self._add(closed, [slot for slot, _ in self._inputs])
-        interpreted_if(self.rounds <= 1)
-        self.length = len(self._steps)
+        interpreted_if(self._only_sums or self.rounds <= (0 if self._reduces else 1))
+        interpreted_if(self.calls or not self._reduces)
+        interpreted_if(self.calls or self._bytes <= _MOST or self._bytes * len(self._steps) <= _MOST_OF_STEPS)
         self.avals = [jax.core.ShapedArray(a.shape, a.dtype) for a in closed.out_avals]
+
+    @property
+    def length(self) -> int:
+        """The number of its steps; a library's call counts as many."""
+        return len(self._steps) + _STEPS_OF_CALL * self.calls
 
     def _slot(self, aval: Any, value: Any = None) -> int:
         dtype = np.dtype(aval.dtype)  # raises for keys of random numbers
-        interpreted_if(aval.size * dtype.itemsize <= _MOST)
+        self._bytes = max(self._bytes, aval.size * dtype.itemsize)
+        interpreted_if(self._bytes <= _MOST_OF_CALLS)
         self._values.append(value)
         return len(self._values) - 1
 
@@ -104,10 +124,24 @@ class Interpreted:
         results = [self._slot(v.aval) for v in equation.outvars]
         if self._constant.issuperset(operands):
             self._constant.update(results)
-        self.rounds += exact_arithmetic.rounds(equation)
+        name, is_turned = equation.primitive.name, not self._turned.isdisjoint(operands)
+        is_called = not self._called.isdisjoint(operands)
+        interpreted_if(not (is_called and name in _TURNING))
+        if name in _TURNING or (name in _SAME_ORDER and is_turned):
+            self._turned.update(results)
+        if name in LIBRARY_CALLS or (name in _SAME_ORDER and is_called):
+            self._called.update(results)
+        if exact_arithmetic.rounds(equation):
+            is_sum = name in exact_arithmetic.SUMS_OF_TWO
+            self._only_sums &= is_sum and self._constant.isdisjoint(operands)
+            self.rounds += 1
+        if name in LIBRARY_CALLS or (name in SUMS and dtype_of(equation).kind == "f"):
+            interpreted_if(not is_turned)
+        self._reduces |= name in SUMS and dtype_of(equation).kind == "f"
+        self.calls += name in LIBRARY_CALLS
         try:
             self._steps.append((make(equation), tuple(operands), tuple(results)))
-        except (KeyError, AttributeError) as error:  # a JAX whose primitive has other parameters
+        except (KeyError, AttributeError, TypeError) as error:  # a JAX whose primitive has other parameters
             raise NotInterpreted from error
         return results
 

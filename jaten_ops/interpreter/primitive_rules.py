@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 
 NumpyStep = Callable[..., Any]
 """Computes an equation's results from its operands' values: an array, or a tuple of them if there may be several."""
@@ -15,6 +16,10 @@ StepMaker = Callable[[Any], NumpyStep]
 
 STEP_MAKERS: dict[str, StepMaker] = {}
 """By the primitive's name."""
+
+
+EXPANSIONS: dict[str, Callable[[Any], ClosedJaxpr]] = {}
+"""Makes the program of others that a primitive stands for, from an equation; by the primitive's name."""
 
 
 class NotInterpreted(Exception):

@@ -8,7 +8,7 @@ WAYS = ("plain", "jaten", "device", "aot_eager", "inductor")
 """Plain torch; compiled by jaten; on the device jax; and compiled by two backends of torch, to compare with."""
 
 TORCHS_OWN = ("aot_eager", "inductor")
-"""Of these only the breaks and the times matter."""
+"""Contenders: only their breaks and their times matter."""
 
 TOLERANCE = 1e-4
 """The largest distance of a curve from plain torch's, of the largest number in it, unless a row says otherwise."""

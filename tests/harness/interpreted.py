@@ -32,7 +32,8 @@ def compared() -> Iterator[list[str]]:
     """
     names: list[str] = []
 
-    def both(self: Any, program: Any, form: Any, leaves: list[Any], values: tuple[Any, ...]) -> Any:
+    def both(self: Any, kind: Any, leaves: list[Any], values: tuple[Any, ...]) -> Any:
+        program = kind.program
         found = list(map(first_calls.as_array, first_calls.as_xla(program, leaves), program.avals))
         expected = self._compiled(*values)
         name = self._compiled.__name__

@@ -50,12 +50,25 @@ def test_the_first_calls_are_interpreted() -> None:
 
 def test_calls_are_compiled_once_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_calls, "SECONDS", 1e-6)
-    ended = []
+    monkeypatch.setattr(first_calls, "_CALM", 3)
+    ended: list[bool] = []
     compiled = _Counted(_negative)
     calls = FirstCalls(compiled, ended=lambda: ended.append(True))
-    for _ in range(3):
+    for times in range(6):
         assert calls(jax.numpy.ones(2)).tolist() == [-1.0, -1.0]
-    assert (compiled.calls, ended) == (2, [True])
+        assert (compiled.calls, bool(ended)) == (times, times > 3)
+
+
+def test_new_shapes_are_interpreted_after_others_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop whose shapes depend on values would be compiled for each of them otherwise."""
+    monkeypatch.setattr(first_calls, "SECONDS", 1e-6)
+    monkeypatch.setattr(first_calls, "_MOST_KINDS", 4)
+    compiled = _Counted(_negative)
+    calls = FirstCalls(compiled)
+    for size in range(1, 9):
+        for _ in range(2):
+            assert calls(jax.numpy.ones(size)).tolist() == [-1.0] * size
+        assert compiled.calls == size
 
 
 def test_what_is_never_interpreted_is_soon_compiled_at_once() -> None:

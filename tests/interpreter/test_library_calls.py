@@ -1,0 +1,117 @@
+"""Convolutions, products and sums beside the whole program of XLA's, to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from jaten_ops.cpu import conv_eigen, conv_primitive
+from jaten_ops.interpreter.first_calls import as_xla
+from jaten_ops.interpreter.interpreted_program import Interpreted
+from jaten_ops.interpreter.primitive_rules import NotInterpreted
+from jaten_ops.kernel_base.conv_parts import ConvCall, Windows
+from jaten_ops.xla.jitted import jitted
+from jaten_ops.xla.x64 import Enabled
+
+from ..harness.interpreted import same
+
+_RNG = np.random.default_rng(0)
+
+
+def _made(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return _RNG.standard_normal(shape).astype(dtype)
+
+
+def _agrees(function: Callable[..., Any], *operands: np.ndarray) -> Interpreted:
+    with Enabled():
+        made = jitted(function)
+        program = Interpreted(made.trace(*operands).jaxpr)
+        found, expected = as_xla(program, list(operands)), jax.tree.leaves(made(*operands))
+    for one, other in zip(found, expected, strict=True):
+        assert same(one, other)
+    return program
+
+
+_CONVOLUTIONS: dict[str, tuple[tuple[int, ...], int, Windows]] = {
+    "3x3": ((2, 24, 9, 8), 16, Windows((3, 3), (1, 1), (1, 1), (1, 1), 1)),
+    "strided": ((2, 24, 9, 8), 16, Windows((3, 3), (2, 1), (1, 0), (1, 1), 1)),
+    "dilated": ((1, 24, 9, 8), 16, Windows((3, 3), (1, 1), (2, 2), (2, 2), 1)),
+    "small images": ((1, 64, 3, 3), 64, Windows((3, 3), (1, 1), (1, 1), (1, 1), 1)),
+    "stem": ((1, 3, 21, 20), 32, Windows((7, 7), (2, 2), (3, 3), (1, 1), 1)),
+    "row": ((2, 24, 30), 16, Windows((3,), (1,), (1,), (1,), 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("part", ["forward", "input_gradient", "weight_gradient"])
+@pytest.mark.parametrize("name", _CONVOLUTIONS)
+def test_convolutions(name: str, part: str, dtype: Any) -> None:
+    shape, outputs, windows = _CONVOLUTIONS[name]
+    x, weight = _made(*shape, dtype=dtype), _made(outputs, shape[1], *windows.kernel, dtype=dtype)
+    grad = _made(shape[0], outputs, *windows.positions(shape[2:]), dtype=dtype)
+    result, *operands = {
+        "forward": (grad.shape, x, weight),
+        "input_gradient": (shape, grad, weight),
+        "weight_gradient": (weight.shape, x, grad),
+    }[part]
+    compute = getattr(conv_eigen, part)
+    assert _agrees(lambda a, b: compute(a, b, windows, result), *operands).calls == 1
+
+
+def test_the_primitive_is_what_it_is_lowered_to() -> None:
+    shape, outputs, windows = _CONVOLUTIONS["3x3"]
+    call = ConvCall("forward", windows, ())
+    program = _agrees(lambda a, b: conv_primitive.compute(call, a, b), _made(*shape), _made(outputs, shape[1], 3, 3))
+    assert program.calls == 1
+
+
+_PRODUCTS: dict[str, Callable[..., Any]] = {
+    "matrices": lambda a, b: a @ b,
+    "of rows": lambda a, b: lax.dot_general(a, a, (((1,), (1,)), ((), ()))),
+    "of columns": lambda a, b: lax.dot_general(b, b, (((0,), (0,)), ((), ()))),
+    "batched": lambda a, b: jnp.stack([a, -a]) @ jnp.stack([b, b]),
+    "with a vector added": lambda a, b: a @ b + b[0],
+    "a vector": lambda a, b: a[0] @ b,
+    "and sums of rows": lambda a, b: (a @ b, a.sum(0)),
+}
+
+
+@pytest.mark.parametrize("sizes", [(3, 5, 4), (64, 48, 32), (1, 300, 7)], ids=str)
+@pytest.mark.parametrize("name", _PRODUCTS)
+def test_products(name: str, sizes: tuple[int, int, int]) -> None:
+    rows, terms, columns = sizes
+    assert _agrees(_PRODUCTS[name], _made(rows, terms), _made(terms, columns)).calls == 1
+
+
+def test_sums_that_wait_for_each_other() -> None:
+    """XLA adds in the program's order, but for constants."""
+    a, b, c = (_made(50) for _ in range(3))
+    _agrees(lambda a, b, c: ((a + b) - c) + a, a, b, c)
+    for function in (lambda a, b, c: a * b + c, lambda a, b, c: (a + np.float32(0.1)) + np.float32(1e8) + b + c):
+        with pytest.raises(NotInterpreted):
+            _agrees(function, a, b, c)
+
+
+_COMPILED: dict[str, Callable[..., Any]] = {
+    "a sum alone": lambda a: a.sum(0),
+    "a product that is added up": lambda a: (a @ a, (a * a).sum()),
+    "a function": lambda a: jnp.exp(a) @ a,
+    "transposed": lambda a: a @ a.T,
+    "from the end": lambda a: a @ a[::-1],
+    "then transposed": lambda a: (a @ a).T,
+    "then transposed in parts": lambda a: (a @ a).reshape(2, 2, 4).T,
+    "of one term": lambda a: a[:, :1] @ a[:1],
+    "half precision": lambda a: a.astype(jnp.bfloat16) @ a.astype(jnp.bfloat16),
+}
+
+
+@pytest.mark.parametrize("name", _COMPILED)
+def test_what_is_compiled(name: str) -> None:
+    with pytest.raises(NotInterpreted):
+        _agrees(_COMPILED[name], _made(4, 4))
