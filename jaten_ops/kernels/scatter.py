@@ -353,8 +353,11 @@ def _same_shape(self: jax.Array, source: jax.Array, dim: int) -> None:
 def index_add(self, dim, index, source, *, alpha=1):
     _same_shape(self, source, dim)
     _same_dtype(self, source, "index_add")
-    alpha = cast(alpha, self.dtype)
-    scaled = jnp.logical_and(source, alpha) if self.dtype == bool else source * alpha
+    if type(alpha) in (int, float) and alpha == 1:  # as in most calls
+        scaled = source
+    else:
+        alpha = cast(alpha, self.dtype)
+        scaled = jnp.logical_and(source, alpha) if self.dtype == bool else source * alpha
     return _index_write("add", self, dim, index, scaled, RuntimeError)
 
 
