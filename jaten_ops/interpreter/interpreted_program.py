@@ -12,7 +12,16 @@ from jax.extend import core
 from ..xla.platform_branches import cpu_branch
 from . import exact_arithmetic, exact_reductions, gathers, moved_elements  # noqa: F401  # their rules
 from .library_calls import LIBRARY_CALLS, SUMS
-from .primitive_rules import EXPANSIONS, STEP_MAKERS, NotInterpreted, NumpyStep, computed_by, dtype_of, interpreted_if
+from .primitive_rules import (
+    EXPANSIONS,
+    STEP_MAKERS,
+    NotInterpreted,
+    NumpyStep,
+    computed_by,
+    dtype_of,
+    interpreted_if,
+    is_short,
+)
 
 _INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"})
 # Bytes of an array, of all steps together, and of an array around a library's call, which takes several times as long
@@ -132,7 +141,8 @@ class Interpreted:
         if name in LIBRARY_CALLS or (name in _SAME_ORDER and is_called):
             self._called.update(results)
         if exact_arithmetic.rounds(equation):
-            is_sum = name in exact_arithmetic.SUMS_OF_TWO
+            # of short numbers it does not round those between
+            is_sum = name in exact_arithmetic.SUMS_OF_TWO and not is_short(dtype_of(equation))
             self._only_sums &= is_sum and self._constant.isdisjoint(operands)
             self.rounds += 1
         if name in LIBRARY_CALLS or (name in SUMS and dtype_of(equation).kind == "f"):

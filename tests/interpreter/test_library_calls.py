@@ -96,6 +96,9 @@ def test_sums_that_wait_for_each_other() -> None:
     for function in (lambda a, b, c: a * b + c, lambda a, b, c: (a + np.float32(0.1)) + np.float32(1e8) + b + c):
         with pytest.raises(NotInterpreted):
             _agrees(function, a, b, c)
+    short = [x.astype(jnp.bfloat16) for x in (a, b, c)]
+    with pytest.raises(NotInterpreted):
+        _agrees(lambda a, b, c: (a + b) - c, *short)
 
 
 _COMPILED: dict[str, Callable[..., Any]] = {
