@@ -52,9 +52,9 @@ def main() -> int:
                 results.append({**result, "dtype": options.dtype})
                 progress("")
                 print(row(result), flush=True)
+            write(file, {**about("benchmarks", options.threads), "results": results})  # what is ended early has some
     for line in means(results):
         print(line)
-    write(file, {**about("benchmarks", options.threads), "results": results})
     failures = [(r["case"], r["job"], name, text) for r in results for name, text in r["errors"].items()]
     for case_name, job, name, text in failures:
         print(f"{case_name}, {job}: {name} failed: {text}", file=sys.stderr)
