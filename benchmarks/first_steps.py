@@ -76,7 +76,43 @@ def _recurrence(device: str) -> Callable[[], torch.Tensor]:
     return step
 
 
-PROGRAMS = {"perceptron": _perceptron, "boxes": _boxes, "recurrence": _recurrence}
+def _convolutions(device: str) -> Callable[[], torch.Tensor]:
+    """Gradients of a chain of convolutions of several sizes: calls of a library, and moves of elements around them."""
+    x = torch.randn(2, 8, 24, 24).to(device)
+    sizes = [(16, 8), (24, 16), (32, 24), (48, 32)]
+    weights = [torch.randn(*pair, 3, 3).div(pair[1] * 3).to(device).requires_grad_() for pair in sizes]
+
+    def step() -> torch.Tensor:
+        found = x
+        for weight in weights:
+            found = torch.nn.functional.conv2d(found, weight, padding=1).relu()
+        gradients = torch.autograd.grad(found.sum(), weights)
+        return gradients[0].abs().sum()
+
+    return step
+
+
+def _new_sizes(device: str) -> Callable[[], torch.Tensor]:
+    """A graph whose numbers of nodes and edges are others at each step: messages along the edges, added up."""
+    weight, sizes = torch.randn(16, 16).to(device), iter(range(100, 10_000, 7))
+
+    def step() -> torch.Tensor:
+        nodes = next(sizes)
+        x, edges = torch.randn(nodes, 16).to(device), torch.randint(0, nodes, (2, 4 * nodes)).to(device)
+        edges = edges[:, edges[0] != edges[1]]
+        sent = (x @ weight)[edges[0]]
+        return torch.zeros_like(x).index_add(0, edges[1], sent).relu().argmax(1).sum()
+
+    return step
+
+
+PROGRAMS = {
+    "perceptron": _perceptron,
+    "boxes": _boxes,
+    "recurrence": _recurrence,
+    "convolutions": _convolutions,
+    "new sizes": _new_sizes,
+}
 
 
 def measure(name: str, device: str) -> str:
