@@ -16,20 +16,30 @@ from ..tensor.tensor import Tensor
 def made_in_captures(call: Callable[..., Any]) -> Callable[..., Any]:
     """`UserDefinedClassVariable.call_function`, which makes a `PartitionSpec` of names that Dynamo knows.
 
-    Dynamo would trace its constructor, which is C++. Equal ones are one object, which becomes a global of the captured
-    function: Dynamo then treats it as one that was there before.
+    Dynamo would trace its constructor, which is C++. Equal ones are made one object, as JAX does from 0.10.1 on, which
+    becomes a global of the captured function: Dynamo then treats it as one that was there before.
     """
+    made: dict[PartitionSpec, PartitionSpec] = {}
 
     @functools.wraps(call)
     def call_function(self: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if self.value is not PartitionSpec:
             return call(self, tx, args, kwargs)
         spec = PartitionSpec(*map(_known, args), **{name: _known(value) for name, value in kwargs.items()})
+        spec = made.setdefault(spec, spec)
+        _allow_comparisons()
         name = tx.output.install_global_by_id("partition_spec", spec)
         source = torch._dynamo.source.GlobalSource(name)  # Dynamo is loaded: it calls this
         return torch._dynamo.variables.base.VariableTracker.build(tx, spec, source)
 
     return call_function
+
+
+@functools.cache
+def _allow_comparisons() -> None:
+    """Tells Dynamo that it may compare them: in JAX 0.10.0 C++ does, and Dynamo refuses to call it otherwise."""
+    if type(PartitionSpec) is not type and hasattr(torch._dynamo, "allow_c_slot"):
+        torch._dynamo.allow_c_slot(PartitionSpec)
 
 
 def redistributes(call: Callable[..., Any]) -> Callable[..., Any]:

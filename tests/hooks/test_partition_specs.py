@@ -25,6 +25,11 @@ def _after_a_break(x: Tensor) -> Any:
     return distributed.constrain(x, distributed.make_mesh(data=-1), spec)
 
 
+# Dynamo does not trace the methods of a class of C++, and takes equal objects of it for different ones.
+of_python = pytest.mark.xfail(
+    type(P) is not type, reason="in JAX 0.10.0 PartitionSpec is a class of C++", strict=True, raises=Exception
+)
+
 PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
     "returned": lambda x: (x + 1, P("data", None)),
     "equal": lambda x: x + (1 if P("data", None) == SPEC else 2),
@@ -41,8 +46,11 @@ PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
+_BY_METHODS = ("its entries", "its length", "its text", "added")
+
+
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=of_python if n in _BY_METHODS else ()) for n in PROGRAMS])
 def test_as_in_eager_mode(name: str) -> None:
     program, x = PROGRAMS[name], torch.ones(2, 2, device="jax")
     compiled = torch.compile(program, backend="jaten", fullgraph=name != "after a break")
@@ -50,7 +58,7 @@ def test_as_in_eager_mode(name: str) -> None:
     for _ in range(2):
         got = compiled(x)
         if isinstance(expected, tuple):
-            assert got[1] is expected[1]  # JAX has one object for equal ones
+            assert got[1] == expected[1]
             got = got[0]
         assert torch.equal(got.cpu(), (expected[0] if isinstance(expected, tuple) else expected).cpu())
 
@@ -61,6 +69,7 @@ def test_a_wrong_one_is_an_error_of_jax() -> None:
         compiled(torch.ones(2, device="jax"))
 
 
+@of_python
 def test_one_compilation_for_equal_specs() -> None:
     counter = torch._dynamo.testing.CompileCounterWithBackend("jaten")
     compiled = torch.compile(lambda x, spec: distributed.constrain(x, MESH, spec), backend=counter, fullgraph=True)
