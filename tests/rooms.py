@@ -118,7 +118,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "adam_step functional fused_attention higher_order other_layouts partitioned_products recurrent_layers"
         " sgd_step",
         "aliasing queries writes",
-        "collectives compositions copies factories first_gradients",
+        "collectives compositions copies factories first_gradients scattered_rows",
         "handler_rules redirects",
         "register",
         "__init__",

@@ -26,6 +26,7 @@ from . import (
     partitioned_products,
     queries,  # noqa: F401  # its handlers
     recurrent_layers,  # noqa: F401  # its handlers
+    scattered_rows,  # noqa: F401  # its handlers
 )
 from .operands import is_on_jax
 
