@@ -28,6 +28,7 @@ _INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "custom_jvp_cal
 # to compile: beyond them a compile pays at once.
 _MOST, _MOST_OF_STEPS, _MOST_OF_CALLS = 1 << 18, 1 << 23, 1 << 24
 _TURNING, _SAME_ORDER = frozenset({"transpose", "rev"}), frozenset({"reshape", "squeeze", "broadcast_in_dim"})
+_MOST_REPEATED = 2000  # steps of a loop
 _STEPS_OF_CALL = 60  # as which it counts
 
 
@@ -62,6 +63,7 @@ class Interpreted:
 
     Attributes:
         rounds: the number of its operations that round.
+        only_sums: whether all of those are sums of two numbers, none of them a constant.
         calls: the number of its steps that a library computes.
         avals: the types of its results.
 
@@ -70,9 +72,9 @@ class Interpreted:
     """
 
     def __init__(self, closed: core.ClosedJaxpr) -> None:
-        self.rounds = self.calls = 0
+        self.rounds = self.calls = self._repeated = 0
         self._bytes = 0  # of the largest array
-        self._reduces, self._only_sums = False, True
+        self._reduces, self.only_sums = False, True
         self._steps: list[tuple[NumpyStep, tuple[int, ...], tuple[int, ...]]] = []
         self._values: list[Any] = []
         self._constant: set[int] = set()
@@ -82,15 +84,15 @@ class Interpreted:
         interpreted_if(not closed.effects)
         self._inputs = [(self._slot(v.aval), np.dtype(v.aval.dtype)) for v in closed.jaxpr.invars]
         self._outputs = self._add(closed, [slot for slot, _ in self._inputs])
-        interpreted_if(self._only_sums or self.rounds <= (0 if self._reduces else 1))
+        interpreted_if(self.only_sums or self.rounds <= (0 if self._reduces else 1))
         interpreted_if(self.calls or not self._reduces)
         interpreted_if(self.calls or self._bytes <= _MOST or self._bytes * len(self._steps) <= _MOST_OF_STEPS)
         self.avals = [jax.core.ShapedArray(a.shape, a.dtype) for a in closed.out_avals]
 
     @property
     def length(self) -> int:
-        """The number of its steps; a library's call counts as many."""
-        return len(self._steps) + _STEPS_OF_CALL * self.calls
+        """The number of its steps, those of a loop as often as they run; a library's call counts as many."""
+        return len(self._steps) + self._repeated + _STEPS_OF_CALL * self.calls
 
     def _slot(self, aval: Any, value: Any = None) -> int:
         dtype = np.dtype(aval.dtype)  # raises for keys of random numbers
@@ -143,12 +145,14 @@ class Interpreted:
         if exact_arithmetic.rounds(equation):
             # of short numbers it does not round those between
             is_sum = name in exact_arithmetic.SUMS_OF_TWO and not is_short(dtype_of(equation))
-            self._only_sums &= is_sum and self._constant.isdisjoint(operands)
+            self.only_sums &= is_sum and self._constant.isdisjoint(operands)
             self.rounds += 1
         if name in LIBRARY_CALLS or (name in SUMS and dtype_of(equation).kind == "f"):
             interpreted_if(not is_turned)
         self._reduces |= name in SUMS and dtype_of(equation).kind == "f"
         self.calls += name in LIBRARY_CALLS
+        if name == "scan":
+            self._repeated += equation.params["length"] * len(equation.params["jaxpr"].jaxpr.eqns)
         try:
             self._steps.append((make(equation), tuple(operands), tuple(results)))
         except (KeyError, AttributeError, TypeError) as error:  # a JAX whose primitive has other parameters
@@ -184,3 +188,23 @@ def _chosen(equation: Any) -> NumpyStep:
         return tuple(branches[min(max(int(index), 0), len(branches) - 1)](operands))
 
     return choose
+
+
+@computed_by("scan")
+def _repeated(equation: Any) -> NumpyStep:
+    params = equation.params
+    body, length, carried, consts = (params[name] for name in ("jaxpr", "length", "num_carry", "num_consts"))
+    run = Interpreted(body)
+    # what it rounds, other operations may wait for: of sums alone that changes nothing
+    interpreted_if(run.only_sums and not run.calls and length * run.length <= _MOST_REPEATED and length)
+    order = range(length - 1, -1, -1) if params["reverse"] else range(length)
+
+    def repeat(*operands: Any) -> Any:
+        fixed, state, rows = operands[:consts], list(operands[consts : consts + carried]), operands[consts + carried :]
+        found: list[Any] = [None] * length
+        for i in order:
+            results = run([*fixed, *state, *(row[i] for row in rows)])
+            state, found[i] = results[:carried], results[carried:]
+        return (*state, *(np.stack(values) for values in zip(*found, strict=True)))
+
+    return repeat

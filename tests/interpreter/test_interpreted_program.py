@@ -178,6 +178,9 @@ _MOVED = {
     "replaced at points": lambda x: x.at[jnp.array([0, 2]), jnp.array([5, 5])].set(7.0),
     "chosen": lambda x: lax.cond(x[0, 0] > 0, lambda a: a, lambda a: -a, x),
     "one of three": lambda x: lax.switch(jnp.int32(7), [lambda a: a, lambda a: -a, lambda a: a.T.reshape(4, 6)], x),
+    "a running sum": lambda x: lax.scan(lambda c, r: (c + r, (c, -r)), jnp.zeros(6, x.dtype), x),
+    "a running sum from the end": lambda x: lax.scan(lambda c, r: (c + r, c), x[0], x, reverse=True),
+    "a loop of constants": lambda x: lax.scan(lambda c, r: (jnp.maximum(c, r + x[1]), r), x[0], x),
     "nested": lambda x: jax.jit(lambda a: jax.jit(jnp.negative)(a) + a)(x),
 }
 
@@ -196,7 +199,9 @@ _COMPILED: dict[str, Callable[..., Any]] = {
     "two roundings": lambda x: x * x + x,
     "division by a constant": lambda x: x / np.float32(3),
     "random": lambda x: jax.random.uniform(jax.random.key(0), x.shape),
-    "loop": lambda x: lax.fori_loop(0, 3, lambda i, a: -a, x),
+    "a long loop": lambda x: lax.scan(lambda c, r: (c + r, c), x[0, 0], jnp.ones(4000)),
+    "products in a loop": lambda x: lax.scan(lambda c, r: (c * r, c), x[0], x),
+    "loop": lambda x: lax.while_loop(lambda a: a.sum() < 3, lambda a: a + 1, x),
     "effect": lambda x: (jax.debug.print("{}", x), x)[1],
     "sum of complex numbers": lambda x: lax.complex(x, x) + 1j,
 }
