@@ -190,10 +190,17 @@ def _chosen(equation: Any) -> NumpyStep:
     return choose
 
 
+def _same_shape(one: Any, other: Any) -> bool:
+    return bool(one.aval.shape == other.aval.shape)
+
+
 @computed_by("scan")
 def _repeated(equation: Any) -> NumpyStep:
     params = equation.params
-    body, length, carried, consts = (params[name] for name in ("jaxpr", "length", "num_carry", "num_consts"))
+    body, length = params["jaxpr"], params["length"]
+    # JAX's parameters with their numbers have changed: what goes through the loop whole has the body's shape
+    carried = sum(map(_same_shape, equation.outvars, body.jaxpr.outvars))
+    consts = sum(map(_same_shape, equation.invars, body.jaxpr.invars)) - carried
     run = Interpreted(body)
     # what it rounds, other operations may wait for: of sums alone that changes nothing
     interpreted_if(run.only_sums and not run.calls and length * run.length <= _MOST_REPEATED and length)
