@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..arrays.strides import Shape
-from ..kernel_base import conv_parts
 from ..kernel_base.conv_parts import FIRST, LAST, ConvCall, ConvLayout, Windows
 from ..kernel_base.promotion import cast, compute_type, widened
 from . import (
@@ -69,7 +68,6 @@ def by_images(compute: Callable[..., jax.Array], layout: ConvLayout) -> Lowering
 
 
 # channels first
-DIRECT = _lowering(conv_parts, FIRST)
 EIGEN = _lowering(conv_eigen)
 TAPS = _lowering(conv_taps, FIRST)
 PATCHES = _lowering(conv_patches)
@@ -144,8 +142,8 @@ class Way(NamedTuple):
         part, result, wide = self.lowering.of(call.part), call.result(a, b), compute_type(a.dtype)
         wanted = orders(call, len(result)) if self.last else program_orders(len(result))
         shape = tuple(result[d] for d in wanted.result)
-        if part in _BY_XLA or (a.dtype == jnp.bfloat16 and self._is_product(call)):
-            wide = a.dtype  # XLA computes half precision itself, and has products of bfloat16
+        if a.dtype == jnp.bfloat16 and self._is_product(call):
+            wide = a.dtype  # XLA has products of bfloat16
 
         def run(x: jax.Array, y: jax.Array) -> jax.Array:
             x, y = _reordered(x, given.first, wanted.first), _reordered(y, given.second, wanted.second)
@@ -163,9 +161,6 @@ class Way(NamedTuple):
     def computes_as(self, other: Way, call: ConvCall) -> bool:
         """True if a call is computed in the same way."""
         return self.last == other.last and self.lowering.of(call.part) is other.lowering.of(call.part)
-
-
-_BY_XLA = tuple(DIRECT)
 
 
 class Size(NamedTuple):

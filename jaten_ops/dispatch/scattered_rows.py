@@ -39,13 +39,12 @@ def _numbers(target: torch.Tensor, dim: int, index: torch.Tensor, source: Any) -
     return _numbers_of(target, dim, index) if fits else None
 
 
-def _by_rows(target: torch.Tensor, how: str, include_self: bool) -> tuple[str, tuple[Any, ...], dict[str, Any]] | None:
-    """The operator that reduces whole rows in this way, and its further arguments."""
+def row_operator(how: Any, include_self: bool, of_floats: bool) -> str | None:
+    """The operator that reduces whole rows as `scatter_reduce` does elements, if there is one."""
     if how == "sum" and include_self:
-        return "index_add", (), {}
+        return "index_add"
     # it rounds the mean of integers differently
-    is_same = how in ("prod", "mean", "amax", "amin") and target.is_floating_point()
-    return ("index_reduce", (how,), {"include_self": include_self}) if is_same else None
+    return "index_reduce" if how in ("prod", "mean", "amax", "amin") and of_floats else None
 
 
 def _scatter_add(overload: str, by_rows: str, operator: Any) -> Handler:
@@ -62,12 +61,13 @@ def _scatter_reduce(overload: str, suffix: str, operator: Any) -> Handler:
     def scatter_reduce(
         self: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, reduce: str, *, include_self: bool = True
     ) -> Any:
-        rows = _by_rows(self, reduce, include_self)
-        numbers = _numbers(self, dim, index, src) if rows else None
-        if rows is None or numbers is None:
+        by_rows = row_operator(reduce, include_self, self.is_floating_point())
+        numbers = _numbers(self, dim, index, src) if by_rows else None
+        if by_rows is None or numbers is None:
             return operator(overload)(self, dim, index, src, reduce, include_self=include_self)
-        name, more, settings = rows
-        return operator(name + suffix)(self, dim, numbers, src, *more, **settings)
+        if by_rows == "index_add":
+            return operator(by_rows + suffix)(self, dim, numbers, src)
+        return operator(by_rows + suffix)(self, dim, numbers, src, reduce, include_self=include_self)
 
     return scatter_reduce
 

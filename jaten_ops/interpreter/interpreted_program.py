@@ -27,7 +27,8 @@ _INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "custom_jvp_cal
 # Bytes of an array, of all steps together, and of an array around a library's call, which takes several times as long
 # to compile: beyond them a compile pays at once.
 _MOST, _MOST_OF_STEPS, _MOST_OF_CALLS = 1 << 18, 1 << 23, 1 << 24
-_TURNING, _SAME_ORDER = frozenset({"transpose", "rev"}), frozenset({"reshape", "squeeze", "broadcast_in_dim"})
+_TURNING = frozenset({"transpose", "rev"})
+_SAME_ORDER = frozenset({"reshape", "squeeze", "broadcast_in_dim", "copy", "copy_p"})
 _MOST_REPEATED = 2000  # steps of a loop
 _STEPS_OF_CALL = 60  # as which it counts
 
@@ -86,6 +87,7 @@ class Interpreted:
         self._outputs = self._add(closed, [slot for slot, _ in self._inputs])
         interpreted_if(self.only_sums or self.rounds <= (0 if self._reduces else 1))
         interpreted_if(self.calls or not self._reduces)
+        interpreted_if(self.only_sums or not self._repeated)  # XLA may take a loop apart
         interpreted_if(self.calls or self._bytes <= _MOST or self._bytes * len(self._steps) <= _MOST_OF_STEPS)
         self.avals = [jax.core.ShapedArray(a.shape, a.dtype) for a in closed.out_avals]
 
@@ -202,7 +204,6 @@ def _repeated(equation: Any) -> NumpyStep:
     carried = sum(map(_same_shape, equation.outvars, body.jaxpr.outvars))
     consts = sum(map(_same_shape, equation.invars, body.jaxpr.invars)) - carried
     run = Interpreted(body)
-    # what it rounds, other operations may wait for: of sums alone that changes nothing
     interpreted_if(run.only_sums and not run.calls and length * run.length <= _MOST_REPEATED and length)
     order = range(length - 1, -1, -1) if params["reverse"] else range(length)
 

@@ -1,6 +1,6 @@
 """Rules of convolutions and products of matrices, which XLA's CPU has a library compute.
 
-A program with such a call alone is compiled in a tenth of the time that the transpositions around it take, which are
+A program with such a call alone is compiled in a fraction of the time that the transpositions around it take, which are
 moves of elements. So only the call is compiled. Its operands must not be transposed right before it, unless a barrier
 is between: XLA takes a transposition into the call, and the result differs in its last bits.
 """
@@ -37,9 +37,7 @@ def _compiled(primitive: Primitive, params: tuple[tuple[str, Any], ...]) -> Any:
 def _call(equation: Any) -> Any:
     interpreted_if(not equation.primitive.multiple_results)
     interpreted_if(all(v.aval.dtype in (np.float32, np.float64) for v in (*equation.invars, *equation.outvars)))
-    params = tuple(sorted(equation.params.items()))
-    hash(params)  # raises TypeError for a parameter that is not known
-    return _compiled(equation.primitive, params)
+    return _compiled(equation.primitive, tuple(sorted(equation.params.items())))
 
 
 @computed_by("dot_general")

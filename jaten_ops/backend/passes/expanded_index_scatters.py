@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from jaten_ops.dispatch.scattered_rows import row_operator
 from jaten_ops.ops.namespace import operator_of
 
 from ..graph_info import GraphInfo
@@ -47,10 +48,7 @@ def _target(node: torch.fx.Node, name: str | None, backward: bool) -> str | None
     """The operator by rows, if there is one."""
     if name == "scatter_reduce.two":
         kind = node.args[4] if len(node.args) > 4 else node.kwargs.get("reduce")
-        if kind == "sum" and node.kwargs.get("include_self", True):
-            return "index_add"
-        # it rounds the mean of integers differently
-        return "index_reduce" if kind in ("prod", "mean", "amax", "amin") and _is_float(node.args[0]) else None
+        return row_operator(kind, bool(node.kwargs.get("include_self", True)), _is_float(node.args[0]))
     return "index_add" if name == "scatter_add" else "index_select" if name == "gather" and backward else None
 
 
