@@ -38,7 +38,7 @@ def made_in_captures(call: Callable[..., Any]) -> Callable[..., Any]:
 @functools.cache
 def _allow_comparisons() -> None:
     """Tells Dynamo that it may compare them: in JAX 0.10.0 C++ does, and Dynamo refuses to call it otherwise."""
-    if type(PartitionSpec) is not type and hasattr(torch._dynamo, "allow_c_slot"):
+    if type(PartitionSpec) is not type:
         torch._dynamo.allow_c_slot(PartitionSpec)
 
 

@@ -122,7 +122,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "torch._functorch.aot_autograd.SerializableAOTDispatchCompiler", "torch._inductor.output_code.OutputCode",
     ),
     "Objects of JAX's that a captured function makes: Dynamo lets classes of torch alone be registered as constants.": (
-        "torch._dynamo.source.GlobalSource", "torch._dynamo.variables.base.VariableTracker",
+        "torch._dynamo.allow_c_slot", "torch._dynamo.source.GlobalSource",
+        "torch._dynamo.variables.base.VariableTracker",
     ),
     "Dynamo's questions about a device: its interface of devices is in no public module.": (
         "torch._dynamo.device_interface",
