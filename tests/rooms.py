@@ -18,7 +18,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "xla": (
-        "autotune_mode compiler_bugs compiles cpu_client cpu_features disk_store jitted malloc matmul_library"
+        "autotune_mode compiler_bugs compiles cpu_client cpu_features disk_store equations jitted malloc matmul_library"
         " matmul_precision platform_branches progress x64",
         "compiler_options",
         "fingerprint",
@@ -28,11 +28,19 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "executables",
         "__init__",
     ),
+    "masking": (
+        "masked_values",
+        "masked_run",
+        "masked_indices masked_places masked_programs masked_rules",
+        "open_program",
+        "size_choice",
+        "__init__",
+    ),
     "interpreter": (
         "primitive_rules",
         "exact_arithmetic gathers library_calls moved_elements",
         "exact_reductions",
-        "interpreted_program",
+        "interpreted_program padded_calls",
         "first_calls",
         "__init__",
     ),
@@ -132,11 +140,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "backend": (
-        "buckets.__init__ buckets.bucket_sizes buckets.masked_values buckets.padding_proof captured_overrides"
+        "buckets.__init__ buckets.bucket_sizes buckets.padding_proof captured_overrides"
         " device_interface layout leaf_gradients lent_inputs nodes passes.__init__ small_gradients",
-        "buckets.masked_run generated_call",
-        "buckets.masked_indices buckets.masked_places buckets.masked_programs buckets.masked_rules"
-        " buckets.padded_tensors buckets.padding_programs buckets.padding_rules compile_log graph_text keep_whole"
+        "generated_call",
+        "buckets.padded_tensors buckets.padding_programs buckets.padding_rules compile_log graph_text keep_whole"
         " subgraphs view_calls",
         "graph_info",
         "passes.concat_gradients passes.conjugate_numbers passes.expanded_index_scatters passes.third_party_calls"
@@ -152,7 +159,6 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "graph_compilation",
         "executable",
         "buckets.masked_program",
-        "buckets.auto_buckets",
         "buckets.bucketed_graph",
         "split_graph",
         "graph_cache",

@@ -31,6 +31,7 @@ DTYPES = [
 ]
 # jiterator's run on CUDA only; sparse tensors have no counterpart in JAX
 NAMES = [n for n in OP_INFOS if not n.startswith(("jiterator", "sparse."))]
+FLOAT = torch.float32
 FIRST = reached_overloads()
 """The OpInfo that is the first to reach an overload."""
 
@@ -127,6 +128,18 @@ def test_opcheck(overload: str, name: str, request: pytest.FixtureRequest) -> No
 def test_layouts(overload: str, name: str, request: pytest.FixtureRequest) -> None:
     exceptions.apply(request, "layouts", overload, torch.float32)
     _hold(checks.layouts(overload, name, torch.float32, 1))
+
+
+def _as_aten() -> list[str]:
+    """The OpInfos whose float32 values are ATen's."""
+    return [n for n in NAMES if supported(n, FLOAT) and not exceptions.expected_failure("values", n, FLOAT)]
+
+
+@pytest.mark.sampled(32)
+@pytest.mark.parametrize("name", _as_aten())
+def test_padded(name: str) -> None:
+    """Programs for larger arrays, as those for sizes that change."""
+    _hold(checks.padded(name, FLOAT, 1))
 
 
 @pytest.mark.sampled(52)

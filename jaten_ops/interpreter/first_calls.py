@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Collection
@@ -14,8 +16,10 @@ import numpy as np
 import torch
 from jax.extend import core
 
+from ..masking.masked_values import NotMasked
 from ..xla.jitted import jitted
 from .interpreted_program import Interpreted
+from .padded_calls import PaddedCall, PaddedCalls
 from .primitive_rules import NotInterpreted
 
 pxla: Any
@@ -68,7 +72,7 @@ def as_array(value: Any, aval: Any, committed: bool = False) -> jax.Array:
     return found
 
 
-def as_xla(program: Interpreted, values: list[Any]) -> list[Any]:
+def as_xla(program: Callable[[list[Any]], list[Any]], values: list[Any]) -> list[Any]:
     """A program's results with denormal numbers taken for zeros, as XLA's CPU has them."""
     flushes = _TINY * np.float32(1) == 0
     torch.set_flush_denormal(True)
@@ -83,33 +87,71 @@ class _Kind:
     """Operands of the same shapes and dtypes.
 
     Attributes:
-        program: what computes them; None if it must be compiled.
+        program: what computes them without a compile of their own; None if they must be compiled.
         form: the tree of its results.
-        is_interpreted: false if it must be compiled, or has been interpreted long enough.
+        waits: true as long as the program computes them.
     """
 
-    __slots__ = ("form", "is_interpreted", "program")
+    __slots__ = ("form", "program", "waits")
 
-    def __init__(self, program: Interpreted | None = None, form: Any = None) -> None:
+    def __init__(self, program: Interpreted | PaddedCall | None = None, form: Any = None) -> None:
         self.program, self.form = program, form
-        self.is_interpreted = program is not None
+        self.waits = program is not None
+
+    @property
+    def seconds(self) -> float:
+        """The time that it gives."""
+        return SECONDS * max(1, self.program.length / _LONG) if self.program is not None else 0
+
+
+class Padding:
+    """Questions about calls for which a program for larger arrays runs; this one is for functions without errors."""
+
+    def validate(self, values: Any, avals: list[Any], form: Any) -> None:
+        """Raises the error of a call that has not been traced, if it has one.
+
+        Args:
+            values: the operands, static ones too.
+            avals: the types of the results.
+            form: the tree of these.
+        """
+
+    def is_refused(self, results: Any) -> bool:
+        """True if an error is to be raised for the values of a call."""
+        return False
 
 
 class FirstCalls:
-    """A function under `jax.jit`, interpreted at first where the program and the values allow.
+    """A function under `jax.jit` whose first calls need no compile of their own.
 
-    Each kind of operands gives some seconds. When they have passed, the kinds so far are compiled; new ones still are
-    interpreted. When no new kind has come for a while, all further calls are those of the compiled function itself.
+    Where the program and the values allow it, they are interpreted, or one program for larger arrays serves operands of
+    many sizes. Each kind of operands gives some seconds. When they have passed, the kinds so far are compiled; new ones
+    still are not. When no new kind has come for a while, all further calls are those of the compiled function itself,
+    until `resume`.
 
     Args:
         compiled: the function as `jax.jit` returns it.
         static: the positions of its static arguments.
-        ended: called when all further calls are to be compiled.
+        placed: called with this, and whether its compiled function is to be called in its place, when that changes.
+        padding: what is asked of calls for which a program for larger arrays runs; None if none may.
+        sizes: the positions of static arguments that are sizes of results, as tuples.
+
+    Attributes:
+        compiled: the compiled function.
     """
 
-    def __init__(self, compiled: Any, static: Collection[int] = (), ended: Callable[[], None] | None = None) -> None:
-        self._compiled, self._static, self._ended = compiled, frozenset(static), ended
+    def __init__(
+        self,
+        compiled: Any,
+        static: Collection[int] = (),
+        placed: Callable[[FirstCalls, bool], None] | None = None,
+        padding: Padding | None = None,
+        sizes: Collection[int] = (),
+    ) -> None:
+        self.compiled, self._static, self._placed, self._padding = compiled, frozenset(static), placed, padding
+        self._sizes = tuple(sizes)
         self._kinds: dict[Any, _Kind] = {}
+        self._padded: dict[Any, PaddedCalls] = {}
         self._left, self._calm = SECONDS, 0
         self._run: Callable[..., Any] = self._first
 
@@ -117,18 +159,25 @@ class FirstCalls:
         return self._run(*values)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._compiled, name)
+        return getattr(self.compiled, name)
 
     def _end(self) -> None:
-        self._run = self._compiled
+        self._run = self.compiled
         self._kinds = {}  # a new one: other threads may read the old
-        if self._ended is not None:
-            self._ended()
+        if self._placed is not None:
+            self._placed(self, True)
+
+    def resume(self) -> None:
+        """Looks at calls anew, since a kind has come after the last of them."""
+        if is_used():
+            self._run, self._calm = self._first, 0
+            if self._placed is not None:
+                self._placed(self, False)
 
     def _first(self, *values: Any) -> Any:
         if not is_used():
             self._end()
-            return self._compiled(*values)
+            return self.compiled(*values)
         leaves, tree = jax.tree.flatten([None if i in self._static else v for i, v in enumerate(values)])
         key: list[Any] = [tree, jax.config.jax_enable_x64]  # type: ignore[attr-defined]  # JAX makes it at run time
         key += [(type(values[i]), values[i]) for i in self._static if i < len(values)]
@@ -140,27 +189,27 @@ class FirstCalls:
             elif type(leaf) in _NUMBERS:
                 key.append(type(leaf))
             else:  # a value that JAX traces, or one over several devices
-                return self._compiled(*values)
+                return self.compiled(*values)
         if _is_watched():
-            return self._compiled(*values)
-        kind = self._kinds.get(tuple(key)) or self._new_kind(tuple(key), values)
-        if kind.is_interpreted:
-            return self._interpreted(kind, leaves, values)
+            return self.compiled(*values)
+        kind = self._kinds.get(tuple(key)) or self._new_kind(tuple(key), values, leaves)
+        if kind.waits:
+            return self._uncompiled(kind, leaves, values)
         self._calm += 1 if kind.program else _COMPILED
         if self._calm > _CALM:
             self._end()
-        return self._compiled(*values)
+        return self.compiled(*values)
 
-    def _new_kind(self, key: Any, values: Any) -> _Kind:
+    def _new_kind(self, key: Any, values: Any, leaves: list[Any]) -> _Kind:
         if len(self._kinds) >= _MOST_KINDS:
             self._kinds = {}
-        self._kinds[key] = found = self._kind_of(values)
+        self._kinds[key] = found = self._kind_of(values, leaves)
         if found.program:
-            self._left += SECONDS * max(1, found.program.length / _LONG)
+            self._left += found.seconds
             self._calm = 0
         return found
 
-    def _interpreted(self, kind: _Kind, leaves: list[Any], given: tuple[Any, ...]) -> Any:
+    def _uncompiled(self, kind: _Kind, leaves: list[Any], given: tuple[Any, ...]) -> Any:
         start, program = time.perf_counter(), kind.program
         assert program is not None
         try:
@@ -168,29 +217,72 @@ class FirstCalls:
             committed = any(leaf.committed for leaf in leaves if type(leaf) is _Array)
             values = as_xla(program, leaves)
             results = [as_array(value, aval, committed) for value, aval in zip(values, program.avals, strict=True)]
+        except NotMasked as reason:
+            _log.info("a program has no form for larger arrays: %s", reason)
+            kind.program, kind.waits = None, False
+            return self.compiled(*given)
         except Exception as error:  # an error of the interpreter's; JAX's own are raised below
             is_refused = isinstance(error, jax.errors.JaxRuntimeError)  # as by jax.transfer_guard
             level = logging.INFO if is_refused else logging.WARNING
             _log.log(level, "a program was not interpreted: %s: %s", type(error).__name__, error)
             self._end()
-            return self._compiled(*given)
-        self._left -= time.perf_counter() - start
+            return self.compiled(*given)
+        # a program for larger arrays is compiled in its first call, which others need as well
+        most = kind.seconds if isinstance(program, PaddedCall) else math.inf
+        self._left -= min(time.perf_counter() - start, most)
         if self._left < 0:
             for known in list(self._kinds.values()):
-                known.is_interpreted = False
-        return jax.tree.unflatten(kind.form, results)
+                known.waits = False
+        made = jax.tree.unflatten(kind.form, results)
+        if self._padding is not None and self._padding.is_refused(made):
+            return self.compiled(*given)  # whose errors have words for the sizes that there are
+        return made
 
-    def _kind_of(self, values: Any) -> _Kind:
-        traced = self._compiled.trace(*values)
-        try:
-            if any(v.aval.weak_type for v in traced.jaxpr.jaxpr.outvars):
-                raise NotInterpreted
-            return _Kind(Interpreted(traced.jaxpr), jax.tree.structure(traced.out_info))
-        except NotInterpreted:
+    def _kind_of(self, values: Any, leaves: list[Any]) -> _Kind:
+        shapes = [*map(np.shape, leaves), *(values[i] for i in self._sizes)]
+        calls = self._calls_like(values, leaves, shapes) if self._padding is not None else None
+        if calls is not None and calls.is_many and (known := calls.call(leaves, shapes, None)) is not None:
+            assert self._padding is not None
+            self._padding.validate(values, known[0].avals, known[1])
+            return _Kind(*known)
+        traced = self.compiled.trace(*values)
+        if any(v.aval.weak_type for v in traced.jaxpr.jaxpr.outvars):
             return _Kind()
-        except Exception as error:  # a JAX whose programs are other than known
-            _log.info("a program is not interpreted: %s: %s", type(error).__name__, error)
-            return _Kind()
+        program: Interpreted | None = None
+        with contextlib.suppress(NotInterpreted):
+            program = Interpreted(traced.jaxpr)
+        form = jax.tree.structure(traced.out_info)
+        # a library's call is compiled for each size
+        if calls is not None and (program is None or program.calls or calls.is_many):
+            padded = calls.call(leaves, shapes, functools.partial(self._traced, values))
+            if padded is not None and padded[0].avals == traced.jaxpr.out_avals:
+                return _Kind(padded[0], form)
+        return _Kind(program, form)
+
+    def _calls_like(self, values: Any, leaves: list[Any], shapes: list[tuple[int, ...]]) -> PaddedCalls:
+        """The calls that differ in sizes alone, with these among them."""
+        key: list[Any] = [self._tree(values), jax.config.jax_enable_x64]  # type: ignore[attr-defined]  # as in `_first`
+        key += [(type(values[i]), values[i]) for i in self._static if i < len(values) and i not in self._sizes]
+        key += [*map(len, shapes), *((getattr(x, "dtype", type(x)), getattr(x, "weak_type", False)) for x in leaves)]
+        found = self._padded.get(tuple(key))
+        if found is None:
+            if len(self._padded) >= _MOST_KINDS:  # a static argument may be ever new, too
+                self._padded = {}
+            found = self._padded[tuple(key)] = PaddedCalls(shapes)
+        found.meet(shapes)
+        return found
+
+    def _tree(self, values: Any) -> Any:
+        return jax.tree.structure([None if i in self._static else v for i, v in enumerate(values)])
+
+    def _traced(self, values: Any, others: list[Any]) -> Any:
+        """The function traced for other leaves of its operands, and behind them other sizes."""
+        leaves, sizes = others[: len(others) - len(self._sizes)], others[len(others) - len(self._sizes) :]
+        taken = jax.tree.unflatten(self._tree(values), leaves)
+        given = [v if i in self._static else taken[i] for i, v in enumerate(values)]
+        for i, size in zip(self._sizes, sizes, strict=True):
+            given[i] = size
+        return self.compiled.trace(*given)
 
 
 def _is_watched() -> bool:
@@ -213,4 +305,4 @@ def _outside() -> Any:
 
 def interpreted(function: Callable[..., Any], *, static_argnums: Collection[int] = ()) -> FirstCalls:
     """A function of jaten's under `jax.jit`, whose first calls are interpreted where they can be."""
-    return FirstCalls(jitted(function, static_argnums=tuple(static_argnums)), static_argnums)
+    return FirstCalls(jitted(function, static_argnums=tuple(static_argnums)), static_argnums, padding=Padding())

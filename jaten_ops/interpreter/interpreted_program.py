@@ -24,9 +24,9 @@ from .primitive_rules import (
 )
 
 _INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"})
-# Bytes of an array, of all steps together, and of an array around a library's call, which takes several times as long
-# to compile: beyond them a compile pays at once.
-_MOST, _MOST_OF_STEPS, _MOST_OF_CALLS = 1 << 18, 1 << 23, 1 << 24
+# Bytes of an array, of all steps together, of these where none rounds, and of an array around a library's call, which
+# takes several times as long to compile: beyond them a compile pays at once.
+_MOST, _MOST_OF_STEPS, _MOST_OF_MOVES, _MOST_OF_CALLS = 1 << 18, 1 << 23, 1 << 25, 1 << 24
 _TURNING = frozenset({"transpose", "rev"})
 _SAME_ORDER = frozenset({"reshape", "squeeze", "broadcast_in_dim", "copy", "copy_p"})
 _MOST_REPEATED = 2000  # steps of a loop
@@ -74,7 +74,7 @@ class Interpreted:
 
     def __init__(self, closed: core.ClosedJaxpr) -> None:
         self.rounds = self.calls = self._repeated = 0
-        self._bytes = 0  # of the largest array
+        self._bytes, self._bytes_of_steps = 0, 0  # of the largest array, and of all results
         self._reduces, self.only_sums = False, True
         self._steps: list[tuple[NumpyStep, tuple[int, ...], tuple[int, ...]]] = []
         self._values: list[Any] = []
@@ -88,7 +88,8 @@ class Interpreted:
         interpreted_if(self.only_sums or self.rounds <= (0 if self._reduces else 1))
         interpreted_if(self.calls or not self._reduces)
         interpreted_if(self.only_sums or not self._repeated)  # XLA may take a loop apart
-        interpreted_if(self.calls or self._bytes <= _MOST or self._bytes * len(self._steps) <= _MOST_OF_STEPS)
+        most_of_steps = _MOST_OF_STEPS if self.rounds else _MOST_OF_MOVES
+        interpreted_if(self.calls or self._bytes <= _MOST or self._bytes_of_steps <= most_of_steps)
         self.avals = [jax.core.ShapedArray(a.shape, a.dtype) for a in closed.out_avals]
 
     @property
@@ -137,6 +138,7 @@ class Interpreted:
         results = [self._slot(v.aval) for v in equation.outvars]
         if self._constant.issuperset(operands):
             self._constant.update(results)
+        self._bytes_of_steps += sum(v.aval.size * np.dtype(v.aval.dtype).itemsize for v in equation.outvars)
         name, is_turned = equation.primitive.name, not self._turned.isdisjoint(operands)
         is_called = not self._called.isdisjoint(operands)
         interpreted_if(not (is_called and name in _TURNING))

@@ -8,14 +8,18 @@ Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.random import define_prng_impl
 from jax.extend.random import threefry_prng_impl as _jax
 
+from ..masking.masked_run import MaskedStep, masked_rule
+from ..masking.masked_values import NotMasked
 from .materialize import stored
 from .platform import by_platform
 
@@ -49,16 +53,20 @@ def threefry(key: jax.Array, high: jax.Array, low: jax.Array) -> Words:
     return a, b
 
 
+def _bits_at(key: jax.Array, bit_width: int, counted: jax.Array) -> jax.Array:
+    """The bits of the elements with these numbers, uint32, counted over all dimensions."""
+    high, low = threefry(key, lax.full_like(counted, 0), counted)
+    if bit_width == 64:
+        wide = [lax.convert_element_type(word, np.uint64) for word in (high, low)]
+        return lax.shift_left(wide[0], np.uint64(32)) | wide[1]
+    return lax.convert_element_type(high ^ low, f"uint{bit_width}")
+
+
 def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:
     count = math.prod(shape)
 
     def drawn(key: jax.Array) -> jax.Array:
-        counted = lax.iota(np.dtype("uint32"), count)
-        high, low = threefry(key, lax.full_like(counted, 0), counted)
-        if bit_width == 64:
-            wide = [lax.convert_element_type(word, np.uint64) for word in (high, low)]
-            return lax.shift_left(wide[0], np.uint64(32)) | wide[1]
-        return lax.convert_element_type(high ^ low, f"uint{bit_width}")
+        return _bits_at(key, bit_width, lax.iota(np.dtype("uint32"), count))
 
     def default(key: jax.Array) -> jax.Array:
         return _jax.random_bits(key, bit_width, shape)
@@ -71,6 +79,20 @@ def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.
 def _fold_in(key: jax.Array, data: jax.Array) -> jax.Array:
     high, low = _jax.seed(data)
     return lax.concatenate([lax.reshape(word, (1,)) for word in threefry(key, high, low)], 0)
+
+
+@masked_rule("random_bits")
+def _masked_bits(step: MaskedStep) -> Sequence[Any]:
+    """The bits of the elements that there are, as if there were no others."""
+    (key,), shape = step.operands, step.shape()
+    larger = step.sizes.shape(shape)
+    if key.shape or key.dtype.name != jax.random.key(0, impl=IMPL).dtype.name or math.prod(larger) >= _MOST_COUNTED:
+        raise NotMasked("draws random numbers in a way that is not known")
+    counted, stride = jnp.zeros(larger, np.uint32), np.uint32(1)
+    for d in reversed(range(len(shape))):
+        counted += lax.broadcasted_iota(np.uint32, larger, d) * stride
+        stride = stride * lax.convert_element_type(step.sizes.given(shape[d]), np.uint32)
+    return [step.of(_bits_at(jax.random.key_data(key), step.params["bit_width"], counted))]
 
 
 IMPL: Any = define_prng_impl(

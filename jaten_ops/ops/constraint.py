@@ -11,13 +11,12 @@ from jax.sharding import NamedSharding
 from ..arrays import attributes, partitioned
 from ..arrays.placements import Layout, halfway, layout_of, layout_of_text, layout_over, names_mesh
 from ..arrays.storage_views import View
-from ..cpu.layouts.rules import ELEMENTWISE
 from ..registry import fake, gradient
+from ..xla.equations import ELEMENTWISE
 from .user_ops import op
 
 NAME = "jaten_distributed::constrain"
-_FOLLOWED = frozenset(ELEMENTWISE.split())
-_MOST_FOLLOWED = 16
+_MOSTELEMENTWISE = 16
 
 
 @op(f"{NAME}(Tensor x, str layout) -> Tensor", differentiable=["x"])
@@ -42,7 +41,7 @@ def _between(source: Any, target: Layout, shape: Any) -> Layout | None:
 
 def _sharding_in_program(x: Any) -> Any:
     """The sharding that a traced program gives a value, or the one of which it is an elementwise function; or None."""
-    for _ in range(_MOST_FOLLOWED):
+    for _ in range(_MOSTELEMENTWISE):
         x = getattr(x, "primal", x)  # of one that JAX differentiates by
         equation = getattr(x, "parent", None)  # of JAX's tracers of programs; others have none
         if equation is None:
@@ -52,7 +51,7 @@ def _sharding_in_program(x: Any) -> Any:
         if constraints:
             return None if constraints[-1].params["unconstrained_dims"] else constraints[-1].params["sharding"]
         alike = [t for t in equation.in_tracers if t.shape == x.shape]
-        if not alike or any(e.primitive.name not in _FOLLOWED for e in inner):
+        if not alike or any(e.primitive.name not in ELEMENTWISE for e in inner):
             return None
         x = alike[0]
     return None

@@ -12,11 +12,12 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+from jax.export import is_symbolic_dim
 
 from ..arrays import bridge
 from ..arrays.abstract_arrays import AbstractArray
 from ..errors import MissingValuesError
-from ..interpreter import FirstCalls
+from ..interpreter import FirstCalls, Padding
 from ..kernel_base import checks, prng, promotion
 from ..meta.refusals import refuse, reword
 from ..registry import Entry, parameters
@@ -35,6 +36,7 @@ _log = logging.getLogger(__name__)
 
 # Values of these types may differ from call to call without compiling anew; all others are static.
 _TRACED_TYPES = frozenset({"Scalar", "Scalar?", "Scalar[]", "Scalar[]?", "float", "float?"})
+_SIZES = frozenset({"input_sizes", "size", "sizes"})  # arguments that are the sizes of results
 _BY_DTYPE, _BY_DTYPE_AND_WIDTH = "_default_dtype()", "(_default_dtype(), _wide)"
 _DEFAULT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -158,12 +160,36 @@ def as_meta(signature: Signature, values: Sequence[Any]) -> tuple[Sequence[Any],
     return signature.split(full)
 
 
+def _has_open_size(values: Sequence[Any]) -> bool:
+    leaves = jax.tree.leaves(list(values))
+    sizes = [size for value in leaves for size in getattr(value, "shape", ())]
+    return any(map(is_symbolic_dim, [*leaves, *sizes]))
+
+
 class Unsuitable(Exception):
     """A kernel cannot overwrite its first argument: its results do not fit, or must be checked first."""
 
 
 def _always(*_args: Any, **_kwargs: Any) -> bool:
     return True
+
+
+class _Padding(Padding):
+    """ATen's errors for calls of an op for which a program for larger arrays runs."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def validate(self, values: Any, avals: list[Any], form: Any) -> None:
+        spec = self._executor.spec
+        expected = self._executor.validate(values[:-1] if spec.random else values)  # the last one is the seed
+        if expected is not None:
+            results = jax.tree.unflatten(form, avals)
+            got = results.results if type(results) is Checked else results
+            result_checks.hold_against(spec, got, expected)
+
+    def is_refused(self, results: Any) -> bool:
+        return type(results) is Checked and not np.asarray(results.holds).all()
 
 
 class Executor:
@@ -176,11 +202,12 @@ class Executor:
             traced: it raises ATen's error for bad ones, and gives the shapes and dtypes that the kernel must return.
 
     Attributes:
+        spec: the op.
         preparation: Python source to be run before `expression`, while 64-bit types are still as the program has them.
     """
 
     def __init__(self, spec: OpSpec, entry: Entry, fake: Callable[..., Any] | None) -> None:
-        self._spec = spec
+        self.spec = spec
         self._signature = Signature(spec)
         self._call = KernelCall(spec, entry.fn)
         self._fake = fake
@@ -193,6 +220,7 @@ class Executor:
             if not a.is_tensor and (a.type not in _TRACED_TYPES or a.name in entry.static)
         ]
         self._static_positions = static_positions
+        self._sizes = [i for i, a in enumerate(taken) if a.type == "int[]" and a.name in _SIZES]
         # the key of a trace besides the arguments: users' kernels also depend on the program's 64-bit setting
         is_own = spec.namespace == "jaten"
         self._selected = _BY_DTYPE if is_own else _BY_DTYPE_AND_WIDTH
@@ -202,6 +230,8 @@ class Executor:
             if is_own
             else {(d, w): self._make_traced(bridge.DTYPES[d], w) for d in _DEFAULT_DTYPES for w in (False, True)}
         )
+        self._padding = _Padding(self) if is_own else None
+        self._ended: set[FirstCalls] = set()
         self._jit = {key: jitted.jitted(run, static_argnums=static_positions) for key, run in self._run.items()}
         # Passing a number costs a microsecond. Numbers that equal their default, as most do, are static.
         self._defaults = [
@@ -239,9 +269,11 @@ class Executor:
 
     def _make_traced(self, default_dtype: np.dtype, wide: bool | None) -> Callable[..., Any]:
         def traced(*values: Any) -> Any:
+            for first in list(self._ended):  # this may be a new kind of operands
+                first.resume()
             conditions = checks.Conditions()
             key = None
-            if self._spec.random:
+            if self.spec.random:
                 values, key = values[:-1], jax.random.key(values[-1], impl=prng.IMPL)
             with (
                 promotion.default_float(default_dtype),
@@ -251,19 +283,25 @@ class Executor:
                 jax.numpy_rank_promotion("allow"),
                 contextlib.nullcontext() if wide is None else x64.told(wide),
             ):
-                expected = self._validate(values)
-                got = result_checks.settled(self._spec, self._call(values, key))
+                expected = self.validate(values)
+                got = result_checks.settled(self.spec, self._call(values, key))
             if expected is not None:
-                result_checks.hold_against(self._spec, got, expected)
+                result_checks.hold_against(self.spec, got, expected)
             if conditions.values:
                 return Checked(got, conditions.stacked(), tuple(conditions.errors))
             return got
 
-        traced.__name__ = f"jaten_{self._spec.overload.replace('.', '_')}"
+        traced.__name__ = f"jaten_{self.spec.overload.replace('.', '_')}"
         return traced
 
-    def _validate(self, values: Sequence[Any]) -> Any:
-        if self._fake is None:
+    def validate(self, values: Sequence[Any]) -> Any:
+        """The results as meta tensors, if torch has a function for them.
+
+        Raises:
+            RuntimeError, ValueError, IndexError, TypeError: ATen's error for such arguments.
+        """
+        # a program for open sizes was traced for the call's first, and is held against these results
+        if self._fake is None or _has_open_size(values):
             return None
         args, kwargs = as_meta(self._signature, values)
         try:
@@ -271,12 +309,12 @@ class Executor:
         except NotImplementedError:  # ATen has no meta function for it
             expected = None
         except Exception as error:
-            reword(self._spec, args, kwargs)  # first, since its error names the sizes of the call
-            refuse(self._spec, args, kwargs)
+            reword(self.spec, args, kwargs)  # first, since its error names the sizes of the call
+            refuse(self.spec, args, kwargs)
             if isinstance(error, AssertionError | KeyError):  # a meta function of ATen's in Python
                 raise RuntimeError(*error.args) from error
             raise
-        refuse(self._spec, args, kwargs)
+        refuse(self.spec, args, kwargs)
         for t in jax.tree.leaves(expected):
             if isinstance(t, torch.Tensor):
                 bridge.to_numpy_dtype(t.dtype)  # raises for a dtype that JAX does not have
@@ -297,7 +335,7 @@ class Executor:
         if in_place:
             scope["_in_place"] = self._jit_in_place(in_place)
             return f"_in_place[{self._selected}]({', '.join(values)})", scope
-        if self._spec.namespace == "jaten" and self._spec.overload in dynamic_slices.RUNS:
+        if self.spec.namespace == "jaten" and self.spec.overload in dynamic_slices.RUNS:
             return f"_execute([{', '.join(values)}], {self._selected})", scope | {"_execute": self._execute_anywhere}
         if self._may_be_eager:
             return f"_execute([{', '.join(values)}], {self._selected})", scope | {"_execute": self._execute}
@@ -318,15 +356,21 @@ class Executor:
         if compiled is self._jit_of_defaults:
             static = [*static, *(i for i, _ in self._defaults)]
         for key, made in compiled.items():
-            table[key] = FirstCalls(made, static, functools.partial(table.__setitem__, key, made))
+            table[key] = FirstCalls(
+                made, static, functools.partial(self._place, table, key), self._padding, self._sizes
+            )
         return table
+
+    def _place(self, table: dict[Any, Callable[..., Any]], key: Any, first: FirstCalls, is_ended: bool) -> None:
+        table[key] = first.compiled if is_ended else first
+        (self._ended.add if is_ended else self._ended.discard)(first)
 
     def _execute(self, values: Sequence[Any], key: Any) -> Any:
         run = self._run if self._is_eager(values) else self._jit_at_first
         return run[key](*values)
 
     def _execute_anywhere(self, values: Sequence[Any], key: Any) -> Any:
-        found = dynamic_slices.RUNS[self._spec.overload](*values)
+        found = dynamic_slices.RUNS[self.spec.overload](*values)
         return self._jit_at_first[key](*values) if found is None else found
 
     def _checked(self, results: Checked) -> Any:
@@ -350,7 +394,7 @@ class Executor:
             _log.info(
                 "%s: its kernel's results are traced for each size apart, since it does not take symbolic ones (%s)."
                 " Fix: register a fake with jaten_ops.fake(%r)",
-                *(self._spec.name, str(error).partition("\n")[0], self._spec.name),
+                *(self.spec.name, str(error).partition("\n")[0], self.spec.name),
             )
         return self._fake_for(values, symbolic_sizes.SymbolicSizes(), int)
 
@@ -365,7 +409,7 @@ class Executor:
             return taken_as(value) if isinstance(value, torch.SymInt) else freeze(value)
 
         taken = [abstract(values[i]) for i in self._signature.kernel_positions]
-        if self._spec.random:
+        if self.spec.random:
             taken.append(jax.ShapeDtypeStruct((), np.dtype("int64")))
         key = (torch.get_default_dtype(), x64.outside())
         with Enabled():

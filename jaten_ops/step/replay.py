@@ -7,7 +7,8 @@ from typing import Any
 
 from jax.extend import core
 
-from ..cpu.layouts.rules import rebind, traced_scope, within
+from ..cpu.layouts.rules import traced_scope, within
+from ..xla.equations import rebind
 from .state_capture import weakened
 
 

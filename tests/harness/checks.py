@@ -59,6 +59,20 @@ def values(name: str, dtype: torch.dtype, most: int, *, ignored: Container[str] 
     mode = Replay(lambda overload: overload not in ignored, check_fakes=True)
     with interpreted.compared():
         replay_opinfo(name, dtype, mode, most)
+    return _of_replay(mode)
+
+
+def padded(name: str, dtype: torch.dtype, most: int, *, ignored: Container[str] = ()) -> Found:
+    """As `values`, with programs for larger arrays wherever there are some."""
+    mode = Replay(lambda overload: overload not in ignored)
+    with interpreted.padded() as names:
+        replay_opinfo(name, dtype, mode, most)
+    found = _of_replay(mode)
+    found.compared = len(names)
+    return found.need("no call has a program for larger arrays")
+
+
+def _of_replay(mode: Replay) -> Found:
     found = Found(missing=sorted(o for o in mode.missing if o in registry.SPECS))
     for outcome in mode.outcomes.values():
         found.compared += outcome.passed + len(outcome.failures or [])

@@ -1,8 +1,9 @@
-"""The interpreter beside the compiler: each call that is interpreted is compiled as well, and compared."""
+"""Calls without a compile of their own: interpreted ones beside the compiler's, and programs for larger arrays."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -11,6 +12,7 @@ import jax
 import numpy as np
 
 from jaten_ops.interpreter import first_calls
+from jaten_ops.interpreter.padded_calls import _MANY, PaddedCall, PaddedCalls, _by_place
 
 
 def same(one: Any, other: Any) -> bool:
@@ -34,13 +36,52 @@ def compared() -> Iterator[list[str]]:
 
     def both(self: Any, kind: Any, leaves: list[Any], values: tuple[Any, ...]) -> Any:
         program = kind.program
+        if isinstance(program, PaddedCall):  # rounds otherwise
+            return self.compiled(*values)
         found = list(map(first_calls.as_array, first_calls.as_xla(program, leaves), program.avals))
-        expected = self._compiled(*values)
-        name = self._compiled.__name__
+        expected = self.compiled(*values)
+        name = self.compiled.__name__
         for one, other in zip(found, jax.tree.leaves(expected), strict=True):
             assert same(one, other), f"{name} interpreted: {one}, compiled: {other}; of {leaves}"
         names.append(name)
         return expected
 
-    with mock.patch.object(first_calls.FirstCalls, "_interpreted", both):
+    with mock.patch.object(first_calls.FirstCalls, "_uncompiled", both):
+        yield names
+
+
+@contextlib.contextmanager
+def padded() -> Iterator[list[str]]:
+    """A context in which a program for larger arrays runs wherever it can, for all sizes above 1.
+
+    Yields:
+        The names of the functions for which it ran.
+    """
+    names: list[str] = []
+    run = first_calls.FirstCalls._uncompiled
+
+    def kind_of(self: Any, values: Any, leaves: list[Any]) -> Any:
+        if self._padding is None:
+            return first_calls._Kind()
+        shapes = [*map(np.shape, leaves), *(values[i] for i in self._sizes)]
+        calls, traced = PaddedCalls(shapes), self.compiled.trace(*values)
+        calls._history.changing = tuple(place for place, size in _by_place(shapes).items() if size > 1)
+        calls.met = _MANY + 1
+        found = calls.call(leaves, shapes, functools.partial(self._traced, values))
+        if found is None or found[0].avals != traced.jaxpr.out_avals:
+            return first_calls._Kind()
+        return first_calls._Kind(found[0], jax.tree.structure(traced.out_info))
+
+    def named(self: Any, kind: Any, leaves: list[Any], values: tuple[Any, ...]) -> Any:
+        results = run(self, kind, leaves, values)
+        if isinstance(kind.program, PaddedCall):  # it has a form for larger arrays
+            names.append(self.compiled.__name__)
+        return results
+
+    with (
+        mock.patch.object(first_calls.FirstCalls, "_kind_of", kind_of),
+        mock.patch.object(first_calls.FirstCalls, "_uncompiled", named),
+        mock.patch.object(first_calls, "_CALM", float("inf")),
+        mock.patch.object(first_calls, "SECONDS", float("inf")),
+    ):
         yield names

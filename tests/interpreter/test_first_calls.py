@@ -53,7 +53,7 @@ def test_calls_are_compiled_once_that_pays(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(first_calls, "_CALM", 3)
     ended: list[bool] = []
     compiled = _Counted(_negative)
-    calls = FirstCalls(compiled, ended=lambda: ended.append(True))
+    calls = FirstCalls(compiled, placed=lambda _calls, is_ended: ended.append(is_ended))
     for times in range(6):
         assert calls(jax.numpy.ones(2)).tolist() == [-1.0, -1.0]
         assert (compiled.calls, bool(ended)) == (times, times > 3)
@@ -73,7 +73,7 @@ def test_new_shapes_are_interpreted_after_others_are_compiled(monkeypatch: pytes
 
 def test_what_is_never_interpreted_is_soon_compiled_at_once() -> None:
     ended: list[bool] = []
-    calls = FirstCalls(jitted(jax.numpy.exp), ended=lambda: ended.append(True))
+    calls = FirstCalls(jitted(jax.numpy.exp), placed=lambda _calls, is_ended: ended.append(is_ended))
     for _ in range(40):
         calls(jax.numpy.ones(2))
     assert ended == [True]

@@ -215,7 +215,7 @@ def test_what_is_compiled(name: str) -> None:
 
 def test_large_arrays_are_compiled() -> None:
     with pytest.raises(NotInterpreted):
-        Interpreted(jax.jit(lambda x: -x).trace(np.ones(2**22, np.float32)).jaxpr)
+        Interpreted(jax.jit(lambda x: -x).trace(np.ones(2**23, np.float32)).jaxpr)
 
 
 def test_every_rule_is_of_a_primitive() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaten_ops.errors import UnsupportedInputError
+from jaten_ops.masking.size_choice import next_power_of_two
 
 POWERS = "powers of two"
 AUTO = "auto"
@@ -58,29 +59,5 @@ def _checked(sizes: Any) -> Sizes:
 def rounded(size: int, sizes: Sizes) -> int:
     """The size of the bucket; a size above the largest bucket is its own."""
     if isinstance(sizes, str):
-        return 1 << (size - 1).bit_length() if size else 0
+        return next_power_of_two(size)
     return next((s for s in sizes if s >= size), size)
-
-
-_OFTEN = 1024
-_GROWTH = 4
-_LITTLE = 4e6  # operations on an element: some milliseconds, which is little beside a compile
-
-
-def is_worthwhile(work: float, more: float) -> bool:
-    """True if a program may do so much more work than is needed, to save a compile."""
-    return more - work <= max(work, _LITTLE)
-
-
-def bucket_for(size: int, work: Callable[[int], float]) -> int:
-    """The bucket of jaten's choice: as large as is worthwhile, so that sizes that grow compile rarely.
-
-    Args:
-        size: the size.
-        work: the work of the program for another size.
-    """
-    least, needed = rounded(size, POWERS), work(size)
-    bucket = max(_OFTEN, _GROWTH * least)
-    while bucket > least and not is_worthwhile(needed, work(bucket)):
-        bucket //= 2
-    return bucket

@@ -18,15 +18,15 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from jaten_ops.arrays import partitioned
 from jaten_ops.errors import JatenError
+from jaten_ops.masking.masked_values import NotMasked
+from jaten_ops.masking.size_choice import SizeHistory, Symbols, larger_sizes
 
 from ..executable import Executable
 from ..layout import concretize, concretized, has_symbolic_size, symbols_of
 from ..lowering import Lowered
 from ..nodes import overload_of, source_line
-from .auto_buckets import SizeHistory, Symbols, larger_sizes
 from .bucket_sizes import Buckets, Sizes, rounded
 from .masked_program import MaskedProgram, MaskedPrograms
-from .masked_values import NotMasked
 from .padded_tensors import enlarged, part_of_rows, strided, with_copies, without_padding
 from .padding_proof import NotProved, Rows
 from .row_proof import RowProof
@@ -222,11 +222,12 @@ class Bucketed:
         except NotMasked as error:
             self._refuse(error)
             return None
-        larger, is_new = larger_sizes(program, symbols)
+        named, is_new = larger_sizes(program.graph.program, program.graph.named(symbols), program.made)
+        larger = program.graph.with_sizes(symbols, named)
         if not program.graph.fits(symbols, larger):
             return None
         if is_new:
-            program.made.append(larger)
+            program.made.append(named)
             self._log.rounded({s: (symbols[s], larger[s]) for s in changing})
         return _Plan(symbols, larger, [], program)
 

@@ -6,33 +6,26 @@ out what is none of the graph's, so that no result depends on it.
 
 from __future__ import annotations
 
-import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import torch
 from jax import export
-from jax.export import is_symbolic_dim
 from jax.extend import core
-from jax.interpreters.partial_eval import dce_jaxpr
 
 from jaten_ops.arrays import bridge
 from jaten_ops.kernel_base import checks
+from jaten_ops.masking.masked_values import NotMasked
+from jaten_ops.masking.open_program import LARGEST_SIZE, OpenProgram
 from jaten_ops.registry import external_ops
 from jaten_ops.xla import x64
 
 from ..layout import concretize, symbols_of
 from ..lowering import Lowered
 from ..nodes import overload_of
-from . import masked_indices, masked_places, masked_programs, masked_rules  # noqa: F401  # register the rules
-from .masked_run import MaskedRun, programs_of
-from .masked_values import NotMasked, PaddedSizes, padded_array, size_value
-
-_RARELY = 2**31  # torch's bound of a size that has none is far above
-_PER_PRODUCT = 0.1  # the time of a product and a sum, in that of an operation on an element
 
 
 class MaskedGraph(Lowered):
@@ -48,7 +41,7 @@ class MaskedGraph(Lowered):
     Attributes:
         groups: those.
         sizes: an input for each group, behind the graph's: its size.
-        assumed: expressions whose values must not be above those for the larger sizes, as text.
+        program: the traced graph.
 
     Raises:
         NotMasked: it cannot be run so.
@@ -63,8 +56,6 @@ class MaskedGraph(Lowered):
         known: Mapping[Any, int],
     ) -> None:
         super().__init__(gm, default_float)
-        if self.random:
-            raise NotMasked("draws random numbers, and would draw others")
         if foreign := _foreign(gm):
             raise NotMasked(f"calls {foreign}, which may do something else for other sizes")
         self._values = [n.meta.get("val") for n in self.placeholders]
@@ -76,14 +67,13 @@ class MaskedGraph(Lowered):
         self._open = dict(zip([f"open{i}" for i in range(len(groups))], groups, strict=True))
         self._dims = {**known, **self._dimensions()}
         self._wanted = [n for n in dict.fromkeys(self.outputs) if self._is_result(n)]
-        self._traced = self._trace()
+        self.program = OpenProgram(self._trace())
         scratch = torch.fx.Graph()
         self.sizes = [scratch.placeholder(name) for name in self._open]
         for node in self.sizes:
             scratch.call_function(operator.pos, (node,))  # a number without users would not be handed over
-        self._own, self.assumed = self.placeholders, frozenset(_open_sizes(self._traced.jaxpr))
+        self._own = self.placeholders
         self.placeholders = [*self._own, *self.sizes]
-        self._work = _work_of(self._traced.jaxpr)
 
     def _dimensions(self) -> dict[Any, Any]:
         """The symbolic dimension of each symbol."""
@@ -97,8 +87,9 @@ class MaskedGraph(Lowered):
         for name, group in self._open.items():
             given = [bounds[s] for s in group if s in bounds]
             constraints.append(f"{name} >= {max([2, *(int(b.lower) for b in given if b.lower > 2)])}")
-            upper = [int(b.upper) for b in given if b.upper < _RARELY]
-            constraints += [f"{name} <= {min(upper)}"] if upper else []
+            constraints.append(
+                f"{name} <= {min([LARGEST_SIZE, *(int(b.upper) for b in given if b.upper < LARGEST_SIZE)])}"
+            )
         made = export.symbolic_shape(", ".join(self._open), constraints=constraints)
         return {s: dim for dim, group in zip(made, self._open.values(), strict=True) for s in group}
 
@@ -112,9 +103,9 @@ class MaskedGraph(Lowered):
             raise NotMasked("an input is a number that is no int")
         self._conditions: list[Exception] = []
 
-        def graph(arrays: list[Any]) -> list[Any]:
-            values = dict(zip(self._inputs, arrays, strict=True))
-            results, conditions = Lowered.__call__(self, fixed | values, None, self._wanted, scoped=True)
+        def graph(arrays: list[Any], *seeds: Any) -> list[Any]:
+            values, seed = dict(zip(self._inputs, arrays, strict=True)), seeds[0] if seeds else None
+            results, conditions = Lowered.__call__(self, fixed | values, seed, self._wanted, scoped=True)
             self._conditions[:] = conditions.errors
             return [*results, *conditions.values]
 
@@ -122,15 +113,15 @@ class MaskedGraph(Lowered):
             try:
                 others = [n for n in self.placeholders if n not in self._inputs]
                 fixed = {n: concretize(n.meta.get("val"), self._dims) for n in others}
-                traced = jax.make_jaxpr(graph)(list(map(self._spec, self._inputs)))
+                seeds = [jax.ShapeDtypeStruct((), np.dtype("int64"))] if self.random else []
+                traced = jax.make_jaxpr(graph)(list(map(self._spec, self._inputs)), *seeds)
                 said = [tuple(self._spec(n).shape) for n in self._wanted]
             except Exception as error:  # kernels raise any for a size that is open
-                raise NotMasked(f"cannot be traced with open sizes: {error}") from error
+                raise NotMasked(f"cannot be traced with open sizes: {str(error).partition(chr(10))[0]}") from error
         for node, shape, variable in zip(self._wanted, said, traced.jaxpr.outvars, strict=False):
             if variable.aval.shape != shape:
                 raise NotMasked(f"{node.target} gives the sizes {variable.aval.shape}, which may not be {shape}")
-        used, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars), instantiate=True)
-        return core.ClosedJaxpr(used, traced.consts)
+        return traced
 
     def _spec(self, node: torch.fx.Node) -> jax.ShapeDtypeStruct:
         if node in self._numbers:
@@ -142,19 +133,10 @@ class MaskedGraph(Lowered):
     def __call__(
         self, values: Mapping[torch.fx.Node, Any], seed: Any, wanted: Sequence[torch.fx.Node], **_: Any
     ) -> Any:
-        sizes = PaddedSizes(
-            self.named(self._symbols(values)), dict(zip(self._open, [values[n] for n in self.sizes], strict=True))
-        )
-        run = MaskedRun(sizes)
-        pairs = zip(self._inputs, self._traced.jaxpr.invars, strict=True)
-        try:
-            results = run(self._traced, [run.masks.of(values[n], v.aval.shape) for n, v in pairs])
-            arrays = [padded_array(run.masks.all_leading(r)) for r in results]
-        except NotMasked:
-            raise
-        except Exception as error:  # of JAX, for sizes that are larger
-            raise NotMasked(f"cannot be traced with larger sizes: {error}") from error
-        self.assumed |= sizes.assumed
+        larger = self.named(self._symbols(values))
+        given = dict(zip(self._open, [values[n] for n in self.sizes], strict=True))
+        seeds = [seed] if self.random else []
+        arrays = self.program([*(values[n] for n in self._inputs), *seeds], larger, given)
         found = dict(zip(self._wanted, arrays, strict=False))
         conditions = checks.Conditions(arrays[len(self._wanted) :], list(self._conditions))
         return [found[n] for n in wanted], conditions
@@ -169,26 +151,16 @@ class MaskedGraph(Lowered):
 
     def fits(self, given: Mapping[Any, int], larger: Mapping[Any, int]) -> bool:
         """True if all sizes of the program are at most those of the larger one."""
-        given, larger = self.named(given), self.named(larger)
-        return all(size_value(size, given) <= size_value(size, larger) for size in self.assumed)
+        named = self.named(larger)
+        return max(named.values()) <= LARGEST_SIZE and self.program.fits(self.named(given), named)
+
+    def with_sizes(self, symbols: Mapping[Any, int], named: Mapping[str, int]) -> dict[Any, int]:
+        """The symbols' values, with other sizes of the groups."""
+        return {**symbols, **{s: named[name] for name, group in self._open.items() for s in group}}
 
     def is_of_value(self, error: Exception) -> bool:
         """True for an error that a value of a call may have raised."""
         return any(error.args == e.args for e in self._conditions)
-
-    def work(self, symbols: Mapping[Any, int]) -> float:
-        """An estimate of the work of the program, in operations on an element."""
-        named = self.named(symbols)
-        return sum(weight * size_value(size, named) for size, weight in self._work.items())
-
-
-def _open_sizes(jaxpr: Any) -> Iterator[str]:
-    """The open sizes of a program's arrays, as text."""
-    for variable in (*jaxpr.invars, *(v for equation in jaxpr.eqns for v in equation.outvars)):
-        yield from (str(size) for size in getattr(variable.aval, "shape", ()) if is_symbolic_dim(size))
-    for equation in jaxpr.eqns:
-        for inner in programs_of(equation):
-            yield from _open_sizes(inner)
 
 
 def _foreign(gm: torch.fx.GraphModule) -> str:
@@ -196,20 +168,3 @@ def _foreign(gm: torch.fx.GraphModule) -> str:
     graphs = [m.graph for m in gm.modules() if isinstance(m, torch.fx.GraphModule)]
     names = [overload_of(n.target) for graph in graphs for n in graph.nodes if n.op == "call_function"]
     return next((name for name in names if name is not None and external_ops.is_foreign(name)), "")
-
-
-def _work_of(jaxpr: Any) -> dict[str, float]:
-    """The work of a program by sizes, as text."""
-    found: dict[str, float] = {}
-    for equation in jaxpr.eqns:
-        for inner in programs_of(equation):
-            for size, weight in _work_of(inner).items():
-                found[size] = found.get(size, 0) + weight
-        if not equation.outvars:  # what prints
-            continue
-        size, weight = math.prod(equation.outvars[0].aval.shape), 1.0
-        if equation.primitive.name == "dot_general":
-            shape, ((contracted, _), _) = equation.invars[0].aval.shape, equation.params["dimension_numbers"]
-            size, weight = math.prod([size, *(shape[d] for d in contracted)]), _PER_PRODUCT
-        found[str(size)] = found.get(str(size), 0) + weight
-    return found

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from jaten_ops.masking.masked_values import NotMasked
+
 from ..executable import Executable
 from .masked_graph import MaskedGraph
-from .masked_values import NotMasked
 
 SymbolGroups = tuple[frozenset[Any], ...]
 """The symbols whose sizes are open, those with equal sizes together."""
@@ -20,7 +21,7 @@ class MaskedProgram:
 
     Attributes:
         graph: it.
-        made: the larger sizes for which there are executables, of all symbols.
+        made: the larger sizes of jaten's choice for which there are executables.
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class MaskedProgram:
         self.graph = MaskedGraph(gm, torch.get_default_dtype(), info.numbers, groups, known)
         numbers = info.numbers | frozenset(self.graph.sizes)
         self._run = Executable(gm, info.having(numbers=numbers), self.graph, run.log)
-        self.made: list[dict[Any, int]] = []
+        self.made: list[dict[str, int]] = []
 
     def __call__(self, args: list[Any], symbols: Mapping[Any, int]) -> list[Any]:
         """The results for larger inputs, in which there are those of some sizes."""

@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend import core
 
 from jaten_ops.cpu.conv_primitive import convolution_p
-from jaten_ops.cpu.layouts.rules import ELEMENTWISE
+from jaten_ops.xla.equations import ELEMENTWISE
 
 from .padding_proof import KNOWING, Columns, EquationPair, Fact, NotProved, Rows, State, join, rule, without_fact
 
@@ -40,7 +40,7 @@ def _without(state: Rows, removed: Sequence[int]) -> Rows:
     return replace(state, axis=state.axis - sum(d < state.axis for d in removed))
 
 
-@rule("bitcast_convert_type", *ELEMENTWISE.split())
+@rule("bitcast_convert_type", *ELEMENTWISE)
 def _elementwise(step: EquationPair) -> Sequence[State]:
     for shape in map(step.shape, range(len(step.operands))):  # an operand may be a number, or have size 1
         fits = len(shape) == len(step.out_shape) and all(

@@ -13,9 +13,10 @@ from jax.extend import core
 
 from jaten_ops.kernel_base.materialize import stored
 from jaten_ops.kernel_base.promotion import is_float
+from jaten_ops.xla.equations import ELEMENTWISE
 
 from .rules import SIMPLE
-from .steps import ELEMENTWISE, Instruction, Listed
+from .steps import Instruction, Listed
 
 # what XLA computes once, if it is used several times
 _EXPENSIVE = ELEMENTWISE - frozenset(SIMPLE.split())

@@ -14,10 +14,11 @@ from jaten_ops.cpu import conv_choice
 from jaten_ops.cpu.conv_primitive import convolution_p
 from jaten_ops.kernel_base.conv_parts import ConvCall
 from jaten_ops.kernel_base.platform import is_over_mesh
+from jaten_ops.xla.equations import rebind
 from jaten_ops.xla.platform_branches import cpu_branch
 
 from .break_chains import with_chains_stored
-from .rules import MATRIX_RULES, RULES, LayoutRule, rebind, traced_scope, within, work_of
+from .rules import MATRIX_RULES, RULES, LayoutRule, traced_scope, within, work_of
 from .steps import bodies_of, body_of, branch_of
 from .tile_gather_scatter import in_stretches
 from .values import Order, Ordered, places, program_order

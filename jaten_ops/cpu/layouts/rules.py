@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 
 from jaten_ops.kernel_base.platform import is_over_mesh
+from jaten_ops.xla.equations import ELEMENTWISE, rebind
 
 from .. import conv_choice
 from ..conv_primitive import convolution_p
@@ -66,14 +67,6 @@ def within(scope: str) -> contextlib.AbstractContextManager[Any]:
     return jax.named_scope(scope) if scope else contextlib.nullcontext()
 
 
-def rebind(equation: Any, arrays: Sequence[Any], **changed: Any) -> Sequence[Any]:
-    """The results of an equation's primitive for other operands, with some of its parameters changed."""
-    params = equation.primitive.get_bind_params(equation.params | changed)  # of some that hold functions it makes them
-    with equation.ctx.manager:
-        results = equation.primitive.bind(*arrays, **params)
-    return results if equation.primitive.multiple_results else [results]
-
-
 def _common(operands: Sequence[Ordered], ndim: int) -> Order | None:
     """The order in which to compute with operands of so many dimensions; None for the program's."""
     return next((x.order for x in operands if x.ndim == ndim and x.order), None)
@@ -85,16 +78,8 @@ def _results(equation: Any, arrays: Sequence[jax.Array], order: Order) -> list[O
 
 # Element by element
 
-ELEMENTWISE = """
-abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj
-convert_element_type copy copy_p cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac
-imag integer_pow is_finite le lgamma log log1p log2 logistic lt max min mul ne neg nextafter not one_minus_square or
-polygamma population_count pow real reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left
-shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta
-"""
 
-
-@_rule(*ELEMENTWISE.split())
+@_rule(*ELEMENTWISE)
 def _elementwise(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
     ndim = equation.outvars[0].aval.ndim
     order = _common(operands, ndim)
@@ -104,7 +89,7 @@ def _elementwise(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | 
     return _results(equation, rebind(equation, arrays), order)
 
 
-_FUSED = dict.fromkeys(ELEMENTWISE.split(), MUCH_WORK) | dict.fromkeys(SIMPLE.split(), 1)
+_FUSED = dict.fromkeys(ELEMENTWISE, MUCH_WORK) | dict.fromkeys(SIMPLE.split(), 1)
 _FUSED |= dict.fromkeys(_MOVES.split(), 0)
 
 

@@ -17,7 +17,8 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from .rules import rebind
+from jaten_ops.xla.equations import rebind
+
 from .steps import bodies_of, body_of
 
 _OF_LAPACK = frozenset({

@@ -20,10 +20,11 @@ from jax.extend import core
 from jaten_ops.kernel_base.materialize import stored
 from jaten_ops.kernel_base.platform import is_over_mesh
 from jaten_ops.kernel_base.promotion import is_float
+from jaten_ops.xla.equations import ELEMENTWISE, rebind
 
 from ..conv_primitive import convolution_p
-from .rules import rebind, within
-from .steps import ELEMENTWISE, Instruction, Value, list_steps, users_of
+from .rules import within
+from .steps import Instruction, Value, list_steps, users_of
 
 _SLOW = frozenset({"atan2", "cbrt", "div", "exp", "log", "pow", "rsqrt", "sqrt", "tanh"})  # one by one
 _FUNCTIONS = frozenset(

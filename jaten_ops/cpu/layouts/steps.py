@@ -9,12 +9,11 @@ from typing import Any
 import jax
 from jax.extend import core
 
+from jaten_ops.xla.equations import ELEMENTWISE, rebind
 from jaten_ops.xla.platform_branches import cpu_branch
 
-from .rules import ELEMENTWISE as _NAMES
-from .rules import RULES, rebind, traced_scope, within
+from .rules import RULES, traced_scope, within
 
-ELEMENTWISE = frozenset(_NAMES.split())
 _CALLS = frozenset({"custom_jvp_call", "jit", "pjit"})
 _BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 

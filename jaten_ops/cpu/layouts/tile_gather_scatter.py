@@ -14,8 +14,9 @@ from typing import Any
 from jax import lax
 from jax.extend import core
 
-from .rules import rebind
-from .steps import ELEMENTWISE, Instruction, Listed, Value
+from jaten_ops.xla.equations import ELEMENTWISE, rebind
+
+from .steps import Instruction, Listed, Value
 
 _SCATTERS = frozenset({"scatter", "scatter-add", "scatter-max", "scatter-min", "scatter-mul", "scatter-sub"})
 _LEAST = 2**20  # bytes of rows that do not stay in a cache

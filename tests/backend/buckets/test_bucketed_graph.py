@@ -131,7 +131,6 @@ def _doubled(x: torch.Tensor, start: int) -> None:
 
 
 EXACT: dict[str, Callable[..., Any]] = {
-    "random numbers": lambda x: nn.functional.dropout(x, 0.5) + torch.randn(len(x), 4),
     "a part that is written": lambda x: _doubled(x, 1),
     "convolution": lambda x: nn.functional.conv1d(x[:, None], torch.ones(1, 1, 2)),
 }

@@ -7,9 +7,11 @@ are. What stands in the other places is arbitrary, and no rule lets it reach the
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import CodeType
 from typing import Any
 
 import jax
@@ -50,7 +52,12 @@ def size_value(size: Any, values: Mapping[str, Any]) -> Any:
     """An expression of JAX's dimension variables, for given ints; `size` may be its text."""
     if isinstance(size, int | np.integer):
         return int(size)
-    return eval(str(size).replace("^", "**"), _FUNCTIONS, dict(values))  # JAX's own text of an expression
+    return eval(_code_of(str(size)), _FUNCTIONS, dict(values))
+
+
+@functools.lru_cache(maxsize=4096)
+def _code_of(size: str) -> CodeType:
+    return compile(size.replace("^", "**"), "<size>", "eval")  # JAX's own text of an expression
 
 
 class PaddedSizes:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from jax import export, lax
 
-from jaten_ops.backend.buckets import masked_graph  # noqa: F401  # registers the rules
-from jaten_ops.backend.buckets.masked_run import MaskedRun
-from jaten_ops.backend.buckets.masked_values import NotMasked, PaddedSizes, padded_array, size_value
+from jaten_ops.masking import open_program  # noqa: F401  # registers the rules
+from jaten_ops.masking.masked_run import MaskedRun
+from jaten_ops.masking.masked_values import NotMasked, PaddedSizes, padded_array, size_value
 
 GIVEN, LARGER = {"n": 5, "m": 3}, {"n": 8, "m": 4}
 Program = Callable[..., Any]

@@ -10,8 +10,7 @@ import jax
 from jax.export import is_symbolic_dim
 from jax.extend import core
 
-from jaten_ops.cpu.layouts.rules import rebind
-
+from ..xla.equations import rebind
 from .masked_values import Masked, Masks, NotMasked, PaddedSizes, has_open_size
 
 MaskedRule = Callable[["MaskedStep"], Sequence[Any]]

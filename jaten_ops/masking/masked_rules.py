@@ -11,13 +11,12 @@ import numpy as np
 from jax import lax
 from jax.export import is_symbolic_dim
 
-from jaten_ops.cpu.layouts.rules import ELEMENTWISE
-
+from ..xla.equations import ELEMENTWISE
 from .masked_run import MaskedStep, masked_rule
 from .masked_values import Masked, NotMasked, OpenAxis, padded_array, same
 
 
-@masked_rule(*ELEMENTWISE.split())
+@masked_rule(*ELEMENTWISE)
 def _each_element(step: MaskedStep) -> Sequence[Any]:
     operands, axes = list(step.operands), []
     for d, size in enumerate(step.shape()):
@@ -34,6 +33,14 @@ def _unchanged(step: MaskedStep) -> Sequence[Any]:
     arrays = step.bind([step.array(i) for i in range(len(step.operands))])
     pairs = zip(step.operands, arrays, strict=True)
     return [replace(v, array=a) if isinstance(v, Masked) else a for v, a in pairs]
+
+
+@masked_rule("bitcast_convert_type")
+def _reinterpret(step: MaskedStep) -> Sequence[Any]:
+    axes, more = list(step.masks.axes(step.operands[0])), len(step.shape()) - len(step.in_shape(0))
+    # the parts of a longer number are a dimension behind the others
+    axes = [*axes, step.masks.first(step.shape()[-1])] if more > 0 else axes[: len(axes) + more]
+    return [step.of(step.bind([step.array(0)])[0], axes)]
 
 
 @masked_rule("dim_as_value")
@@ -143,10 +150,12 @@ def _reduce_by(step: MaskedStep) -> Sequence[Any]:
 
 @masked_rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 def _cumulate(step: MaskedStep) -> Sequence[Any]:
-    axis = step.params["axis"]
+    axis, name = step.params["axis"], step.equation.primitive.name
+    if name == "cumlogsumexp" and jnp.issubdtype(step.equation.invars[0].aval.dtype, np.complexfloating):
+        raise NotMasked("adds phases, whose full turns are those of the order of the sums")
     value = step.masks.leading(step.operands[0], axis)
     if step.params["reverse"]:
-        neutral = _NEUTRAL[step.equation.primitive.name.removeprefix("cum")]
+        neutral = _NEUTRAL[name.removeprefix("cum")]
         value = step.masks.filled(value, [axis], neutral(step.equation.invars[0].aval.dtype))
     return [step.of(step.bind([value.array])[0], value.axes)]
 

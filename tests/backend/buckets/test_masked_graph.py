@@ -1,0 +1,37 @@
+"""Graphs with open sizes on larger arrays, beside graphs of the exact sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+DRAWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "dropout": lambda x: nn.functional.dropout(x, 0.3),
+    "normal": lambda x: torch.randn_like(x) + torch.randn(x.shape[0] * 2, 2)[::2, :1],
+    "uniform": lambda x: torch.rand_like(x, dtype=torch.float64) + torch.rand(x.shape[0], 1),
+    "integers": lambda x: torch.randint_like(x, 0, 1000),
+    "coins": lambda x: torch.bernoulli(x.sigmoid()) + torch.empty_like(x).exponential_(),
+    "chosen": lambda x: torch.multinomial(x.softmax(1), 2),
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", DRAWS)
+def test_random_numbers_are_those_of_the_exact_size(name: str) -> None:
+    operands = [torch.randn(count, 4) for count in (3, 7, 5, 12)]
+    found = []
+    for buckets in ([8, 16], "off"):
+        torch._dynamo.reset()
+        compiled = torch.compile(DRAWS[name], backend="jaten", dynamic=True, options={"buckets": buckets})
+        before = counters["jaten"]["compiles"]
+        for x in operands:
+            torch._dynamo.mark_dynamic(x, 0)
+            torch.manual_seed(0)
+            found.append(compiled(x))
+        assert counters["jaten"]["compiles"] - before == (2 if buckets != "off" else 4)
+    for got, exact in zip(found[:4], found[4:], strict=True):
+        assert torch.equal(got, exact)
