@@ -106,12 +106,34 @@ def _new_sizes(device: str) -> Callable[[], torch.Tensor]:
     return step
 
 
+def _batches(device: str) -> Callable[[], torch.Tensor]:
+    """A graph network in training, whose batches have other numbers of nodes and edges at each step."""
+    layers = torch.nn.ModuleList([torch.nn.Linear(16, 32), torch.nn.Linear(32, 7)]).to(device)
+    optimizer, sizes = torch.optim.Adam(layers.parameters()), iter(range(100, 10_000, 7))
+
+    def step() -> torch.Tensor:
+        nodes = next(sizes)
+        x, labels = torch.randn(nodes, 16).to(device), torch.randint(0, 7, (nodes,)).to(device)
+        source, target = torch.randint(0, nodes, (2, 4 * nodes + nodes % 5)).to(device)
+        for layer in layers:
+            count = torch.zeros(nodes, 1, device=device).index_add(0, target, torch.ones_like(target)[:, None].float())
+            x = layer(torch.zeros_like(x).index_add(0, target, x[source]) / count.clamp(min=1)).relu()
+        loss = torch.nn.functional.cross_entropy(torch.nn.functional.dropout(x, 0.1), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
 PROGRAMS = {
     "perceptron": _perceptron,
     "boxes": _boxes,
     "recurrence": _recurrence,
     "convolutions": _convolutions,
     "new sizes": _new_sizes,
+    "batches of graphs": _batches,
 }
 
 
@@ -143,6 +165,7 @@ def _in_process(name: str, device: str, **variables: str) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=PROGRAMS, nargs="+", default=[*PROGRAMS], metavar="PROGRAM")
     parser.add_argument("--here", nargs=2, metavar=("PROGRAM", "DEVICE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
@@ -151,7 +174,7 @@ def main() -> None:
     print("| program | first step: compiled | interpreted | 50 more: compiled | interpreted |", end="")
     print(" a late step: CPU | compiled | interpreted |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for name in PROGRAMS:
+    for name in options.only:
         cpu = _in_process(name, "cpu")
         compiled = _in_process(name, "jax", JATEN_INTERPRETER="0")
         interpreted = _in_process(name, "jax")
