@@ -73,8 +73,8 @@ _BUGS = """
 ## Bugs of XLA's CPU compiler
 
 Programs that jaten compiles get the options in the last column, with the versions in the first, unless `XLA_FLAGS` sets
-them. A function of `as_jax` that you give to `jax.jit` yourself does not: pass them as `compiler_options`, or in
-`XLA_FLAGS`.
+them. A function of `as_jax` that you give to `jax.jit` yourself and an exported program do not: pass them as
+`compiler_options`, or in `XLA_FLAGS`.
 """
 
 
@@ -94,10 +94,10 @@ def page(results: dict[str, Any]) -> str:
         counts = [str(found.get(key, "")) for key in ("passed", "failed", "skipped")]
         share = {None: "", 1: "all"}.get(found.get("part"), f"one of {found.get('part')}")
         rows.append((pair.python, pair.torch, pair.jax, pair.why, found.get("date", "not run"), share, *counts))
-    bugs = [
-        (f"{b.first} to {b.last}", b.what, ", ".join(f"`{name}={value}`" for name, value in b.options.items()))
-        for b in BUGS
-    ]
+    bugs = []
+    for bug in BUGS:
+        options = ", ".join(f"`{name}={value}`" for name, value in bug.options.items())
+        bugs.append((" to ".join(dict.fromkeys((bug.first, bug.last))), bug.what, options))
     ranges = {name: " to ".join(versions) for name, versions in SUPPORTED.items()}
     lines = [_HEAD.format(**ranges).rstrip("\n")]
     lines += table("Python, torch, JAX, stands for, run, tests, passed, failed, skipped", rows)

@@ -41,6 +41,15 @@ BUGS = (
         " theirs after two products or convolutions with `relu`: infinities, NaN, or the end of the process.",
         "xla/test_compiler_bugs.py::test_reductions_of_bfloat16_after_products",
     ),
+    Bug(
+        "0.10.0",
+        "0.10.0",
+        re.compile(r"f(32|16)>\) -> tensor<[^>]*f64>"),
+        {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"},
+        "YNNPACK calls itself without end when it is to convert a sum, maximum or minimum of float32 or bfloat16 to"
+        " float64 (fusion type `REDUCE`, on by default): the end of the process.",
+        "xla/test_compiler_bugs.py::test_sums_that_are_converted_to_float64",
+    ),
 )
 """All known ones. A row stays while a supported version has the bug."""
 

@@ -70,10 +70,10 @@ def known(platform: str) -> Options:
 def of_kernel(platform: str, text: str) -> Options:
     """The compiler options for the program of a single operator, from its text in StableHLO."""
     is_small = platform == "cpu" and _largest(set(_TYPE.findall(text))) <= _SMALL
-    return known(platform) | (_known(_not_set(_PLAIN_LOOPS)) if is_small else {}) | _around_bugs(platform, text)
+    return known(platform) | (_known(_not_set(_PLAIN_LOOPS)) if is_small else {}) | around_bugs(platform, text)
 
 
-def _around_bugs(platform: str, text: str) -> Options:
+def around_bugs(platform: str, text: str) -> Options:
     """The options that avoid the installed jaxlib's bugs; what the user has set stays."""
     return _known(_not_set(compiler_bugs.options_around(text))) if platform == "cpu" else {}
 
@@ -107,7 +107,7 @@ def of_program(platform: str, text: str) -> Told:
     more = _known(_not_set(_BUFFER)) if _largest(types) <= _MOST else {}
     if cpu_features.multiplies_fast() and matmul_library.suits_eigen(text):
         more |= _known(_not_set(_BY_EIGEN))
-    more |= _around_bugs(platform, text)
+    more |= around_bugs(platform, text)
     return Told(known(platform) | more, keeps_loops=not _PADS.search(text) and _are_middle(types))
 
 

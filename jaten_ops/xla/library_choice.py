@@ -29,7 +29,10 @@ def measured_options(platform: str, text: str) -> Told:
         for name, time in _seconds(product, by_library).items():
             totals[name] += time
     fastest = min(totals, key=totals.__getitem__)
-    return ruled if not any(totals.values()) else ruled._replace(options=ruled.options | by_library[fastest])
+    if not any(totals.values()):
+        return ruled
+    options = ruled.options | by_library[fastest] | compiler_options.around_bugs(platform, text)
+    return ruled._replace(options=options)
 
 
 def _worth_measuring(text: str) -> Iterator[Product]:

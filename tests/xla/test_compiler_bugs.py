@@ -48,11 +48,24 @@ def test_reductions_of_bfloat16_after_products(
     torch.testing.assert_close(found.float(), program(x, weight), rtol=0.05, atol=0.05)
 
 
-@pytest.mark.parametrize("bug", compiler_bugs.BUGS)
-def test_a_row_is_of_some_versions_alone(bug: compiler_bugs.Bug) -> None:
-    text = "func.func @f(%arg0: tensor<2x3xbf16>) -> tensor<f32>"
+@pytest.mark.parametrize("dim", [0, 1])
+def test_sums_that_are_converted_to_float64(dim: int, fresh_dynamo: None) -> None:
+    """jaxlib 0.10.0 ended the process."""
+    x = torch.randn(64, 128, 256)
+    found = torch.compile(lambda x: x.sum(dim).double(), backend="jaten")(x)
+    torch.testing.assert_close(found, x.double().sum(dim), rtol=1e-4, atol=1e-4)
+
+
+TEXTS = (  # for each row, of a program that it is for
+    "func.func @f(%arg0: tensor<2x3xbf16>) -> tensor<f32>",
+    "%1 = stablehlo.convert %0 : (tensor<2x3xf32>) -> tensor<2x3xf64>",
+)
+
+
+@pytest.mark.parametrize(("bug", "text"), list(zip(compiler_bugs.BUGS, TEXTS, strict=True)))
+def test_a_row_is_of_some_versions_alone(bug: compiler_bugs.Bug, text: str) -> None:
     assert compiler_bugs.options_around(text, bug.first) == compiler_bugs.options_around(text, bug.last) == bug.options
-    assert compiler_bugs.options_around(text.replace("bf16", "f32"), bug.last) == {}
+    assert compiler_bugs.options_around(text.replace("bf16", "f32").replace("f64", "f32"), bug.last) == {}
     assert compiler_bugs.options_around(text, "0.10.2") == compiler_bugs.options_around(text, "99.0") == {}
     file, _, function = bug.test.partition("::")
     assert f"def {function}(" in (TESTS / file).read_text()

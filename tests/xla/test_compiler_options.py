@@ -44,10 +44,10 @@ def _convolved(x: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def test_convolutions_are_not_of_one_thread() -> None:
-    """One option for a whole program's convolutions; if XLA's default changes, it may go."""
+    """One option for a whole program's convolutions; if XLA's default changes, it may go. jaxlib 0.10.0 needs none."""
     lowered = jax.jit(_convolved).lower(jnp.ones((4, 32, 32, 16)), jnp.ones((3, 3, 16, 32)))
     run, _ = executables.compiled(lowered)
-    assert "__ynn_fusion" in lowered.compile().as_text()
+    assert ("__ynn_fusion" in lowered.compile().as_text()) == (version.__version_info__ >= (0, 10, 1))
     assert "__ynn_fusion" not in run.as_text()
 
 

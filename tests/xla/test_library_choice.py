@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jaten_ops.xla import autotune, autotune_mode, compiler_options, library_choice
+from jaten_ops.xla import autotune, autotune_mode, compiler_bugs, compiler_options, library_choice
 from jaten_ops.xla.matmul_library import Product
 
 ROWS, COLUMNS, TERMS = 48, 32, 16
@@ -47,6 +48,14 @@ def test_what_is_measured_is_the_product(batch: int, transposed: tuple[bool, boo
     given = [x.swapaxes(1, 2) if swapped else x for x, swapped in zip((a, b), transposed, strict=True)]
     found = library_choice._multiplied(product, *given)
     np.testing.assert_allclose(np.asarray(found).reshape(batch, ROWS, COLUMNS), a @ b, rtol=1e-5, atol=1e-5)
+
+
+def test_options_that_avoid_a_bug_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    bug = compiler_bugs.BUGS[0]._replace(first="0", last=jax.lib.__version__, program=re.compile("f32>"))
+    monkeypatch.setattr(compiler_bugs, "BUGS", (bug,))
+    monkeypatch.setattr(autotune, "seconds", lambda key, forms, operands: {n: float(n != "YNNPACK") for n in forms})
+    with autotune_mode.using("all"):
+        assert library_choice.measured_options("cpu", TEXT).options.items() >= bug.options.items()
 
 
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
