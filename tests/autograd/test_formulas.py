@@ -79,3 +79,25 @@ def test_matmul_backward(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     got = OPS.matmul_backward(grad, left.detach(), right.detach(), [True, True])
     torch.testing.assert_close(tuple(got), expected)
     assert OPS.matmul_backward(grad, left.detach(), right.detach(), [False, True])[0] is None
+
+
+def test_third_derivatives_of_a_batch_normalization_are_those_of_its_formula() -> None:
+    """ATen's own are wrong: its derivative of the second one leaves terms out."""
+    g = torch.Generator().manual_seed(0)
+    x, w, b, c = (torch.randn(*shape, dtype=torch.float64, generator=g) for shape in ((5, 4), (4,), (4,), (5, 4)))
+
+    def formula(x: torch.Tensor) -> torch.Tensor:
+        return (x - x.mean(0)) / (x.var(0, unbiased=False) + 1e-5).sqrt() * w + b
+
+    def direct(x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.jaten.native_batch_norm(x, w, b, None, None, True, 0.1, 1e-5)[0]
+
+    found = []
+    for normalized in (formula, direct):
+        y, result = x.clone().requires_grad_(), torch.zeros(())
+        result = (normalized(y) ** 3).sum()
+        for _ in range(3):
+            (gradient,) = torch.autograd.grad(result, y, create_graph=True)
+            result = (gradient * c).sum()
+        found.append(gradient)
+    torch.testing.assert_close(*found)

@@ -90,7 +90,7 @@ def run(case: Case) -> Record:
     if expected is None:
         return Record(*case.key, status, reason)
     if status == "failed" and expected.matches(reason):
-        return Record(*case.key, "refused", expected.reason)
+        return Record(*case.key, expected.status, expected.reason)
     if status == "failed":
         return Record(*case.key, "failed", f"{reason}; expected to be refused: {expected.error} {expected.words!r}")
     return Record(*case.key, "failed", f"{status}, but its refusal is expected: take it out of the table")

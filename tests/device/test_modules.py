@@ -153,9 +153,9 @@ def test_compiled_steps_of_optimizers(name: str, device: str, fresh_dynamo: None
 
 def test_a_schedule_compiles_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     traced = []
-    validate = executor.Executor._validate
+    validate = executor.Executor.validate
     monkeypatch.setattr(
-        executor.Executor, "_validate", lambda self, values: (traced.append(self), validate(self, values))[1]
+        executor.Executor, "validate", lambda self, values: (traced.append(self), validate(self, values))[1]
     )
     model = _model().to("jax")
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
