@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Collection
@@ -37,6 +35,7 @@ SECONDS = 0.005
 A longer program gets more: it takes longer to interpret, and to compile.
 """
 _LONG = 10  # steps
+_OF_PADDED = 8  # as much of it for a program for larger arrays
 
 _CALM = 256  # so many calls without a new kind end it: looking for one costs as much as a call
 _COMPILED = 16  # such a call counts as so many if the program cannot be interpreted
@@ -90,18 +89,14 @@ class _Kind:
         program: what computes them without a compile of their own; None if they must be compiled.
         form: the tree of its results.
         waits: true as long as the program computes them.
+        left: the seconds that a program for larger arrays may still take.
     """
 
-    __slots__ = ("form", "program", "waits")
+    __slots__ = ("form", "left", "program", "waits")
 
     def __init__(self, program: Interpreted | PaddedCall | None = None, form: Any = None) -> None:
         self.program, self.form = program, form
-        self.waits = program is not None
-
-    @property
-    def seconds(self) -> float:
-        """The time that it gives."""
-        return SECONDS * max(1, self.program.length / _LONG) if self.program is not None else 0
+        self.waits, self.left = program is not None, SECONDS * _OF_PADDED
 
 
 class Padding:
@@ -126,8 +121,8 @@ class FirstCalls:
 
     Where the program and the values allow it, they are interpreted, or one program for larger arrays serves operands of
     many sizes. Each kind of operands gives some seconds. When they have passed, the kinds so far are compiled; new ones
-    still are not. When no new kind has come for a while, all further calls are those of the compiled function itself,
-    until `resume`.
+    still are not. A kind of which a program for larger arrays has taken as much time is compiled by itself. When no new
+    kind has come for a while, all further calls are those of the compiled function itself, until `resume`.
 
     Args:
         compiled: the function as `jax.jit` returns it.
@@ -205,8 +200,9 @@ class FirstCalls:
             self._kinds = {}
         self._kinds[key] = found = self._kind_of(values, leaves)
         if found.program:
-            self._left += found.seconds
             self._calm = 0
+        if isinstance(found.program, Interpreted):
+            self._left += SECONDS * max(1, found.program.length / _LONG)
         return found
 
     def _uncompiled(self, kind: _Kind, leaves: list[Any], given: tuple[Any, ...]) -> Any:
@@ -227,40 +223,52 @@ class FirstCalls:
             _log.log(level, "a program was not interpreted: %s: %s", type(error).__name__, error)
             self._end()
             return self.compiled(*given)
-        # a program for larger arrays is compiled in its first call, which others need as well
-        most = kind.seconds if isinstance(program, PaddedCall) else math.inf
-        self._left -= min(time.perf_counter() - start, most)
-        if self._left < 0:
-            for known in list(self._kinds.values()):
-                known.waits = False
+        self._pay(kind, time.perf_counter() - start)
         made = jax.tree.unflatten(kind.form, results)
-        if self._padding is not None and self._padding.is_refused(made):
+        if isinstance(program, PaddedCall) and self._padding is not None and self._padding.is_refused(made):
             return self.compiled(*given)  # whose errors have words for the sizes that there are
         return made
+
+    def _pay(self, kind: _Kind, seconds: float) -> None:
+        if isinstance(kind.program, PaddedCall):  # it is compiled in its first call, as others need it
+            kind.left -= min(seconds, SECONDS)
+            kind.waits = kind.left > 0
+            return
+        self._left -= seconds
+        if self._left < 0:
+            for known in list(self._kinds.values()):
+                known.waits &= isinstance(known.program, PaddedCall)
 
     def _kind_of(self, values: Any, leaves: list[Any]) -> _Kind:
         shapes = [*map(np.shape, leaves), *(values[i] for i in self._sizes)]
         calls = self._calls_like(values, leaves, shapes) if self._padding is not None else None
-        if calls is not None and calls.is_many and (known := calls.call(leaves, shapes, None)) is not None:
-            assert self._padding is not None
-            self._padding.validate(values, known[0].avals, known[1])
-            return _Kind(*known)
+        changing = calls.meet(shapes) if calls is not None else None
+        if self._padding is not None and calls is not None and changing is not None and changing.are_many:
+            known = _padded_call(calls, changing, leaves, shapes, None)
+            if known is not None:
+                self._padding.validate(values, known[0].avals, known[1])
+                return _Kind(*known)
         traced = self.compiled.trace(*values)
         if any(v.aval.weak_type for v in traced.jaxpr.jaxpr.outvars):
             return _Kind()
         program: Interpreted | None = None
-        with contextlib.suppress(NotInterpreted):
+        try:
             program = Interpreted(traced.jaxpr)
+        except NotInterpreted:
+            pass
+        except Exception as error:  # a JAX whose programs are other than known
+            _log.info("a program is not interpreted: %s: %s", type(error).__name__, error)
         form = jax.tree.structure(traced.out_info)
         # a library's call is compiled for each size
-        if calls is not None and (program is None or program.calls or calls.is_many):
-            padded = calls.call(leaves, shapes, functools.partial(self._traced, values))
+        is_costly = program is None or bool(program.calls)
+        if calls is not None and changing is not None and (is_costly or changing.are_many):
+            padded = _padded_call(calls, changing, leaves, shapes, functools.partial(self._traced, values))
             if padded is not None and padded[0].avals == traced.jaxpr.out_avals:
                 return _Kind(padded[0], form)
         return _Kind(program, form)
 
     def _calls_like(self, values: Any, leaves: list[Any], shapes: list[tuple[int, ...]]) -> PaddedCalls:
-        """The calls that differ in sizes alone, with these among them."""
+        """The calls that differ in sizes alone."""
         key: list[Any] = [self._tree(values), jax.config.jax_enable_x64]  # type: ignore[attr-defined]  # as in `_first`
         key += [(type(values[i]), values[i]) for i in self._static if i < len(values) and i not in self._sizes]
         key += [*map(len, shapes), *((getattr(x, "dtype", type(x)), getattr(x, "weak_type", False)) for x in leaves)]
@@ -269,7 +277,6 @@ class FirstCalls:
             if len(self._padded) >= _MOST_KINDS:  # a static argument may be ever new, too
                 self._padded = {}
             found = self._padded[tuple(key)] = PaddedCalls(shapes)
-        found.meet(shapes)
         return found
 
     def _tree(self, values: Any) -> Any:
@@ -283,6 +290,14 @@ class FirstCalls:
         for i, size in zip(self._sizes, sizes, strict=True):
             given[i] = size
         return self.compiled.trace(*given)
+
+
+def _padded_call(calls: PaddedCalls, *given: Any) -> tuple[PaddedCall, Any] | None:
+    try:
+        return calls.call(*given)
+    except Exception as error:  # a JAX whose expressions of sizes are other than known
+        _log.info("a program for larger arrays is not made: %s: %s", type(error).__name__, error)
+        return None
 
 
 def _is_watched() -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,7 +14,7 @@ from jax import export
 
 from ..masking.masked_values import NotMasked, size_value
 from ..masking.open_program import LARGEST_SIZE, OpenProgram
-from ..masking.size_choice import SizeHistory, larger_sizes
+from ..masking.size_choice import larger_sizes
 from ..xla.jitted import jitted
 
 _log = logging.getLogger(__name__)
@@ -20,9 +22,12 @@ _log = logging.getLogger(__name__)
 _LITTLE = 2.5e5
 """Operations on an element: some tenths of a millisecond, which is little beside the compile of an operator."""
 
-_MANY = 16
-"""So many shapes, and sizes of several dimensions of an operand change as well: before, they may be those of layers."""
+_MANY, _VERY_MANY = 16, 48
+"""So many shapes, and each of them is unlikely to come again. If an operand has several sizes that change, they may be
+those of layers until there are very many."""
 
+_KEPT = 2  # shapes that keep programs of their own
+_REMEMBERED = 64  # shapes
 _MOST_PROGRAMS = 64
 
 _Place = tuple[int, int]
@@ -42,11 +47,8 @@ class PaddedCall:
         padded: the larger shape of each operand; None for those that stay as they are.
 
     Attributes:
-        length: a number of steps that take as long to compile.
         avals: the types of the results.
     """
-
-    length = 80
 
     def __init__(
         self,
@@ -68,7 +70,11 @@ class PaddedCall:
         """
         pairs = zip(operands, self._padded, strict=True)
         given = [x if shape is None else _enlarged(x, shape) for x, shape in pairs]
-        results = self._program.run(self._sizes, self._larger, *given)
+        try:
+            results = self._program.run(self._sizes, self._larger, *given)
+        except NotMasked:
+            self._program.is_refused = True
+            raise
         if not self._fits:  # what is assumed of sizes is known when the program has been traced
             self._fits = self._program.fits(self._sizes, self._larger)
             if not self._fits:
@@ -94,6 +100,7 @@ class _PaddedProgram:
         open: the program.
         run: a jitted function of the sizes that there are, of the larger ones, and of the operands.
         made: the larger sizes for which it is compiled.
+        is_refused: whether it has no form for larger arrays.
     """
 
     def __init__(self, traced: Any, groups: dict[str, list[_Place]]) -> None:
@@ -101,6 +108,7 @@ class _PaddedProgram:
         self.open = OpenProgram(traced.jaxpr)
         self._avals = traced.jaxpr.out_avals
         self.made: list[dict[str, int]] = []
+        self.is_refused = False
         self._names = list(groups)
 
         def padded(sizes: tuple[Any, ...], larger: tuple[int, ...], *operands: Any) -> list[Any]:
@@ -125,53 +133,62 @@ class _PaddedProgram:
 class PaddedCalls:
     """The calls of a function that differ in the sizes of its operands alone.
 
+    A size changes if it is the only one, beside those that are equal to it, in which a call differs from several before
+    it. So calls of one operator in several layers, each with sizes of its own, do not hide that their batches change.
+
     Args:
         shapes: those of one call.
-
-    Attributes:
-        met: the number of calls whose shapes were noted.
     """
 
     def __init__(self, shapes: _Shapes) -> None:
-        self._history = SizeHistory([(i, d) for i, shape in enumerate(shapes) for d in range(len(shape))])
-        self.met = 0
+        self._places = [(i, d) for i, shape in enumerate(shapes) for d in range(len(shape))]
+        self._before: deque[tuple[int, ...]] = deque(maxlen=_REMEMBERED)
         self._programs: dict[Any, _PaddedProgram | None] = {}
 
-    def meet(self, shapes: _Shapes) -> None:
-        """Notes the shapes of a new call."""
-        self._history.meet(_by_place(shapes))
-        self.met += 1
+    def meet(self, shapes: _Shapes) -> Changing:
+        """Notes the shapes of a new call; returns the sizes in which it differs from others."""
+        sizes = tuple(itertools.chain.from_iterable(shapes))
+        found: Counter[tuple[int, ...]] = Counter()
+        for other in list(self._before):
+            if other != sizes:
+                found[tuple([k for k, size in enumerate(sizes) if size != other[k]])] += 1
+        self._before.append(sizes)
+        best = Changing({}, (), 0)
+        for differing, times in found.items():
+            changing = self._changing(sizes, differing, times)
+            if changing.may_be_rounded and (times, len(differing)) > (best.times, len(best.places)):
+                best = changing
+        return best
 
-    @property
-    def is_many(self) -> bool:
-        """True if there have been so many shapes that each of them is unlikely to come again."""
-        return self.met > _MANY
+    def _changing(self, sizes: tuple[int, ...], differing: tuple[int, ...], times: int) -> Changing:
+        by_size: dict[int, list[_Place]] = {}
+        for k in differing:
+            by_size.setdefault(sizes[k], []).append(self._places[k])
+        fixed = tuple([size for k, size in enumerate(sizes) if k not in differing])
+        return Changing(by_size, fixed, times)
 
     def call(
-        self, operands: Sequence[Any], shapes: _Shapes, trace: Callable[[list[Any]], Any] | None
+        self, changing: Changing, operands: Sequence[Any], shapes: _Shapes, trace: Callable[[list[Any]], Any] | None
     ) -> tuple[PaddedCall, Any] | None:
         """The call of a program for larger sizes and the tree of its results; None if there is none.
 
         Args:
+            changing: what `meet` says of it.
             operands: those of the call.
             shapes: theirs.
             trace: traces the function for operands, and arguments that are sizes, as `jax.jit(...).trace`; None if it
                 has to be traced already.
         """
-        sizes, changing = _by_place(shapes), self._history.changing
-        if not self._may_be_rounded(sizes):
+        if not changing.may_be_rounded:
             return None
-        by_size: dict[int, list[_Place]] = {}
-        for place in sorted(changing):
-            by_size.setdefault(sizes[place], []).append(place)
-        groups = {f"open{i}": places for i, places in enumerate(by_size.values())}
-        key = tuple(map(tuple, groups.values())), tuple([s for place, s in sizes.items() if place not in changing])
+        groups = {f"open{i}": places for i, places in enumerate(changing.by_size.values())}
+        key = tuple(map(tuple, groups.values())), changing.fixed
         if key not in self._programs and trace is not None:
             if len(self._programs) >= _MOST_PROGRAMS:
                 self._programs = {}
             self._programs[key] = _traced(operands, shapes, groups, trace)
-        program, given = self._programs.get(key), dict(zip(groups, by_size, strict=True))
-        if program is None:
+        program, given = self._programs.get(key), dict(zip(groups, changing.by_size, strict=True))
+        if program is None or program.is_refused:
             return None
         larger, is_new = larger_sizes(program.open, given, program.made, _LITTLE)
         if not program.open.fits(given, larger):
@@ -181,15 +198,35 @@ class PaddedCalls:
         padded = _padded(shapes, groups, larger)[: len(operands)]
         return PaddedCall(program, given, larger, padded), program.form
 
-    def _may_be_rounded(self, sizes: dict[_Place, int]) -> bool:
-        changing = self._history.changing
-        if not changing or not all(2 <= sizes[place] <= LARGEST_SIZE for place in changing):
+
+class Changing(NamedTuple):
+    """The sizes in which a call differs from some before it.
+
+    Attributes:
+        by_size: the places of each.
+        fixed: the other sizes.
+        times: the number of those calls.
+    """
+
+    by_size: dict[int, list[_Place]]
+    fixed: tuple[int, ...]
+    times: int
+
+    @property
+    def places(self) -> list[_Place]:
+        return [place for places in self.by_size.values() for place in places]
+
+    @property
+    def are_many(self) -> bool:
+        """True if there have been so many that it pays to trace none of them any more."""
+        return self.times >= _MANY
+
+    @property
+    def may_be_rounded(self) -> bool:
+        if self.times < _KEPT or not all(2 <= size <= LARGEST_SIZE for size in self.by_size):
             return False
-        return self.is_many or len({i for i, _ in changing}) == len(changing)
-
-
-def _by_place(shapes: _Shapes) -> dict[_Place, int]:
-    return {(i, d): size for i, shape in enumerate(shapes) for d, size in enumerate(shape)}
+        of_operands = [i for places in self.by_size.values() for i in {i for i, _ in places}]
+        return self.times >= _VERY_MANY or len(set(of_operands)) == len(of_operands)
 
 
 def _padded(shapes: _Shapes, groups: dict[str, list[_Place]], sizes: dict[str, int]) -> list[tuple[int, ...] | None]:

@@ -16,7 +16,7 @@ from .open_program import OpenProgram
 Symbols = dict[Any, int]
 
 
-KEPT = 2
+_KEPT = 2
 """The number of values of a size that keep programs of their own."""
 
 LITTLE = 4e6
@@ -31,18 +31,17 @@ class SizeHistory:
 
     Args:
         symbols: what stands for each size.
-        kept: the number of values of a size that keep programs of their own.
 
     Attributes:
         classes: for each symbol a number; those with the same one have had equal sizes so far.
         changing: the symbols whose sizes change again and again.
     """
 
-    def __init__(self, symbols: Sequence[Any], kept: int = KEPT) -> None:
+    def __init__(self, symbols: Sequence[Any]) -> None:
         self.classes: dict[Any, int] = dict.fromkeys(symbols, 0)
         self.changing: tuple[Any, ...] = ()
         self._met: dict[Any, list[int]] = {s: [] for s in symbols}
-        self._kept, self._lock = kept, threading.Lock()
+        self._lock = threading.Lock()
 
     def meet(self, sizes: Symbols) -> None:
         """Notes sizes."""
@@ -54,7 +53,7 @@ class SizeHistory:
                 size = sizes[symbol]
                 if symbol in self.changing or size in met:
                     continue
-                if len(met) >= self._kept or size - 1 in met[-1:]:
+                if len(met) >= _KEPT or size - 1 in met[-1:]:
                     self.changing += (symbol,)
                 met.append(size)
 

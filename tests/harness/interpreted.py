@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -12,7 +13,7 @@ import jax
 import numpy as np
 
 from jaten_ops.interpreter import first_calls
-from jaten_ops.interpreter.padded_calls import _MANY, PaddedCall, PaddedCalls, _by_place
+from jaten_ops.interpreter.padded_calls import _VERY_MANY, PaddedCall, PaddedCalls
 
 
 def same(one: Any, other: Any) -> bool:
@@ -65,9 +66,10 @@ def padded() -> Iterator[list[str]]:
             return first_calls._Kind()
         shapes = [*map(np.shape, leaves), *(values[i] for i in self._sizes)]
         calls, traced = PaddedCalls(shapes), self.compiled.trace(*values)
-        calls._history.changing = tuple(place for place, size in _by_place(shapes).items() if size > 1)
-        calls.met = _MANY + 1
-        found = calls.call(leaves, shapes, functools.partial(self._traced, values))
+        sizes = tuple(itertools.chain.from_iterable(shapes))
+        differing = tuple(k for k, size in enumerate(sizes) if size > 1)
+        changing = calls._changing(sizes, differing, _VERY_MANY)
+        found = calls.call(changing, leaves, shapes, functools.partial(self._traced, values))
         if found is None or found[0].avals != traced.jaxpr.out_avals:
             return first_calls._Kind()
         return first_calls._Kind(found[0], jax.tree.structure(traced.out_info))

@@ -115,5 +115,5 @@ def test_what_is_not_known_is_refused(name: str) -> None:
     traced = _traced(program, shapes)
     run = MaskedRun(PaddedSizes(LARGER, GIVEN))
     values = [run.masks.of(jnp.zeros(_shape(v, LARGER)), v.aval.shape) for v in traced.jaxpr.invars]
-    with pytest.raises(NotMasked, match=reason):
+    with jax.enable_x64(True), pytest.raises(NotMasked, match=reason):
         run(traced, values)
