@@ -85,8 +85,12 @@ class Bucketed:
             given = args.copy()
             for i in self._varying:
                 given[i] = self._padded(i, args[i], plan)
+            is_random = plan.program is not None and plan.program.graph.random
+            state = torch.get_rng_state() if is_random else None
             results = self._run(given) if plan.program is None else self._left_out(plan, plan.program, given)
             if results is None:
+                if state is not None:  # the graph's own executable draws the numbers of this call
+                    torch.set_rng_state(state)
                 self._plans[key] = None
                 return self._run(args)
             out = [self._cut(i, result, args, plan) for i, result in enumerate(results)]

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
 from torch._dynamo.utils import counters
 
+F = torch.nn.functional
+
 DRAWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "dropout": lambda x: nn.functional.dropout(x, 0.3),
+    "dropout": lambda x: F.dropout(x, 0.3),
     "normal": lambda x: torch.randn_like(x) + torch.randn(x.shape[0] * 2, 2)[::2, :1],
     "uniform": lambda x: torch.rand_like(x, dtype=torch.float64) + torch.rand(x.shape[0], 1),
     "integers": lambda x: torch.randint_like(x, 0, 1000),
@@ -35,3 +36,21 @@ def test_random_numbers_are_those_of_the_exact_size(name: str) -> None:
         assert counters["jaten"]["compiles"] - before == (2 if buckets != "off" else 4)
     for got, exact in zip(found[:4], found[4:], strict=True):
         assert torch.equal(got, exact)
+
+
+def test_an_error_leaves_the_generator_as_without_buckets() -> None:
+    states = []
+    for buckets in ([8, 16], "off"):
+        torch._dynamo.reset()
+        compiled = torch.compile(
+            lambda x, i: F.dropout(x)[i], backend="jaten", dynamic=True, options={"buckets": buckets}
+        )
+        for count in (3, 5):
+            x, inside = torch.ones(count, 4), torch.tensor([0, count - 1])
+            torch._dynamo.mark_dynamic(x, 0)
+            compiled(x, inside)
+            torch.manual_seed(0)
+            with pytest.raises(IndexError, match=f"size {count}"):
+                compiled(x, inside + 1)
+            states.append(torch.get_rng_state())
+    assert torch.equal(states[0], states[2]) and torch.equal(states[1], states[3])
