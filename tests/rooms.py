@@ -29,7 +29,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "masking": (
-        "masked_values",
+        "cpu_forms masked_values",
         "masked_run",
         "masked_indices masked_places masked_programs masked_rules",
         "open_program",

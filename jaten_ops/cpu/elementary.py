@@ -19,7 +19,7 @@ from jax import lax
 
 from ..kernel_base.derivatives import with_partials
 from ..kernel_base.division import quotient
-from ..kernel_base.platform import by_platform
+from ..kernel_base.platform import by_platform, is_open
 
 _Function = Callable[..., jax.Array]
 _LEAST_ROW = 256  # elements that are worth a product
@@ -60,6 +60,9 @@ def _unless(rare: jax.Array, otherwise: _Function, usually: _Function, *xs: jax.
 
 def _anywhere(condition: jax.Array) -> jax.Array:
     """True if a condition holds for an element: counted by a product, since XLA asks one element after the other."""
+    if is_open(condition):
+        whole = tuple(range(condition.ndim))
+        return lax.reduce_max(lax.convert_element_type(condition, np.float32), whole) > 0
     row = 1
     for size in reversed(condition.shape):
         if row >= _LEAST_ROW:

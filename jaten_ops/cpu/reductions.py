@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..kernel_base.platform import by_platform
+from ..kernel_base.platform import by_platform, is_open
 from ..kernel_base.promotion import cast, compute_type, is_complex
 
 Axes = tuple[int, ...]
@@ -59,7 +59,7 @@ def _wide_sum_over_positions(grad: jax.Array) -> jax.Array:
     The last sum is in double precision: over the batch, or over everything if there is little.
     """
     wide = np.complex128 if is_complex(grad.dtype) else np.float64
-    if grad.size <= _LITTLE:
+    if is_open(grad) or grad.size <= _LITTLE:
         total = lax.reduce_sum(cast(grad, wide), (0, *range(2, grad.ndim)))
     else:
         by_image = lax.reduce_sum(cast(grad, compute_type(grad.dtype)), tuple(range(2, grad.ndim)))
@@ -70,7 +70,7 @@ def _wide_sum_over_positions(grad: jax.Array) -> jax.Array:
 def in_one_pass(x: jax.Array, axes: Axes) -> bool:
     """True if `wide_squares` takes an array, and less time than a pass for the mean and one for the squares."""
     n = math.prod(x.shape[a] for a in axes)
-    if is_complex(x.dtype) or x.dtype == np.float64 or not n or len(axes) == x.ndim:
+    if is_open(x) or is_complex(x.dtype) or x.dtype == np.float64 or not n or len(axes) == x.ndim:
         return False
     return x.ndim - 1 in axes or n <= _LANES
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jax.extend import core
 
+from ..masking.cpu_forms import in_cpu_forms
 from ..masking.masked_values import NotMasked
 from ..xla.jitted import jitted
 from .interpreted_program import Interpreted
@@ -289,7 +290,8 @@ class FirstCalls:
         given = [v if i in self._static else taken[i] for i, v in enumerate(values)]
         for i, size in zip(self._sizes, sizes, strict=True):
             given[i] = size
-        return self.compiled.trace(*given)
+        with in_cpu_forms():
+            return self.compiled.trace(*given)
 
 
 def _padded_call(calls: PaddedCalls, *given: Any) -> tuple[PaddedCall, Any] | None:

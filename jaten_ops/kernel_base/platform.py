@@ -9,6 +9,8 @@ import jax
 from jax import lax
 from jax.export import is_symbolic_dim
 
+from ..masking import cpu_forms
+
 T = TypeVar("T")
 
 
@@ -17,14 +19,18 @@ def by_platform(*operands: Any, cpu: Callable[..., T], default: Callable[..., T]
 
     A program is traced with both, and lowered with one: the other leaves nothing in it. Both are differentiated and
     mapped with the program. Outside `jax.jit` only the one for the devices at hand runs. Programs over several devices
-    have `default`: XLA could not partition what is written for one CPU. So have exported programs with open sizes.
+    have `default`: XLA could not partition what is written for one CPU. So have programs with open sizes that are for
+    any platform.
 
     Args:
         operands: arrays, or trees of them.
         cpu, default: functions of them, with results of the same shapes and dtypes.
     """
-    if any(is_over_mesh(x) or is_open(x) for x in jax.tree.leaves(operands)):
+    leaves = jax.tree.leaves(operands)
+    if any(map(is_over_mesh, leaves)):
         return default(*operands)
+    if any(map(is_open, leaves)):
+        return cpu(*operands) if cpu_forms.are_wanted() else default(*operands)
     return lax.platform_dependent(*operands, cpu=cpu, default=default)
 
 
@@ -34,5 +40,5 @@ def is_over_mesh(array: Any) -> bool:
 
 
 def is_open(array: Any) -> bool:
-    """True if an array has a size that an exported program leaves open."""
+    """True if an array has a size that the program leaves open."""
     return any(map(is_symbolic_dim, array.shape))

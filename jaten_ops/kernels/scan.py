@@ -15,7 +15,7 @@ from jax import lax
 from jaten_ops.registry import kernel
 
 from ..cpu.row_scans import Carry, row_by_row
-from ..kernel_base.platform import by_platform
+from ..kernel_base.platform import by_platform, is_open
 from ..kernel_base.promotion import cast, compute_type, is_complex, is_float
 from . import complex_functions
 from .reduction import chosen_values, in_result_dtype, positions, total, with_axis
@@ -23,16 +23,30 @@ from .reduction import chosen_values, in_result_dtype, positions, total, with_ax
 Scan = Callable[[jax.Array, int], Any]
 
 
-def _by_platform(on_cpu: Scan, elsewhere: Scan) -> Scan:
-    """A scan that goes row by row on a CPU, where XLA's makes a pass over the data for each power of two."""
-    return lambda x, axis: by_platform(x, cpu=lambda x: on_cpu(x, axis), default=lambda x: elsewhere(x, axis))
+def _by_platform(on_cpu: Scan, elsewhere: Scan, of_open: Scan | None = None) -> Scan:
+    """A scan that goes row by row on a CPU, where XLA's makes a pass over the data for each power of two.
+
+    `of_open` is that for a CPU of arrays whose sizes are open, `elsewhere` if there is none.
+    """
+
+    def scan(x: jax.Array, axis: int) -> Any:
+        cpu = (of_open or elsewhere) if is_open(x) else on_cpu
+        return by_platform(x, cpu=lambda x: cpu(x, axis), default=lambda x: elsewhere(x, axis))
+
+    return scan
 
 
 def _running(combine: Callable[[jax.Array, jax.Array], jax.Array], start: float, elsewhere: Scan) -> Scan:
     """The scan by a function of two arrays, from its identity element, in double precision as in ATen."""
 
+    def wide_of(x: jax.Array) -> np.dtype:
+        return {"float32": np.dtype("float64"), "complex64": np.dtype("complex128")}.get(x.dtype.name, x.dtype)
+
+    def of_open(x: jax.Array, axis: int) -> jax.Array:
+        return cast(elsewhere(cast(x, wide_of(x)), axis), x.dtype)
+
     def on_cpu(x: jax.Array, axis: int) -> jax.Array:
-        wide = {"float32": np.dtype("float64"), "complex64": np.dtype("complex128")}.get(x.dtype.name, x.dtype)
+        wide = wide_of(x)
         return row_by_row(
             *(x, axis, (np.array(start, wide),)),
             element=lambda row, _: (cast(row, wide),),
@@ -41,7 +55,7 @@ def _running(combine: Callable[[jax.Array, jax.Array], jax.Array], start: float,
             ordered=combine is _log_add_exp and is_complex(x.dtype),
         )
 
-    return _by_platform(on_cpu, elsewhere)
+    return _by_platform(on_cpu, elsewhere, of_open)
 
 
 def _along(fn: Scan, x: jax.Array, dim: int) -> jax.Array:
