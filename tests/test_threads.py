@@ -18,7 +18,7 @@ import jaten_ops
 from jaten_ops.arrays.storage_views import View
 from jaten_ops.backend import keep_whole
 
-THREADS = 6
+from .harness.in_threads import THREADS, together
 
 
 @pytest.fixture(autouse=True)
@@ -28,18 +28,6 @@ def _switching_often() -> Iterator[None]:
     sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(before)
-
-
-def _together(work: Callable[[int], Any], threads: int = THREADS) -> list[Any]:
-    """The results of a function for each number, called at the same time in as many threads."""
-    start = threading.Barrier(threads)
-
-    def begin(n: int) -> Any:
-        start.wait()
-        return work(n)
-
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(begin, range(threads)))
 
 
 def _model(n: int, device: str = "cpu") -> nn.Module:
@@ -61,7 +49,7 @@ def _wrong_calls(calls: int) -> list[int]:
         with torch.no_grad():
             return sum(not torch.allclose(compiled(models[n], x), expected[n], atol=1e-5) for _ in range(calls))
 
-    return _together(work)
+    return together(work)
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
@@ -95,7 +83,7 @@ def test_threads_that_train_and_compile_at_once(device: str, dynamic: bool) -> N
     x = torch.randn(3, 4)
     expected = [_trained(copy.deepcopy(model).cpu(), lambda m, x: m(x), x, 5) for model in models]
     compiled = torch.compile(lambda model, x: model(x), backend="jaten", dynamic=dynamic)
-    got = _together(lambda n: _trained(models[n], compiled, x.to(device), 5))
+    got = together(lambda n: _trained(models[n], compiled, x.to(device), 5))
     torch.testing.assert_close(got, expected)
 
 
@@ -126,7 +114,7 @@ def test_different_functions_are_compiled_at_once() -> None:
         lambda: x.cumsum(0).t() + torch.arange(5),
         lambda: nn.functional.conv2d(images, images),
     ]
-    got = _together(lambda n: torch.compile(functions[n], backend="jaten", fullgraph=True)())
+    got = together(lambda n: torch.compile(functions[n], backend="jaten", fullgraph=True)())
     torch.testing.assert_close(got, [f() for f in functions])
 
 
@@ -143,7 +131,7 @@ def test_each_thread_has_its_own_modes() -> None:
             return {(y.requires_grad, y.dtype) for y in [compiled(x) for _ in range(30)]}
 
     each: list[set[Any]] = [{(True, torch.float32)}, {(False, torch.float32)}, {(True, torch.bfloat16)}]
-    assert _together(work) == [each[n % 3] for n in range(THREADS)]
+    assert together(work) == [each[n % 3] for n in range(THREADS)]
 
 
 @pytest.mark.sampled(2)
@@ -153,7 +141,7 @@ def test_the_first_backward_pass_in_many_threads(device: str) -> None:
     compiled = torch.compile(lambda x, n: (x * n).sin().sum(), backend="jaten")
     inputs = [torch.linspace(0, 1, 5).to(device).requires_grad_() for _ in range(THREADS)]
     losses = [compiled(x, torch.tensor(2.0, device=device)) for x in inputs]
-    _together(lambda n: losses[n].backward())
+    together(lambda n: losses[n].backward())
     expected = 2 * torch.cos(2 * torch.linspace(0, 1, 5))
     torch.testing.assert_close([x.grad.cpu() for x in inputs if x.grad is not None], [expected] * THREADS)
 
@@ -171,7 +159,7 @@ def test_the_first_call_of_an_operator_in_many_threads(device: str) -> None:
         assert given.grad is not None
         return [t.detach().cpu() for t in (*results, given.grad)]
 
-    first, *others = _together(work)
+    first, *others = together(work)
     for other in others:
         torch.testing.assert_close(other, first)
 
@@ -205,7 +193,7 @@ def test_two_captures_do_not_take_each_others_operators() -> None:
                 found &= not any(key in op.py_kernels for op in keep_whole.kept_operators() for key in keep_whole._KEYS)
         return found
 
-    assert all(_together(work))
+    assert all(together(work))
     assert {op: dict(op.py_kernels) for op in keep_whole.kept_operators()} == kernels
 
 

@@ -14,7 +14,7 @@ from jax import export
 
 from ..masking.masked_values import NotMasked, size_value
 from ..masking.open_program import LARGEST_SIZE, OpenProgram
-from ..masking.size_choice import larger_sizes
+from ..masking.size_choice import KEPT, larger_sizes
 from ..xla.jitted import jitted
 
 _log = logging.getLogger(__name__)
@@ -26,7 +26,6 @@ _MANY, _VERY_MANY = 16, 48
 """So many shapes, and each of them is unlikely to come again. If an operand has several sizes that change, they may be
 those of layers until there are very many."""
 
-_KEPT = 2  # shapes that keep programs of their own
 _REMEMBERED = 64  # shapes
 _MOST_PROGRAMS = 64
 
@@ -223,7 +222,7 @@ class Changing(NamedTuple):
 
     @property
     def may_be_rounded(self) -> bool:
-        if self.times < _KEPT or not all(2 <= size <= LARGEST_SIZE for size in self.by_size):
+        if self.times < KEPT or not all(2 <= size <= LARGEST_SIZE for size in self.by_size):
             return False
         of_operands = [i for places in self.by_size.values() for i in {i for i, _ in places}]
         return self.times >= _VERY_MANY or len(set(of_operands)) == len(of_operands)

@@ -16,7 +16,7 @@ from .open_program import OpenProgram
 Symbols = dict[Any, int]
 
 
-_KEPT = 2
+KEPT = 2
 """The number of values of a size that keep programs of their own."""
 
 LITTLE = 4e6
@@ -53,7 +53,7 @@ class SizeHistory:
                 size = sizes[symbol]
                 if symbol in self.changing or size in met:
                     continue
-                if len(met) >= _KEPT or size - 1 in met[-1:]:
+                if len(met) >= KEPT or size - 1 in met[-1:]:
                     self.changing += (symbol,)
                 met.append(size)
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import threading
 from typing import Any
 
 import jax
@@ -19,6 +18,8 @@ from jaten_ops.interpreter import first_calls
 from jaten_ops.interpreter.first_calls import FirstCalls
 from jaten_ops.xla.jitted import jitted
 from jaten_ops.xla.x64 import Enabled
+
+from ..harness.in_threads import together
 
 
 class _Counted:
@@ -155,23 +156,13 @@ def test_an_error_of_the_interpreter_is_no_error_of_the_call(
 def test_threads(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_calls, "SECONDS", seconds)
     calls = FirstCalls(jitted(_negative))
-    wrong: list[Any] = []
 
     def work(number: int) -> None:
-        try:
-            for k in range(50):
-                x = np.full(1 + (k + number) % 5, float(number))
-                if calls(jax.numpy.asarray(x)).tolist() != (-x).tolist():
-                    wrong.append(number)
-        except Exception as error:
-            wrong.append(error)
+        for k in range(50):
+            x = np.full(1 + (k + number) % 5, float(number))
+            assert calls(jax.numpy.asarray(x)).tolist() == (-x).tolist()
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    together(work)
 
 
 def test_views_and_writes_on_the_device() -> None:
