@@ -40,6 +40,9 @@ _PRIVATE = """
 
 These are called and not changed, but a later torch or JAX may move them. A test finds them in the source and compares
 them with this table; another test names those that the installed versions lack.
+
+XLA's custom call `__onednn$convolution`, which `jaten_ops/xla/onednn.py` writes into programs, has no name in Python.
+Before it is used one is compiled and compared with XLA's convolution; `tests/xla/test_onednn.py` fails if it is gone.
 """
 _ATTRIBUTES = """
 Private attributes of their objects that are read:

@@ -12,16 +12,19 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from ..arrays.strides import Shape
 from ..kernel_base.conv_parts import FIRST, LAST, ConvCall, ConvLayout, Windows
 from ..kernel_base.promotion import cast, compute_type, widened
+from ..xla import onednn
 from . import (
     conv_direct,
     conv_eigen,
     conv_grouped,
     conv_matrix,
+    conv_onednn,
     conv_patches,
     conv_space_to_depth,
     conv_taps,
@@ -80,6 +83,7 @@ ONE_BY_ONE = Lowering(
     conv_grouped.one_by_one, conv_grouped.gradient_one_by_one, conv_grouped.weight_one_by_one
 )  # of each group
 PRODUCT = _lowering(conv_matrix)
+ONEDNN = _lowering(conv_onednn)
 BLOCKS = _lowering(conv_space_to_depth)
 TILES = Lowering(
     functools.partial(conv_winograd.forward, plain=conv_direct.forward),
@@ -244,11 +248,15 @@ def _possible_first(call: ConvCall, a: Any, b: Any) -> dict[str, Lowering]:
 
 def _possible_last(call: ConvCall, a: Any, b: Any) -> dict[str, Lowering]:
     size, windows = Size.of(call, a, b), call.windows
-    if 0 in (*a.shape, *b.shape, *call.shape) or len(windows.kernel) > 2:
+    if 0 in (*a.shape, *b.shape, *call.shape):
         return {}
+    found = {"onednn": ONEDNN} if is_open_to_onednn(call, a) else {}
+    if len(windows.kernel) > 2:
+        return found
     if windows.groups > 1:
-        return _possible_groups(call, a, size)
-    found = {"direct": LAST_DIRECT} if is_open_to_eigen(call, a) else {}
+        return found | _possible_groups(call, a, size)
+    if is_open_to_eigen(call, a):
+        found["direct"] = LAST_DIRECT
     if size.taps == 1 and not any(windows.padding):
         found["product"] = PRODUCT
     if conv_winograd.takes(windows) and is_open_to_eigen(call, a):
@@ -256,6 +264,11 @@ def _possible_last(call: ConvCall, a: Any, b: Any) -> dict[str, Lowering]:
     if conv_space_to_depth.blocks_possible(call.part, windows) and is_open_to_eigen(call, a):
         found["blocks"] = BLOCKS
     return found
+
+
+def is_open_to_onednn(call: ConvCall, a: Any) -> bool:
+    """True if oneDNN is there, and computes a call, in float32."""
+    return conv_onednn.computes_part(call) and compute_type(a.dtype) == np.float32 and onednn.is_there()
 
 
 def _possible_groups(call: ConvCall, a: Any, size: Size) -> dict[str, Lowering]:

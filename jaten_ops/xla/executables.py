@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
-from . import compiler_options, cpu_client, library_choice
+from . import compiler_options, cpu_client, library_choice, onednn
 from .disk_cache import DiskCache
 
 CACHE = DiskCache("executable")
@@ -29,10 +29,10 @@ _ABSENT = ("host_callbacks", "keepalive", "ordered_effects", "unordered_effects"
 def compiled(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, str | None]:
     """The executable of a lowered program, from the disk or from XLA, and the key by which `load_kept` finds it again.
 
-    The key is None if the executable is not cached: for several devices, or if it calls Python.
+    The key is None if the executable is not cached: for several devices, if it calls Python, or oneDNN.
     """
     text = lowered.as_text()
-    key = _key(lowered, text)
+    key = None if onednn.is_in(text) else _key(lowered, text)
     if key is None:
         return _compile(lowered, text), None
     found = load_kept(key, lowered.in_tree, lowered.out_tree)

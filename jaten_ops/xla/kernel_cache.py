@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from . import disk_store, jitted
+from . import disk_store, jitted, onednn
 from .compiler_options import keeps_loops, of_kernel, without_unrolling
 from .disk_cache import DiskCache
 
@@ -40,11 +40,13 @@ def watched(compile_program: Callable[..., Any]) -> Callable[..., Any]:
     def compile_or_load(backend: Any, module: Any, devices: Any, options: Any, callbacks: Any) -> Any:
         if keeps_loops():
             options = without_unrolling(options, backend.platform)
+        is_kept = not callbacks
         if _is_ours(module):
             _make_room()
-            told = of_kernel(backend.platform, str(module))
-            options.env_option_overrides = [*options.env_option_overrides, *told.items()]
-        key = None if callbacks else _key(backend, module, devices, options)
+            text = str(module)
+            options.env_option_overrides = [*options.env_option_overrides, *of_kernel(backend.platform, text).items()]
+            is_kept = is_kept and not onednn.is_in(text)
+        key = _key(backend, module, devices, options) if is_kept else None
         found = None if key is None else _load(backend, key, devices, options)
         if found is None:
             found = compile_program(backend, module, devices, options, callbacks)

@@ -8,6 +8,7 @@ from jaten_ops.cpu import conv_choice
 from jaten_ops.cpu.conv_lowerings import Orders, Way, orders, possible, program_orders, usual_orders
 from jaten_ops.kernel_base import conv_parts
 from jaten_ops.kernel_base.conv_parts import ConvCall, Windows
+from jaten_ops.xla import onednn
 from jaten_ops.xla.x64 import Enabled
 
 PLAIN = Windows((3, 3), (1, 1), (1, 1), (1, 1), 1)
@@ -60,11 +61,30 @@ def test_all_compute_the_same(case: str, number: int) -> None:
             _check(way, given, call, a, b, name)
 
 
-def _check(way: Way, given: Orders, call: ConvCall, a: np.ndarray, b: np.ndarray, name: str = "") -> None:
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("number", range(3))
+def test_onednn_computes_the_same(case: str, number: int) -> None:
+    assert onednn.is_there()
+    call, *operands = _calls(case)[number]
+    a, b = (x.astype(np.float32) for x in operands)
+    name = "onednn, channels last"
+    ways = possible(call, a, b)
+    groups, strides = call.windows.groups, call.windows.stride
+    is_taken = {"forward": True, "input_gradient": max(strides) == 1, "weight_gradient": groups == 1}[call.part]
+    assert (name in ways) == is_taken
+    if is_taken:
+        for given in (orders(call, a.ndim), program_orders(a.ndim)):
+            _check(ways[name], given, call, a, b, tolerance=1e-5)
+
+
+def _check(
+    way: Way, given: Orders, call: ConvCall, a: np.ndarray, b: np.ndarray, name: str = "", tolerance: float = 1e-11
+) -> None:
     run = jax.jit(way.run(call, a, b, given))
     found = np.asarray(run(a.transpose(given.first), b.transpose(given.second)))
     expected = np.asarray(conv_parts.compute(call, a, b)).transpose(given.result)
-    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11, err_msg=name)
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
 @pytest.mark.sampled(6)

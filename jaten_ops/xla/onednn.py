@@ -1,0 +1,150 @@
+"""Convolutions by oneDNN, which jaxlib's XLA for CPUs is built with.
+
+XLA hands convolutions to oneDNN if a program is compiled with an option that newer versions have: then all of them, and
+all matrix products. Here the call that it would make is written into the program, for one convolution: a custom call,
+whose configuration is a message of XLA's as JSON. XLA cannot serialize a program with such a call.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.ffi
+import numpy as np
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from . import cpu_client
+
+_TARGET = "__onednn$convolution"  # private: XLA's name of the call. `is_there` tells whether it has it
+_ORIGINAL = 1  # the version of the calling convention of XLA's own calls
+
+_log = logging.getLogger(__name__)
+
+convolution_p = Primitive("onednn_convolution")
+"""Takes an image (N, ..., C) and a kernel (..., C / groups, O) of float32."""
+
+
+def convolve(
+    image: jax.Array,
+    kernel: jax.Array,
+    stride: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+    groups: int,
+) -> jax.Array:
+    """The convolution of an image (N, ..., C) by a kernel (..., C / groups, O), in a program for a CPU.
+
+    Args:
+        image, kernel: of float32.
+        stride: elements from one window to the next, for each spatial dimension.
+        padding: zeros before and behind each.
+        dilation: elements from one under a window to the next.
+        groups: of channels, each of which has a kernel.
+
+    Returns:
+        The output (N, ..., O).
+    """
+    found: jax.Array = convolution_p.bind(
+        image, kernel, stride=tuple(stride), padding=tuple(map(tuple, padding)), dilation=tuple(dilation), groups=groups
+    )
+    return found
+
+
+def _plain(image: Any, kernel: Any, **given: Any) -> jax.Array:
+    """The same by XLA's convolution."""
+    last = image.ndim - 1
+    order = (0, last, *range(1, last)), (last, last - 1, *range(last - 1)), (0, last, *range(1, last))
+    return lax.conv_general_dilated(
+        image, kernel, given["stride"], given["padding"], rhs_dilation=given["dilation"],
+        dimension_numbers=lax.ConvDimensionNumbers(*order), feature_group_count=given["groups"],
+    )  # fmt: skip
+
+
+@functools.cache
+def _jitted(**given: Any) -> Any:
+    return jax.jit(functools.partial(convolution_p.bind, **given))
+
+
+@convolution_p.def_impl
+def _impl(image: Any, kernel: Any, **given: Any) -> jax.Array:
+    found: jax.Array = _jitted(**given)(image, kernel)
+    return found
+
+
+@convolution_p.def_abstract_eval
+def _abstract_eval(image: Any, kernel: Any, **given: Any) -> Any:
+    return jax.make_jaxpr(functools.partial(_plain, **given))(image, kernel).out_avals[0]
+
+
+def _lowered(ctx: Any, image: Any, kernel: Any, **given: Any) -> Any:
+    if ctx.module_context.lowering_parameters.for_export:  # another machine's XLA may know no such call
+        return mlir.lower_fun(functools.partial(_plain, **given), multiple_results=False)(ctx, image, kernel)
+    config = _config(ctx.avals_in[1].shape, **given)
+    return jax.ffi.ffi_lowering(_TARGET, backend_config=config, api_version=_ORIGINAL)(ctx, image, kernel)
+
+
+def _config(
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+    groups: int,
+) -> str:
+    """XLA's configuration of the call, as text; its numbers are text, too."""
+    last = len(kernel) - 1
+    image = {"data": {"batch_dim": "0", "feature_dim": f"{last}", "spatial_dims": _texts(range(1, last))}, "dims": "0"}
+    dims = {"input_feature_dim": f"{last - 1}", "output_feature_dim": f"{last}"}
+    filters = dims | {"shape": _texts(kernel), "spatial_dims": _texts(range(last - 1))}
+    low, high = zip(*padding, strict=True)
+    window = {"pad_left": _texts(low), "pad_right": _texts(high), "size": []}
+    window |= {"strides": _texts(stride), "window_dilations": _texts(dilation)}
+    config = {"dims": f"{len(kernel)}", "feature_groups": f"{groups}", "input": image, "output": image}
+    config |= {"kernel": {"dims": "0", "filter": filters}, "window": window}
+    return json.dumps({"onednn_conv_config": config})
+
+
+def _texts(numbers: Any) -> list[str]:
+    return [str(n) for n in numbers]
+
+
+mlir.register_lowering(convolution_p, _lowered, platform="cpu")
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **given: Any) -> Any:
+    return jax.jvp(functools.partial(_plain, **given), tuple(primals), tuple(map(ad.instantiate_zeros, tangents)))
+
+
+def _batch(operands: Sequence[Any], dims: Sequence[int | None], **given: Any) -> tuple[jax.Array, int]:
+    return jax.vmap(functools.partial(_plain, **given), tuple(dims))(*operands), 0
+
+
+ad.primitive_jvps[convolution_p] = _jvp
+batching.primitive_batchers[convolution_p] = _batch
+
+
+def is_in(text: str) -> bool:
+    """True if a program, given as StableHLO, has such a call."""
+    return f"@{_TARGET}" in text
+
+
+@functools.cache
+def is_there() -> bool:
+    """True if XLA has such calls, and they compute what XLA's convolution does."""
+    draw = np.random.default_rng(0).standard_normal
+    image, kernel = draw((1, 5, 5, 4), np.float32), draw((3, 3, 2, 4), np.float32)
+    given = {"stride": (2, 1), "padding": ((1, 0), (1, 1)), "dilation": (1, 1), "groups": 2}
+    try:
+        with jax.ensure_compile_time_eval(), jax.default_device(cpu_client.device()):
+            programs = (jax.jit(functools.partial(f, **given)) for f in (convolution_p.bind, _plain))
+            found, wanted = (program(image, kernel) for program in programs)
+            return bool(np.allclose(found, wanted, rtol=1e-5, atol=1e-5))
+    except Exception as error:  # whatever XLA raises of an unknown call
+        _log.info("XLA has no convolution of oneDNN's: %s", error)
+        return False
