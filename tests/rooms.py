@@ -68,7 +68,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "conv_primitive",
         "layouts.rules",
         "layouts.steps",
-        "layouts.break_chains layouts.short_rows layouts.serialize_lapack layouts.tile_gather_scatter",
+        "layouts.break_chains layouts.joined_products layouts.short_rows layouts.serialize_lapack"
+        " layouts.tile_gather_scatter",
         "layouts.program",
         "layouts.__init__",
         "__init__",

@@ -18,12 +18,14 @@ from jaten_ops.xla.equations import rebind
 from jaten_ops.xla.platform_branches import cpu_branch
 
 from .break_chains import with_chains_stored
-from .rules import MATRIX_RULES, RULES, LayoutRule, traced_scope, within, work_of
+from .joined_products import with_joined_products
+from .rules import MATRIX_RULES, RULES, LayoutRule, is_of_few_rows, traced_scope, within, work_of
 from .steps import bodies_of, body_of, branch_of
 from .tile_gather_scatter import in_stretches
 from .values import Order, Ordered, places, program_order
 
 _JITTED = ("pjit", "jit")
+_LOOPS = {"scan": "jaxpr", "while": "body_jaxpr"}
 _CALLS = ("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat2", "checkpoint")
 
 
@@ -55,7 +57,7 @@ def ordered(
         inputs = [_as_program(a, order) for a, order in zip(leaves, orders, strict=True)]
         program, shape = jax.make_jaxpr(fn, return_shape=True)(*jax.tree.unflatten(jax.tree.structure(arrays), inputs))
         if on_cpu:
-            program = with_chains_stored(in_stretches(program))
+            program = with_chains_stored(with_joined_products(in_stretches(program)))
         values = [Ordered(x.shape, {order: a}) for x, order, a in zip(inputs, orders, leaves, strict=True)]
         rules = _rules_for(program.jaxpr) if on_cpu else {}
         results = _run(program, values, rules)
@@ -134,6 +136,8 @@ def _apply(equation: Any, operands: list[Ordered], rules: dict[str, LayoutRule])
         return _run(branch, operands[1:], rules)
     if name in _CALLS or (name in _JITTED and rules is RULES):
         return _run(body_of(equation), operands, rules)
+    if name in _LOOPS and (body := _turned_body(equation.params[_LOOPS[name]])) is not None:
+        return [Ordered.of(r) for r in rebind(equation, [x.array() for x in operands], **{_LOOPS[name]: body})]
     rule = rules.get(name)
     found = None if rule is None else rule(equation, operands)
     if found is None:
@@ -142,6 +146,17 @@ def _apply(equation: Any, operands: list[Ordered], rules: dict[str, LayoutRule])
         for result in found:
             result.work = work_of(name, operands)
     return found
+
+
+def _turned_body(body: core.ClosedJaxpr) -> core.ClosedJaxpr | None:
+    """A loop's body with its products of few rows turned, as those of a recurrent layer; None if it has none."""
+    if not any(is_of_few_rows(e) for e in body.jaxpr.eqns):
+        return None
+
+    def run(*arrays: jax.Array) -> list[jax.Array]:
+        return [v.array() for v in _run(body, [Ordered.of(a) for a in arrays], MATRIX_RULES)]
+
+    return jax.make_jaxpr(run)(*body.in_avals)
 
 
 def _as_it_is(equation: Any, operands: list[Ordered]) -> list[Ordered]:

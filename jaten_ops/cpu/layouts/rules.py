@@ -386,6 +386,15 @@ def _dot_general(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | 
     return _results(equation, results, tuple(made))
 
 
+def is_of_few_rows(equation: Any) -> bool:
+    """True if an equation is a product of few rows by a large matrix, which may have to be transposed."""
+    if equation.primitive.name != "dot_general":
+        return False
+    rows, matrix = (v.aval for v in equation.invars)
+    ((along, *_), _), _ = equation.params["dimension_numbers"]
+    return rows.ndim == matrix.ndim == 2 and 1 < rows.shape[1 - along] <= _FEW and matrix.size >= _MUCH
+
+
 def _product_of_few_rows(equation: Any, arrays: Sequence[jax.Array], numbers: Any) -> jax.Array | None:
     """Few rows by a large transposed matrix, as a linear layer has them: the matrix by the rows, transposed.
 
@@ -406,7 +415,8 @@ def _product_of_few_rows(equation: Any, arrays: Sequence[jax.Array], numbers: An
         return None
     columns = lax.optimization_barrier(rows if along == 0 else lax.transpose(rows, (1, 0)))
     (found,) = rebind(equation, [matrix, columns], dimension_numbers=(((1,), (0,)), ((), ())))
-    return lax.transpose(lax.optimization_barrier(found), (1, 0))
+    # what is computed of a column of the product is no vector
+    return lax.optimization_barrier(lax.transpose(lax.optimization_barrier(found), (1, 0)))
 
 
 @_rule("optimization_barrier")
