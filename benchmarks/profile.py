@@ -36,7 +36,7 @@ import torch
 from .contenders import CONTENDERS, SUBJECT
 from .hlo import kinds_of, programs_of
 from .measure import JOBS, progress, settings
-from .models import CASES, Case
+from .models import CASES, Case, case_of, known_name
 from .processes import about, caches, write
 from .table import profile_header, profile_row
 from .threads import pin_threads
@@ -55,14 +55,15 @@ _MOVES = ("copy", "clone", "cat", "contiguous")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", action="append", choices=CASES, metavar="NAME", help=f"only: {', '.join(CASES)}")
+    names = f"only: {', '.join(CASES)}, or drawn ones, as torchvision:shufflenet_v2_x1_5"
+    parser.add_argument("--case", action="append", type=known_name, metavar="NAME", help=names)
     parser.add_argument("--job", choices=JOBS, help="only this job")
     parser.add_argument("--threads", type=int, default=1, help="threads for torch and for XLA alike")
     parser.add_argument("--json", type=Path, default=Path("build/profiles.json"), help="where the measurements go")
     parser.add_argument("--here", action="store_true", help="in this process, the first case alone")
     options = parser.parse_args()
     if options.here:
-        options.json.write_text(json.dumps(_profiled(CASES[options.case[0]], options)))
+        options.json.write_text(json.dumps(_profiled(case_of(options.case[0]), options)))
         return 0
     print(profile_header(), flush=True)
     found: list[dict[str, Any]] = []
@@ -86,7 +87,7 @@ def _elsewhere(case: str, options: argparse.Namespace) -> list[dict[str, Any]]:
         progress("")
         if file.exists():
             return json.loads(file.read_text())
-    jobs = [options.job] if options.job else CASES[case].jobs
+    jobs = [options.job] if options.job else case_of(case).jobs
     error = f"the process ended with {done.returncode}"
     return [{"case": case, "job": job, "dtype": "float32", "error": error} for job in jobs]
 

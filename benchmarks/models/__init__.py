@@ -1,5 +1,7 @@
 """The cases: each model twice, as a plain torch module and as a plain JAX function of the same weights."""
 
+import argparse
+
 from . import decoders, drawn, encoders, graph, mobile, recurrent, resnet, small, unet
 from .case import Case
 
@@ -13,4 +15,15 @@ def case_of(name: str) -> Case:
     return drawn.case(name) if ":" in name else CASES[name]
 
 
-__all__ = ["CASES", "Case", "case_of", "drawn"]
+def known_name(name: str) -> str:
+    """The name of a case, as an argument of a command.
+
+    Raises:
+        argparse.ArgumentTypeError: there is none of that name.
+    """
+    if ":" not in name and name not in CASES:
+        raise argparse.ArgumentTypeError(f"{name}: there is no such case; there are {', '.join(CASES)}")
+    return name
+
+
+__all__ = ["CASES", "Case", "case_of", "drawn", "known_name"]

@@ -306,18 +306,26 @@ def _reshape(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None
     if order is None or len(operands) > 1 or 0 in operand.shape:
         return None
     parts = _parts(operand.shape, shape)
-    found: list[tuple[int, list[int]]] = []
-    for before, after in parts:
-        at = places(before, order)
-        if not _beside(at, order, operand.shape):
-            return None
-        found.append((at[0], after))
+    for before, _ in parts:
+        order = _brought_together(before, order, operand.shape)
+    if order == program_order(operand.ndim):
+        return None
+    found: list[tuple[int, list[int]]] = [(order.index(before[0]), after) for before, after in parts]
     new_order = [d for _, after in sorted(found) for d in after]
     ones = [d for d in range(len(shape)) if d not in new_order]  # they lie anywhere
     for d in ones:
         new_order.insert(new_order.index(d - 1) + 1 if d else 0, d)
     array = lax.reshape(operand.array(order), [shape[d] for d in new_order])
     return _results(equation, [array], tuple(new_order))
+
+
+def _brought_together(dims: Sequence[int], order: Order, shape: Sequence[int]) -> Order:
+    """The order in which some dimensions lie one after the other, from the place of the first of them on."""
+    at = places(dims, order)
+    if _beside(at, order, shape):
+        return order
+    first = order[: min(at)]
+    return (*first, *dims, *(d for d in order if d not in first and d not in dims))
 
 
 def _beside(at: Sequence[int], order: Order, shape: Sequence[int]) -> bool:

@@ -49,6 +49,16 @@ def _window(function: Any, init: Any) -> Callable[[Any], Any]:
     return lambda x: lax.reduce_window(x, np.float32(init), function, (1, 1, 3, 2), (1, 1, 2, 1), "SAME")
 
 
+def _shuffled(x: Any) -> Any:
+    """The channels of two groups, one from each in turn."""
+    return x.reshape(2, 2, 4, 6, 6).transpose(0, 2, 1, 3, 4).reshape(x.shape) + x
+
+
+def _pixels(x: Any) -> Any:
+    """Four channels as a block of two rows and columns."""
+    return x.reshape(2, 2, 2, 2, 6, 6).transpose(0, 1, 4, 2, 5, 3).reshape(2, 2, 12, 12)
+
+
 def _grouped(x: Any) -> Any:
     """A GroupNorm: dimensions come apart and together again."""
     split = x.reshape(2, 2, 4, 36)
@@ -89,6 +99,9 @@ BODIES: dict[str, Callable[[Any], Any]] = {
     "batched product": lambda x: jnp.einsum("nchw,ndhw->nhcd", x, x * 2),
     "flattened": lambda x: (x.reshape(2, -1), x.reshape(2, 8, 36).transpose(0, 2, 1), x.reshape(16, 6, 6)),
     "taken apart": _grouped,
+    "shuffled channels": _shuffled,
+    "channels as pixels": _pixels,
+    "channels beside rows": lambda x: (x.reshape(2, 48, 6) + 1, x.transpose(0, 2, 1, 3).reshape(12, 8, 6)),
     "ones": lambda x: (
         x[:, :, None], x.mean((2, 3), keepdims=True).reshape(2, 8), x[:1].squeeze(0), x[:, :1].reshape(2, 6, 6),
     ),
