@@ -195,7 +195,7 @@ def table(rows: Rows) -> Iterator[str]:
 PAGE = """# Single convolutions
 
 Made by `python -m benchmarks.convolutions --output docs/convolutions.md`, with `--dtype bfloat16` and `--autotune
-all` for the sections that say so: 60 convolutions with the sizes of layers of known networks, and their gradients,
+all` for the sections that say so: convolutions with the sizes of layers of known networks, and their gradients,
 each a program of its own. Images have channels first; the time to bring them into another order is in jaten's. Times
 are medians of turns in one process, ratios medians of the ratios within each round: below 1, jaten is faster. Those
 over 1.5 are bold.

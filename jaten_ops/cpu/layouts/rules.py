@@ -398,9 +398,9 @@ def is_of_few_rows(equation: Any) -> bool:
     """True if an equation is a product of few rows by a large matrix, which may have to be transposed."""
     if equation.primitive.name != "dot_general":
         return False
-    rows, matrix = (v.aval for v in equation.invars)
-    ((along, *_), _), _ = equation.params["dimension_numbers"]
-    return rows.ndim == matrix.ndim == 2 and 1 < rows.shape[1 - along] <= _FEW and matrix.size >= _MUCH
+    (rows, matrix), ((along, _), _) = (v.aval for v in equation.invars), equation.params["dimension_numbers"]
+    is_one = rows.ndim == matrix.ndim == 2 and len(along) == 1
+    return is_one and 1 < rows.shape[1 - along[0]] <= _FEW and matrix.size >= _MUCH
 
 
 def _product_of_few_rows(equation: Any, arrays: Sequence[jax.Array], numbers: Any) -> jax.Array | None:

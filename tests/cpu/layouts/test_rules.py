@@ -97,6 +97,10 @@ def test_few_rows_by_a_large_matrix(name: str) -> None:
 _SQUARE = np.pad(_LARGE, [(0, 44), (0, 0)])
 
 
+def _batched(a: Any) -> Any:
+    return lax.dot_general(a, a, (((2,), (2,)), ((0,), (0,))))
+
+
 def _scanned(x: Any, w: Any) -> Any:
     def step(state: Any, row: Any) -> tuple[Any, Any]:
         state = jnp.tanh(row + _product(state, _t(w), (1, 0)))
@@ -118,6 +122,8 @@ LOOPS: dict[str, tuple[Callable[..., Any], Any, bool]] = {
     "while": (_repeated, _LARGE, True),
     "a gradient": (jax.grad(lambda x, w: jnp.sum(_scanned(x, w)[1] ** 2), (0, 1)), _SQUARE, True),
     "a small matrix": (_repeated, _LARGE[:100], False),
+    "outer products": (lambda x, w: lax.map(lambda row: lax.dot_general(row, row, (((), ()), ((), ()))), x), _X, False),
+    "batches": (lambda x, w: lax.map(lambda a: _batched(a), jnp.stack([jnp.tile(x, (3, 1, 1))] * 2)), _LARGE, False),
     "one row": (lambda x, w: lax.map(lambda row: _product(row[None], w, (1, 1)), x), _LARGE, False),
 }
 
