@@ -21,7 +21,7 @@ import torch
 import torch._dynamo
 
 from .contenders import CAPTURE, CONTENDERS, REFERENCE, SUBJECT, Job, takes_part, to_numpy
-from .models import Case, case_of
+from .models import Case, case_of, known_name
 from .threads import pin_threads
 from .timing import by_turns
 
@@ -34,7 +34,7 @@ TOLERANCES = {torch.float32: (1e-3, 1e-4, 0.05), torch.bfloat16: (0.05, 0.02, 0.
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", required=True, metavar="NAME")
+    parser.add_argument("--case", required=True, type=known_name, metavar="NAME")
     add_options(parser)
     parser.add_argument("--json", type=Path, required=True)
     options = parser.parse_args()

@@ -47,8 +47,11 @@ def _swapped(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> j
 
 
 def turned(weight: jax.Array, windows: Windows) -> tuple[jax.Array, Windows]:
-    """For the transpose, without strides a convolution: by the kernel from its end, its channels swapped."""
-    last = weight.ndim - 1
-    turned = lax.transpose(lax.rev(weight, range(last - 1)), (*range(last - 1), last, last - 1))
+    """For the transpose, without strides a convolution: by the kernel from its end, its channels swapped by groups."""
+    *kernel, channels, outputs = weight.shape
+    spatial, n, groups = range(len(kernel)), len(kernel), windows.groups
+    split = lax.reshape(lax.rev(weight, spatial), (*kernel, channels, groups, outputs // groups))
+    swapped = lax.transpose(split, (*spatial, n + 2, n + 1, n))
+    turned = lax.reshape(swapped, (*kernel, outputs // groups, groups * channels))
     around = tuple(r - p for r, p in zip(windows.reach(), windows.padding, strict=True))
     return turned, windows._replace(padding=around)

@@ -41,10 +41,8 @@ def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shap
     """The transpose by the weight, of this shape: the output's gradient slides over the padded input."""
     if windows.groups > 1:
         return padded_first(x, grad, windows, shape, FIRST)
-    steps = zip(windows.stride, grad.shape[2:], windows.reach(), strict=True)
-    sizes = [s * (n - 1) + r + 1 for s, n, r in steps]
-    high = [size - n - p for size, n, p in zip(sizes, x.shape[2:], windows.padding, strict=True)]
-    image, ones = FIRST.pad(x, windows.padding, high), [1] * len(windows.kernel)
+    high, ones = windows.behind(grad.shape[2:], x.shape[2:]), [1] * len(windows.kernel)
+    image = FIRST.pad(x, windows.padding, high)
     none = [(0, 0)] * len(windows.kernel)
     found = _convolved(_image(image, 1, 0), _kernel(grad, 0, 1), windows.dilation, none, ones, windows.stride)
     return lax.transpose(found, (found.ndim - 1, 0, *range(1, found.ndim - 1)))

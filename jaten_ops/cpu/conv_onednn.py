@@ -10,6 +10,7 @@ from jax import lax
 from ..arrays.strides import Shape
 from ..kernel_base.conv_parts import LAST, ConvCall, Windows
 from ..xla import onednn
+from . import conv_direct
 
 
 def computes_part(call: ConvCall) -> bool:
@@ -22,25 +23,19 @@ def computes_part(call: ConvCall) -> bool:
 
 def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The output, of this shape."""
-    return onednn.convolve(
-        x, weight, windows.stride, [(p, p) for p in windows.padding], windows.dilation, windows.groups
-    )
+    image, padding = _cropped(x, windows.padding, windows.padding)
+    return onednn.convolve(image, weight, windows.stride, padding, windows.dilation, windows.groups)
 
 
 def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    """The transpose by the input, of this shape; without strides: by the kernel from its end."""
-    low, high, _ = windows.around_gradient(grad.shape[1:-1], shape[1:-1])
-    image, padding = _cropped(grad, low, high)
-    kernel = _turned(weight, windows.groups)
-    return onednn.convolve(image, kernel, windows.stride, padding, windows.dilation, windows.groups)
+    """The transpose by the input, of this shape; without strides."""
+    return forward(grad, *conv_direct.turned(weight, windows), shape)
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The transpose by the weight, of this shape, for one group: the output's gradient slides over the input."""
+    image, padding = _cropped(x, windows.padding, windows.behind(grad.shape[1:-1], x.shape[1:-1]))
     spatial = range(1, x.ndim - 1)
-    sizes = [s * (n - 1) + r + 1 for s, n, r in zip(windows.stride, grad.shape[1:-1], windows.reach(), strict=True)]
-    high = [size - n - p for size, n, p in zip(sizes, x.shape[1:-1], windows.padding, strict=True)]
-    image, padding = _cropped(x, windows.padding, high)
     images, terms = (x.ndim - 1, *spatial, 0), (*spatial, 0, x.ndim - 1)
     found = onednn.convolve(
         lax.transpose(image, images), lax.transpose(grad, terms), windows.dilation, padding, windows.stride, 1
@@ -53,12 +48,3 @@ def _cropped(x: jax.Array, low: Sequence[int], high: Sequence[int]) -> tuple[jax
     if min(*low, *high) < 0:
         x = LAST.pad(x, [min(n, 0) for n in low], [min(n, 0) for n in high])
     return x, [(max(before, 0), max(behind, 0)) for before, behind in zip(low, high, strict=True)]
-
-
-def _turned(weight: jax.Array, groups: int) -> jax.Array:
-    """The kernel from its end, its channels and outputs swapped within each group."""
-    *kernel, channels, outputs = weight.shape
-    spatial = range(len(kernel))
-    split = lax.reshape(lax.rev(weight, spatial), (*kernel, channels, groups, outputs // groups))
-    swapped = lax.transpose(split, (*spatial, len(kernel) + 2, len(kernel) + 1, len(kernel)))
-    return lax.reshape(swapped, (*kernel, outputs // groups, groups * channels))

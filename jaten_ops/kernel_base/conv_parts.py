@@ -36,6 +36,11 @@ class Windows(NamedTuple):
         settings = zip(sizes, self.reach(), self.stride, self.padding, strict=True)
         return tuple((size + 2 * p - reach - 1) // s + 1 for size, reach, s, p in settings)
 
+    def behind(self, positions: Sequence[int], sizes: Sequence[int]) -> list[int]:
+        """The zeros behind an input with which the last windows end; negative for elements under none."""
+        ends = [s * (n - 1) + r + 1 for s, n, r in zip(self.stride, positions, self.reach(), strict=True)]
+        return [end - size - p for end, size, p in zip(ends, sizes, self.padding, strict=True)]
+
     def around_gradient(self, positions: Sequence[int], sizes: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
         """The zeros around the output's gradient, and between its elements, over which the turned kernel slides."""
         low = [r - p for r, p in zip(self.reach(), self.padding, strict=True)]

@@ -75,7 +75,7 @@ def test_onednn_computes_the_same(case: str, number: int) -> None:
     assert (name in ways) == is_taken
     if is_taken:
         for given in (orders(call, a.ndim), program_orders(a.ndim)):
-            _check(ways[name], given, call, a, b, tolerance=1e-5)
+            _check(ways[name], given, call, a, b, tolerance=1e-5)  # sums of float32 in another order
 
 
 def _check(

@@ -19,7 +19,7 @@ from jaten_ops.xla.platform_branches import cpu_branch
 
 from .break_chains import with_chains_stored
 from .joined_products import with_joined_products
-from .rules import MATRIX_RULES, RULES, LayoutRule, is_of_few_rows, traced_scope, within, work_of
+from .rules import MATRIX_RULES, RULES, LayoutRule, traced_scope, within, work_of
 from .steps import bodies_of, body_of, branch_of
 from .tile_gather_scatter import in_stretches
 from .values import Order, Ordered, places, program_order
@@ -136,7 +136,7 @@ def _apply(equation: Any, operands: list[Ordered], rules: dict[str, LayoutRule])
         return _run(branch, operands[1:], rules)
     if name in _CALLS or (name in _JITTED and rules is RULES):
         return _run(body_of(equation), operands, rules)
-    if name in _LOOPS and (body := _turned_body(equation.params[_LOOPS[name]])) is not None:
+    if name in _LOOPS and (body := _with_matrix_rules(equation.params[_LOOPS[name]])) is not None:
         return [Ordered.of(r) for r in rebind(equation, [x.array() for x in operands], **{_LOOPS[name]: body})]
     rule = rules.get(name)
     found = None if rule is None else rule(equation, operands)
@@ -148,9 +148,9 @@ def _apply(equation: Any, operands: list[Ordered], rules: dict[str, LayoutRule])
     return found
 
 
-def _turned_body(body: core.ClosedJaxpr) -> core.ClosedJaxpr | None:
-    """A loop's body with its products of few rows turned, as those of a recurrent layer; None if it has none."""
-    if not any(is_of_few_rows(e) for e in body.jaxpr.eqns):
+def _with_matrix_rules(body: core.ClosedJaxpr) -> core.ClosedJaxpr | None:
+    """A loop's body with its products of matrices as in other programs; None if it has none."""
+    if not any(e.primitive.name == "dot_general" for e in body.jaxpr.eqns):
         return None
 
     def run(*arrays: jax.Array) -> list[jax.Array]:

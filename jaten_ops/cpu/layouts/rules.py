@@ -394,15 +394,6 @@ def _dot_general(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | 
     return _results(equation, results, tuple(made))
 
 
-def is_of_few_rows(equation: Any) -> bool:
-    """True if an equation is a product of few rows by a large matrix, which may have to be transposed."""
-    if equation.primitive.name != "dot_general":
-        return False
-    (rows, matrix), ((along, _), _) = (v.aval for v in equation.invars), equation.params["dimension_numbers"]
-    is_one = rows.ndim == matrix.ndim == 2 and len(along) == 1
-    return is_one and 1 < rows.shape[1 - along[0]] <= _FEW and matrix.size >= _MUCH
-
-
 def _product_of_few_rows(equation: Any, arrays: Sequence[jax.Array], numbers: Any) -> jax.Array | None:
     """Few rows by a large transposed matrix, as a linear layer has them: the matrix by the rows, transposed.
 

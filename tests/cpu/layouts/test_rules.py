@@ -12,7 +12,6 @@ import pytest
 import torch
 from jax import lax
 
-import jaten_ops  # noqa: F401  # the backend
 from jaten_ops.cpu.layouts import ordered
 from jaten_ops.xla import compiler_options
 
