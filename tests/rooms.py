@@ -19,7 +19,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "xla": (
         "autotune_mode compiler_bugs compiles cpu_client cpu_features disk_store equations jitted malloc matmul_library"
-        " matmul_precision platform_branches progress x64",
+        " matmul_precision memory_order platform_branches progress x64",
         "compiler_options onednn",
         "fingerprint",
         "disk_cache",
@@ -61,7 +61,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "cpu": (
         "conv_direct conv_fold_full_dims conv_taps dot_reductions elementary layouts.values ragged_tiles reductions"
         " row_scans slice_writes",
-        "conv_eigen conv_grouped conv_matrix conv_onednn conv_patches conv_space_to_depth conv_winograd",
+        "conv_eigen conv_grouped conv_matrix conv_onednn conv_patches conv_rows conv_space_to_depth conv_winograd",
         "conv_volumes",
         "conv_lowerings",
         "conv_choice",

@@ -12,8 +12,8 @@ IMPLEMENTATIONS = ("fake", "gradient", "handler", "kernel")
 
 _METHODS = (
     "cpu.conv_direct", "cpu.conv_eigen", "cpu.conv_grouped", "cpu.conv_matrix", "cpu.conv_onednn",
-    "cpu.conv_patches", "cpu.conv_space_to_depth", "cpu.conv_taps", "cpu.conv_volumes", "cpu.conv_winograd",
-    "kernel_base.conv_parts", "kernels.convolution",
+    "cpu.conv_patches", "cpu.conv_rows", "cpu.conv_space_to_depth", "cpu.conv_taps", "cpu.conv_volumes",
+    "cpu.conv_winograd", "kernel_base.conv_parts", "kernels.convolution",
 )  # fmt: skip
 
 # The names that several modules have, and why. The table may only shrink.

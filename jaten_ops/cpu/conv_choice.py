@@ -32,6 +32,7 @@ from .conv_lowerings import (
     ONE_BY_ONE,
     PATCHES,
     PRODUCT,
+    ROWS,
     SUMS,
     TAPS,
     TILES,
@@ -40,8 +41,10 @@ from .conv_lowerings import (
     Size,
     Way,
     by_images,
+    computes_in_bfloat16,
     fits,
     has_few_channels,
+    is_open_to_rows,
     orders,
     possible,
     program_orders,
@@ -82,6 +85,8 @@ def ruled(call: ConvCall, a: Any, b: Any, *, follows: bool) -> Way:
 def _ruled_first(call: ConvCall, a: Any, b: Any) -> Way:
     size = Size.of(call, a, b)
     of_weight = call.part == "weight_gradient"
+    if _is_by_rows(call, a, size):
+        return Way(ROWS, last=True)
     if has_few_channels(call, size):
         return Way(FILTERS, last=False)
     if call.windows.groups == 1 and len(call.windows.kernel) <= 2 and _slides_far(call, a):
@@ -169,6 +174,8 @@ def _is_small_volume(windows: Windows, shape: Shape, outputs: int) -> bool:
 
 _LEADING_CHANNELS = 4
 _MANY_POSITIONS = 256  # of smaller images XLA's own is as fast
+_LEAST_OF_ROWS = 32  # channels; and outputs
+_MOST_IN_ROWS = 3 * 2**20  # elements under the rows of a kernel
 _LANES_OF_SUMS = 48  # channels side by side, whose sums are vectors
 
 
@@ -189,7 +196,7 @@ def _choose_last(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowering | No
     if windows.groups > 1:
         return _choose_for_groups(call, a, b, follows)
     if size.taps == 1 and not any(windows.padding):
-        return _choose_for_one_element(call, channels) if follows else None
+        return _choose_for_one_element(call, a, channels) if follows else None
     if part != "weight_gradient" and has_few_channels(call, size):
         return None
     if is_small(windows, image, outputs) or (apart(windows) and (not follows or len(windows.kernel) > 2)):
@@ -200,6 +207,8 @@ def _choose_last(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowering | No
         return None if _is_small_volume(windows, image, outputs) else _choose_for_volumes(call, channels, outputs)
     if part != "weight_gradient" and not fits(windows, a.shape[2:]):
         return None
+    if _is_by_rows(call, a, size):
+        return ROWS
     if _is_by_tiles(call, a.dtype, image, channels, outputs):
         return TILES
     if part != "weight_gradient" and channels * size.taps <= _LITTLE:
@@ -210,10 +219,23 @@ def _choose_last(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowering | No
     return BLOCKS if by_blocks else LAST_DIRECT
 
 
-def _choose_for_one_element(call: ConvCall, channels: int) -> Lowering:
-    # padded between its elements, a gradient with channels last takes many times as long
-    taken = call.part == "input_gradient" and max(call.windows.stride) > 1
+def _choose_for_one_element(call: ConvCall, a: Any, channels: int) -> Lowering:
+    # padded between its elements, a gradient with channels last takes many times as long, but for short elements
+    taken = call.part == "input_gradient" and max(call.windows.stride) > 1 and not computes_in_bfloat16(a.dtype)
     return LAST_DIRECT if taken or (call.part == "forward" and channels < FEW_CHANNELS) else PRODUCT
+
+
+def _is_by_rows(call: ConvCall, a: Any, size: Size) -> bool:
+    """True if a part is one product for each row of the kernel."""
+    windows, few = call.windows, min(size.channels, size.outputs) < _LEAST_OF_ROWS
+    if few or size.taps == 1 or len(windows.kernel) > 2 or not is_open_to_rows(call, a):
+        return False
+    if is_small(windows, size.image, size.outputs):
+        return False
+    slid, summed = (size.image, size.channels)
+    if call.part == "input_gradient":
+        slid, summed = (size.image[0], size.outputs, *windows.positions(size.image[2:])), size.outputs
+    return slid[0] * math.prod(slid[2:]) * summed * windows.kernel[-1] <= _MOST_IN_ROWS
 
 
 def _slides_far(call: ConvCall, a: Any) -> bool:

@@ -18,7 +18,7 @@ from jax import lax
 from ..arrays.strides import Shape
 from ..kernel_base.conv_parts import FIRST, LAST, ConvCall, ConvLayout, Windows
 from ..kernel_base.promotion import cast, compute_type, widened
-from ..xla import onednn
+from ..xla import cpu_features, onednn
 from . import (
     conv_direct,
     conv_eigen,
@@ -26,6 +26,7 @@ from . import (
     conv_matrix,
     conv_onednn,
     conv_patches,
+    conv_rows,
     conv_space_to_depth,
     conv_taps,
     conv_volumes,
@@ -83,6 +84,7 @@ ONE_BY_ONE = Lowering(
     conv_grouped.one_by_one, conv_grouped.gradient_one_by_one, conv_grouped.weight_one_by_one
 )  # of each group
 PRODUCT = _lowering(conv_matrix)
+ROWS = _lowering(conv_rows)
 ONEDNN = _lowering(conv_onednn)
 BLOCKS = _lowering(conv_space_to_depth)
 TILES = Lowering(
@@ -143,11 +145,9 @@ class Way(NamedTuple):
             given: the orders of the operands that the function takes, and of its result. Where they are not those of
                 the lowering, it transposes.
         """
-        part, result, wide = self.lowering.of(call.part), call.result(a, b), compute_type(a.dtype)
+        part, result, wide = self.lowering.of(call.part), call.result(a, b), self._computes_in(call, a.dtype)
         wanted = orders(call, len(result)) if self.last else program_orders(len(result))
         shape = tuple(result[d] for d in wanted.result)
-        if a.dtype == jnp.bfloat16 and self._is_product(call):
-            wide = a.dtype  # XLA has products of bfloat16
 
         def run(x: jax.Array, y: jax.Array) -> jax.Array:
             x, y = _reordered(x, given.first, wanted.first), _reordered(y, given.second, wanted.second)
@@ -155,6 +155,13 @@ class Way(NamedTuple):
             return _reordered(found, wanted.result, given.result)
 
         return run
+
+    def _computes_in(self, call: ConvCall, dtype: np.dtype) -> np.dtype:
+        """The dtype that the lowering is given operands of: bfloat16 as it is where a library multiplies it."""
+        of_short = self.lowering in (ROWS, ONEDNN) or self.lowering.of(call.part) in PATCHES
+        by_library = of_short and computes_in_bfloat16(dtype)
+        by_product = dtype == jnp.bfloat16 and self._is_product(call)
+        return dtype if by_library or by_product else compute_type(dtype)
 
     def _is_product(self, call: ConvCall) -> bool:
         """True if a call is one product of what the program has, and nothing is added but its terms."""
@@ -205,6 +212,11 @@ class Size(NamedTuple):
         return self.image[0] * positions * self.outputs * self.of_group[0] * self.taps
 
 
+def computes_in_bfloat16(dtype: np.dtype) -> bool:
+    """True for bfloat16, if the processor multiplies it as it is."""
+    return dtype == jnp.bfloat16 and cpu_features.multiplies_bfloat16()
+
+
 def fits(windows: Windows, sizes: Shape) -> bool:
     """True if a kernel is no larger than what it slides over, without padding: Eigen takes no other."""
     return all(reach < size for reach, size in zip(windows.reach(), sizes, strict=True))
@@ -251,6 +263,8 @@ def _possible_last(call: ConvCall, a: Any, b: Any) -> dict[str, Lowering]:
     if 0 in (*a.shape, *b.shape, *call.shape):
         return {}
     found = {"onednn": ONEDNN} if is_open_to_onednn(call, a) else {}
+    if is_open_to_rows(call, a):
+        found["rows"] = ROWS
     if len(windows.kernel) > 2:
         return found
     if windows.groups > 1:
@@ -267,8 +281,16 @@ def _possible_last(call: ConvCall, a: Any, b: Any) -> dict[str, Lowering]:
 
 
 def is_open_to_onednn(call: ConvCall, a: Any) -> bool:
-    """True if oneDNN is there, and computes a call, in float32."""
+    """True if oneDNN is there, and computes a call, in float32 or bfloat16."""
     return conv_onednn.computes_part(call) and compute_type(a.dtype) == np.float32 and onednn.is_there()
+
+
+def is_open_to_rows(call: ConvCall, a: Any) -> bool:
+    """True for bfloat16 that the processor multiplies, if the operands have one group, and gradients no strides."""
+    windows = call.windows
+    if windows.groups > 1 or (call.part == "input_gradient" and max(windows.stride) > 1):
+        return False
+    return computes_in_bfloat16(a.dtype)
 
 
 def _possible_groups(call: ConvCall, a: Any, size: Size) -> dict[str, Lowering]:

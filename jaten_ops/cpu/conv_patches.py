@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from ..arrays.strides import Shape
 from ..kernel_base.conv_parts import FIRST, Windows
+from ..kernel_base.materialize import stored
 from ..kernel_base.promotion import cast
 from .dot_reductions import contract
 
@@ -28,7 +32,7 @@ def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> 
     positions = windows.positions(x.shape[2:])
     images = _batch(x.shape, windows)
     matrices = _matrices(weight, windows.groups, images)
-    out = _product(matrices, _columns(x, windows), matrices.ndim - 1, matrices.ndim - 2)
+    out = cast(contract(matrices, _columns(x, windows), _dims(matrices)), x.dtype)
     if images:
         return lax.reshape(out, (x.shape[0], weight.shape[0], *positions))
     out = lax.reshape(out, (weight.shape[0], x.shape[0], *positions))
@@ -36,28 +40,34 @@ def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> 
 
 
 def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    """The transpose by the input, of this shape."""
-    image = jax.ShapeDtypeStruct(shape, grad.dtype)
-    if windows_overlap(windows):
+    """The transpose by the input, of this shape; of half precision in single precision if terms are added up."""
+    overlap = windows_overlap(windows)
+    if overlap and grad.dtype != jnp.bfloat16:
+        image = jax.ShapeDtypeStruct(shape, grad.dtype)
         return jax.linear_transpose(lambda x: forward(x, weight, windows, ()), image)(grad)[0]
     images = _batch(shape, windows)
-    matrices = _matrices(weight, windows.groups, images)
-    n = matrices.ndim
-    turned = lax.transpose(matrices, (*range(n - 2), n - 1, n - 2))
-    columns = _product(turned, _rows(grad, windows.groups, images), n - 1, n - 2)
+    matrices, rows = _matrices(weight, windows.groups, images), _rows(grad, windows.groups, images)
+    if overlap:  # of few positions, which are turned instead of the weight
+        columns = _turned(contract(_turned(rows), matrices, _dims(matrices)))
+    else:
+        columns = cast(contract(_turned(matrices), rows, _dims(matrices)), grad.dtype)
+    image = jax.ShapeDtypeStruct(shape, columns.dtype)
     return jax.linear_transpose(lambda x: _columns(x, windows), image)(columns)[0]
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    """The transpose by the weight, of this shape; of half precision in single precision."""
-    if windows_overlap(windows):
+    """The transpose by the weight, of this shape."""
+    if windows_overlap(windows) and grad.dtype != jnp.bfloat16:
         kernel = jax.ShapeDtypeStruct(shape, grad.dtype)
         return jax.linear_transpose(lambda w: forward(x, w, windows, ()), kernel)(grad)[0]
     images = _batch(x.shape, windows)
     rows = _rows(grad, windows.groups, images)
     last, batch = rows.ndim - 1, tuple(range(rows.ndim - 2))
     found = contract(rows, _columns(x, windows), (((last,), (last,)), (batch, batch)))
-    return lax.reshape(lax.reduce_sum(found, (0,)) if images else found, shape)
+    total = lax.reduce_sum(found, (0,)) if images else found
+    if total.dtype != grad.dtype and total.size:
+        total = stored(functools.partial(cast, dtype=grad.dtype), total)  # rounded in rows, longer than a kernel's
+    return lax.reshape(total, shape)
 
 
 def _batch(image: Shape, windows: Windows) -> int:
@@ -65,10 +75,15 @@ def _batch(image: Shape, windows: Windows) -> int:
     return image[0] if image[0] == 1 or math.prod(windows.positions(image[2:])) >= _FEW_POSITIONS else 0
 
 
-def _product(a: jax.Array, b: jax.Array, of_a: int, of_b: int) -> jax.Array:
-    """The product over a dimension of each, terms of half precision exact, in the dtype of the factors."""
-    batch = tuple(range(a.ndim - 2))
-    return cast(contract(a, b, (((of_a,), (of_b,)), (batch, batch))), a.dtype)
+def _turned(matrices: jax.Array) -> jax.Array:
+    n = matrices.ndim
+    return lax.transpose(matrices, (*range(n - 2), n - 1, n - 2))
+
+
+def _dims(matrices: jax.Array) -> Any:
+    """The dimensions of products of as many matrices."""
+    n = matrices.ndim
+    return ((n - 1,), (n - 2,)), (tuple(range(n - 2)),) * 2
 
 
 def _matrices(weight: jax.Array, groups: int, images: int) -> jax.Array:

@@ -114,7 +114,7 @@ def _selected(equation: Any) -> NumpyStep:
     return lambda index, *cases: cases[min(max(int(index), 0), len(cases) - 1)]
 
 
-@computed_by("copy", "copy_p", "stop_gradient", "optimization_barrier")
+@computed_by("copy", "copy_p", "stop_gradient", "optimization_barrier", "in_order")
 def _given(equation: Any) -> NumpyStep:
     return lambda *values: values if len(values) > 1 else values[0]
 

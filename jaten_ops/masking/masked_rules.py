@@ -28,7 +28,7 @@ def _each_element(step: MaskedStep) -> Sequence[Any]:
     return [step.of(step.bind(arrays)[0], axes)]
 
 
-@masked_rule("optimization_barrier")
+@masked_rule("optimization_barrier", "in_order")
 def _unchanged(step: MaskedStep) -> Sequence[Any]:
     arrays = step.bind([step.array(i) for i in range(len(step.operands))])
     pairs = zip(step.operands, arrays, strict=True)

@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 
 _DESCRIPTION = Path("/proc/cpuinfo")
+_BFLOAT16 = "avx512_bf16", "amx_bf16"  # Linux's names of features
 
 
 @functools.cache
@@ -15,8 +16,18 @@ def multiplies_fast() -> bool:
     These are Intel's processors with AVX-512, where XLA's own loops still use vectors of 256 bits. False if Linux does
     not report the processor.
     """
+    return "GenuineIntel" in _described() and " avx512f" in _described()
+
+
+@functools.cache
+def multiplies_bfloat16() -> bool:
+    """True if the processor has instructions for products of bfloat16; False if Linux does not report it."""
+    return any(f" {flag}" in _described() for flag in _BFLOAT16)
+
+
+def _described() -> str:
+    """The processor as Linux reports it; empty if it does not."""
     try:
-        text = _DESCRIPTION.read_text(encoding="utf-8", errors="replace")
+        return _DESCRIPTION.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return False
-    return "GenuineIntel" in text and " avx512f " in text
+        return ""

@@ -1,5 +1,7 @@
 """The lowering that the rules choose for a convolution."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -46,6 +48,23 @@ STRIDED, ONE = Windows((3, 3), (2, 2), (1, 1), (1, 1), 1), Windows((1, 1), (1, 1
 PAIRS = Windows((2, 2), (2, 2), (0, 0), (1, 1), 1)
 
 
+def _call(part: str, windows: Windows, shape: tuple[int, ...], outputs: int, dtype: Any) -> tuple[Any, Any, Any]:
+    """A part of a convolution, with its operands' shapes and dtypes."""
+    x, grad, weight = (
+        jax.ShapeDtypeStruct(s, dtype)
+        for s in (
+            *(shape, (shape[0], outputs, *windows.positions(shape[2:]))),
+            (outputs, shape[1] // windows.groups, *windows.kernel),
+        )
+    )
+    result, *operands = {
+        "forward": ((), x, weight),
+        "input_gradient": (x.shape, grad, weight),
+        "weight_gradient": (weight.shape, x, grad),
+    }[part]
+    return (ConvCall(part, windows, result), *operands)
+
+
 @pytest.mark.parametrize(
     ("part", "windows", "shape", "outputs", "follows", "fast", "chosen"),
     [
@@ -81,20 +100,35 @@ def test_the_choice_in_a_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(cpu_features, "multiplies_fast", lambda: fast)
-    x, grad, weight = (
-        jax.ShapeDtypeStruct(s, np.float32)
-        for s in (
-            *(shape, (shape[0], outputs, *windows.positions(shape[2:]))),
-            (outputs, shape[1] // windows.groups, *windows.kernel),
-        )
-    )
-    result, *operands = {
-        "forward": ((), x, weight),
-        "input_gradient": (x.shape, grad, weight),
-        "weight_gradient": (weight.shape, x, grad),
-    }[part]
-    call = ConvCall(part, windows, result)
+    call, *operands = _call(part, windows, shape, outputs, np.float32)
     found = conv_choice.ruled(call, *operands, follows=follows)
+    assert found.computes_as(possible(call, *operands)[chosen], call)
+
+
+@pytest.mark.parametrize(
+    ("part", "windows", "shape", "outputs", "chosen"),
+    [
+        ("forward", PLAIN, (8, 64, 28, 28), 64, "rows, channels last"),
+        ("input_gradient", PLAIN, (8, 64, 28, 28), 64, "rows, channels last"),
+        ("weight_gradient", PLAIN, (8, 64, 28, 28), 64, "rows, channels last"),
+        ("forward", STRIDED, (8, 64, 28, 28), 64, "rows, channels last"),
+        ("input_gradient", STRIDED, (8, 64, 28, 28), 64, "direct, channels last"),
+        ("weight_gradient", STRIDED, (1, 64, 56, 56), 128, "rows, channels last"),
+        ("forward", PLAIN, (8, 16, 64, 64), 8, "blocks, channels last"),
+        ("forward", PLAIN, (16, 64, 112, 112), 64, "tiles, channels last"),
+        ("forward", PLAIN, (1, 512, 7, 7), 512, "patches"),
+        ("forward", ONE, (8, 64, 28, 28), 128, "product, channels last"),
+        ("input_gradient", ONE._replace(stride=(2, 2)), (8, 64, 28, 28), 128, "product, channels last"),
+        ("forward", PLAIN._replace(groups=64), (8, 64, 28, 28), 64, "depthwise, channels last"),
+    ],
+)
+def test_the_choice_for_bfloat16_that_the_processor_multiplies(
+    part: str, windows: Windows, shape: tuple[int, ...], outputs: int, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_features, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(cpu_features, "multiplies_fast", lambda: False)
+    call, *operands = _call(part, windows, shape, outputs, jax.numpy.bfloat16)
+    found = conv_choice.ruled(call, *operands, follows=True)
     assert found.computes_as(possible(call, *operands)[chosen], call)
 
 

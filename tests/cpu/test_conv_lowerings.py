@@ -1,6 +1,7 @@
 """The ways to compute a convolution and its gradients compute the same."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -8,7 +9,7 @@ from jaten_ops.cpu import conv_choice
 from jaten_ops.cpu.conv_lowerings import Orders, Way, orders, possible, program_orders, usual_orders
 from jaten_ops.kernel_base import conv_parts
 from jaten_ops.kernel_base.conv_parts import ConvCall, Windows
-from jaten_ops.xla import onednn
+from jaten_ops.xla import cpu_features, onednn
 from jaten_ops.xla.x64 import Enabled
 
 PLAIN = Windows((3, 3), (1, 1), (1, 1), (1, 1), 1)
@@ -76,6 +77,28 @@ def test_onednn_computes_the_same(case: str, number: int) -> None:
     if is_taken:
         for given in (orders(call, a.ndim), program_orders(a.ndim)):
             _check(ways[name], given, call, a, b, tolerance=1e-5)  # sums of float32 in another order
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("number", range(3))
+def test_bfloat16_is_rounded_once(case: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By every way that takes it, also where the processor multiplies it: terms are added up in float32."""
+    call, *operands = _calls(case)[number]
+    a, b = (jnp.asarray(x, jnp.bfloat16) for x in operands)
+    ways = possible(call, a, b)
+    monkeypatch.setattr(cpu_features, "multiplies_bfloat16", lambda: True)
+    ways |= {f"{name}, short": way for name, way in possible(call, a, b).items() if "onednn" not in name}
+    groups, strides = call.windows.groups, call.windows.stride
+    assert any("rows" in name for name in ways) == (groups == 1 and (number != 1 or max(strides) == 1))
+    expected = np.asarray(conv_parts.compute(call, *(jnp.asarray(x, jnp.float32) for x in (a, b))))
+    for name, way in ways.items():
+        for given in (orders(call, a.ndim), program_orders(a.ndim)):
+            run = jax.jit(way.run(call, a, b, given))
+            found = np.asarray(run(a.transpose(given.first), b.transpose(given.second)), np.float32)
+            wanted = expected.transpose(given.result)
+            # half of the last place, and what sums of float32 in another order differ by
+            np.testing.assert_allclose(found, wanted, rtol=2**-8, atol=1e-4, err_msg=name)
 
 
 def _check(

@@ -122,17 +122,22 @@ def test_it_pays_where_products_take_long(fast: bool, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("text", "fast"),
+    ("text", "fast", "short"),
     [
-        ("vendor_id\t: GenuineIntel\nflags\t\t: fma avx2 avx512f avx512dq\n", True),
-        ("vendor_id\t: GenuineIntel\nflags\t\t: fma avx2\n", False),
-        ("vendor_id\t: AuthenticAMD\nflags\t\t: fma avx2 avx512f avx512dq\n", False),
-        (None, False),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fma avx2 avx512f avx512dq\n", True, False),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fma avx2 avx512f avx512_bf16 amx_bf16\n", True, True),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fma avx2\n", False, False),
+        ("vendor_id\t: AuthenticAMD\nflags\t\t: fma avx2 avx512f avx512dq\n", False, False),
+        ("vendor_id\t: AuthenticAMD\nflags\t\t: fma avx2 avx512f avx512_bf16\n", False, True),
+        (None, False, False),
     ],
 )
-def test_what_the_processor_is(text: str | None, fast: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_the_processor_is(
+    text: str | None, fast: bool, short: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     file = tmp_path / "cpuinfo"
     if text is not None:
         file.write_text(text)
     monkeypatch.setattr(cpu_features, "_DESCRIPTION", file)
     assert cpu_features.multiplies_fast.__wrapped__() is fast
+    assert cpu_features.multiplies_bfloat16.__wrapped__() is short

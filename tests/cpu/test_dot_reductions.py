@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import jaten_ops
+from jaten_ops.xla import cpu_features
 
+from ..harness.compiled_texts import programs
 from ..harness.paths import compile_whole, randn, run
 
 
@@ -79,9 +82,11 @@ _CASES = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("multiplies", [False, True])
 @pytest.mark.parametrize(("name", "batch", "dtype"), _CASES)
-def test_compiled(name: str, batch: int, dtype: torch.dtype) -> None:
+def test_compiled(name: str, batch: int, dtype: torch.dtype, multiplies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_features, "multiplies_bfloat16", lambda: multiplies)
     fn, operands = _in_half(name, batch, dtype)
     compiled = compile_whole(fn)
     _assert_near(run(compiled, operands, True), fn, operands)
@@ -141,3 +146,54 @@ def test_a_head_under_autocast(device: str) -> None:
     found = run(compiled, operands, True, device)
     for got, want in zip(found, run(fn, operands, True), strict=True):
         torch.testing.assert_close(got.float(), want, rtol=0, atol=0.06 * want.abs().max().item())
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_a_product_in_float32_is_transposed(batch: tuple[int, ...]) -> None:
+    """XLA exchanges the factors of a transposed product, and has none of bfloat16 then."""
+    x, y = randn((*batch, 64, 96)).bfloat16(), randn((*batch, 96, 48)).bfloat16()
+    multiply = torch.bmm if batch else torch.mm
+
+    def fn(x: Tensor, y: Tensor) -> Tensor:
+        return multiply(x, y, out_dtype=torch.float32).mT.contiguous()
+
+    expected = (x.float() @ y.float()).mT
+    for found in (compile_whole(fn)(x, y), fn(x.to("jax"), y.to("jax")).cpu()):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)  # sums of 96 terms in another order
+
+
+_PRODUCTS: dict[str, tuple[Callable[..., Tensor], tuple[int, ...], tuple[int, ...]]] = {
+    "matrices": (torch.matmul, (64, 96), (96, 48)),
+    "the first transposed": (lambda x, y: x.mT @ y, (96, 64), (96, 48)),
+    "the second transposed": (lambda x, y: x @ y.mT, (64, 96), (48, 96)),
+    "odd, the first transposed": (lambda x, y: x.mT @ y, (96, 63), (96, 48)),
+    "batch": (torch.bmm, (4, 64, 96), (4, 96, 48)),
+    "batch, the first transposed": (lambda x, y: x.mT @ y, (4, 96, 64), (4, 96, 48)),
+    "batch, the second transposed": (lambda x, y: x @ y.mT, (4, 64, 96), (4, 48, 96)),
+    "linear": (F.linear, (64, 96), (48, 96)),
+}
+
+
+def _factors(program: str) -> list[str]:
+    """The dtypes of the factors of the products of matrices in a program that XLA has compiled."""
+    types = dict(re.findall(r"(%[\w.-]+) = (\w+)\[", program))
+    products = re.findall(r" dot\((%[\w.-]+), (%[\w.-]+)\), .*contracting", program)
+    return [types[factor] for product in products for factor in product]
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("way", ["compiled", "step"])
+@pytest.mark.parametrize("name", _PRODUCTS)
+def test_a_processor_that_multiplies_bfloat16_does(name: str, way: str) -> None:
+    """Forward and backward; XLA's CPU compiler widens what its library does not take as it stands."""
+    fn, *shapes = _PRODUCTS[name]
+    operands = [randn(shape).bfloat16().requires_grad_() for shape in shapes]
+    with programs() as texts:
+        if way == "compiled":
+            run(compile_whole(fn), tuple(operands), True)
+        else:
+            gradients = lambda: torch.autograd.grad(fn(*operands).float().sin().sum(), operands)  # noqa: E731  # a step
+            jaten_ops.compile_step(gradients, *operands)()
+    factors = [dtype for text in texts for dtype in _factors(text)]
+    assert len(factors) == 6
+    assert set(factors) == {"bf16"} or not cpu_features.multiplies_bfloat16()

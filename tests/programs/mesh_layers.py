@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +13,8 @@ from torch import Tensor, nn
 
 import jaten_ops
 from jaten_ops import distributed
-from jaten_ops.xla import executables
+
+from ..harness.compiled_texts import programs
 
 ROWS, COLUMNS = PartitionSpec("model"), PartitionSpec(None, "model")
 WIDTH, VOCABULARY = 48, 136  # sizes that no value of a batch has
@@ -88,21 +87,6 @@ LAYERS: dict[str, Layer] = {
     ),
 }  # fmt: skip
 WAYS = ("compile", "step")
-
-
-@contextlib.contextmanager
-def programs() -> Iterator[list[str]]:
-    """Fills a list with the text of each program that XLA has compiled, optimized, within the block."""
-    texts: list[str] = []
-    compiled = executables.compiled
-
-    def noticed(lowered: Any) -> Any:
-        found = compiled(lowered)
-        texts.append(found[0].as_text() or "")
-        return found
-
-    with mock.patch.object(executables, "compiled", noticed):
-        yield texts
 
 
 _KINDS = "all-gather|all-to-all|collective-permute|all-reduce|reduce-scatter"

@@ -83,7 +83,7 @@ def _compared(step: EquationPair, name: str, facts: Sequence[Any], literal: Any)
     return [replace(state, fact=Fact.FALSE)] if zero else None
 
 
-@rule("optimization_barrier")
+@rule("optimization_barrier", "in_order")
 def _unchanged(step: EquationPair) -> Sequence[State]:
     return step.operands
 

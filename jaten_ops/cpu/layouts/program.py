@@ -134,7 +134,7 @@ def _apply(equation: Any, operands: list[Ordered], rules: dict[str, LayoutRule])
     name = equation.primitive.name
     if rules is RULES and (branch := branch_of(equation)) is not None:
         return _run(branch, operands[1:], rules)
-    if name in _CALLS or (name in _JITTED and rules is RULES):
+    if name in _CALLS or (name in _JITTED and (rules is RULES or _has_matrix(body_of(equation).jaxpr))):
         return _run(body_of(equation), operands, rules)
     if name in _LOOPS and (body := _with_matrix_rules(equation.params[_LOOPS[name]])) is not None:
         return [Ordered.of(r) for r in rebind(equation, [x.array() for x in operands], **{_LOOPS[name]: body})]
@@ -157,6 +157,16 @@ def _with_matrix_rules(body: core.ClosedJaxpr) -> core.ClosedJaxpr | None:
         return [v.array() for v in _run(body, [Ordered.of(a) for a in arrays], MATRIX_RULES)]
 
     return jax.make_jaxpr(run)(*body.in_avals)
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_matrix(jaxpr: Any) -> bool:
+    """True if a program transposes a matrix, or multiplies one."""
+    return any(_is_of_matrix(e) or (e.primitive.name in _JITTED and _has_matrix(body_of(e).jaxpr)) for e in jaxpr.eqns)
+
+
+def _is_of_matrix(equation: Any) -> bool:
+    return equation.primitive.name == "dot_general" or equation.params.get("permutation") == (1, 0)
 
 
 def _as_it_is(equation: Any, operands: list[Ordered]) -> list[Ordered]:

@@ -425,6 +425,12 @@ def _optimization_barrier(equation: Any, operands: Sequence[Ordered]) -> list[Or
     return [Ordered(x.shape, {order: a}) for x, order, a in zip(operands, orders, results, strict=True)]
 
 
+@_rule("in_order")
+def _in_order(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
+    """The program's, also between images with channels last."""
+    return None
+
+
 # Programs without convolutions: transposed matrices are folded into their products. XLA does that too, but for the
 # product with one row: there it copies the transposed weight at every call, five times the product itself.
 

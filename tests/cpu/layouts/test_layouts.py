@@ -23,6 +23,7 @@ from jaten_ops.kernel_base.conv_parts import Windows
 from jaten_ops.kernels.convolution import forward, input_gradient, weight_gradient
 from jaten_ops.xla import executables
 from jaten_ops.xla.equations import ELEMENTWISE
+from jaten_ops.xla.memory_order import in_order
 from jaten_ops.xla.x64 import Enabled
 
 _RNG = np.random.default_rng(0)
@@ -70,6 +71,7 @@ BODIES: dict[str, Callable[[Any], Any]] = {
     "elementwise": lambda x: jnp.where(x > 0, jnp.tanh(x), x * 0.5) + x.astype("int32").astype("float32"),
     "beside an image in the program's order": lambda x: x + jnp.arange(576, dtype="float32").reshape(2, 8, 6, 6),
     "beside a vector": lambda x: x * _VECTOR[:, None, None] + _VECTOR.reshape(1, 8, 1, 1),
+    "stored": lambda x: in_order(x) * 2 + lax.optimization_barrier(x),
     "clamp": lambda x: lax.clamp(np.float32(-1), x, np.float32(1)),
     "iota": lambda x: x + lax.broadcasted_iota("float32", x.shape, 1) - lax.broadcasted_iota("float32", x.shape, 3),
     "reductions": lambda x: (x.sum((0, 2, 3)), x.max(1), x.min((1, 3), keepdims=True), x.prod(2), x.mean()),
