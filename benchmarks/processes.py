@@ -12,6 +12,13 @@ from typing import Any
 
 from . import torchax
 
+_INSTRUCTIONS = (
+    ("amx_bf16", "AMX"),
+    ("avx512_bf16", "AVX-512 with bfloat16"),
+    ("avx512f", "AVX-512"),
+    ("avx2", "AVX2"),
+)  # Linux's names, the newest first
+
 
 def caches(folder: Path) -> dict[str, str]:
     """Environment variables that put the compilers' caches into a folder."""
@@ -40,10 +47,12 @@ def about(module: str, threads: int) -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The name of the CPU, as Linux has it."""
+    """The name of the CPU, as Linux has it, with the instructions for vectors that tell those of one name apart."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+    name = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+    flags = next((line.split() for line in lines if line.startswith("flags")), [])
+    return ", ".join([name, *next(([text] for flag, text in _INSTRUCTIONS if flag in flags), [])])
 
 
 def write(file: Path, report: dict[str, Any]) -> None:

@@ -282,7 +282,9 @@ def _possible_last(call: ConvCall, a: Any, b: Any) -> dict[str, Lowering]:
 
 def is_open_to_onednn(call: ConvCall, a: Any) -> bool:
     """True if oneDNN is there, and computes a call, in float32 or bfloat16."""
-    return conv_onednn.computes_part(call) and compute_type(a.dtype) == np.float32 and onednn.is_there()
+    if not conv_onednn.computes_part(call) or compute_type(a.dtype) != np.float32:
+        return False
+    return onednn.is_there("bfloat16" if computes_in_bfloat16(a.dtype) else "float32")
 
 
 def is_open_to_rows(call: ConvCall, a: Any) -> bool:

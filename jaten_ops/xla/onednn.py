@@ -28,7 +28,7 @@ _ORIGINAL = 1  # the version of the calling convention of XLA's own calls
 _log = logging.getLogger(__name__)
 
 convolution_p = Primitive("onednn_convolution")
-"""Takes an image (N, ..., C) and a kernel (..., C / groups, O) of float32."""
+"""Takes an image (N, ..., C) and a kernel (..., C / groups, O), both of float32 or of bfloat16."""
 
 
 def convolve(
@@ -42,7 +42,7 @@ def convolve(
     """The convolution of an image (N, ..., C) by a kernel (..., C / groups, O), in a program for a CPU.
 
     Args:
-        image, kernel: of float32.
+        image, kernel: of float32, or of bfloat16, which is rounded once.
         stride: elements from one window to the next, for each spatial dimension.
         padding: zeros before and behind each.
         dilation: elements from one under a window to the next.
@@ -135,16 +135,22 @@ def is_in(text: str) -> bool:
 
 
 @functools.cache
-def is_there() -> bool:
-    """True if XLA has such calls, and they compute what XLA's convolution does."""
+def is_there(dtype: str = "float32") -> bool:
+    """True if XLA has such calls of a dtype, and they compute what XLA's convolution does.
+
+    Args:
+        dtype: float32, or bfloat16 where the processor multiplies it: oneDNN may compute it nowhere else.
+    """
     draw = np.random.default_rng(0).standard_normal
-    image, kernel = draw((1, 5, 5, 4), np.float32), draw((3, 3, 2, 4), np.float32)
+    image, kernel = (draw(shape, np.float32) for shape in ((1, 5, 5, 4), (3, 3, 2, 4)))
     given = {"stride": (2, 1), "padding": ((1, 0), (1, 1)), "dilation": (1, 1), "groups": 2}
     try:
         with jax.ensure_compile_time_eval(), jax.default_device(cpu_client.device()):
-            programs = (jax.jit(functools.partial(f, **given)) for f in (convolution_p.bind, _plain))
-            found, wanted = (program(image, kernel) for program in programs)
-            return bool(np.allclose(found, wanted, rtol=1e-5, atol=1e-5))
+            operands = [jax.numpy.asarray(x, dtype) for x in (image, kernel)]
+            wanted = jax.jit(functools.partial(_plain, **given))(*(x.astype(np.float32) for x in operands))
+            found = jax.jit(functools.partial(convolution_p.bind, **given))(*operands)
+            rounding = 2**-8 if dtype == "bfloat16" else 1e-5
+            return bool(np.allclose(found.astype(np.float32), wanted, rtol=rounding, atol=1e-5))
     except Exception as error:  # whatever XLA raises of an unknown call
         _log.info("XLA has no convolution of oneDNN's: %s", error)
         return False
