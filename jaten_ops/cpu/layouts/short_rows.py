@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend import core
@@ -83,11 +84,16 @@ class _Region:
             return True
         return (
             math.prod(self.shape) >= _LEAST_ELEMENTS
-            and any(s.name in _SLOW for s in self.steps)
+            and any(s.name in _SLOW or _rounds(s) for s in self.steps)
             and any(id(v) in operands and is_float(v.aval.dtype) for v in arrays)
             and any(id(v) in results for v in self.makes())
             and all(id(v) in results or _is_stored(v) for v in arrays)
         )
+
+
+def _rounds(step: _RowInstruction) -> bool:
+    """True for a rounding to bfloat16, which is computed on the bits of one element at a time."""
+    return step.name == "convert_element_type" and step.made[0].aval.dtype == jnp.bfloat16
 
 
 def _is_stored(value: Value) -> bool:

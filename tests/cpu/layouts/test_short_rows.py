@@ -33,6 +33,11 @@ def _update(p: Any, m: Any, v: Any) -> Any:
     return p - 0.1 * m / (jnp.sqrt(v) + 1e-8), m, v
 
 
+def _average(mean: Any, new: Any) -> Any:
+    """No slow function, but a rounding."""
+    return (mean.astype("float32") * 0.9 + new.astype("float32") * 0.1).astype(mean.dtype)
+
+
 def _around_a_branch(p: Any, g: Any) -> Any:
     """Rows after a branch take what is stored as a result."""
     m = 0.9 * p + 0.1 * g
@@ -89,6 +94,7 @@ def _with_gradient(x: Any, g: Any) -> Any:
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "update": (_update, (_array(*_SHAPE), _array(*_SHAPE), _array(*_SHAPE))),
     "update of bfloat16": (_update, (*[_array(*_SHAPE).astype(jnp.bfloat16)] * 3,)),
+    "average of bfloat16": (_average, (*[_array(*_SHAPE).astype(jnp.bfloat16)] * 2,)),
     "a result between two branches": (_around_a_branch, (_array(*_SHAPE), _array(*_SHAPE))),
     "clipped": (_clipped, (_array(*_SHAPE), _array(*_SHAPE))),
     "used again": (_used_again, (_array(*_SHAPE), _array(*_SHAPE))),
