@@ -85,7 +85,7 @@ def ruled(call: ConvCall, a: Any, b: Any, *, follows: bool) -> Way:
 def _ruled_first(call: ConvCall, a: Any, b: Any) -> Way:
     size = Size.of(call, a, b)
     of_weight = call.part == "weight_gradient"
-    if _is_by_rows(call, a, size):
+    if _is_by_rows(call, a, size, 2 * _LEAST_OF_ROWS):  # more, since all is brought into another order
         return Way(ROWS, last=True)
     if has_few_channels(call, size):
         return Way(FILTERS, last=False)
@@ -207,7 +207,7 @@ def _choose_last(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowering | No
         return None if _is_small_volume(windows, image, outputs) else _choose_for_volumes(call, channels, outputs)
     if part != "weight_gradient" and not fits(windows, a.shape[2:]):
         return None
-    if _is_by_rows(call, a, size):
+    if _is_by_rows(call, a, size, _LEAST_OF_ROWS):
         return ROWS
     if _is_by_tiles(call, a.dtype, image, channels, outputs):
         return TILES
@@ -225,9 +225,9 @@ def _choose_for_one_element(call: ConvCall, a: Any, channels: int) -> Lowering:
     return LAST_DIRECT if taken or (call.part == "forward" and channels < FEW_CHANNELS) else PRODUCT
 
 
-def _is_by_rows(call: ConvCall, a: Any, size: Size) -> bool:
-    """True if a part is one product for each row of the kernel."""
-    windows, few = call.windows, min(size.channels, size.outputs) < _LEAST_OF_ROWS
+def _is_by_rows(call: ConvCall, a: Any, size: Size, least: int) -> bool:
+    """True if a part, of at least so many channels and outputs, is one product for each row of the kernel."""
+    windows, few = call.windows, min(size.channels, size.outputs) < least
     if few or size.taps == 1 or len(windows.kernel) > 2 or not is_open_to_rows(call, a):
         return False
     if is_small(windows, size.image, size.outputs):

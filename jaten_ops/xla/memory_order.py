@@ -35,8 +35,12 @@ def _lowered(ctx: Any, x: Any) -> Any:
 
 
 def _constrained(x: jax.Array) -> jax.Array:
-    found: jax.Array = layout.with_layout_constraint(x, layout.Layout(tuple(range(x.ndim))))
-    return found
+    # dimensions of one element are anywhere in memory: in order with them XLA would copy what it need not
+    several = lax.squeeze(x, [d for d, n in enumerate(x.shape) if n == 1])
+    if several.ndim < 2:
+        return lax.optimization_barrier(x)
+    found = layout.with_layout_constraint(several, layout.Layout(tuple(range(several.ndim))))
+    return lax.reshape(found, x.shape)
 
 
 mlir.register_lowering(in_order_p, _lowered)

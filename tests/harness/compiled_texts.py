@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -21,5 +22,6 @@ def programs() -> Iterator[list[str]]:
         texts.append(found[0].as_text() or "")
         return found
 
-    with mock.patch.object(executables, "compiled", noticed):
+    # what is loaded from the disk has no text
+    with mock.patch.object(executables, "compiled", noticed), mock.patch.dict(os.environ, {"JATEN_CACHE": "0"}):
         yield texts

@@ -34,6 +34,7 @@ TRANSFORMS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "vmap": lambda f: lambda x, y: jax.vmap(f, (0, None))(jnp.stack([x, 2 * x]), y),
     "vmap over the last": lambda f: lambda x, y: jax.jit(jax.vmap(f, (2, None)))(jnp.stack([x, y], 2), y),
     "vmap of grad": lambda f: jax.vmap(jax.grad(lambda x, y: jnp.sum(f(x[None], y[None]) ** 2)), (0, 0)),
+    "dimensions of one element": lambda f: lambda x, y: f(x[:, None, :1], y[:, None, :1]),
     "checkpoint": lambda f: jax.grad(lambda x, y: jnp.sum(jax.checkpoint(f)(x, y) ** 2)),
     "loop": lambda f: lambda x, y: jax.lax.map(lambda a: f(a[None], y[:1]), x),
     "export": lambda f: lambda x, y: jax.export.deserialize(jax.export.export(jax.jit(f))(x, y).serialize()).call(x, y),
