@@ -19,8 +19,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "xla": (
         "autotune_mode compiler_bugs compiles cpu_client cpu_features disk_store equations jitted malloc matmul_library"
-        " matmul_precision memory_order platform_branches progress x64",
-        "compiler_options onednn",
+        " matmul_precision platform_branches progress x64",
+        "compiler_options memory_order onednn",
         "fingerprint",
         "disk_cache",
         "autotune kernel_cache",

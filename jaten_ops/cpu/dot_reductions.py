@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..kernel_base.platform import by_platform
+from ..kernel_base.platform import by_platform, is_over_mesh
 from ..kernel_base.promotion import compute_type
-from ..xla import cpu_features
 from ..xla.memory_order import in_order
 
 _Dims = tuple[int, ...]
@@ -30,21 +29,16 @@ def contract(a: jax.Array, b: jax.Array, dimension_numbers: Any) -> jax.Array:
     free = [d for d in range(a.ndim) if d not in (*of_a, *batch_a)]
     at = range(a.ndim)
     numbers = (at[len(batch_a) + len(free) :], of_b), (at[: len(batch_a)], batch_b)
-    a = _factor(lax.transpose(a, (*batch_a, *free, *of_a)))
-    found = multiply(a, _factor(b) if batch_b else b, numbers)
-    return by_platform(found, cpu=lax.optimization_barrier, default=lambda x: x)
+    stored = functools.partial(in_order, is_partitioned=is_over_mesh(a) or is_over_mesh(b))
+    a = stored(lax.transpose(a, (*batch_a, *free, *of_a)))
+    return stored(multiply(a, stored(b) if batch_b else b, numbers))
 
 
 # XLA's CPU leaves a product in bfloat16 to YNNPACK if that takes it as it stands, and later folds into it what
 # transposes its first factor, or, its factors exchanged, the product. YNNPACK takes no transposed first factor, and
-# nothing else there computes bfloat16 (jaxlib 0.10.2: "Unsupported element type for DotThunk::Execute"). Nothing is
-# folded through a barrier. But a barrier takes an array in any order in memory, and of such factors XLA computes the
-# product in float32, which takes twice the time where the processor multiplies bfloat16.
-
-
-def _factor(x: jax.Array) -> jax.Array:
-    on_cpu = in_order if cpu_features.multiplies_bfloat16() else lax.optimization_barrier
-    return by_platform(x, cpu=on_cpu, default=lambda x: x)
+# nothing else there computes bfloat16 (jaxlib 0.10.2: "Unsupported element type for DotThunk::Execute"). And of factors
+# that lie in another order XLA computes the product in float32, which takes twice the time where the processor
+# multiplies bfloat16.
 
 
 def sum_of_products(x: jax.Array, factor: jax.Array, dims: _Dims) -> jax.Array:

@@ -1,7 +1,7 @@
-"""Arrays in row-major order inside a program: XLA gives what a program computes any order in memory.
+"""Arrays in row-major order inside a program for a CPU: XLA gives what a program computes any order in memory.
 
 XLA folds transpositions into the operations that read them. That is free, or makes a product of another kind: of
-factors in bfloat16 that are not in row-major order it computes the product in float32.
+factors in bfloat16 that are not in row-major order it computes the product in float32, or finds no product at all.
 """
 
 from __future__ import annotations
@@ -14,24 +14,31 @@ from jax.experimental import layout
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from . import cpu_features
+
 in_order_p = Primitive("in_order")
-"""Takes an array and gives it."""
+"""Takes an array and gives it; its parameter says whether the array is partitioned over several devices."""
 
 
-def in_order(x: jax.Array) -> jax.Array:
-    """The same array; a program transposes it where it does not lie in the order of its dimensions already."""
-    found: jax.Array = in_order_p.bind(x)
+def in_order(x: jax.Array, *, is_partitioned: bool = False) -> jax.Array:
+    """The same array; a program for a CPU folds nothing that made it into what reads it.
+
+    On processors that multiply bfloat16 it is transposed where it does not lie in the order of its dimensions already.
+    Programs for other platforms have nothing of it. Sizes may be open.
+    """
+    found: jax.Array = in_order_p.bind(x, is_partitioned=is_partitioned)
     return found
 
 
-in_order_p.def_impl(lambda x: x)  # all arrays outside of programs are
-in_order_p.def_abstract_eval(lambda x: x)
+in_order_p.def_impl(lambda x, **_: x)  # all arrays outside of programs are
+in_order_p.def_abstract_eval(lambda x, **_: x)
 
 
-def _lowered(ctx: Any, x: Any) -> Any:
-    # of an exported program XLA's name for it is no part
-    is_exported = ctx.module_context.lowering_parameters.for_export
-    return mlir.lower_fun(lax.optimization_barrier if is_exported else _constrained, multiple_results=False)(ctx, x)
+def _lowered(ctx: Any, x: Any, *, is_partitioned: bool) -> Any:
+    # XLA's name for the order is no part of exported programs, and nothing that XLA partitions
+    is_plain = is_partitioned or ctx.module_context.lowering_parameters.for_export
+    on_cpu = _constrained if not is_plain and cpu_features.multiplies_bfloat16() else lax.optimization_barrier
+    return mlir.lower_fun(on_cpu, multiple_results=False)(ctx, x)
 
 
 def _constrained(x: jax.Array) -> jax.Array:
@@ -43,12 +50,14 @@ def _constrained(x: jax.Array) -> jax.Array:
     return lax.reshape(found, x.shape)
 
 
-mlir.register_lowering(in_order_p, _lowered)
-ad.deflinear2(in_order_p, lambda cotangent, _: (cotangent,))
+mlir.register_lowering(in_order_p, lambda _, x, **__: [x])
+mlir.register_lowering(in_order_p, _lowered, platform="cpu")
+ad.deflinear2(in_order_p, lambda cotangent, _, **__: (cotangent,))
 
 
-def _batch(operands: Any, dims: Any) -> tuple[jax.Array, int]:
-    return in_order(batching.bdim_at_front(operands[0], dims[0], operands[0].shape[dims[0]])), 0
+def _batch(operands: Any, dims: Any, **given: Any) -> tuple[jax.Array, int]:
+    front = batching.bdim_at_front(operands[0], dims[0], operands[0].shape[dims[0]])
+    return in_order(front, **given), 0
 
 
 batching.primitive_batchers[in_order_p] = _batch
