@@ -55,3 +55,15 @@ def test_a_program_transposes_where_it_has_to(fn: Callable[..., Any]) -> None:
     assert bool(re.search(r"f32\[4,6\]\{1,0\} copy", program)) == (fn is _product)
     sines = jax.jit(lambda x: in_order(jnp.sin(x)) @ Y.T).lower(X).compile().as_text()
     assert not re.search(r" (copy|transpose)\(", sines)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+def test_programs_for_other_platforms_have_nothing_of_it(platform: str) -> None:
+    program = jax.jit(_product).trace(X, Y).lower(lowering_platforms=(platform,)).as_text()
+    assert ("LayoutConstraint" in program or "optimization_barrier" in program) == (platform == "cpu")
+
+
+def test_a_program_of_open_sizes_for_several_platforms_is_exported() -> None:
+    rows = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, 4"), X.dtype)
+    exported = jax.export.export(jax.jit(_product), platforms=["cpu", "cuda"])(rows, rows)
+    np.testing.assert_allclose(jax.export.deserialize(exported.serialize()).call(X, Y), _plain(X, Y), rtol=1e-6)
