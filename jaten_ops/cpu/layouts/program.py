@@ -134,8 +134,11 @@ def _apply(equation: Any, operands: list[Ordered], rules: dict[str, LayoutRule])
     name = equation.primitive.name
     if rules is RULES and (branch := branch_of(equation)) is not None:
         return _run(branch, operands[1:], rules)
-    if name in _CALLS or (name in _JITTED and (rules is RULES or _has_matrix(body_of(equation).jaxpr))):
+    if name in _CALLS or (name in _JITTED and rules is RULES):
         return _run(body_of(equation), operands, rules)
+    if name in _JITTED and _has_matrix(body_of(equation).jaxpr):
+        with within(f"jit({equation.params['name']})"):  # as JAX names what is in it
+            return _run(body_of(equation), operands, rules)
     if name in _LOOPS and (body := _with_matrix_rules(equation.params[_LOOPS[name]])) is not None:
         return [Ordered.of(r) for r in rebind(equation, [x.array() for x in operands], **{_LOOPS[name]: body})]
     rule = rules.get(name)
