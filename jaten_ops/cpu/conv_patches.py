@@ -32,7 +32,7 @@ def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> 
     positions = windows.positions(x.shape[2:])
     images = _batch(x.shape, windows)
     matrices = _matrices(weight, windows.groups, images)
-    out = cast(contract(matrices, _columns(x, windows), _dims(matrices)), x.dtype)
+    out = cast(contract(matrices, _columns_of(x, windows), _dims(matrices)), x.dtype)
     if images:
         return lax.reshape(out, (x.shape[0], weight.shape[0], *positions))
     out = lax.reshape(out, (weight.shape[0], x.shape[0], *positions))
@@ -63,7 +63,7 @@ def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shap
     images = _batch(x.shape, windows)
     rows = _rows(grad, windows.groups, images)
     last, batch = rows.ndim - 1, tuple(range(rows.ndim - 2))
-    found = contract(rows, _columns(x, windows), (((last,), (last,)), (batch, batch)))
+    found = contract(rows, _columns_of(x, windows), (((last,), (last,)), (batch, batch)))
     total = lax.reduce_sum(found, (0,)) if images else found
     if total.dtype != grad.dtype and total.size:
         total = stored(functools.partial(cast, dtype=grad.dtype), total)  # rounded in rows, longer than a kernel's
@@ -99,6 +99,13 @@ def _rows(grad: jax.Array, groups: int, images: int) -> jax.Array:
         return lax.reshape(grad, (images, groups, of_group, count))
     turned = lax.transpose(grad, (1, 0, *range(2, grad.ndim)))
     return lax.reshape(turned, (groups, of_group, grad.shape[0] * count))
+
+
+def _columns_of(x: jax.Array, windows: Windows) -> jax.Array:
+    """As `_columns`, for what is not transposed: XLA's CPU puts bfloat16 together in float32, unless it is bits."""
+    if x.dtype != jnp.bfloat16:
+        return _columns(x, windows)
+    return lax.bitcast_convert_type(_columns(lax.bitcast_convert_type(x, np.uint16), windows), x.dtype)
 
 
 def _columns(x: jax.Array, windows: Windows) -> jax.Array:
