@@ -232,10 +232,7 @@ def _is_by_rows(call: ConvCall, a: Any, size: Size, least: int) -> bool:
         return False
     if is_small(windows, size.image, size.outputs):
         return False
-    slid, summed = (size.image, size.channels)
-    if call.part == "input_gradient":
-        slid, summed = (size.image[0], size.outputs, *windows.positions(size.image[2:])), size.outputs
-    return slid[0] * math.prod(slid[2:]) * summed * windows.kernel[-1] <= _MOST_IN_ROWS
+    return math.prod(a.shape) * windows.kernel[-1] <= _MOST_IN_ROWS  # what the kernel slides over
 
 
 def _slides_far(call: ConvCall, a: Any) -> bool:

@@ -88,7 +88,8 @@ def test_bfloat16_is_rounded_once(case: str, number: int, monkeypatch: pytest.Mo
     a, b = (jnp.asarray(x, jnp.bfloat16) for x in operands)
     ways = possible(call, a, b)
     monkeypatch.setattr(cpu_features, "multiplies_bfloat16", lambda: True)
-    ways |= {f"{name}, short": way for name, way in possible(call, a, b).items() if "onednn" not in name}
+    monkeypatch.setattr(onednn, "is_there", lambda _: False)  # it may end the process where it has no bfloat16
+    ways |= {f"{name}, short": way for name, way in possible(call, a, b).items()}
     groups, strides = call.windows.groups, call.windows.stride
     assert any("rows" in name for name in ways) == (groups == 1 and (number != 1 or max(strides) == 1))
     expected = np.asarray(conv_parts.compute(call, *(jnp.asarray(x, jnp.float32) for x in (a, b))))
