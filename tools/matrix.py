@@ -70,9 +70,9 @@ Another torch or JAX gives one warning at the import; a feature that needs what 
 `make matrix OPTIONS=py3.11-torch2.14.1-jax0.10.2` runs one pair. These are the last results:
 """
 _BUGS = """
-## Bugs of XLA's CPU compiler
+## Bugs of XLA's compilers
 
-Programs that jaten compiles get the options in the last column, with the versions in the first, unless `XLA_FLAGS` sets
+Programs that jaten compiles get the options in the last column, with the versions of the second, unless `XLA_FLAGS` sets
 them. A function of `as_jax` that you give to `jax.jit` yourself and an exported program do not: pass them as
 `compiler_options`, or in `XLA_FLAGS`.
 """
@@ -97,12 +97,12 @@ def page(results: dict[str, Any]) -> str:
     bugs = []
     for bug in BUGS:
         options = ", ".join(f"`{name}={value}`" for name, value in bug.options.items())
-        bugs.append((" to ".join(dict.fromkeys((bug.first, bug.last))), bug.what, options))
+        bugs.append((bug.platform, " to ".join(dict.fromkeys((bug.first, bug.last))), bug.what, options))
     ranges = {name: " to ".join(versions) for name, versions in SUPPORTED.items()}
     lines = [_HEAD.format(**ranges).rstrip("\n")]
     lines += table("Python, torch, JAX, stands for, run, tests, passed, failed, skipped", rows)
     lines += ["", _BUGS.strip("\n")]
-    lines += table("jaxlib, what goes wrong, options", bugs)
+    lines += table("platform, jaxlib, what goes wrong, options", bugs)
     return "\n".join(lines) + "\n"
 
 

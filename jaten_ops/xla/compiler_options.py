@@ -75,7 +75,7 @@ def of_kernel(platform: str, text: str) -> Options:
 
 def around_bugs(platform: str, text: str) -> Options:
     """The options that avoid the installed jaxlib's bugs; what the user has set stays."""
-    return _known(_not_set(compiler_bugs.options_around(text))) if platform == "cpu" else {}
+    return _known(_not_set(compiler_bugs.options_around(platform, text)))
 
 
 def of_libraries() -> dict[str, Options]:
@@ -102,7 +102,7 @@ class Told(NamedTuple):
 def of_program(platform: str, text: str) -> Told:
     """The settings of a program, from its text in StableHLO."""
     if platform != "cpu":
-        return Told(known(platform), keeps_loops=False)
+        return Told(known(platform) | around_bugs(platform, text), keeps_loops=False)
     types = set(_TYPE.findall(text))
     more = _known(_not_set(_BUFFER)) if _largest(types) <= _MOST else {}
     if cpu_features.multiplies_fast() and matmul_library.suits_eigen(text):

@@ -190,6 +190,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], Tensors]]] = {
     "bfloat16": (lambda x: (x.bfloat16() * 3).float() + x.bfloat16().float().sum(), lambda: (torch.randn(4, 6),)),
     "float16": (lambda x: x.half().softmax(1).float(), lambda: (torch.randn(4, 6),)),
     "complex": (lambda x: torch.fft.rfft2(x).abs(), lambda: (torch.randn(4, 6),)),
+    "slices with steps": (lambda x: x[:, ::2].mT @ x, lambda: (torch.randn(16, 5),)),
     "products": (lambda x: x @ x.mT, lambda: (torch.randn(300, 400),)),  # in float32, not in shorter numbers
     "nothing": (lambda x: (x[:0], x[:, :0].sum(0), torch.cat([x[:0], x])), lambda: (torch.randn(4, 6),)),
     "no inputs": (_made, lambda: (torch.ones(1),)),
