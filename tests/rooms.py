@@ -47,7 +47,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "arrays": (
         "abstract_arrays gpu_memory observers seeds strides uninitialized_values",
         "partitioned placements",
-        "bridge strided_elements",
+        "bridge stepped_slices",
+        "strided_elements",
         "storage_views",
         "attributes local_parts view_ops",
         "carrier",

@@ -72,8 +72,8 @@ Another torch or JAX gives one warning at the import; a feature that needs what 
 _BUGS = """
 ## Bugs of XLA's compilers
 
-Programs that jaten compiles get the options in the last column, with the versions of the second, unless `XLA_FLAGS` sets
-them. A function of `as_jax` that you give to `jax.jit` yourself and an exported program do not: pass them as
+Programs that jaten compiles get the options in the last column, with the versions in the second, unless `XLA_FLAGS`
+sets them. A function of `as_jax` that you give to `jax.jit` yourself and an exported program do not: pass them as
 `compiler_options`, or in `XLA_FLAGS`.
 """
 

@@ -3,7 +3,8 @@
 If the strides nest (each is a multiple of the next, and at least the span of the next ones), the elements are mostly a
 part of a box: of the array in a shape that matches the strides. Dimensions that are parts of one of the array's are
 joined where only that makes the strides nest. Where the box would not end with the array, the elements are taken by
-slices and reshapes of the flat array, which XLA fuses; where the strides do not nest, by indices.
+slices and reshapes of the flat array, which XLA fuses; where the strides do not nest, by slices of the array's own
+dimensions, or by indices.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -20,31 +21,55 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..interpreter import interpreted
-from . import partitioned
-from .strides import Shape
+from . import partitioned, stepped_slices
+from .stepped_slices import stepped_slice
+from .strides import Shape, order_of
 
 Axis = tuple[int, int, tuple[int, ...]]  # size, stride, the dimensions of which it consists
 
 
 def take_elements(array: jax.Array, offset: int, shape: Shape, stride: Shape) -> jax.Array:
     """The elements of an array at an offset, with a shape and strides."""
+    if partitioned.MET or isinstance(array, jax.core.Tracer):
+        return _reading(array.shape, offset, shape, stride)(array)
+    return _known_reading(array.shape, offset, shape, stride)(array)
+
+
+def _reading(own: Shape, offset: int, shape: Shape, stride: Shape) -> Callable[[jax.Array], jax.Array]:
+    """The function that takes such elements of arrays of one shape."""
     axes = _moving(shape, stride)[1]
     if axes is None and (windows := _overlapping(shape, stride)) is not None:
-        return _in_windows(array, offset, shape, stride, *windows)
-    found = _box(array.size, offset, axes)
+        return lambda array: _in_windows(array, offset, shape, stride, *windows)
+    found = _box(math.prod(own), offset, axes)
+    if found is None and (stepped := stepped_slice(own, offset, shape, stride)) is not None:
+        return lambda array: stepped_slices.slice_taken(array, stepped, shape)
     if found is None or axes is None:
-        return _gathered(array, np.int64(offset), shape, stride)
+        return lambda array: _gathered(array, np.int64(offset), shape, stride)
     box, begin = found
     count, at = axes[0][0], int(begin[0])
-    apart = factors(array.shape, [n for n, _, _ in axes]) if partitioned.MET else None
+    apart = factors(own, [n for n, _, _ in axes]) if partitioned.MET else None
     if apart is not None and all(len(dims) == 1 for _, _, dims in axes):
-        return _permuted(array, apart, shape, stride)
-    if count < box[0] != array.shape[0] and box[0] % count == 0 and at % count == 0:
+        return lambda array: _permuted(array, apart, shape, stride)
+    if count < box[0] != own[0] and box[0] % count == 0 and at % count == 0:
         # one of several equal parts: a dimension of its own, which a partitioned array's other dimensions do not join
         box, begin = (box[0] // count, count, *box[1:]), np.array([at // count, 0, *begin[1:]], np.int64)
-    if partitioned.MET and isinstance(array, jax.core.Tracer):
-        return _sliced(array, tuple(map(int, begin)), box, shape, stride)
-    return _taken(array, begin, box, shape, stride)
+
+    def take(array: jax.Array) -> jax.Array:
+        if partitioned.MET and isinstance(array, jax.core.Tracer):
+            return _sliced(array, tuple(map(int, begin)), box, shape, stride)
+        return _taken(array, begin, box, shape, stride)
+
+    return take
+
+
+@functools.lru_cache(4096)
+def _known_reading(own: Shape, offset: int, shape: Shape, stride: Shape) -> Callable[[jax.Array], jax.Array]:
+    """The same for arrays of one device that no program computes: it is found once, since that takes longer."""
+    order = order_of(shape, stride)
+    if order is not None and own == tuple([shape[d] for d in order]):
+        ranks = tuple([order.index(d) for d in range(len(order))])
+        return lambda array: transposed(array, ranks)
+    return _reading(own, offset, shape, stride)
 
 
 def factors(own: Shape, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
@@ -118,6 +143,10 @@ def put_elements(array: jax.Array, values: jax.Array, offset: int, stride: Shape
     """An array with such elements replaced by values."""
     box = _box(array.size, offset, _axes(values.shape, stride))
     if box is None:
+        stepped = stepped_slice(array.shape, offset, values.shape, stride)
+        repeats_none = stepped is not None and math.prod(stepped.sizes) == values.size
+        if stepped is not None and repeats_none and isinstance(values, jax.core.Tracer):
+            return stepped_slices.slice_replaced(array, values, stepped)
         return _scattered(array, values, np.int64(offset), stride)
     if isinstance(values, jax.core.Tracer) and 2 * values.size >= array.size:
         return _replaced_mostly(array, values, box[1], box[0], stride)

@@ -62,7 +62,7 @@ BUGS = (
         re.compile(r"\d:\d+:\d+[,\]]|strides = array<i64: [^>]*(?:[2-9]|1\d)|interior = \[[^\]]*[1-9]"),
         {"xla_gpu_enable_triton_gemm": False},
         "Triton's products of a slice with steps, such as `x[:, ::2].T @ y`, fail a check in"
-        " `triton_tiling_propagation.cc` (openxla/xla#47381): the end of the process. Seen with 0.11.2; not yet mended.",
+        " `triton_tiling_propagation.cc` (openxla/xla#47381): the end of the process. Seen with 0.11.2; still open.",
         "xla/test_compiler_bugs.py::test_products_of_slices_with_steps",
     ),
 )
@@ -73,9 +73,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0].partition("dev")[0]))
 
 
-def options_around(
-    platform: str, text: str, version: str = jaxlib.version.__version__
-) -> dict[str, str | bool]:
+def options_around(platform: str, text: str, version: str = jaxlib.version.__version__) -> dict[str, str | bool]:
     """The options that avoid the bugs which a version of jaxlib has for a program.
 
     Args:
