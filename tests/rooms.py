@@ -18,8 +18,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "xla": (
-        "autotune_mode compiler_bugs compiles cpu_client cpu_features disk_store equations jitted malloc matmul_library"
-        " matmul_precision platform_branches progress x64",
+        "autotune_mode cheap_puts compiler_bugs compiles cpu_client cpu_features disk_store equations jitted malloc"
+        " matmul_library matmul_precision platform_branches progress x64",
         "compiler_options memory_order onednn",
         "fingerprint",
         "disk_cache",

@@ -19,6 +19,7 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from torch.utils import dlpack as torch_dlpack
 
 from ..errors import MissingValuesError, UnsupportedInputError
+from ..xla import cheap_puts
 from ..xla.x64 import Enabled
 from . import gpu_memory, partitioned
 from .abstract_arrays import is_abstract
@@ -102,8 +103,15 @@ def uncommitted(tensor: torch.Tensor) -> jax.Array:
     The array is not committed to the device: beside others it is moved to theirs. If that is the only device, and a
     CPU, it shares the memory as `borrow` does. A CUDA tensor stays on its GPU.
     """
-    if tensor.device.type != "cpu" or _has_only_the_host():
+    if tensor.device.type != "cpu":
         return borrow(tensor)
+    if _has_only_the_host():
+        array = borrow(tensor)
+        return (
+            cheap_puts.put_on_device(array, array.aval, cpu_device(), committed=False)
+            if cheap_puts.can_put()
+            else array
+        )
     with Enabled(), jax.ensure_compile_time_eval():  # a value, even if JAX traces a program that takes it
         return jax.device_put(np.asarray(borrow(tensor)))
 

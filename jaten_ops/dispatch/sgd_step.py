@@ -1,4 +1,4 @@
-"""A step of `SGD` over lists of the device's tensors, as one program.
+"""A step of `SGD` over lists of the device's tensors.
 
 Here are torch's operators in its order, so the values are the same up to rounding. With `nesterov` torch's step over
 lists writes to gradients, and is left to torch.
@@ -7,17 +7,14 @@ lists writes to gradients, and is left to torch.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
+import jax
 import torch
 
 from ..tensor.tensor import from_array
 from ..tracing import opaque
-from ..xla import malloc
-from ..xla.jitted import jitted
-from .list_steps import Arrays, list_step
+from .list_steps import Arrays, ListUpdate, list_step
 
 
 @opaque
@@ -43,40 +40,35 @@ def sgd_step(
     states = [buffer for buffer in buffers if buffer is not None] if momentum else []
     if len(states) not in (0, len(params)):  # some take their first step
         return False
-    step = list_step((params, states) if states else (params,), grads)
+    update = _update(bool(weight_decay), None if not momentum else "on" if states else "first", maximize)
+    step = list_step(update, (params, states) if states else (params,), grads)
     if step is None:
         return False
-    moves = None if not momentum else "on" if states else "first"
-    program = _program(step.given, bool(weight_decay), moves, maximize)
-    made = step.run(program, np.array([-lr, weight_decay, momentum, 1 - dampening]))
+    made = step.run(update, [-lr, weight_decay, momentum, 1 - dampening])
     if made:
         buffers[:] = map(from_array, made)
     return True
 
 
 @functools.cache
-def _program(given: bool, decays: bool, moves: str | None, maximize: bool) -> Callable[..., Any]:
-    """The program of a step.
+def _update(decays: bool, moves: str | None, maximize: bool) -> ListUpdate:
+    """The update of a parameter.
 
     Args:
-        given: whether the arrays of parameters and buffers are overwritten.
         decays: whether weights decay.
         moves: "first" with a momentum that begins, "on" with one that is there.
         maximize: as in `sgd_step`.
     """
 
-    def jaten_sgd_step(params: Arrays, *rest: Any) -> tuple[Arrays, ...]:
-        *states, grads, numbers = rest
-        rate, decay, momentum, weight = [x.astype(params[0].dtype) for x in numbers]
-        changes = [-g if maximize else g for g in grads]
+    def update(numbers: Arrays, param: jax.Array, *rest: jax.Array) -> Arrays:
+        *buffers, grad = rest
+        rate, decay, momentum, weight = numbers
+        change = -grad if maximize else grad
         if decays:
-            changes = [g + p * decay for p, g in zip(params, changes, strict=True)]
-        buffers = changes
+            change = change + param * decay
         if moves == "on":
-            buffers = [b * momentum + weight * g for b, g in zip(states[0], changes, strict=True)]
-        moved = [p + rate * b for p, b in zip(params, buffers, strict=True)]
-        return (moved,) if moves is None else (moved, buffers)
+            change = buffers[0] * momentum + weight * change
+        moved = param + rate * change
+        return (moved,) if moves is None else (moved, change)
 
-    malloc.retain()
-    written = 2 if moves == "on" else 1
-    return jitted(jaten_sgd_step, donate_argnums=range(written) if given else ())
+    return ListUpdate(update, shared=4, written=2 if moves == "on" else 1, name="jaten_sgd_step")

@@ -150,7 +150,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "jax._src.compilation_cache", "jax._src.compiler",
     ),
     "Executables that are cleared: with JAX 0.12 `clear_cache` leaves those of functions that keep unused arguments."
-    " Arrays of what is interpreted: jax.device_put takes ten times as long.": (
+    " Arrays that are put on a device: jax.device_put takes ten times as long.": (
         "jax._src.interpreters.pxla",
     ),
     "64-bit dtypes in kernels alone: jax.enable_x64 takes five times as long.": (

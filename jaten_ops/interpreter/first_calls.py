@@ -16,17 +16,11 @@ from jax.extend import core
 
 from ..masking.cpu_forms import in_cpu_forms
 from ..masking.masked_values import NotMasked
+from ..xla import cheap_puts
 from ..xla.jitted import jitted
 from .interpreted_program import Interpreted
 from .padded_calls import PaddedCall, PaddedCalls
 from .primitive_rules import NotInterpreted
-
-pxla: Any
-try:
-    # private: `jax.device_put` takes ten times as long
-    from jax._src.interpreters import pxla
-except ImportError:  # pragma: no cover  # a JAX that has moved it: everything is compiled
-    pxla = None
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +45,7 @@ _Array: Any = None
 def is_used() -> bool:
     """True if this process may interpret: JAX has one device, a CPU, and `JATEN_INTERPRETER` is not 0."""
     global _Array
-    if os.environ.get("JATEN_INTERPRETER") == "0" or pxla is None:
+    if os.environ.get("JATEN_INTERPRETER") == "0" or not cheap_puts.can_put():
         return False
     with jax.ensure_compile_time_eval():  # JAX may be tracing
         _Array = type(jax.device_put(np.zeros(())))
@@ -59,17 +53,14 @@ def is_used() -> bool:
 
 
 @functools.cache
-def _place() -> tuple[Any, Any]:
+def _device() -> Any:
     (device,) = jax.local_devices()
-    return device, jax.sharding.SingleDeviceSharding(device)
+    return device
 
 
 def as_array(value: Any, aval: Any, committed: bool = False) -> jax.Array:
     """NumPy's values as an array with memory of its own, which XLA may be told to overwrite."""
-    device, sharding = _place()
-    values = [np.array(value, order="C")]
-    found: jax.Array = pxla.batched_device_put(aval, sharding, values, [device], committed=committed)
-    return found
+    return cheap_puts.put_on_device(np.array(value, order="C"), aval, _device(), committed=committed)
 
 
 def as_xla(program: Callable[[list[Any]], list[Any]], values: list[Any]) -> list[Any]:

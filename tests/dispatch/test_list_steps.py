@@ -6,13 +6,14 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import jaten_ops
 from jaten_ops.arrays import partitioned
-from jaten_ops.dispatch import in_place
+from jaten_ops.dispatch import adam_step, in_place, list_steps, sgd_step
 from jaten_ops.hooks import optimizer_lists
 from tests.harness.crossings import crossed
 
@@ -108,14 +109,24 @@ def _state(optimizer: torch.optim.Optimizer, params: Params) -> list[torch.Tenso
     return [t.detach().cpu() for t in (*params, *(p.grad for p in params if p.grad is not None), *states)]
 
 
-@pytest.mark.sampled(8)
+PROGRAMS = {"for each parameter": (1, 1000), "for all": (0, 0), "for each at first": (1, 1)}
+"""With how many shapes, of all parameters, a step runs programs for each parameter, and in how many steps."""
+
+
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
-    ("optimizer", "step", "dtype", "large"),
-    crossed(OPTIMIZERS, STEPS, [torch.float32, torch.float64], [False, True]),
+    ("optimizer", "step", "dtype", "large", "programs"),
+    crossed(OPTIMIZERS, STEPS, [torch.float32, torch.float64], [False, True], PROGRAMS),
 )
 def test_steps(
-    optimizer: tuple[Any, str], step: Step, dtype: torch.dtype, large: bool, monkeypatch: pytest.MonkeyPatch
+    optimizer: tuple[Any, str],
+    step: Step,
+    dtype: torch.dtype,
+    large: bool,
+    programs: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    _run_by(programs, monkeypatch)
     if large:
         monkeypatch.setattr(in_place, "_LARGE", 0)
     found = []
@@ -132,6 +143,13 @@ def test_steps(
     assert len(found[0]) == len(found[1])
     for got, expected in zip(*found, strict=True):
         torch.testing.assert_close(got, expected)
+
+
+def _run_by(programs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (adam_step, sgd_step):
+        module._update.cache_clear()  # it counts steps
+    for name, value in zip(("_LIKE", "_FIRST_STEPS"), PROGRAMS[programs], strict=True):
+        monkeypatch.setattr(list_steps, name, value)
 
 
 def _fresh(cls: Any = torch.optim.AdamW, **options: Any) -> tuple[Params, torch.optim.Optimizer]:
@@ -182,7 +200,9 @@ def test_a_gradient_sees_that_a_parameter_has_changed() -> None:
         loss.backward()
 
 
-def test_what_else_holds_an_array_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("programs", PROGRAMS)
+def test_what_else_holds_an_array_keeps_it(programs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _run_by(programs, monkeypatch)
     monkeypatch.setattr(in_place, "_LARGE", 0)
     params, optimizer = _fresh()
     before, other = params[0].detach().cpu(), params[1].detach().cpu()
@@ -194,6 +214,37 @@ def test_what_else_holds_an_array_keeps_it(monkeypatch: pytest.MonkeyPatch) -> N
     torch.testing.assert_close(torch.from_dlpack(array), before)
     torch.testing.assert_close(view.cpu(), params[0].detach().cpu())
     assert not torch.equal(view.cpu(), before)
+
+
+def test_parameters_of_one_shape_share_a_program(caplog: pytest.LogCaptureFixture) -> None:
+    adam_step._update.cache_clear()
+    params = [torch.nn.Parameter(torch.ones(shape, device="jax")) for shape in [(7, 3), (5,)] * 4]
+    optimizer = torch.optim.Adam(params)
+    with jax.log_compiles():
+        for _ in range(3):
+            _plain(optimizer, params)
+    assert sum("XLA compilation of jit(jaten_adam_step)" in message for message in caplog.messages) == 2
+
+
+def test_a_program_that_fails_loses_no_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
+    _run_by("for each parameter", monkeypatch)
+    monkeypatch.setattr(in_place, "_LARGE", 0)
+    params, optimizer = _fresh()
+    update, calls = adam_step._update(True, False, False), itertools.count()
+    program = update.one[True]
+
+    def failing(*operands: Any) -> Any:
+        if next(calls):
+            raise MemoryError
+        return program(*operands)
+
+    monkeypatch.setitem(update.one, True, failing)
+    before = params[1].tolist()
+    with pytest.raises(MemoryError):
+        _plain(optimizer, params)
+    assert params[1].tolist() == before
+    assert params[0].tolist() != before
+    assert all(state.isfinite().all() for p in params for state in optimizer.state[p].values())
 
 
 def test_two_that_share_memory_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
