@@ -198,8 +198,9 @@ class FirstCalls:
         return found
 
     def _uncompiled(self, kind: _Kind, leaves: list[Any], given: tuple[Any, ...]) -> Any:
-        start, program = time.perf_counter(), kind.program
+        program = kind.program
         assert program is not None
+        start = time.perf_counter() - _seconds_of_calls(program)
         try:
             # as `jax.jit` has it; what takes them would be compiled once more otherwise
             committed = any(leaf.committed for leaf in leaves if type(leaf) is _Array)
@@ -215,7 +216,7 @@ class FirstCalls:
             _log.log(level, "a program was not interpreted: %s: %s", type(error).__name__, error)
             self._end()
             return self.compiled(*given)
-        self._pay(kind, time.perf_counter() - start)
+        self._pay(kind, time.perf_counter() - _seconds_of_calls(program) - start)
         made = jax.tree.unflatten(kind.form, results)
         if isinstance(program, PaddedCall) and self._padding is not None and self._padding.is_refused(made):
             return self.compiled(*given)  # whose errors have words for the sizes that there are
@@ -283,6 +284,11 @@ class FirstCalls:
             given[i] = size
         with in_cpu_forms():
             return self.compiled.trace(*given)
+
+
+def _seconds_of_calls(program: Interpreted | PaddedCall) -> float:
+    """The part of its time so far that does not count, since a compiled program takes it as well."""
+    return program.seconds_of_calls if isinstance(program, Interpreted) and program.calls else 0.0
 
 
 def _padded_call(calls: PaddedCalls, *given: Any) -> tuple[PaddedCall, Any] | None:

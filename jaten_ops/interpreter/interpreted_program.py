@@ -11,7 +11,8 @@ from jax.extend import core
 
 from ..xla.platform_branches import cpu_branch
 from . import exact_arithmetic, exact_reductions, gathers, moved_elements  # noqa: F401  # their rules
-from .library_calls import LIBRARY_CALLS, SUMS
+from .flat_equations import SAME_ORDER, TURNING, Flat, FlatEquations
+from .library_calls import LIBRARY_CALLS, SUMS, LibraryCall, step_between
 from .primitive_rules import (
     EXPANSIONS,
     STEP_MAKERS,
@@ -27,8 +28,6 @@ _INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "custom_jvp_cal
 # Bytes of an array, of all steps together, of these where none rounds, and of an array around a library's call, which
 # takes several times as long to compile: beyond them a compile pays at once.
 _MOST, _MOST_OF_STEPS, _MOST_OF_MOVES, _MOST_OF_CALLS = 1 << 18, 1 << 23, 1 << 25, 1 << 24
-_TURNING = frozenset({"transpose", "rev"})
-_SAME_ORDER = frozenset({"reshape", "squeeze", "broadcast_in_dim", "copy", "copy_p"})
 _MOST_REPEATED = 2000  # steps of a loop
 _STEPS_OF_CALL = 60  # as which it counts
 
@@ -74,94 +73,90 @@ class Interpreted:
 
     def __init__(self, closed: core.ClosedJaxpr) -> None:
         self.rounds = self.calls = self._repeated = 0
-        self._bytes, self._bytes_of_steps = 0, 0  # of the largest array, and of all results
+        self._bytes_of_steps = 0  # of all results
         self._reduces, self.only_sums = False, True
         self._steps: list[tuple[NumpyStep, tuple[int, ...], tuple[int, ...]]] = []
-        self._values: list[Any] = []
-        self._constant: set[int] = set()
-        # XLA may take a transposition into a call that reads it, or that it is of
+        # values in another order than they were given or made in, and those of a library's call in whatever shape
         self._turned: set[int] = set()
         self._called: set[int] = set()
         interpreted_if(not closed.effects)
-        self._inputs = [(self._slot(v.aval), np.dtype(v.aval.dtype)) for v in closed.jaxpr.invars]
-        self._outputs = self._add(closed, [slot for slot, _ in self._inputs])
+        self._flat = flat = FlatEquations(closed, _inlined, _MOST_OF_CALLS)
+        self._values, self._inputs, self._outputs = flat.values, flat.inputs, flat.outputs
+        taken: set[int] = set()  # results of moves that a library's call has taken
+        for each in flat.equations:
+            if taken.isdisjoint(each.results):
+                taken.update(self._add(each))
         interpreted_if(self.only_sums or self.rounds <= (0 if self._reduces else 1))
         interpreted_if(self.calls or not self._reduces)
         interpreted_if(self.only_sums or not self._repeated)  # XLA may take a loop apart
         most_of_steps = _MOST_OF_STEPS if self.rounds else _MOST_OF_MOVES
-        interpreted_if(self.calls or self._bytes <= _MOST or self._bytes_of_steps <= most_of_steps)
+        interpreted_if(self.calls or flat.largest <= _MOST or self._bytes_of_steps <= most_of_steps)
         self.avals = [jax.core.ShapedArray(a.shape, a.dtype) for a in closed.out_avals]
+
+    @property
+    def seconds_of_calls(self) -> float:
+        """How long a library's calls have taken so far, their compile among them: what they would take in any case."""
+        return sum([step.seconds for step, _, _ in self._steps if type(step) is LibraryCall])
 
     @property
     def length(self) -> int:
         """The number of its steps, those of a loop as often as they run; a library's call counts as many."""
         return len(self._steps) + self._repeated + _STEPS_OF_CALL * self.calls
 
-    def _slot(self, aval: Any, value: Any = None) -> int:
-        dtype = np.dtype(aval.dtype)  # raises for keys of random numbers
-        self._bytes = max(self._bytes, aval.size * dtype.itemsize)
-        interpreted_if(self._bytes <= _MOST_OF_CALLS)
-        self._values.append(value)
-        return len(self._values) - 1
-
-    def _fixed(self, aval: Any, value: Any) -> int:
-        slot = self._slot(aval, np.asarray(value, aval.dtype))
-        self._constant.add(slot)
-        return slot
-
-    def _add(self, closed: core.ClosedJaxpr, inputs: Sequence[int]) -> list[int]:
-        jaxpr = closed.jaxpr
-        slots: dict[Any, int] = dict(zip(jaxpr.invars, inputs, strict=True))
-        for var, const in zip(jaxpr.constvars, closed.consts, strict=True):
-            slots[var] = self._fixed(var.aval, const)
-
-        def slot_of(atom: Any) -> int:
-            if isinstance(atom, core.Literal):
-                return self._fixed(atom.aval, atom.val)
-            return slots[atom]
-
-        for equation in jaxpr.eqns:
-            part = _inlined(equation)
-            if part is None:
-                results = self._step(equation, [slot_of(v) for v in equation.invars])
-            else:
-                results = self._add(part[0], [slot_of(v) for v in part[1]])
-            slots.update(zip(equation.outvars, results, strict=True))
-        return [slot_of(v) for v in jaxpr.outvars]
-
-    def _step(self, equation: Any, operands: Sequence[int]) -> Sequence[int]:
-        make = STEP_MAKERS.get(equation.primitive.name)
-        if make is None or equation.effects:
-            raise NotInterpreted
+    def _add(self, flat: Flat) -> Sequence[int]:
+        """Adds the step of an equation; returns the results of moves that it has taken with it."""
+        equation, operands, results = flat
+        name = flat.name
         # a compiler multiplies by the reciprocal
-        interpreted_if(equation.primitive.name != "div" or operands[1] not in self._constant)
-        results = [self._slot(v.aval) for v in equation.outvars]
-        if self._constant.issuperset(operands):
-            self._constant.update(results)
+        interpreted_if(name != "div" or operands[1] not in self._flat.constant)
         self._bytes_of_steps += sum(v.aval.size * np.dtype(v.aval.dtype).itemsize for v in equation.outvars)
-        name, is_turned = equation.primitive.name, not self._turned.isdisjoint(operands)
-        is_called = not self._called.isdisjoint(operands)
-        interpreted_if(not (is_called and name in _TURNING))
-        if name in _TURNING or (name in _SAME_ORDER and is_turned):
-            self._turned.update(results)
-        if name in LIBRARY_CALLS or (name in _SAME_ORDER and is_called):
-            self._called.update(results)
         if exact_arithmetic.rounds(equation):
             # of short numbers it does not round those between
             is_sum = name in exact_arithmetic.SUMS_OF_TWO and not is_short(dtype_of(equation))
-            self.only_sums &= is_sum and self._constant.isdisjoint(operands)
+            self.only_sums &= is_sum and self._flat.constant.isdisjoint(operands)
             self.rounds += 1
-        if name in LIBRARY_CALLS or (name in SUMS and dtype_of(equation).kind == "f"):
-            interpreted_if(not is_turned)
-        self._reduces |= name in SUMS and dtype_of(equation).kind == "f"
-        self.calls += name in LIBRARY_CALLS
+        is_reduced = name in SUMS and dtype_of(equation).kind == "f"
+        self._reduces |= is_reduced
         if name == "scan":
             self._repeated += equation.params["length"] * len(equation.params["jaxpr"].jaxpr.eqns)
         try:
-            self._steps.append((make(equation), tuple(operands), tuple(results)))
+            step = STEP_MAKERS[name](equation)
+            if name in LIBRARY_CALLS:
+                return self._add_call(flat, step)
         except (KeyError, AttributeError, TypeError) as error:  # a JAX whose primitive has other parameters
             raise NotInterpreted from error
-        return results
+        self._follow(flat, is_reduced)
+        self._steps.append((step, operands, results))
+        return ()
+
+    def _follow(self, flat: Flat, is_reduced: bool) -> None:
+        """Notes which results are turned, or a library's; refuses those that XLA might take into a call."""
+        is_turned = not self._turned.isdisjoint(flat.operands)
+        is_called = not self._called.isdisjoint(flat.operands)
+        interpreted_if(not (is_called and flat.name in TURNING) and not (is_turned and is_reduced))
+        if flat.name in TURNING or (flat.name in SAME_ORDER and is_turned):
+            self._turned.update(flat.results)
+        if flat.name in SAME_ORDER and is_called:
+            self._called.update(flat.results)
+
+    def _add_call(self, flat: Flat, step: NumpyStep) -> Sequence[int]:
+        """Adds a library's call, with the moves around it that turn its operands and its result."""
+        self.calls += 1
+        before = [self._flat.moves_to(slot) for slot in flat.operands]
+        after = self._flat.moves_from(flat.results[0])
+        operands, results = flat.operands, flat.results
+        # XLA might take what is between two calls into either
+        interpreted_if(self._called.isdisjoint(chain[0].operands[0] for chain in before if chain))
+        self._called.update(results)
+        if after or any(before):
+            chains = [[move.equation for move in chain] for chain in before]
+            step = step_between(flat.equation, chains, [move.equation for move in after])
+            operands = tuple([c[0].operands[0] if c else slot for c, slot in zip(before, operands, strict=True)])
+            results = after[-1].results if after else results
+        self._called.update(results)
+        self._turned.difference_update(results)
+        self._steps.append((step, operands, results))
+        return [slot for move in after for slot in move.results]
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """The results for arrays and numbers; they may be parts of the operands, or of each other."""

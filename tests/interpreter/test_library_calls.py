@@ -38,6 +38,7 @@ def _agrees(function: Callable[..., Any], *operands: np.ndarray) -> Interpreted:
     return program
 
 
+_PARTS = ("forward", "input_gradient", "weight_gradient")
 _CONVOLUTIONS: dict[str, tuple[tuple[int, ...], int, Windows]] = {
     "3x3": ((2, 24, 9, 8), 16, Windows((3, 3), (1, 1), (1, 1), (1, 1), 1)),
     "strided": ((2, 24, 9, 8), 16, Windows((3, 3), (2, 1), (1, 0), (1, 1), 1)),
@@ -48,20 +49,45 @@ _CONVOLUTIONS: dict[str, tuple[tuple[int, ...], int, Windows]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("part", ["forward", "input_gradient", "weight_gradient"])
-@pytest.mark.parametrize("name", _CONVOLUTIONS)
-def test_convolutions(name: str, part: str, dtype: Any) -> None:
-    shape, outputs, windows = _CONVOLUTIONS[name]
+def _operands(shape: tuple[int, ...], outputs: int, windows: Windows, part: str, dtype: Any) -> tuple[Any, ...]:
+    """The shape of a part's result, and its operands."""
     x, weight = _made(*shape, dtype=dtype), _made(outputs, shape[1], *windows.kernel, dtype=dtype)
     grad = _made(shape[0], outputs, *windows.positions(shape[2:]), dtype=dtype)
-    result, *operands = {
+    return {
         "forward": (grad.shape, x, weight),
         "input_gradient": (shape, grad, weight),
         "weight_gradient": (weight.shape, x, grad),
     }[part]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("part", _PARTS)
+@pytest.mark.parametrize("name", _CONVOLUTIONS)
+def test_convolutions(name: str, part: str, dtype: Any) -> None:
+    windows = _CONVOLUTIONS[name][2]
+    result, *operands = _operands(*_CONVOLUTIONS[name], part, dtype)
     compute = getattr(conv_eigen, part)
     assert _agrees(lambda a, b: compute(a, b, windows, result), *operands).calls == 1
+
+
+_AS_PRODUCTS: dict[str, tuple[tuple[int, ...], int, Windows]] = {
+    "of each pixel": ((2, 96, 14, 14), 24, Windows((1, 1), (1, 1), (0, 0), (1, 1), 1)),
+    "of every other pixel": ((2, 64, 16, 16), 128, Windows((1, 1), (2, 2), (0, 0), (1, 1), 1)),
+    "small images": ((2, 256, 4, 4), 64, Windows((3, 3), (1, 1), (1, 1), (1, 1), 1)),
+    "small images, strided": ((2, 128, 8, 8), 32, Windows((3, 3), (2, 2), (1, 1), (1, 1), 1)),
+    "one image": ((1, 64, 4, 4), 64, Windows((3, 3), (1, 1), (1, 1), (1, 1), 1)),
+    "the whole image": ((3, 32, 5, 4), 8, Windows((5, 4), (1, 1), (0, 0), (1, 1), 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("part", _PARTS)
+@pytest.mark.parametrize("name", _AS_PRODUCTS)
+def test_convolutions_that_are_products(name: str, part: str, dtype: Any) -> None:
+    """By the rules for a CPU: around their products elements are transposed."""
+    shape, *operands = _operands(*_AS_PRODUCTS[name], part, dtype)
+    call = ConvCall(part, _AS_PRODUCTS[name][2], () if part == "forward" else shape)
+    assert _agrees(lambda a, b: conv_primitive.compute(call, a, b), *operands).calls == 1
 
 
 def test_the_primitive_is_what_it_is_lowered_to() -> None:
@@ -79,6 +105,13 @@ _PRODUCTS: dict[str, Callable[..., Any]] = {
     "with a vector added": lambda a, b: a @ b + b[0],
     "a vector": lambda a, b: a[0] @ b,
     "and sums of rows": lambda a, b: (a @ b, a.sum(0)),
+    "transposed": lambda a, b: lax.dot_general(a.T, b, (((0,), (0,)), ((), ()))),
+    "with itself, transposed": lambda a, b: a @ a.T,
+    "from the end": lambda a, b: a @ b[::-1],
+    "then transposed": lambda a, b: (a @ b).T,
+    "then transposed in parts": lambda a, b: lax.transpose((a @ b).reshape(1, *a.shape[:1], -1), (2, 0, 1)),
+    "of a part, transposed": lambda a, b: a[:, 1:] @ b[1:].T.T,
+    "transposed before and after": lambda a, b: lax.rev(b.T @ a.T, (1,)).T + 0,
 }
 
 
@@ -86,7 +119,12 @@ _PRODUCTS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", _PRODUCTS)
 def test_products(name: str, sizes: tuple[int, int, int]) -> None:
     rows, terms, columns = sizes
-    assert _agrees(_PRODUCTS[name], _made(rows, terms), _made(terms, columns)).calls == 1
+    operands = _made(rows, terms), _made(terms, columns)
+    if rows == 1 and name in ("of rows", "with itself, transposed"):  # one number
+        with pytest.raises(NotInterpreted):
+            _agrees(_PRODUCTS[name], *operands)
+        return
+    assert _agrees(_PRODUCTS[name], *operands).calls == 1
 
 
 def test_sums_that_wait_for_each_other() -> None:
@@ -105,10 +143,11 @@ _COMPILED: dict[str, Callable[..., Any]] = {
     "a sum alone": lambda a: a.sum(0),
     "a product that is added up": lambda a: (a @ a, (a * a).sum()),
     "a function": lambda a: jnp.exp(a) @ a,
-    "transposed": lambda a: a @ a.T,
-    "from the end": lambda a: a @ a[::-1],
-    "then transposed": lambda a: (a @ a).T,
-    "then transposed in parts": lambda a: (a @ a).reshape(2, 2, 4).T,
+    "transposed in two ways": lambda a: (lambda c: (c.T, c.reshape(2, 2, 4).T))(a @ a),
+    "transposed, and as it is": lambda a: (lambda c: (c.T, c))(a @ a),
+    "transposed between two": lambda a: (a @ a).T @ a,
+    "a sum of what is transposed": lambda a: (a @ a, a.T.sum(0)),
+    "of vectors": lambda a: a.reshape(-1) @ a.reshape(-1),
     "of one term": lambda a: a[:, :1] @ a[:1],
     "half precision": lambda a: a.astype(jnp.bfloat16) @ a.astype(jnp.bfloat16),
 }
