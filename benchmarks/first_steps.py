@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from .models.resnet import ResNet
 from .processes import caches
 from .threads import pin_threads
 
@@ -92,6 +93,22 @@ def _convolutions(device: str) -> Callable[[], torch.Tensor]:
     return step
 
 
+def _residual(device: str) -> Callable[[], torch.Tensor]:
+    """ResNet-18 for two small images, trained by Adam: convolutions of twenty sizes, normalizations, 62 parameters."""
+    model = ResNet().to(device)
+    optimizer = torch.optim.Adam(model.parameters())
+    x, labels = torch.randn(2, 3, 64, 64).to(device), torch.randint(0, 1000, (2,)).to(device)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), labels)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
 def _new_sizes(device: str) -> Callable[[], torch.Tensor]:
     """A graph whose numbers of nodes and edges are others at each step: messages along the edges, added up."""
     weight, sizes = torch.randn(16, 16).to(device), iter(range(100, 10_000, 7))
@@ -132,6 +149,7 @@ PROGRAMS = {
     "boxes": _boxes,
     "recurrence": _recurrence,
     "convolutions": _convolutions,
+    "residual net": _residual,
     "new sizes": _new_sizes,
     "batches of graphs": _batches,
 }

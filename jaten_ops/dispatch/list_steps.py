@@ -67,25 +67,29 @@ class ListStep:
         increment_version(self.targets)
         with Enabled():
             if self.is_apart:
-                return [made for i in range(len(self.grads)) for made in self._update_one(i, update, shared, own)]
+                return self._run_apart(update, shared, own)
             numbers = np.array([*shared, *(number for numbers in own for number in numbers)])
-            results = [
-                array for part in update.whole[self.given[0]](numbers, *self.arrays, self.grads) for array in part
-            ]
+            parts = update.whole[self.given[0]](numbers, *self.arrays, self.grads)
+        results = [array for part in parts for array in part]
         for view, array in zip(self.views, results, strict=False):
             view.write(array)
         return results[len(self.views) :]
 
-    def _update_one(
-        self, i: int, update: ListUpdate, shared: Sequence[float], own: Sequence[Sequence[float]]
-    ) -> Arrays:
-        numbers = np.array([*shared, *own[i]] if own else shared)
-        views = self.views[i :: len(self.grads)]
-        arrays = [arrays[i] for arrays in self.arrays]
-        results = update.one[self.given[i]](numbers, *arrays, self.grads[i])
-        for view, array in zip(views, results, strict=False):
-            view.write(array)  # at once: the program may have overwritten what it replaces
-        return results[len(views) :]
+    def _run_apart(
+        self, update: ListUpdate, shared: Sequence[float], own: Sequence[Sequence[float]]
+    ) -> list[jax.Array]:
+        count, beside = len(self.grads), []
+        together = [self.views[i : i + count] for i in range(0, len(self.views), count)]
+        # most often those of all parameters are the same
+        numbers = {each: jax.device_put(np.array([*shared, *each])) for each in set(map(tuple, own or [()]))}
+        each_own = map(tuple, own) if own else [()] * count
+        rows = zip(zip(*together, strict=True), *self.arrays, self.grads, self.given, each_own, strict=True)
+        for views, *arrays, given, its_own in rows:
+            results = update.one[given](numbers[its_own], *arrays)
+            for view, array in zip(views, results, strict=False):
+                view.write(array)  # at once: the program may have overwritten what it replaces
+            beside += results[len(views) :]
+        return beside
 
 
 class ListUpdate:
