@@ -45,7 +45,9 @@ def test_rows_have_programs() -> None:
 
 def test_the_extra_is_what_the_rows_need() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(extras["ecosystem"]) == {row.requirement for row in ROWS.values()}
+    wanted = {need for row in ROWS.values() for need in (row.needs if row.beside else [row.requirement])}
+    assert set(extras["ecosystem"]) == wanted
+    assert not any(row.needs for row in ROWS.values() if not row.beside)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ def _environment(folder: Path) -> Path:
     install = [str(python), "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt")]
     subprocess.run([*install, "--upgrade", "pip"], check=True)
     subprocess.run([*install, "-e", ".[ecosystem]"], check=True, cwd=ROOT)
+    beside = [row.requirement for row in ROWS.values() if row.beside]
+    subprocess.run([*install, "--no-deps", *beside], check=True)
     done.touch()
     return python
 

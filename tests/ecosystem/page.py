@@ -78,6 +78,8 @@ def _reasons() -> Iterator[str]:
         for way, reason in row.reasons.items():
             yield f"- **{row.requirement}**, {names.get(way, way)}: {reason}"
     for row in ROWS.values():
+        if row.beside:
+            yield f"- **{row.requirement}** is installed without its requirements: {row.beside}"
         if row.tolerance != TOLERANCE:
             yield f"- **{row.requirement}** may differ by {row.tolerance:.0e}: {row.why}"
 

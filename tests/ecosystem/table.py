@@ -26,6 +26,8 @@ class Row:
         ways: the ways in which it is run.
         reasons: why a way fails, for ways that do.
         limit: the seconds that a way may take.
+        beside: why pip installs it without what it requires, but for `needs`; then the extra has only these.
+        needs: what else of that pip installs.
     """
 
     requirement: str
@@ -35,6 +37,8 @@ class Row:
     ways: tuple[str, ...] = WAYS
     reasons: dict[str, str] = field(default_factory=dict)
     limit: float = 300.0
+    beside: str = ""
+    needs: tuple[str, ...] = ()
 
 
 _EAGER = ("plain", "device")
@@ -63,6 +67,12 @@ ROWS: dict[str, Row] = {
     "stable_baselines3": Row("stable-baselines3", "DQN on CartPole"),
     "open_clip": Row("open_clip_torch", "a small CLIP"),
     "botorch": Row("botorch", "a Gaussian process, and the search of the largest expected gain"),
+    "litgpt": Row(
+        "litgpt",
+        "a small Llama: the loop of its pretraining, and tokens by a cache",
+        beside="its latest release excludes the huggingface-hub that transformers needs, and runs with it",
+        needs=("jsonargparse[signatures]", "psutil"),
+    ),
     "torchrl": Row("torchrl", "advantages of a rollout, and PPO"),
     "safetensors": Row("safetensors", "models and tensors, saved and loaded", ways=_EAGER),
 }
