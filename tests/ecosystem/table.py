@@ -67,6 +67,9 @@ ROWS: dict[str, Row] = {
     "stable_baselines3": Row("stable-baselines3", "DQN on CartPole"),
     "open_clip": Row("open_clip_torch", "a small CLIP"),
     "botorch": Row("botorch", "a Gaussian process, and the search of the largest expected gain"),
+    "segmentation_models_pytorch": Row(
+        "segmentation-models-pytorch", "a U-Net with ResNet-18 as encoder: a Dice loss, and IoU"
+    ),
     "litgpt": Row(
         "litgpt",
         "a small Llama: the loop of its pretraining, and tokens by a cache",
