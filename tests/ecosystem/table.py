@@ -68,7 +68,11 @@ ROWS: dict[str, Row] = {
     "open_clip": Row("open_clip_torch", "a small CLIP"),
     "botorch": Row("botorch", "a Gaussian process, and the search of the largest expected gain"),
     "segmentation_models_pytorch": Row(
-        "segmentation-models-pytorch", "a U-Net with ResNet-18 as encoder: a Dice loss, and IoU"
+        "segmentation-models-pytorch",
+        "a U-Net with ResNet-18 as encoder: a Dice loss, and IoU",
+        tolerance=0.02,
+        why="its normalizations and Adam make much of the last bits: the first step agrees to 2e-6, and after three more"
+        " Inductor's curve differs by 6e-3",
     ),
     "litgpt": Row(
         "litgpt",

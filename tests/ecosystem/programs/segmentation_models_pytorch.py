@@ -13,7 +13,7 @@ def main(run: Run) -> None:
     images = torch.randn(2, 3, 64, 64).to(run.device)
     masks = (torch.rand(2, 1, 64, 64) > 0.5).long().to(run.device)
     dice = smp.losses.DiceLoss("binary", from_logits=True)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-4)
     compiled = run.compile(model)
     run.start()
     for _ in range(4):
