@@ -29,7 +29,7 @@ _INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "custom_jvp_cal
 # takes several times as long to compile: beyond them a compile pays at once.
 _MOST, _MOST_OF_STEPS, _MOST_OF_MOVES, _MOST_OF_CALLS = 1 << 18, 1 << 23, 1 << 25, 1 << 24
 _MOST_REPEATED = 2000  # steps of a loop
-_STEPS_OF_CALL = 60  # as which it counts
+_STEPS_OF_CALL = 150  # as which it counts: as much longer a compile takes with what is around it
 
 
 def _inlined(equation: Any) -> tuple[core.ClosedJaxpr, Sequence[Any]] | None:

@@ -71,8 +71,8 @@ ROWS: dict[str, Row] = {
         "segmentation-models-pytorch",
         "a U-Net with ResNet-18 as encoder: a Dice loss, and IoU",
         tolerance=0.02,
-        why="its normalizations and Adam make much of the last bits: the first step agrees to 2e-6, and after three more"
-        " Inductor's curve differs by 6e-3",
+        why="its normalizations and Adam make much of the last bits: the first step agrees to 2e-6, and after three"
+        " more Inductor's curve differs by 6e-3",
     ),
     "litgpt": Row(
         "litgpt",
