@@ -38,7 +38,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "interpreter": (
         "primitive_rules",
-        "exact_arithmetic gathers library_calls moved_elements",
+        "exact_arithmetic flat_equations gathers library_calls moved_elements",
         "exact_reductions",
         "interpreted_program padded_calls",
         "first_calls",

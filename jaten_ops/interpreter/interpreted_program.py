@@ -95,7 +95,7 @@ class Interpreted:
 
     @property
     def seconds_of_calls(self) -> float:
-        """How long a library's calls have taken so far, their compile among them: what they would take in any case."""
+        """The time of a library's calls so far, their compile included: they would take it in any case."""
         return sum([step.seconds for step, _, _ in self._steps if type(step) is LibraryCall])
 
     @property
