@@ -107,11 +107,9 @@ def uncommitted(tensor: torch.Tensor) -> jax.Array:
         return borrow(tensor)
     if _has_only_the_host():
         array = borrow(tensor)
-        return (
-            cheap_puts.put_on_device(array, array.aval, cpu_device(), committed=False)
-            if cheap_puts.can_put()
-            else array
-        )
+        if not cheap_puts.can_put():
+            return array
+        return cheap_puts.put_on_device(array, array.aval, cpu_device(), committed=False)
     with Enabled(), jax.ensure_compile_time_eval():  # a value, even if JAX traces a program that takes it
         return jax.device_put(np.asarray(borrow(tensor)))
 

@@ -57,7 +57,7 @@ def stepped_slice(own: Shape, offset: int, shape: Shape, stride: Shape) -> Slice
     for i, (n, s) in enumerate(zip(shape, stride, strict=True)):
         if n == 1 or s == 0:
             continue
-        d = next((d for d, along in enumerate(strides) if own[d] > 1 and along <= s), None)
+        d = next((d for d, along in enumerate(strides) if own[d] != 1 and along <= s), None)
         if d is None or d in order or s % strides[d]:
             return None
         steps[d], sizes[d] = s // strides[d], n

@@ -64,13 +64,13 @@ class ListStep:
             shared: the numbers that all parameters have in common.
             own: for each parameter its own numbers, which follow them.
         """
-        increment_version(self.targets)
         with Enabled():
             if self.is_apart:
                 return self._run_apart(update, shared, own)
             numbers = np.array([*shared, *(number for numbers in own for number in numbers)])
             parts = update.whole[self.given[0]](numbers, *self.arrays, self.grads)
         results = [array for part in parts for array in part]
+        increment_version(self.targets)
         for view, array in zip(self.views, results, strict=False):
             view.write(array)
         return results[len(self.views) :]
@@ -83,6 +83,7 @@ class ListStep:
         # most often those of all parameters are the same
         numbers = {each: jax.device_put(np.array([*shared, *each])) for each in set(map(tuple, own or [()]))}
         each_own = map(tuple, own) if own else [()] * count
+        increment_version(self.targets)  # first: where a program fails, those before it have changed
         rows = zip(zip(*together, strict=True), *self.arrays, self.grads, self.given, each_own, strict=True)
         for views, *arrays, given, its_own in rows:
             results = update.one[given](numbers[its_own], *arrays)

@@ -145,7 +145,9 @@ class Interpreted:
         before = [self._flat.moves_to(slot) for slot in flat.operands]
         after = self._flat.moves_from(flat.results[0])
         operands, results = flat.operands, flat.results
-        # XLA might take what is between two calls into either
+        # XLA makes one of two that are the same; and it might take what is between two into either
+        same = [other for other in self._flat.equations if other.operands == operands and other.name == flat.name]
+        interpreted_if(len(same) == 1 or not (after or any(before)))
         interpreted_if(self._called.isdisjoint(chain[0].operands[0] for chain in before if chain))
         self._called.update(results)
         if after or any(before):

@@ -144,6 +144,7 @@ _COMPILED: dict[str, Callable[..., Any]] = {
     "a product that is added up": lambda a: (a @ a, (a * a).sum()),
     "a function": lambda a: jnp.exp(a) @ a,
     "transposed in two ways": lambda a: (lambda c: (c.T, c.reshape(2, 2, 4).T))(a @ a),
+    "twice the same, one of them transposed": lambda a: ((a @ a).T, a @ a),
     "transposed, and as it is": lambda a: (lambda c: (c.T, c))(a @ a),
     "transposed between two": lambda a: (a @ a).T @ a,
     "a sum of what is transposed": lambda a: (a @ a, a.T.sum(0)),
