@@ -139,7 +139,8 @@ def test_it_computes_the_same_in_rows(name: str) -> None:
         assert jax.tree.structure(expected) == jax.tree.structure(found)
         for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
             assert a.dtype == b.dtype
-            np.testing.assert_allclose(a, b, rtol=1e-6)
+            # means of numbers of order 1, whose last bits differ, are near zero
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", LEFT)
