@@ -141,16 +141,27 @@ def cut_in_windows(whole: jax.Array, dim: int, elements: int, count: int, size: 
 
 def put_elements(array: jax.Array, values: jax.Array, offset: int, stride: Shape) -> jax.Array:
     """An array with such elements replaced by values."""
-    box = _box(array.size, offset, _axes(values.shape, stride))
-    if box is None:
-        stepped = stepped_slice(array.shape, offset, values.shape, stride)
-        repeats_none = stepped is not None and math.prod(stepped.sizes) == values.size
-        if stepped is not None and repeats_none and isinstance(values, jax.core.Tracer):
-            return stepped_slices.slice_replaced(array, values, stepped)
-        return _scattered(array, values, np.int64(offset), stride)
-    if isinstance(values, jax.core.Tracer) and 2 * values.size >= array.size:
+    box, is_traced = _box(array.size, offset, _axes(values.shape, stride)), isinstance(values, jax.core.Tracer)
+    stepped = stepped_slice(array.shape, offset, values.shape, stride) if box is None and is_traced else None
+    if stepped is not None and math.prod(stepped.sizes) == values.size:
+        return stepped_slices.slice_replaced(array, values, stepped)
+    if box is not None and is_traced and 2 * values.size >= array.size:
         return _replaced_mostly(array, values, box[1], box[0], stride)
+    if box is None and is_traced and (axes := _axes(values.shape, stride)) is not None and 0 not in values.shape:
+        return _put_between(array, values, offset, axes)
+    if box is None:
+        return _scattered(array, values, np.int64(offset), stride)
     return _replaced(array, values, box[1], box[0], stride)
+
+
+def _put_between(array: jax.Array, values: jax.Array, offset: int, axes: list[Axis]) -> jax.Array:
+    """The same for a traced program, put together of what is before, between and behind the elements.
+
+    An update on a CPU may compute values of what it has just overwritten, as where they are the old ones reversed.
+    """
+    flat, end = array.reshape(-1), offset + _span(axes)
+    span = _put_rows(flat[offset:end], _ordered(values, axes), axes)
+    return jnp.concatenate([flat[:offset], span, flat[end:]]).reshape(array.shape)
 
 
 def _axes(shape: Shape, stride: Shape) -> list[Axis] | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
+import jaten_ops
 from jaten_ops.arrays import strided_elements
 from jaten_ops.arrays.storage_views import Storage, View
 from jaten_ops.xla.x64 import Enabled
@@ -79,3 +81,27 @@ def test_windows_are_cut_out(name: str) -> None:
         array = jnp.asarray(base.numpy())
         found = strided_elements.take_elements(array, view.storage_offset(), tuple(view.shape), view.stride())
     assert np.array_equal(found, view.numpy())
+
+
+def _in_pairs(x: torch.Tensor) -> torch.Tensor:
+    y = x * 1
+    pairs = y.unfold(0, 2, 2)
+    pairs.copy_(pairs.flip(0))
+    firsts = pairs[:, :, :1]
+    firsts.copy_(firsts.flip(0))
+    y.as_strided((2, 2), (6, 2), 1).copy_(y.as_strided((2, 2), (6, 2), 1).flip(0, 1))
+    return y
+
+
+def test_values_are_read_before_they_are_written() -> None:
+    """XLA's CPU overwrote rows in place, and computed others of these."""
+    x = torch.arange(35.0).view(7, 5)
+    array = jnp.asarray(x.numpy())
+    function = jaten_ops.as_jax(_in_pairs)
+    expected = _in_pairs(x)
+    assert np.array_equal(jax.jit(function)(array), expected.numpy())
+    assert torch.equal(_in_pairs(x.to("jax")).cpu(), expected)
+    grad = jax.jit(jax.grad(lambda x: (function(x) * array).sum()))(array)
+    leaf = x.clone().requires_grad_()
+    (_in_pairs(leaf) * x).sum().backward()
+    assert np.array_equal(grad, leaf.grad.numpy())
