@@ -89,10 +89,15 @@ def _in_shape(part: jax.Array, given: Slice, shape: Shape) -> jax.Array:
 
 
 def slice_replaced(array: jax.Array, values: jax.Array, given: Slice) -> jax.Array:
-    """A traced array with the elements of a slice replaced by values, of a tensor's shape that repeats none."""
+    """A traced array with the elements of a slice replaced by values, of a tensor's shape that repeats none.
+
+    A small slice without steps is updated in place; if it has most elements, an update on a CPU would copy them first.
+    """
     kept = jax.lax.squeeze(values, [d for d in range(values.ndim) if d not in given.dims])
     ranks = [given.order.index(d) for d in sorted(given.order)]
     part = jax.lax.transpose(kept, ranks).reshape(given.sizes)
+    if set(given.steps) <= {1} and 2 * values.size < array.size:
+        return jax.lax.dynamic_update_slice(array, part, given.begin)
     around = [
         (at, n - end, k - 1)
         for at, n, end, k in zip(given.begin, array.shape, given.limits(), given.steps, strict=True)

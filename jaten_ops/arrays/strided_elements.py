@@ -141,24 +141,35 @@ def cut_in_windows(whole: jax.Array, dim: int, elements: int, count: int, size: 
 
 def put_elements(array: jax.Array, values: jax.Array, offset: int, stride: Shape) -> jax.Array:
     """An array with such elements replaced by values."""
-    box, is_traced = _box(array.size, offset, _axes(values.shape, stride)), isinstance(values, jax.core.Tracer)
-    stepped = stepped_slice(array.shape, offset, values.shape, stride) if box is None and is_traced else None
-    if stepped is not None and math.prod(stepped.sizes) == values.size:
-        return stepped_slices.slice_replaced(array, values, stepped)
-    if box is not None and is_traced and 2 * values.size >= array.size:
-        return _replaced_mostly(array, values, box[1], box[0], stride)
-    if box is None and is_traced and (axes := _axes(values.shape, stride)) is not None and 0 not in values.shape:
-        return _put_between(array, values, offset, axes)
+    axes = _axes(values.shape, stride)
+    box = _box(array.size, offset, axes)
+    if isinstance(values, jax.core.Tracer):
+        return _put_in_program(array, values, offset, stride, axes, box)
     if box is None:
         return _scattered(array, values, np.int64(offset), stride)
     return _replaced(array, values, box[1], box[0], stride)
 
 
-def _put_between(array: jax.Array, values: jax.Array, offset: int, axes: list[Axis]) -> jax.Array:
-    """The same for a traced program, put together of what is before, between and behind the elements.
+def _put_in_program(
+    array: jax.Array, values: jax.Array, offset: int, stride: Shape, axes: list[Axis] | None, box: Any
+) -> jax.Array:
+    """The same for values that a program computes, perhaps of the elements that they replace.
 
-    An update on a CPU may compute values of what it has just overwritten, as where they are the old ones reversed.
+    XLA updates an array in place on a CPU, and misses that values are computed of it if it is updated in another shape:
+    it would overwrite elements before it reads them, as where they are the old ones reversed.
     """
+    stepped = stepped_slice(array.shape, offset, values.shape, stride)
+    if stepped is not None and math.prod(stepped.sizes) == values.size:
+        return stepped_slices.slice_replaced(array, values, stepped)
+    if box is not None:
+        return _replaced_anew(array, values, box[1], box[0], stride)
+    if axes is not None and 0 not in values.shape:
+        return _put_between(array, values, offset, axes)
+    return _scattered(array, values, np.int64(offset), stride)
+
+
+def _put_between(array: jax.Array, values: jax.Array, offset: int, axes: list[Axis]) -> jax.Array:
+    """The same, put together of what is before, between and behind the elements."""
     flat, end = array.reshape(-1), offset + _span(axes)
     span = _put_rows(flat[offset:end], _ordered(values, axes), axes)
     return jnp.concatenate([flat[:offset], span, flat[end:]]).reshape(array.shape)
@@ -258,12 +269,8 @@ def _replaced(array: jax.Array, values: jax.Array, begin: Any, box: Shape, strid
     return jax.lax.dynamic_update_slice(array.reshape(box), part, list(begin)).reshape(array.shape)
 
 
-def _replaced_mostly(array: jax.Array, values: jax.Array, begin: Any, box: Shape, stride: Shape) -> jax.Array:
-    """The same for a traced program that replaces most elements: one loop, where an update on a CPU would copy first.
-
-    And in a scan XLA 0.10 computes a wrong update if the values depend on a part that overlaps this one: it reads what
-    it has just written.
-    """
+def _replaced_anew(array: jax.Array, values: jax.Array, begin: Any, box: Shape, stride: Shape) -> jax.Array:
+    """The same in a loop over all elements."""
     axes = _axes(values.shape, stride)
     assert axes is not None
     part = _ordered(values, axes)[..., None]

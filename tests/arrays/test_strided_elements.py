@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -93,15 +95,43 @@ def _in_pairs(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-def test_values_are_read_before_they_are_written() -> None:
+def _reversed(part: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        view = part(y)
+        view.copy_(view.flip(0))
+        return torch.cat([y.flatten(), view.flatten()])
+
+    return program
+
+
+WRITES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "in pairs": _in_pairs,
+    "a row": _reversed(lambda y: y[0]),
+    "rows": _reversed(lambda y: y[1:4]),
+    "a column": _reversed(lambda y: y[:, 1]),
+    "a part": _reversed(lambda y: y[2:5, 1:3]),
+    "every other row": _reversed(lambda y: y[::2]),
+    "a diagonal": _reversed(lambda y: y.diagonal()),
+    "a part of all in a row": _reversed(lambda y: y.view(-1)[3:9]),
+    "rows in pairs": _reversed(lambda y: y[:6].unflatten(0, (3, 2))[:, 0]),
+    "a row of the transposed": _reversed(lambda y: y.T[1]),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_values_are_read_before_they_are_written(name: str) -> None:
     """XLA's CPU overwrote rows in place, and computed others of these."""
+    program = WRITES[name]
     x = torch.arange(35.0).view(7, 5)
     array = jnp.asarray(x.numpy())
-    function = jaten_ops.as_jax(_in_pairs)
-    expected = _in_pairs(x)
+    function = jaten_ops.as_jax(program)
+    expected = program(x)
     assert np.array_equal(jax.jit(function)(array), expected.numpy())
-    assert torch.equal(_in_pairs(x.to("jax")).cpu(), expected)
-    grad = jax.jit(jax.grad(lambda x: (function(x) * array).sum()))(array)
+    assert torch.equal(program(x.to("jax")).cpu(), expected)
+    weight = torch.arange(float(expected.numel())).view(expected.shape)
+    grad = jax.jit(jax.grad(lambda x: (function(x) * weight.numpy()).sum()))(array)
     leaf = x.clone().requires_grad_()
-    (_in_pairs(leaf) * x).sum().backward()
+    (program(leaf) * weight).sum().backward()
+    assert leaf.grad is not None
     assert np.array_equal(grad, leaf.grad.numpy())
