@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,11 +27,12 @@ from .threads import pin_threads
 STEPS = 50
 
 
-def _perceptron(device: str) -> Callable[[], torch.Tensor]:
-    """A small net, trained by AdamW: products, softmax, the optimizer."""
-    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)).to(device)
-    optimizer = torch.optim.AdamW(model.parameters())
-    x, labels = torch.randn(8, 16).to(device), torch.randint(0, 4, (8,)).to(device)
+def _training(
+    model: torch.nn.Module, optimizer_class: Any, inputs: torch.Tensor, classes: torch.Tensor
+) -> Callable[[], torch.Tensor]:
+    """A step of a classifier that is trained, on the device of its parameters."""
+    optimizer, device = optimizer_class(model.parameters()), next(model.parameters()).device
+    x, labels = inputs.to(device), classes.to(device)
 
     def step() -> torch.Tensor:
         optimizer.zero_grad()
@@ -40,6 +42,12 @@ def _perceptron(device: str) -> Callable[[], torch.Tensor]:
         return loss
 
     return step
+
+
+def _perceptron(device: str) -> Callable[[], torch.Tensor]:
+    """A small net, trained by AdamW: products, softmax, the optimizer."""
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)).to(device)
+    return _training(model, torch.optim.AdamW, torch.randn(8, 16), torch.randint(0, 4, (8,)))
 
 
 def _boxes(device: str) -> Callable[[], torch.Tensor]:
@@ -96,17 +104,7 @@ def _convolutions(device: str) -> Callable[[], torch.Tensor]:
 def _residual(device: str) -> Callable[[], torch.Tensor]:
     """ResNet-18 for two small images, trained by Adam: convolutions of twenty sizes, normalizations, 62 parameters."""
     model = ResNet().to(device)
-    optimizer = torch.optim.Adam(model.parameters())
-    x, labels = torch.randn(2, 3, 64, 64).to(device), torch.randint(0, 1000, (2,)).to(device)
-
-    def step() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(x), labels)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
+    return _training(model, torch.optim.Adam, torch.randn(2, 3, 64, 64), torch.randint(0, 1000, (2,)))
 
 
 def _new_sizes(device: str) -> Callable[[], torch.Tensor]:

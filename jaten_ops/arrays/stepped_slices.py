@@ -6,6 +6,7 @@ Their strides need not nest: the columns 0, 2 and 4 of five are such a slice, an
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -98,9 +99,20 @@ def slice_replaced(array: jax.Array, values: jax.Array, given: Slice) -> jax.Arr
     part = jax.lax.transpose(kept, ranks).reshape(given.sizes)
     if set(given.steps) <= {1} and 2 * values.size < array.size:
         return jax.lax.dynamic_update_slice(array, part, given.begin)
+    return selected_over(array, part, given.begin, given.steps)
+
+
+def selected_over(array: jax.Array, part: jax.Array, begin: Sequence[int], steps: Sequence[int]) -> jax.Array:
+    """An array with elements of a part in place of its own, in a loop over all.
+
+    Args:
+        array: the array.
+        part: the elements, with as many dimensions.
+        begin: where its first one lies, in each dimension.
+        steps: their distances there.
+    """
     around = [
-        (at, n - end, k - 1)
-        for at, n, end, k in zip(given.begin, array.shape, given.limits(), given.steps, strict=True)
+        (at, n - at - (m - 1) * k - 1, k - 1) for at, n, m, k in zip(begin, array.shape, part.shape, steps, strict=True)
     ]
-    is_new = jax.lax.pad(np.ones(given.sizes, bool), np.False_, around)
+    is_new = jax.lax.pad(np.ones(part.shape, bool), np.False_, around)
     return jax.lax.select(is_new, jax.lax.pad(part, part.dtype.type(0), around), array)

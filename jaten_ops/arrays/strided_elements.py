@@ -161,8 +161,11 @@ def _put_in_program(
     stepped = stepped_slice(array.shape, offset, values.shape, stride)
     if stepped is not None and math.prod(stepped.sizes) == values.size:
         return stepped_slices.slice_replaced(array, values, stepped)
-    if box is not None:
-        return _replaced_anew(array, values, box[1], box[0], stride)
+    if box is not None and axes is not None:
+        sides, begin = box
+        part = _ordered(values, axes)[..., None]
+        found = stepped_slices.selected_over(array.reshape(sides), part, begin.tolist(), [1] * part.ndim)
+        return found.reshape(array.shape)
     if axes is not None and 0 not in values.shape:
         return _put_between(array, values, offset, axes)
     return _scattered(array, values, np.int64(offset), stride)
@@ -267,18 +270,6 @@ def _replaced(array: jax.Array, values: jax.Array, begin: Any, box: Shape, strid
     assert axes is not None
     part = _ordered(values, axes)[..., None]
     return jax.lax.dynamic_update_slice(array.reshape(box), part, list(begin)).reshape(array.shape)
-
-
-def _replaced_anew(array: jax.Array, values: jax.Array, begin: Any, box: Shape, stride: Shape) -> jax.Array:
-    """The same in a loop over all elements."""
-    axes = _axes(values.shape, stride)
-    assert axes is not None
-    part = _ordered(values, axes)[..., None]
-    around = [(int(b), n - int(b) - m, 0) for b, n, m in zip(begin, box, part.shape, strict=True)]
-    is_new = jax.lax.pad(np.ones(part.shape, bool), np.False_, around)
-    return jax.lax.select(is_new, jax.lax.pad(part, part.dtype.type(0), around), array.reshape(box)).reshape(
-        array.shape
-    )
 
 
 def _in_shape(values: jax.Array, axes: list[Axis], shape: Shape, steps: list[int]) -> jax.Array:

@@ -60,16 +60,6 @@ def _operands(shape: tuple[int, ...], outputs: int, windows: Windows, part: str,
     }[part]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("part", _PARTS)
-@pytest.mark.parametrize("name", _CONVOLUTIONS)
-def test_convolutions(name: str, part: str, dtype: Any) -> None:
-    windows = _CONVOLUTIONS[name][2]
-    result, *operands = _operands(*_CONVOLUTIONS[name], part, dtype)
-    compute = getattr(conv_eigen, part)
-    assert _agrees(lambda a, b: compute(a, b, windows, result), *operands).calls == 1
-
-
 _AS_PRODUCTS: dict[str, tuple[tuple[int, ...], int, Windows]] = {
     "of each pixel": ((2, 96, 14, 14), 24, Windows((1, 1), (1, 1), (0, 0), (1, 1), 1)),
     "of every other pixel": ((2, 64, 16, 16), 128, Windows((1, 1), (2, 2), (0, 0), (1, 1), 1)),
@@ -80,21 +70,29 @@ _AS_PRODUCTS: dict[str, tuple[tuple[int, ...], int, Windows]] = {
 }
 
 
+def _by_rules(part: str, windows: Windows, result: tuple[int, ...]) -> Callable[..., jax.Array]:
+    """As a CPU has it: around products elements are transposed."""
+    call = ConvCall(part, windows, () if part == "forward" else result)
+    return lambda a, b: conv_primitive.compute(call, a, b)
+
+
+def _by_eigen(part: str, windows: Windows, result: tuple[int, ...]) -> Callable[..., jax.Array]:
+    compute = getattr(conv_eigen, part)
+    return lambda a, b: compute(a, b, windows, result)
+
+
+_ROWS = [(_by_eigen, *row) for row in _CONVOLUTIONS.items()] + [(_by_rules, *row) for row in _AS_PRODUCTS.items()]
+_ROWS += [(_by_rules, "3x3", _CONVOLUTIONS["3x3"])]  # Eigen's, by the primitive
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("part", _PARTS)
-@pytest.mark.parametrize("name", _AS_PRODUCTS)
-def test_convolutions_that_are_products(name: str, part: str, dtype: Any) -> None:
-    """By the rules for a CPU: around their products elements are transposed."""
-    shape, *operands = _operands(*_AS_PRODUCTS[name], part, dtype)
-    call = ConvCall(part, _AS_PRODUCTS[name][2], () if part == "forward" else shape)
-    assert _agrees(lambda a, b: conv_primitive.compute(call, a, b), *operands).calls == 1
-
-
-def test_the_primitive_is_what_it_is_lowered_to() -> None:
-    shape, outputs, windows = _CONVOLUTIONS["3x3"]
-    call = ConvCall("forward", windows, ())
-    program = _agrees(lambda a, b: conv_primitive.compute(call, a, b), _made(*shape), _made(outputs, shape[1], 3, 3))
-    assert program.calls == 1
+@pytest.mark.parametrize(
+    ("made_by", "sizes"), [pytest.param(by, row, id=f"{name}{by.__name__}") for by, name, row in _ROWS]
+)
+def test_convolutions(made_by: Callable[..., Any], sizes: Any, part: str, dtype: Any) -> None:
+    result, *operands = _operands(*sizes, part, dtype)
+    assert _agrees(made_by(part, sizes[2], result), *operands).calls == 1
 
 
 _PRODUCTS: dict[str, Callable[..., Any]] = {
