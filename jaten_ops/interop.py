@@ -117,8 +117,10 @@ def as_jax(program: Callable[..., Any], *, mutable: bool = False) -> Callable[..
         A function that takes arrays of any shape and of a dtype that torch has, in any pytree, and returns arrays with
         the shapes and dtypes that `program` gives. Its keyword argument `key`, a JAX PRNG key, seeds random operators:
         without it they raise RuntimeError, so that no fixed sample is compiled into a program. Errors of ATen about
-        the values of tensors (an index out of range) are not raised while JAX traces. Functions that `torch.compile`
-        compiles run eagerly inside. Arrays may have symbolic dimensions, as in `jax.export`; they have no `jax.jvp`.
+        the values of tensors (an index out of range), or of a distribution's arguments, are not raised while JAX
+        traces. Tensors of the CPU that `program` makes or holds are constants beside its operands. Functions that
+        `torch.compile` compiles run eagerly inside. Arrays may have symbolic dimensions, as in `jax.export`; they have
+        no `jax.jvp`.
 
     Raises:
         UnsupportedInputError: where JAX traces, the program reads the value of a tensor, writes to one that is not an

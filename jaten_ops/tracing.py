@@ -55,20 +55,28 @@ def out_of_sight() -> contextlib.AbstractContextManager[Any]:
     return _disable_current_modes()
 
 
-class _Compiling:
-    """A stand-in for a bool, and used as one: true in threads that trace a program.
+class _ByThread:
+    """A stand-in for a bool, and used as one: another in threads that trace a program than in all others.
+
+    Args:
+        inside: what it is in those threads.
 
     Attributes:
         threads: the threads that trace.
         lock: held while they change.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, inside: bool) -> None:
+        self._inside = inside
         self.threads: set[int] = set()
         self.lock = threading.Lock()
 
+    def enter(self, flag: bool) -> None:
+        """Notes that this thread traces, or that it does not any more; the lock is held."""
+        (self.threads.add if flag else self.threads.discard)(threading.get_ident())
+
     def __bool__(self) -> bool:
-        return threading.get_ident() in self.threads
+        return (threading.get_ident() in self.threads) == self._inside
 
     def __eq__(self, other: object) -> bool:
         return bool(self) == other
@@ -78,6 +86,9 @@ class _Compiling:
 
     def __repr__(self) -> str:
         return repr(bool(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bool, (not self._inside,)  # a pickle is of no thread
 
     def __and__(self, other: Any) -> Any:
         return bool(self) & other
@@ -91,7 +102,8 @@ class _Compiling:
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
 
-_COMPILING: Any = _Compiling()
+_COMPILING: Any = _ByThread(True)
+_VALIDATING: Any = _ByThread(False)
 
 
 def set_compiling(flag: bool) -> None:
@@ -101,11 +113,34 @@ def set_compiling(flag: bool) -> None:
     changed since: then that is an object which is false.
     """
     with _COMPILING.lock:
-        (_COMPILING.threads.add if flag else _COMPILING.threads.discard)(threading.get_ident())
+        _COMPILING.enter(flag)
         if _COMPILING.threads and torch.compiler._is_compiling_flag is False:
             torch.compiler._is_compiling_flag = _COMPILING
         elif not _COMPILING.threads and torch.compiler._is_compiling_flag is _COMPILING:
             torch.compiler._is_compiling_flag = False
+
+
+@contextlib.contextmanager
+def unvalidated() -> Iterator[None]:
+    """A context in which distributions do not validate arguments by default, in this thread only: that reads values.
+
+    torch's default is global. Dynamo sets it to False for good.
+    """
+    if not _VALIDATING:
+        yield
+        return
+    default = torch.distributions.Distribution
+    with _VALIDATING.lock:
+        _VALIDATING.enter(True)
+        if default._validate_args is True:
+            default.set_default_validate_args(_VALIDATING)
+    try:
+        yield
+    finally:
+        with _VALIDATING.lock:
+            _VALIDATING.enter(False)
+            if not _VALIDATING.threads and default._validate_args is _VALIDATING:
+                default.set_default_validate_args(True)
 
 
 class _Eager:

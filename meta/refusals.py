@@ -76,6 +76,8 @@ def refuse(spec: OpSpec, args: Any, kwargs: Any) -> None:
         if "correction" in kwargs:  # with sizes of 1 nothing would be left, and ATen would warn
             kwargs = kwargs | {"correction": 0}
         cut_args, kwargs = tree_map(_cut, (args, kwargs))
+        if kwargs.get("sorter") is not None:  # indices of elements, of which there is one
+            kwargs = kwargs | {"sorter": kwargs["sorter"] - 1}
         if spec.overload in scalars.OVERLOADS:  # as many numbers as there are tensors
             cut_args = [*cut_args[:3], torch.ones(args[3].shape, dtype=args[3].dtype)]
         _ask(spec, (cut_args, kwargs))

@@ -205,7 +205,12 @@ def to_host(array: jax.Array) -> torch.Tensor:
     """A `jax.Array` of any device as a CPU tensor; waits until it is computed.
 
     It shares the memory of an array on a CPU. For an array on several devices it is a copy, as by `as_tensor`.
+
+    Raises:
+        jax.errors.TracerArrayConversionError: JAX traces a program, in which it has no values.
     """
+    if isinstance(array, jax.core.Tracer):
+        raise jax.errors.TracerArrayConversionError(array)
     sharding = array.sharding
     if type(sharding) is not SingleDeviceSharding and (sharding.num_devices > 1 or is_abstract(sharding)):
         array = gathered(array)

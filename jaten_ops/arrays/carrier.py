@@ -49,8 +49,9 @@ def view_of(tensor: torch.Tensor) -> View:
     view = attributes.view_or_none(tensor)
     if view is None:
         raise UnsupportedInputError(
-            "tensor", f"a {type(tensor).__name__} on {tensor.device}", "a tensor on the device 'jax' made by jaten"
-        )
+            "tensor", f"a {type(tensor).__name__} on {tensor.device}",
+            "a tensor on the device 'jax' made by jaten: with device='jax', or by .to('jax')",
+        )  # fmt: skip
     return view
 
 

@@ -16,7 +16,7 @@ from jax.export import is_symbolic_dim
 from torch.utils._python_dispatch import _disable_current_modes
 
 from jaten_ops import registry
-from jaten_ops.arrays import bridge
+from jaten_ops.arrays import bridge, carrier
 from jaten_ops.errors import KernelError, KernelResultError, UnsupportedInputError
 from jaten_ops.kernel_base import checks, prng, promotion
 from jaten_ops.meta.refusals import refuse
@@ -271,7 +271,9 @@ def _constant(gm: torch.fx.GraphModule, node: torch.fx.Node, default_float: torc
     value = attribute_of(gm, node)
     if isinstance(value, torch.fx.GraphModule):
         return Lowered(value, default_float)
-    return np.array(bridge.borrow(value)) if isinstance(value, torch.Tensor) else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    return np.array(carrier.unwrap(value) if value.device.type == "jax" else bridge.borrow(value))
 
 
 def _run_python(node: torch.fx.Node, read: Callable[[Any], Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import torch
@@ -87,6 +88,16 @@ def _record_convolution(*args: Any) -> torch.Tensor:
 RECORDED[torch.ops.aten.convolution.default] = _record_convolution
 
 
+@handler("aten::combinations", keys=(ABOVE_AUTOGRAD,))
+def combinations(self: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
+    """ATen's composition selects by a mask, whose values a program that JAX traces does not have."""
+    if self.dim() != 1 or r <= 0 or is_traced(self):
+        return torch.ops.aten.combinations.default._op_dk(_IMPLICIT, self, r, with_replacement)
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = torch.tensor([*choose(range(len(self)), r)], dtype=torch.int64).reshape(-1, r)
+    return self.index_select(0, places.flatten().to(self.device)).reshape(places.shape)
+
+
 # Operators with some tensors on the CPU, whatever the device.
 
 
@@ -101,7 +112,12 @@ def ctc_loss(log_probs: torch.Tensor, *args: Any) -> torch.Tensor:
 def pack_padded_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, ...]:
     """Packed sequences, whose batch sizes are on the CPU, whatever the device."""
     data, sizes = functional("_pack_padded_sequence")(input, lengths, batch_first)
-    return data, sizes if is_traced(sizes) else sizes.cpu()
+    if is_traced(sizes):
+        return data, sizes
+    if lengths.is_cpu:  # in a program that JAX traces these have values, and what is computed of them there has not
+        times = torch.arange(len(sizes))
+        return data, (lengths > times[:, None]).sum(1)
+    return data, sizes.cpu()
 
 
 def _with_scalars(overload: str) -> Handler:

@@ -11,10 +11,11 @@ from .. import registry
 from ..arrays import bridge, carrier
 from ..arrays.view_ops import strides_kept
 from ..device import placement
+from ..errors import UnsupportedInputError
 from ..ops.overlap import make_check
 from ..registry.handlers import BELOW_PYTHON, handler
 from ..schema import VARIANTS
-from ..tensor.operand_values import has_row_major_values, is_traced
+from ..tensor.operand_values import has_row_major_values, is_traced, stays
 from ..tensor.tensor import array_of, from_array
 from ..tracing import is_traced_now, out_of_sight
 from .aliasing import alias
@@ -52,7 +53,13 @@ def copy_(target: torch.Tensor, source: torch.Tensor | complex, non_blocking: bo
     if not isinstance(source, torch.Tensor):  # a number, which ATen accepts here
         return target.fill_(source)
     if not is_on_jax(target):  # out of the device: torch's memory is written
-        return target.copy_(bridge.to_host(array_of(source)))
+        values = array_of(source)
+        if stays(source, values, target.device):
+            raise UnsupportedInputError(
+                "a torch function that JAX traces", "one that writes to a tensor of the CPU, which is a constant there",
+                "one that makes it on the device of its arguments: with device=x.device, or by x.new_zeros(...)",
+            )  # fmt: skip
+        return target.copy_(bridge.to_host(values))
     if is_traced(target):
         to_carrier(target).copy_(to_carrier(source) if is_on_jax(source) else source)
         return target
@@ -91,6 +98,8 @@ def to_copy(tensor: torch.Tensor, *, dtype: torch.dtype | None = None, **kwargs:
     kept = {k: v for k, v in kwargs.items() if k not in ("non_blocking", "layout", "pin_memory")}
     if is_traced(tensor):
         return torch.ops.aten._to_copy(to_carrier(tensor), **kept)
+    if stays(tensor, array_of(tensor), wanted):
+        return functional("_to_copy")(tensor, **(kwargs | {"device": None}))
     # it copies: torch must not write to a jax.Array's own memory
     return torch.ops.aten._to_copy(_in_its_strides(tensor), **(kept | {"device": wanted}))
 
@@ -115,7 +124,10 @@ def lift_fresh(tensor: torch.Tensor) -> torch.Tensor:
         return alias(tensor)
     with out_of_sight():
         plain = bridge.to_host(array_of(tensor)).clone()
-    return torch.ops.aten._to_copy(torch.ops.aten.lift_fresh(plain), device=tensor.device)
+        if tensor.numel() == 1:  # torch would compute with it, on the CPU, what the graph does on the device
+            plain = torch.stack([plain, plain])
+    made = torch.ops.aten._to_copy(torch.ops.aten.lift_fresh(plain), device=tensor.device)
+    return made[0] if tensor.numel() == 1 else made
 
 
 @handler("aten::_pin_memory")

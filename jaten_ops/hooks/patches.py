@@ -35,6 +35,7 @@ from . import (
     schemas,
     tensor_guards,
     torchscript,
+    value_checks,
     version_errors,
 )
 from .ledger import Patch
@@ -164,7 +165,7 @@ _DEVICE = [
         adds_to=list,
         loss="optimizers and clipping process the tensors one by one",
     ),
-    *optimizer_lists.ROWS,
+    *(*optimizer_lists.ROWS, *value_checks.ROWS),
     Patch(
         "torch.distributed.distributed_c10d:Backend.default_device_backend_map",
         process_groups.add_default,
@@ -286,8 +287,7 @@ _PROGRAMS = [
         takes="self model_ inputs_ config_patches",
     ),
     loop_residuals.ROW,
-    *jax_arguments.ROWS,
-    *recomputed_inputs.ROWS,
+    *(*jax_arguments.ROWS, *recomputed_inputs.ROWS),
     override_blocks.ROW,
     tensor_guards.ROW,
 ]

@@ -104,6 +104,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Code that Dynamo is not to look into: torch.compiler.disable imports Dynamo, and takes a microsecond a call.": (
         "torch._C._dynamo.eval_frame", "torch._dynamo.disable", "torch.compiler._is_compiling_flag",
     ),
+    "Whether distributions validate arguments by default: torch has a function that sets it, and none that asks.": (
+        "torch.distributions.Distribution._validate_args",
+    ),
     "torch.compile: a backend gets Dynamo's graph in public, and AOTAutograd, its partitioner and tables privately.": (
         "torch._decomp.core_aten_decompositions", "torch._decomp.decomposition_table",
         "torch._dynamo.backends.common.aot_autograd", "torch._dynamo.exc.TorchDynamoException",

@@ -52,7 +52,9 @@ def scalar(value: Any, dtype: np.dtype) -> jax.Array:
         raise RuntimeError(message)
     if not known and holds is not True:
         checks.require(holds, RuntimeError, message)
-    return cast(value, dtype)
+    made = cast(value, dtype)
+    # JAX may return a number that a program passes through, in Python's type, where it differentiates around it
+    return made if known or made is not value else jnp.copy(made)
 
 
 def _holds(value: Any, dtype: np.dtype, xp: Any) -> Any:

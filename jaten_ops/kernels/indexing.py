@@ -236,6 +236,8 @@ def nonzero(self):
 def nonzero_static(self, *, size, fill_value=-1):
     if self.ndim == 0:
         return lax.full((size, 0), 0, np.int64)
+    if self.size == 0:  # jnp.nonzero would give zeros
+        return lax.broadcast(scalar(fill_value, np.dtype("int64")), (size, self.ndim))
     found = jnp.nonzero(self, size=size, fill_value=fill_value)
     return lax.convert_element_type(jnp.stack(found, 1), np.int64)
 

@@ -20,7 +20,7 @@ from ..arrays.storage_views import Storage
 from ..errors import UnsupportedInputError
 from ..hooks.ledger import shadowed
 from ..tensor.tensor import Tensor
-from ..tracing import set_compiling
+from ..tracing import set_compiling, unvalidated
 from .holders import Reach
 from .numbers import node_of
 from .places import Float
@@ -96,6 +96,7 @@ def traced_reads(reach: Reach, capture: Capture, changed: list[str]) -> Iterator
         running = _Running(reach, capture)
         set_compiling(True)  # models that read the values of a mask unless they are compiled do not
         stack.callback(set_compiling, False)
+        stack.enter_context(unvalidated())
         stack.callback(register_optimizer_step_pre_hook(running.before).remove)
         stack.callback(register_optimizer_step_post_hook(running.after).remove)
         with _symbols(reach, capture, changed):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -71,3 +74,34 @@ def two_devices(one: str, two: str, *_others: str) -> RuntimeError:
         f"Expected all tensors to be on the same device, but found at least two devices, {one} and {two}!"
         " (move one with .to(...))"
     )
+
+
+class _Constants(threading.local):
+    """A thread's answer to whether tensors of the CPU are constants beside those of the device."""
+
+    are_taken = False
+
+
+_CONSTANTS = _Constants()
+
+
+@contextlib.contextmanager
+def cpu_constants() -> Iterator[None]:
+    """A context in which tensors of the CPU are constants beside those of the device, as NumPy's arrays in JAX."""
+    before, _CONSTANTS.are_taken = _CONSTANTS.are_taken, True
+    try:
+        yield
+    finally:
+        _CONSTANTS.are_taken = before
+
+
+def is_constant(tensor: torch.Tensor) -> bool:
+    """True for a tensor of the CPU where such are constants."""
+    return _CONSTANTS.are_taken and tensor.device.type == "cpu"
+
+
+def stays(tensor: torch.Tensor, array: Any, device: Any) -> bool:
+    """True if a move to the CPU is none, within `cpu_constants`: JAX traces the array, or will its gradient."""
+    if not _CONSTANTS.are_taken or torch.device(device).type != "cpu":
+        return False
+    return tensor.requires_grad or isinstance(array, jax.core.Tracer)

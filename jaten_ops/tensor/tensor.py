@@ -28,7 +28,7 @@ from ..registry.handlers import CHOSEN, RECORDED, handler_of
 from ..tracing import is_recording, opaque, unrecorded
 from .checkpoint_shards import CheckpointShards
 from .mesh_methods import MeshMethods, copy_placer
-from .operand_values import Traced, is_traced, number, two_devices
+from .operand_values import Traced, is_constant, is_traced, number, two_devices
 from .storage import TracedStorage, pickled, storage_of, typed
 from .subclasses import Counterparts
 
@@ -419,6 +419,6 @@ def array_of(operand: Any) -> Any:
         return place.read() if type(place) is View else place
     if is_traced(operand):
         raise Traced
-    if operand.dim() == 0 and operand.device.type == "cpu":
+    if (operand.dim() == 0 and operand.device.type == "cpu") or is_constant(operand):
         return bridge.uncommitted(operand.clone())
     raise two_devices("jax:0", str(operand.device))

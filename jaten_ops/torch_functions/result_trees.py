@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree
 
 from jaten_ops.errors import UnsupportedInputError
+from jaten_ops.tensor.operand_values import is_constant
 
 _Taken = tuple[list[torch.Tensor], tuple[list[Any], Any]]
 _TENSOR = object()
@@ -27,11 +28,16 @@ def taken_apart(result: Any) -> _Taken:
     except RecursionError as error:
         got = "an object with tensors that holds itself"
         raise UnsupportedInputError("a result of a torch function", got, "a tree of tensors") from error
-    tensors = [v for v in leaves if isinstance(v, torch.Tensor)]
-    for tensor in tensors:
-        if tensor.device.type != "jax":
-            raise UnsupportedInputError("tensor", f"one on {tensor.device}", "one on jax; move it with .to('jax')")
+    tensors = [_on_device(v) for v in leaves if isinstance(v, torch.Tensor)]
     return tensors, ([_TENSOR if isinstance(v, torch.Tensor) else v for v in leaves], structure)
+
+
+def _on_device(tensor: torch.Tensor) -> torch.Tensor:
+    if is_constant(tensor):
+        return tensor.to("jax")
+    if tensor.device.type != "jax":
+        raise UnsupportedInputError("tensor", f"one on {tensor.device}", "one on jax; move it with .to('jax')")
+    return tensor
 
 
 def put_together(arrays: Sequence[Any], rest: list[Any], structure: Any) -> Any:

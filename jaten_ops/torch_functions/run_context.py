@@ -13,7 +13,8 @@ from jaten_ops.arrays import seeds
 from jaten_ops.arrays.observers import observed_by
 from jaten_ops.ops.executor import collecting
 from jaten_ops.tensor.module_scopes import ModuleScopes
-from jaten_ops.tracing import set_compiling, uncompiled
+from jaten_ops.tensor.operand_values import cpu_constants
+from jaten_ops.tracing import set_compiling, uncompiled, unvalidated
 
 
 @contextlib.contextmanager
@@ -39,9 +40,11 @@ def inside(key: Any, arrays: Sequence[Any]) -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         # the backward pass runs in this thread: JAX traces in one
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        stack.enter_context(cpu_constants())
         stack.enter_context(seeds.drawn_from(seeds.Rewindable(key)))
         if any(isinstance(a, jax.core.Tracer) for a in arrays):
             stack.enter_context(_told_compiling())
+            stack.enter_context(unvalidated())
             stack.enter_context(uncompiled())
             stack.enter_context(observed_by(ModuleScopes()))
             stack.enter_context(collecting())  # conditions without values are dropped

@@ -118,7 +118,7 @@ def _capture(fn: FlatFunction, arrays: Sequence[Any]) -> _Captured:
     env = ShapeEnv()
     mode = FakeTensorMode(shape_env=env)
     examples = _Examples([size for a in arrays for size in a.shape])
-    with inside(None, arrays):
+    with inside(None, arrays), torch.device("jax"):  # fake tensors of the CPU are no constants
         operands = [_fake(mode, tuple(map(examples.size, a.shape)), a) for a in arrays]
         dimensions = _dimensions(operands, arrays)  # now: torch replaces symbols that turn out to be equal
         lifting = _Lifting(mode)
@@ -187,6 +187,8 @@ class _Lifting(Observer):
         self.found: dict[int, tuple[Tensor, torch.Tensor]] = {id(tensor): (tensor, fake) for tensor, fake in known}
 
     def met(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+        if func is torch.ops.aten.lift_fresh.default:  # a constant, which the function makes anew in each run
+            return args, kwargs
         return [self._one(a) for a in args], {k: self._one(v) for k, v in kwargs.items()}
 
     def _one(self, value: Any) -> Any:

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch._dynamo
 
+import jaten_ops
 from jaten_ops.kernel_base import promotion
 
 from ..harness.beside import assert_same_outcome
@@ -67,3 +68,18 @@ def test_bfloat16_is_widened_bit_by_bit() -> None:
     x = jnp.asarray(2, jnp.bfloat16)
     assert jax.grad(cubed)(x) == 12 and jax.grad(jax.grad(cubed))(x) == 12
     assert jax.jvp(cubed, (x,), (x,))[1] == 24 and jax.vmap(cubed)(x[None])[0] == 8
+
+
+@pytest.mark.parametrize("number", [True, 2, 2.5])
+def test_a_number_as_a_tensor_where_jax_differentiates_around_it(number: float) -> None:
+    """Programs that give their operand back: JAX may pass it through as Python's number."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        for dtype in (torch.bool, torch.int64, torch.float32, torch.float64):
+            for _ in range(2):
+                made = torch.full((), number, dtype=dtype, device=x.device)
+                assert made.dtype == dtype and made.item() == torch.full((), number, dtype=dtype).item()
+        return x * 2
+
+    torch.full((), number, dtype=torch.bool, device="jax")
+    assert jax.grad(jaten_ops.as_jax(program))(1.0) == 2

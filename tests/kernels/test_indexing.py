@@ -68,3 +68,10 @@ def test_no_program_for_each_number_of_true_elements() -> None:
 def test_a_mask_of_another_shape_is_refused() -> None:
     with pytest.raises(IndexError, match="shape of the mask"):
         torch.ones(3, device="jax")[torch.ones(2, dtype=torch.bool, device="jax")]
+
+
+@pytest.mark.parametrize("shape", [(3, 0, 2), (2, 3), (0,), ()])
+def test_nonzero_static_fills(shape: tuple[int, ...]) -> None:
+    x = torch.zeros(shape)
+    expected, got = (torch.nonzero_static(y, size=3, fill_value=-1) for y in (x, x.to("jax")))
+    assert torch.equal(got.cpu(), expected)

@@ -96,3 +96,14 @@ def test_argsort_and_unique(path: str) -> None:
     _same(values[inverse], x)
     _same(values, x.unique())
     assert torch.equal(counts, (values[:, None] == x.flatten()).sum(1))
+
+
+@pytest.mark.parametrize("path", ["on the device", "compiled", "compiled on the device"])
+@pytest.mark.parametrize("right", [False, True])
+def test_searchsorted_by_a_sorter(path: str, right: bool) -> None:
+    x = torch.tensor([[3.0, 1.0, 2.0, 1.0], [0.0, 5.0, -1.0, 4.0]])
+
+    def search(x: torch.Tensor) -> torch.Tensor:
+        return torch.searchsorted(x, x * 0.5 + 1, right=right, sorter=x.argsort(-1))
+
+    _same(_run(path, search, x).cpu(), search(x))

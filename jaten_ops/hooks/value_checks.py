@@ -1,0 +1,65 @@
+"""Functions of torch that check the values of their arguments, without the check where JAX traces a program."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import torch
+
+from ..tensor.tensor import Tensor, has_values
+from .ledger import Patch
+
+Loss = Callable[..., torch.Tensor]
+
+
+def gaussian_nll_loss(original: Loss) -> Loss:
+    @functools.wraps(original)
+    def loss(
+        input: torch.Tensor,
+        target: torch.Tensor,
+        var: torch.Tensor | float,
+        full: bool = False,
+        eps: float = 1e-6,
+        reduction: str = "mean",
+    ) -> torch.Tensor:
+        if torch.compiler.is_dynamo_compiling() or not isinstance(var, Tensor) or has_values(var):
+            return original(input, target, var, full, eps, reduction)
+        return _gaussian_nll_loss(input, target, var, full, eps, reduction)
+
+    return loss
+
+
+def _gaussian_nll_loss(
+    input: torch.Tensor, target: torch.Tensor, var: torch.Tensor, full: bool, eps: float, reduction: str
+) -> torch.Tensor:
+    """torch's function, but for the question whether a variance is negative."""
+    if var.shape != input.shape:
+        if input.shape[:-1] == var.shape:
+            var = var.unsqueeze(-1)
+        elif input.ndim != var.ndim or sum(v for i, v in zip(input.shape, var.shape, strict=True) if i != v) != 1:
+            raise ValueError("var is of incorrect size")
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not valid")
+    var = var.clone()
+    with torch.no_grad():  # gradients are those of the variances that there were
+        var.clamp_(min=eps)
+    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" else loss.sum()
+
+
+ROWS = [
+    Patch(
+        "torch.nn.functional:gaussian_nll_loss",
+        gaussian_nll_loss,
+        "GaussianNLLLoss in a step, or in a function of as_jax, does not read whether a variance is negative",
+        "hooks/test_value_checks",
+        takes="input target var full eps reduction",
+        loss="GaussianNLLLoss raises an error in a step and in a function of as_jax",
+    )
+]
