@@ -62,8 +62,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def settings(case: Case) -> contextlib.AbstractContextManager[Any]:
-    """Dynamo as the case needs it."""
-    return torch._dynamo.config.patch(dict(case.dynamo)) if case.dynamo else contextlib.nullcontext()
+    """Dynamo as the case needs it. All contenders compile the same functions, and each may as often as one alone."""
+    limit = torch._dynamo.config.recompile_limit * len(CONTENDERS)
+    found: contextlib.AbstractContextManager[Any] = torch._dynamo.config.patch(
+        {"recompile_limit": limit, **dict(case.dynamo)}
+    )
+    return found
 
 
 def measure(case: Case, job: str, options: argparse.Namespace) -> dict[str, Any]:
