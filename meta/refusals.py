@@ -111,7 +111,8 @@ def reword(spec: OpSpec, args: Any, kwargs: Any) -> None:
     if public and spec.namespace == "jaten":
         random_state = torch.get_rng_state() if spec.random else None
         try:
-            _ask(spec, tree_map(_without_memory, (args, kwargs)))
+            on_cpu = {k: v for k, v in kwargs.items() if k != "device"}
+            _ask(spec, tree_map(_without_memory, (args, on_cpu)))
         finally:
             if random_state is not None:
                 torch.set_rng_state(random_state)

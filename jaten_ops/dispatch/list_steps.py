@@ -3,13 +3,15 @@
 torch's own steps are a handful of operators on lists, each a program. These take only what is a plain tensor of one
 floating dtype on one device, and leave all else to torch's.
 
-XLA compiles a kernel for each parameter of a program, also where several have one shape: seconds for a net of some 60
-parameters. So its first steps call a small program for each parameter, which those of one shape share.
+XLA compiles a kernel for each parameter of a program: seconds for a net of some 60 parameters. So on a CPU the first
+steps call a program for pieces of one length, which parameters of all shapes are cut into and put together from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,17 +24,21 @@ from ..arrays import partitioned
 from ..arrays.observers import OBSERVERS
 from ..arrays.storage_views import View
 from ..arrays.strides import Shape
+from ..interpreter import is_used
 from ..tensor.tensor import Tensor, array_of
-from ..xla import malloc
+from ..xla import cheap_puts, malloc
 from ..xla.jitted import jitted
 from ..xla.x64 import Enabled
 from . import in_place
 
 Arrays = Sequence[jax.Array]
 _DTYPES = (torch.float32, torch.float64)
-_FIRST_STEPS = 2000
-"""Then the time that calls of many small programs have taken exceeds that of compiling one, which takes less a call."""
-_LIKE = 0.75  # of the parameters' number: with so many shapes, it is compiled at once
+_LENGTHS = (2**12, 2**16)
+"""Elements of a piece: for steps over fewer elements than one, and for others."""
+
+_SECONDS = 0.14
+"""So long a step by pieces may take for each parameter, in all. One program for all takes half of it to compile."""
+
 _MOST_LISTS = 64  # of which the steps are counted
 
 
@@ -45,16 +51,16 @@ class ListStep:
         views: the targets' views.
         arrays: their arrays, a list for each list of tensors.
         grads: the gradients' arrays.
-        given: whether a program may overwrite the arrays: for each parameter, or one for all.
-        is_apart: whether a program runs for each parameter.
+        may_be_overwritten: whether a program may overwrite the arrays.
+        seconds: what steps over such lists by pieces may still take, a list of one number; None if they are not.
     """
 
     targets: Sequence[torch.Tensor]
     views: Sequence[View]
-    arrays: Sequence[Arrays]
-    grads: Arrays
-    given: Sequence[bool]
-    is_apart: bool
+    arrays: list[list[jax.Array]]
+    grads: list[jax.Array]
+    may_be_overwritten: bool
+    seconds: list[float] | None
 
     def run(self, update: ListUpdate, shared: Sequence[float], own: Sequence[Sequence[float]] = ()) -> list[jax.Array]:
         """Updates the targets; returns what the update gives beside them, for each parameter.
@@ -65,32 +71,78 @@ class ListStep:
             own: for each parameter its own numbers, which follow them.
         """
         with Enabled():
-            if self.is_apart:
-                return self._run_apart(update, shared, own)
+            if self.seconds is not None:
+                start = time.perf_counter()
+                made = self._run_by_pieces(update.piece, np.array(shared), own or [()] * len(self.grads))
+                self.seconds[0] -= time.perf_counter() - start
+                return made
             numbers = np.array([*shared, *(number for numbers in own for number in numbers)])
-            parts = update.whole[self.given[0]](numbers, *self.arrays, self.grads)
+            parts = update.whole[self.may_be_overwritten](numbers, *self.arrays, self.grads)
         results = [array for part in parts for array in part]
         increment_version(self.targets)
         for view, array in zip(self.views, results, strict=False):
             view.write(array)
         return results[len(self.views) :]
 
-    def _run_apart(
-        self, update: ListUpdate, shared: Sequence[float], own: Sequence[Sequence[float]]
+    def _run_by_pieces(
+        self, program: Callable[..., Any], shared: np.ndarray, own: Sequence[Sequence[float]]
     ) -> list[jax.Array]:
-        count, beside = len(self.grads), []
-        together = [self.views[i : i + count] for i in range(0, len(self.views), count)]
-        # most often those of all parameters are the same
-        numbers = {each: jax.device_put(np.array([*shared, *each])) for each in set(map(tuple, own or [()]))}
-        each_own = map(tuple, own) if own else [()] * count
+        lists, count = [*self.arrays, self.grads], len(self.grads)
+        sizes = [grad.size for grad in self.grads]
+        length = _LENGTHS[sum(sizes) > _LENGTHS[0]]
+        beside: list[jax.Array] = []
         increment_version(self.targets)  # first: where a program fails, those before it have changed
-        rows = zip(zip(*together, strict=True), *self.arrays, self.grads, self.given, each_own, strict=True)
-        for views, *arrays, given, its_own in rows:
-            results = update.one[given](numbers[its_own], *arrays)
-            for view, array in zip(views, results, strict=False):
-                view.write(array)  # at once: the program may have overwritten what it replaces
-            beside += results[len(views) :]
+        for parts in _pieces(sizes, [tuple(numbers) for numbers in own], length):
+            given = np.zeros((len(lists), length), self.grads[0].dtype)
+            for row, arrays in zip(given, lists, strict=True):
+                for i, begin, end, place in parts:
+                    row[place : place + end - begin] = np.asarray(arrays[i]).reshape(-1)[begin:end]
+            results = [*map(np.asarray, program(np.append(shared, own[parts[0][0]]), *given))]
+            for i, begin, end, place in parts:
+                if not begin:
+                    made = [np.empty(sizes[i], r.dtype) for r in results]
+                for whole, result in zip(made, results, strict=True):
+                    whole[begin:end] = result[place : place + end - begin]
+                if end == sizes[i]:
+                    arrays = [_like(self.arrays[0][i], whole) for whole in made]
+                    for view, array in zip(self.views[i::count], arrays, strict=False):
+                        view.write(array)
+                    beside += arrays[len(self.arrays) :]
+                    for replaced in self.arrays:  # which frees them
+                        replaced[i] = self.grads[i]
         return beside
+
+
+def _pieces(
+    sizes: Sequence[int], own: Sequence[tuple[float, ...]], length: int
+) -> Iterator[list[tuple[int, int, int, int]]]:
+    """Pieces of flat arrays: parts of parameters with the same numbers, of at most so many elements together.
+
+    Yields:
+        For each part of a piece the number of the parameter, its first element, the one behind it, and its place.
+    """
+    parts: list[tuple[int, int, int, int]] = []
+    place = 0
+    for i, size in enumerate(sizes):
+        if parts and (own[i] != own[i - 1] or place == length):
+            yield parts
+            parts, place = [], 0
+        begin = 0
+        while begin < size:
+            end = min(size, begin + length - place)
+            parts.append((i, begin, end, place))
+            place += end - begin
+            begin = end
+            if begin < size:
+                yield parts
+                parts, place = [], 0
+    yield parts
+
+
+def _like(array: jax.Array, values: np.ndarray) -> jax.Array:
+    """Values, which nothing else holds, as an array of the shape and the device of another."""
+    (device,) = array.devices()
+    return cheap_puts.put_on_device(values.reshape(array.shape), array.aval, device, committed=array.committed)
 
 
 class ListUpdate:
@@ -104,8 +156,8 @@ class ListUpdate:
         name: of the programs.
 
     Attributes:
-        one: the program for a parameter, by whether it may overwrite the arrays.
-        whole: the program for lists, which gives a list of each result, likewise.
+        piece: the program for a piece: its numbers, and an array each of the parameters, states and gradients.
+        whole: the program for lists, which gives a list of each result, by whether it may overwrite the arrays.
     """
 
     def __init__(self, update: Callable[..., Sequence[jax.Array]], shared: int, written: int, name: str) -> None:
@@ -121,27 +173,23 @@ class ListUpdate:
                 results.append(update([*given[:shared], *own], *arrays))
             return [*zip(*results, strict=True)]
 
-        def programs(function: Callable[..., Any]) -> dict[bool, Callable[..., Any]]:
-            function.__name__ = name
-            donated = range(1, 1 + written)
-            return {given: jitted(function, donate_argnums=donated if given else ()) for given in (False, True)}
-
         malloc.retain()
-        self.one, self.whole = programs(one), programs(whole)
-        self._steps: dict[tuple[Shape, ...], int] = {}
+        one.__name__ = whole.__name__ = name
+        donated = {False: (), True: range(1, 1 + written)}
+        self.piece: Callable[..., Any] = jitted(one)
+        self.whole = {given: jitted(whole, donate_argnums=places) for given, places in donated.items()}
+        self._seconds: dict[tuple[Shape, ...], list[float]] = {}
 
-    def is_apart(self, shapes: tuple[Shape, ...]) -> bool:
-        """Counts a step with parameters of these shapes; true if it runs a program for each of them."""
-        taken = self._steps.get(shapes, 0)
-        if taken > _FIRST_STEPS:
-            return False
-        if not taken:
-            if len(self._steps) >= _MOST_LISTS:
-                self._steps = {}
-            if len(set(shapes)) > _LIKE * len(shapes):
-                taken = _FIRST_STEPS
-        self._steps[shapes] = taken + 1
-        return taken < _FIRST_STEPS
+    def seconds(self, shapes: tuple[Shape, ...]) -> list[float] | None:
+        """What steps by pieces may still take for parameters of these shapes; None if there are to be none."""
+        if not is_used() or not all(map(math.prod, shapes)):
+            return None
+        if shapes not in self._seconds:
+            if len(self._seconds) >= _MOST_LISTS:
+                self._seconds = {}
+            self._seconds[shapes] = [_SECONDS * len(shapes)]
+        left = self._seconds[shapes]
+        return left if left[0] > 0 else None
 
 
 def list_step(
@@ -163,14 +211,13 @@ def list_step(
     views = in_place.views_apart(targets, [grads])
     if views is None:
         return None
-    is_apart = update.is_apart(tuple(shapes))
-    together = [views[i::count] for i in range(count)] if is_apart else [views]
-    given = [*map(in_place.may_be_overwritten, together)]  # asked while nothing else holds the arrays
+    seconds = update.seconds(tuple(shapes))
+    may_be_overwritten = seconds is None and in_place.may_be_overwritten(views)  # asked while nothing holds the arrays
     arrays, gradients = [view.read() for view in views], [array_of(g) for g in grads]
     if any(issubclass(kind, jax.core.Tracer) for kind in {type(a) for a in (*arrays, *gradients)}):
         return None
     parts = [arrays[i : i + count] for i in range(0, len(arrays), count)]
-    return ListStep(targets, views, parts, gradients, given, is_apart)
+    return ListStep(targets, views, parts, gradients, may_be_overwritten, seconds)
 
 
 def _is_uniform(tensors: Sequence[torch.Tensor]) -> bool:

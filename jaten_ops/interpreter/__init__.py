@@ -5,6 +5,6 @@ programs that compute exactly the same in NumPy, to the last bit, are run there 
 compile's time. Where shapes change again and again, one program for larger arrays serves many of them.
 """
 
-from .first_calls import FirstCalls, Padding, interpreted
+from .first_calls import FirstCalls, Padding, interpreted, is_used
 
-__all__ = ["FirstCalls", "Padding", "interpreted"]
+__all__ = ["FirstCalls", "Padding", "interpreted", "is_used"]

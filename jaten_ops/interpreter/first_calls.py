@@ -205,6 +205,7 @@ class FirstCalls:
             # as `jax.jit` has it; what takes them would be compiled once more otherwise
             committed = any(leaf.committed for leaf in leaves if type(leaf) is _Array)
             values = as_xla(program, leaves)
+            end = time.perf_counter()  # a compiled program writes its results, too
             results = [as_array(value, aval, committed) for value, aval in zip(values, program.avals, strict=True)]
         except NotMasked as reason:
             _log.info("a program has no form for larger arrays: %s", reason)
@@ -216,7 +217,7 @@ class FirstCalls:
             _log.log(level, "a program was not interpreted: %s: %s", type(error).__name__, error)
             self._end()
             return self.compiled(*given)
-        self._pay(kind, time.perf_counter() - _seconds_of_calls(program) - start)
+        self._pay(kind, end - _seconds_of_calls(program) - start)
         made = jax.tree.unflatten(kind.form, results)
         if isinstance(program, PaddedCall) and self._padding is not None and self._padding.is_refused(made):
             return self.compiled(*given)  # whose errors have words for the sizes that there are

@@ -109,8 +109,8 @@ def _state(optimizer: torch.optim.Optimizer, params: Params) -> list[torch.Tenso
     return [t.detach().cpu() for t in (*params, *(p.grad for p in params if p.grad is not None), *states)]
 
 
-PROGRAMS = {"for each parameter": (1, 1000), "for all": (0, 0), "for each at first": (1, 1)}
-"""With how many shapes, of all parameters, a step runs programs for each parameter, and in how many steps."""
+PROGRAMS = {"by pieces": ((5, 7), 100.0), "one piece": ((100, 100), 100.0), "for all": ((5, 7), 0.0)}
+"""The lengths of pieces, and the seconds a parameter that steps by them may take."""
 
 
 @pytest.mark.sampled(12)
@@ -148,7 +148,7 @@ def test_steps(
 def _run_by(programs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (adam_step, sgd_step):
         module._update.cache_clear()  # it counts steps
-    for name, value in zip(("_LIKE", "_FIRST_STEPS"), PROGRAMS[programs], strict=True):
+    for name, value in zip(("_LENGTHS", "_SECONDS"), PROGRAMS[programs], strict=True):
         monkeypatch.setattr(list_steps, name, value)
 
 
@@ -216,29 +216,52 @@ def test_what_else_holds_an_array_keeps_it(programs: str, monkeypatch: pytest.Mo
     assert not torch.equal(view.cpu(), before)
 
 
-def test_parameters_of_one_shape_share_a_program(caplog: pytest.LogCaptureFixture) -> None:
-    adam_step._update.cache_clear()
-    params = [torch.nn.Parameter(torch.ones(shape, device="jax")) for shape in [(7, 3), (5,)] * 4]
+def test_first_steps_share_a_program(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters of all shapes, until they have taken as long as a program for all takes to compile."""
+    _run_by("by pieces", monkeypatch)
+    params = [torch.nn.Parameter(torch.ones(shape, device="jax")) for shape in [(7, 3), (5,), (2, 2, 2)]]
     optimizer = torch.optim.Adam(params)
-    with jax.log_compiles():
+
+    def compiled(steps: int) -> int:
+        caplog.clear()
+        with jax.log_compiles():
+            for _ in range(steps):
+                _plain(optimizer, params)
+        return sum("XLA compilation of jit(jaten_adam_step)" in message for message in caplog.messages)
+
+    assert compiled(3) == 1
+    (left,) = adam_step._update(None, False, False)._seconds.values()
+    left[0] = 0
+    assert compiled(3) == 1
+
+
+def test_pieces_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for programs in PROGRAMS:
+        _run_by(programs, monkeypatch)
+        torch.manual_seed(0)
+        shapes = [(1,), (3, 5), (), (64, 33), (70_000,)]
+        params = [torch.nn.Parameter(torch.randn(shape).to("jax")) for shape in shapes]
+        optimizer = torch.optim.AdamW(params, amsgrad=True)
         for _ in range(3):
             _plain(optimizer, params)
-    assert sum("XLA compilation of jit(jaten_adam_step)" in message for message in caplog.messages) == 2
+        found.append(_state(optimizer, params))
+    for one, other in itertools.pairwise(found):
+        assert all(map(torch.equal, one, other))
 
 
 def test_a_program_that_fails_loses_no_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
-    _run_by("for each parameter", monkeypatch)
-    monkeypatch.setattr(in_place, "_LARGE", 0)
+    _run_by("by pieces", monkeypatch)
     params, optimizer = _fresh()
     update, calls = adam_step._update(True, False, False), itertools.count()
-    program = update.one[True]
+    program = update.piece
 
     def failing(*operands: Any) -> Any:
-        if next(calls):
+        if next(calls) == 3:  # within the second parameter
             raise MemoryError
         return program(*operands)
 
-    monkeypatch.setitem(update.one, True, failing)
+    monkeypatch.setattr(update, "piece", failing)
     before = params[1].tolist()
     with pytest.raises(MemoryError):
         _plain(optimizer, params)
