@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from jaten_ops.arrays import bridge
 from jaten_ops.cpu.layouts import Order
@@ -17,7 +18,8 @@ class Static:
     """The array of an input that keeps its memory from call to call, as parameters do.
 
     It keeps the memory alive, so that no other tensor can get its address. Threads share it, and may call with
-    different tensors, so a call reads one pair, which is replaced whole.
+    different tensors, so a call reads one pair, which is replaced whole. One graph may serve several modules, as the
+    equal layers of a net after a graph break: the arrays of their tensors are known as long as these live.
 
     Args:
         order: the order in which the dimensions lie, None for the program's.
@@ -27,16 +29,29 @@ class Static:
         held: where the memory is, -1 if the array is a copy; and the array.
     """
 
-    __slots__ = ("_order", "_place", "held")
+    __slots__ = ("_known", "_order", "_place", "held")
 
     def __init__(self, order: Order | None, place: Any) -> None:
         self._order, self._place = order, place
+        self._known: WeakIdKeyDictionary | None = None
         self.held: tuple[int, jax.Array | None] = -1, None
 
     def keep(self, tensor: torch.Tensor) -> jax.Array:
         """The array of a tensor, converted once for its memory."""
-        array = bridge.borrow(tensor if self._order is None else tensor.permute(self._order), self._place)
-        self.held = tensor.data_ptr() if bridge.shares_memory(array, tensor) else -1, array
+        known = None if self._known is None else self._known.get(tensor)
+        if known is not None and known[0] == tensor.data_ptr():
+            self.held = known
+            return known[1]  # type: ignore[no-any-return]  # torch's dictionary has no types
+        alias = tensor.detach()  # an array keeps the tensor that it is made of
+        array = bridge.borrow(alias if self._order is None else alias.permute(self._order), self._place)
+        if not bridge.shares_memory(array, tensor):
+            self.held = -1, array
+            return array
+        if self.held[0] != -1:  # it is not the only one
+            if self._known is None:
+                self._known = WeakIdKeyDictionary()
+            self._known[tensor] = tensor.data_ptr(), array
+        self.held = tensor.data_ptr(), array
         return array
 
 

@@ -122,13 +122,36 @@ def _index(self: jax.Array, indices: Sequence[jax.Array | None], check: bool) ->
     places = Places(self.shape, indices, check)
     if 0 in (self.shape[d] for d in places.dims) or 0 in places.shape:
         return lax.full(places.shape, 0, self.dtype)
+    return _gathered(self, places.dims, places.index, places.window, places.shape)
+
+
+def _gathered(
+    x: jax.Array, dims: Sequence[int], index: jax.Array, window: Sequence[int], shape: Sequence[int]
+) -> jax.Array:
+    """The slices of `x` that indices of some dimensions name.
+
+    XLA's CPU computes the place of each element of a slice with dimensions of one element, which takes four times as
+    long as copying the slice: they are left out.
+
+    Args:
+        dims: those dimensions.
+        index: of shape (*batch, len(dims)), within bounds.
+        window: the dimensions of the result that are those of a slice.
+        shape: the result's.
+    """
+    rest = [d for d in range(x.ndim) if d not in dims]
+    ones = [d for d in rest if isinstance(x.shape[d], int) and x.shape[d] == 1]
+    left_out = [w for d, w in zip(rest, window, strict=True) if d in ones]
+    kept = [d for d in range(x.ndim) if d not in ones]
+    narrow = lax.squeeze(x, ones)
+    places = tuple(map(kept.index, dims))
     numbers = lax.GatherDimensionNumbers(
-        offset_dims=tuple(places.window),
-        collapsed_slice_dims=tuple(places.dims),
-        start_index_map=tuple(places.dims),
+        offset_dims=tuple(w - sum(o < w for o in left_out) for w in window if w not in left_out),
+        collapsed_slice_dims=places,
+        start_index_map=places,
     )
-    sizes = [1 if d in places.dims else n for d, n in enumerate(self.shape)]
-    return lax.gather(self, places.index, numbers, sizes, mode=IN_BOUNDS)
+    sizes = [1 if d in places else n for d, n in enumerate(narrow.shape)]
+    return lax.reshape(lax.gather(narrow, index, numbers, sizes, mode=IN_BOUNDS), shape)
 
 
 def expand_masks(shape: Sequence[int], indices: Sequence[jax.Array | None], count: int | None = None) -> list[Any]:
@@ -205,10 +228,7 @@ def _rows(x: jax.Array, dim: int, index: jax.Array) -> jax.Array:
     shape = (*x.shape[:dim], index.size, *x.shape[dim + 1 :])
     if 0 in shape or x.shape[dim] == 0:
         return lax.full(shape, 0, x.dtype)
-    others = tuple(d for d in range(x.ndim) if d != dim)
-    numbers = lax.GatherDimensionNumbers(offset_dims=others, collapsed_slice_dims=(dim,), start_index_map=(dim,))
-    sizes = [1 if d == dim else n for d, n in enumerate(x.shape)]
-    return lax.gather(x, lax.expand_dims(index, (1,)), numbers, sizes, mode=IN_BOUNDS)
+    return _gathered(x, [dim], lax.expand_dims(index, (1,)), [d for d in range(x.ndim) if d != dim], shape)
 
 
 # aten::take(Tensor self, Tensor index) -> Tensor

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 
+import jax
 import pytest
 import torch
 
+from jaten_ops.backend import lent_inputs
 from tests.harness.crossings import crossed
 
 
@@ -139,3 +142,23 @@ def test_threads_lend_their_own() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_static_inputs_of_several_modules() -> None:
+    """Each tensor has its array as long as it lives where it is: a graph may serve several layers by turns."""
+    static = lent_inputs.Static(None, jax.devices("cpu")[0])
+    first, second = torch.ones(64), torch.zeros(64)
+    static.keep(first)
+    arrays = [static.keep(t) for t in (second, first, second, first)]
+    assert arrays[0] is arrays[2] and arrays[1] is arrays[3] and arrays[0] is not arrays[1]
+    assert [a.sum() for a in arrays] == [0, 64, 0, 64]
+    assert static.held == (first.data_ptr(), arrays[1])
+
+    second.data = torch.full((64,), 2.0)
+    assert static.keep(second).sum() == 128
+
+    gone = weakref.ref(arrays[1])
+    del first, arrays
+    static.keep(second)
+    gc.collect()
+    assert gone() is None
