@@ -152,7 +152,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         " passes.new_values passes.output_offsets passes.recompute_norms passes.replaced_memory passes.wrapped_results"
         " passes.filled_memory passes.partial_writes passes.random_results passes.view_relations passes.written_inputs"
         " passes.input_tokens passes.input_writes passes.loop_numbers passes.placed_gradients passes.static_inputs"
-        " passes.traced_ints"
+        " passes.stored_factors passes.traced_ints"
         " aliased_inputs passes.own_memory",
         "passes.data_dependent_splits passes.ordered_effects passes.output_views passes.rename_operators"
         " passes.supported_operators",
@@ -181,7 +181,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "torch_functions": (
-        "leaks linear_transpose modules result_trees run_context torch_autograd",
+        "linear_transpose modules recomputed_weights result_trees run_context torch_autograd",
+        "leaks",
         "functions symbolic_dims",
         "primitive",
         "__init__",

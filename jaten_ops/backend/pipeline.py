@@ -40,6 +40,7 @@ from .passes.recompute_norms import recompute_norms
 from .passes.rename_operators import rename_operators
 from .passes.replaced_memory import replaced_memory
 from .passes.static_inputs import static_inputs
+from .passes.stored_factors import stored_factors
 from .passes.supported_operators import supported_operators
 from .passes.third_party_calls import third_party_calls
 from .passes.traced_ints import traced_ints
@@ -88,6 +89,7 @@ PASSES: Sequence[Pass] = (
     Pass("placed_gradients", Stage.JOINT, placed_gradients, "over a mesh a gradient is made where its parameter is"),
     Pass("own_memory", Stage.JOINT, own_memory, "as_strided reads what owns the memory, not a view that is saved"),
     Pass("recompute_norms", Stage.JOINT, recompute_norms, "what a norm gives is cheaper computed again than saved"),
+    Pass("stored_factors", Stage.JOINT, stored_factors, "gradients of determinants are of factors as ATen keeps them"),
     Pass(
         "random_results", Stage.JOINT, random_results, "a random operator that is run again would draw another result"
     ),

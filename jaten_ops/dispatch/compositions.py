@@ -88,6 +88,19 @@ def _record_convolution(*args: Any) -> torch.Tensor:
 RECORDED[torch.ops.aten.convolution.default] = _record_convolution
 
 
+def _as_stored(overload: str) -> Handler:
+    """A determinant with factors as ATen's gradients ask for them, by whether a real matrix is row-major."""
+
+    def call(A: torch.Tensor) -> Any:  # noqa: N803  # the schema's name
+        return functional(overload)(A if A.is_contiguous() or A.is_complex() or A.dim() < 2 else A.mT)
+
+    return call
+
+
+for _overload in ("_linalg_det", "_linalg_slogdet"):
+    handler(f"aten::{_overload}")(_as_stored(_overload))
+
+
 @handler("aten::combinations", keys=(ABOVE_AUTOGRAD,))
 def combinations(self: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
     """ATen's composition selects by a mask, whose values a program that JAX traces does not have."""

@@ -53,7 +53,26 @@ def _gaussian_nll_loss(
     return loss.mean() if reduction == "mean" else loss.sum()
 
 
+def detect_is_causal_mask(original: Callable[..., bool]) -> Callable[..., bool]:
+    @functools.wraps(original)
+    def detect(mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+        known = is_causal is not None or not isinstance(mask, Tensor)
+        if torch.compiler.is_dynamo_compiling() or known or has_values(mask):
+            return original(mask, is_causal, size)
+        return False  # the mask is taken as any other, with the same values
+
+    return detect
+
+
 ROWS = [
+    Patch(
+        "torch.nn.modules.transformer:_detect_is_causal_mask",
+        detect_is_causal_mask,
+        "torch.nn.Transformer and its parts in a step, or in a function of as_jax, do not read whether a mask is causal",
+        "hooks/test_value_checks",
+        takes="mask is_causal size",
+        loss="torch.nn.Transformer with a mask raises an error in a step and in a function of as_jax",
+    ),
     Patch(
         "torch.nn.functional:gaussian_nll_loss",
         gaussian_nll_loss,

@@ -18,6 +18,8 @@ from jaten_ops.arrays.storage_views import Storage
 from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.tensor.operand_values import is_traced
 
+from .recomputed_weights import recompute
+
 
 class _Watch(Observer):
     """Tensors that a thread makes and writes to while JAX traces."""
@@ -88,6 +90,7 @@ def _refuse_kept(watch: _Watch) -> None:
     if not watch.alive():
         return
     gc.collect()
+    recompute(watch.alive())
     if _first_place(watch.alive()) is None:
         return
     gc.collect()  # what a finalizer has used outlives the collection that runs it
@@ -115,8 +118,10 @@ def _name_of(holder: Any, tensor: Any) -> str | None:
     if isinstance(holder, types.CellType):
         return "in a variable of an outer function"
     if isinstance(holder, list | set | tuple):
-        owners = (o for o in gc.get_referrers(holder) if not isinstance(o, list | set | tuple))
-        place = next((name for o in owners if (name := _name_of(o, holder))), "")
+        place = ""
+        for owner in gc.get_referrers(holder):  # no generator, whose cells would hold it, too
+            if not place and not isinstance(owner, list | set | tuple):
+                place = _name_of(owner, holder) or ""
         return f"in a {type(holder).__name__} {place}".rstrip()
     if isinstance(holder, dict):
         key = next((k for k, v in holder.items() if v is tensor), None)
