@@ -172,7 +172,13 @@ def moved(array: Any, where: Any) -> jax.Array:
 
 
 def put_beside(values: np.ndarray, array: jax.Array) -> jax.Array:
-    """Values on the device of an array; if that is partitioned, a copy for each of its devices."""
+    """Values on the device of an array; if that is partitioned, a copy for each of its devices.
+
+    Raises:
+        jax.errors.TracerArrayConversionError: JAX traces a program, in which the array has no values, or device.
+    """
+    if isinstance(array, jax.core.Tracer):
+        raise jax.errors.TracerArrayConversionError(array)
     if is_partitioned(array):
         return put_over(values, replicated(array.sharding))
     return moved(values, first_device(array.sharding))

@@ -91,7 +91,7 @@ RECORDED[torch.ops.aten.convolution.default] = _record_convolution
 def _as_stored(overload: str) -> Handler:
     """A determinant with factors as ATen's gradients ask for them, by whether a real matrix is row-major."""
 
-    def call(A: torch.Tensor) -> Any:  # noqa: N803  # the schema's name
+    def call(A: torch.Tensor) -> Any:
         return functional(overload)(A if A.is_contiguous() or A.is_complex() or A.dim() < 2 else A.mT)
 
     return call

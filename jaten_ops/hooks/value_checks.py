@@ -56,10 +56,10 @@ def _gaussian_nll_loss(
 def detect_is_causal_mask(original: Callable[..., bool]) -> Callable[..., bool]:
     @functools.wraps(original)
     def detect(mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
-        known = is_causal is not None or not isinstance(mask, Tensor)
-        if torch.compiler.is_dynamo_compiling() or known or has_values(mask):
+        if torch.compiler.is_dynamo_compiling() or is_causal is not None or not isinstance(mask, Tensor):
             return original(mask, is_causal, size)
-        return False  # the mask is taken as any other, with the same values
+        # without values it is taken as any other mask, with the same results
+        return has_values(mask) and original(mask, is_causal, size)
 
     return detect
 
@@ -68,7 +68,7 @@ ROWS = [
     Patch(
         "torch.nn.modules.transformer:_detect_is_causal_mask",
         detect_is_causal_mask,
-        "torch.nn.Transformer and its parts in a step, or in a function of as_jax, do not read whether a mask is causal",
+        "torch.nn.Transformer in a step, or in a function of as_jax, does not read whether a mask is causal",
         "hooks/test_value_checks",
         takes="mask is_causal size",
         loss="torch.nn.Transformer with a mask raises an error in a step and in a function of as_jax",
@@ -80,5 +80,5 @@ ROWS = [
         "hooks/test_value_checks",
         takes="input target var full eps reduction",
         loss="GaussianNLLLoss raises an error in a step and in a function of as_jax",
-    )
+    ),
 ]

@@ -12,7 +12,7 @@ import jax
 import torch
 from jax._src.config import debug_nans  # private: what is public takes longer
 from torch.autograd import profiler
-from torch.utils._pytree import tree_unflatten
+from torch.utils._pytree import tree_map_only, tree_unflatten
 
 from .. import registry
 from ..arrays.observers import observers
@@ -146,7 +146,7 @@ class Step:
             given = of_call(given, self._placed(self._reached(), given))
             result = self._as_it_is(given, structure)  # where errors name a line of the program
             self._warm = True
-            return result
+            return tree_map_only(torch.Tensor, _without_graph, result)
 
     @property
     def is_warm(self) -> bool:
@@ -252,7 +252,7 @@ class Step:
         reach, objects = self._reach, [v for v in given if is_searched(v)]
         if objects or self._objects:
             self._objects, reach = objects, None
-        if reach is None or not reach.is_current() or (reach.memory is not None and is_on_device(given)):
+        if reach is None or not reach.is_current() or self._is_elsewhere(reach, given):
             reach = self._look(given)
         given = of_call(given, reach)
         found = self._program(reach, given, structure)
@@ -263,6 +263,12 @@ class Step:
             program, operands, values = found
             return program(operands, reach, given, values)
         return self._trace(self._key(reach, given, structure), reach, given, structure)
+
+    def _is_elsewhere(self, reach: Reach, given: Sequence[Any]) -> bool:
+        """True if these arguments have the step compute where it did not before."""
+        if reach.memory is not None:
+            return is_on_device(given)
+        return not reach.tensors and not is_on_device(given)
 
     def _program(
         self, reach: Reach, given: list[Any], structure: Structure
@@ -291,7 +297,7 @@ class Step:
 
     def _placed(self, reach: Reach, given: Sequence[Any]) -> Reach:
         """The same, in torch's memory if that is where all of its tensors are: then the step computes there."""
-        if is_in_memory(reach):
+        if is_in_memory(reach, given):
             if is_on_device(given) or jax.default_backend() != "cpu":
                 require_on_device(reach)
             else:
@@ -413,3 +419,8 @@ def _settings(reach: Reach) -> Any:
     modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     registered = active_overrides.active(), registry.replacements()
     return *modes, torch.get_default_dtype(), autocast, *registered
+
+
+def _without_graph(result: torch.Tensor) -> torch.Tensor:
+    """A result of the first call, which runs as it is, as later calls give it: an argument of the next."""
+    return result if result.is_leaf else result.detach()

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import compress
 from operator import call, getitem, is_, itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from ..arrays.storage_views import Storage, View
@@ -61,6 +62,8 @@ class Reach(StepWalk):
         for _, collection in self._large:
             self._getters.append(plain_items)
             self._watched.append(collection)
+        self._getters += [_contents_of] * len(self._arrays)
+        self._watched += [array for _, array in self._arrays]
         self._saved = [*map(call, self._getters, self._watched)]
         self._counts = [*map(len, self._counted)]
         self.memory: TorchMemory | None = None
@@ -75,6 +78,7 @@ class Reach(StepWalk):
             tuple(self.sizes),
             tuple([(path, type(value), value) for path, value in self._plain_paths]),
             tuple([(path, self._contents(collection, indices)) for path, collection in self._large]),
+            tuple([(path, _contents_of(array)) for path, array in self._arrays]),
             tuple([(f.key, f.at) for f in self.floats]),
             tuple([type(o) for o in self.optimizers]),
         )
@@ -198,6 +202,21 @@ class Reach(StepWalk):
 
 def _layout(view: View) -> tuple[Any, ...]:
     return view.storage.array.dtype, view.shape, view.strides(), view.offset
+
+
+class _Contents(NamedTuple):
+    """An array of NumPy for comparing."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    data: bytes
+
+    def __repr__(self) -> str:
+        return np.array2string(np.frombuffer(self.data, self.dtype).reshape(self.shape), threshold=8)
+
+
+def _contents_of(array: np.ndarray) -> _Contents:
+    return _Contents(array.shape, array.dtype, array.tobytes())
 
 
 def _kind(value: Any) -> Any:

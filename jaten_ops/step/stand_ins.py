@@ -26,8 +26,8 @@ from .numbers import refusal
 from .torch_memory import MOVE, TorchMemory, can_be_lent, lent
 
 
-def is_in_memory(reach: Reach) -> bool:
-    """True if the tensors of a step are in torch's memory, none on the device.
+def is_in_memory(reach: Reach, given: Sequence[Any]) -> bool:
+    """True if the tensors of a step are in torch's memory, none on the device. If it reaches none, those it is given.
 
     A tensor without dimensions that is nothing's parameter or buffer tells nothing: it goes with those of the device.
     """
@@ -37,6 +37,8 @@ def is_in_memory(reach: Reach) -> bool:
     held += [t for t in reach.tensors if t.requires_grad and t.is_leaf]
     if not all(can_be_lent(t) or is_lazy(t) for t in held):
         return False
+    if not reach.tensors:
+        return any(isinstance(v, torch.Tensor) and can_be_lent(v) for v in given)
     return bool(held) or any(t.dim() and can_be_lent(t) for t in reach.tensors)
 
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..arrays.attributes import attributes_of
@@ -34,6 +35,7 @@ from .places import Cells, ClassAttributes, Float, Slots, Variables, is_plain
 
 _MOST_ITEMS = 64  # the largest collection whose plain items are compared one by one
 _MOST_COMPARED = 4096  # the largest whose plain items are compared at all
+_MOST_BYTES = 2**16  # of the largest array of NumPy that is compared
 _MOST_PLACES = 100_000
 
 
@@ -72,6 +74,7 @@ class StepWalk:
         self._sized: list[Any] = []
         self._counted: list[Any] = []  # attributes: with a new one, the walk is made again
         self._large: list[tuple[str, Any]] = []
+        self._arrays: list[tuple[str, np.ndarray]] = []
         self._classes: set[type] = set()
         self.iterators: list[str] = []
         self._index: dict[int, int] = {}
@@ -181,6 +184,9 @@ class StepWalk:
         elif isinstance(value, functools.partial):
             for part in (value.func, value.args, value.keywords):
                 self._visit(self._roots, path, path, part)
+        elif isinstance(value, np.ndarray):
+            if value.nbytes <= _MOST_BYTES and not value.dtype.hasobject:
+                self._arrays.append((path, value))
         elif isinstance(value, Iterator) and is_library(type(value).__module__):
             if not isinstance(value, io.IOBase):
                 self.iterators.append(path)

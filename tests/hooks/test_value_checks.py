@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 import torch
 from torch import distributions as D  # as programs name it
+from torch import nn
 from torch.nn import functional as F
 
 import jaten_ops
@@ -18,7 +19,27 @@ from tests.harness.crossings import crossed
 
 Program = Callable[[torch.Tensor], torch.Tensor]
 
+torch.manual_seed(0)
+_LAYER = nn.TransformerEncoderLayer(3, 1, 4, 0.0, batch_first=True)
+_ENCODER = nn.TransformerEncoder(_LAYER, 2, enable_nested_tensor=False)
+_DECODER = nn.TransformerDecoder(nn.TransformerDecoderLayer(3, 1, 4, 0.0, batch_first=True), 1)
+
+
+def _with_mask(module: nn.Module, *memory: int) -> Program:
+    """A module of transformers on tensors of any device, with the mask of words that come later."""
+    state = dict(module.named_parameters())
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(4, device=x.device)
+        given = {name: value.detach().to(x.device) for name, value in state.items()}
+        return torch.func.functional_call(module, given, (x[None], *[x[None]] * len(memory), mask))
+
+    return program
+
+
 PROGRAMS: dict[str, Program] = {
+    "encoder": _with_mask(_ENCODER),
+    "decoder": _with_mask(_DECODER, 1),
     "normal": lambda x: D.Normal(x, x.exp()).log_prob(x * 2),
     "policy": lambda x: D.Categorical(logits=x).log_prob(torch.tensor([0, 2, 1, 0])),
     "entropy": lambda x: D.Categorical(logits=x).entropy(),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -96,6 +98,43 @@ def closure_list_and_nonlocal(device: str, wrap: Wrap) -> Iterator[Any]:
     run = wrap(step, model)
     for x, _ in batches(device):
         yield run(x), list(history), list(recent), last, count
+
+
+@scenario
+def arrays_of_numpy(device: str, wrap: Wrap) -> Iterator[Any]:
+    """One that the loop changes in place, by numbers and as a tensor, and one that the step changes."""
+    model = make(device)
+    factor, seen = np.ones(2), SimpleNamespace(count=np.zeros(1, np.int64))
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        seen.count[0] += 1
+        return (model(x).square() * torch.as_tensor(factor, device=x.device)[0]).mean() * float(factor[1])
+
+    run = wrap(step, model)
+    for i, (x, _) in enumerate(batches(device)):
+        factor[i % 2] = 1 + i / 2
+        yield run(x), seen.count.tolist()
+
+
+@scenario
+def truncated_backpropagation(device: str, wrap: Wrap) -> Iterator[Any]:
+    """A state that goes from call to call, and is detached by the step."""
+    model = make(device, lambda: nn.GRU(4, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        optimizer.zero_grad()
+        found, state = model(x, state.detach())
+        loss = found.square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss, state
+
+    run, state = wrap(step), torch.zeros(1, 2, 3, dtype=torch.double, device=device)
+    for number in range(4):
+        x = torch.linspace(-1, 1 + number, 40, dtype=torch.double).reshape(5, 2, 4).to(device)
+        loss, state = run(x, state)
+        yield loss, state, state_of(model, optimizer)
 
 
 @scenario

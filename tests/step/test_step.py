@@ -432,3 +432,11 @@ def test_an_attribute_is_no_global_of_the_same_name() -> None:
     for _ in range(3):
         fn(torch.ones(1, 3))
     assert model.elsewhere.bias.grad.tolist() == [3, 3] and elsewhere.bias.grad is None
+
+
+def test_a_step_that_reaches_no_tensor_computes_where_its_arguments_are() -> None:
+    joined = compile_step(lambda x: torch.cat([x, torch.zeros(1)]))
+    assert [joined(torch.ones(1)).tolist() for _ in range(3)] == [[1, 0]] * 3
+    doubled = compile_step(lambda x: x * 2)
+    for device in ("cpu", "cpu", "jax", "jax", "cpu"):
+        assert doubled(torch.ones(1, device=device)).device.type == device
