@@ -181,7 +181,7 @@ class ListUpdate:
         self._seconds: dict[tuple[Shape, ...], list[float]] = {}
 
     def seconds(self, shapes: tuple[Shape, ...]) -> list[float] | None:
-        """What steps by pieces may still take for parameters of these shapes; None if there are to be none."""
+        """The time that steps by pieces may still take for parameters of these shapes; None if there are to be none."""
         if not is_used() or not all(map(math.prod, shapes)):
             return None
         if shapes not in self._seconds:
