@@ -88,6 +88,19 @@ def _record_convolution(*args: Any) -> torch.Tensor:
 RECORDED[torch.ops.aten.convolution.default] = _record_convolution
 
 
+@handler("aten::_new_zeros_with_same_feature_meta")
+def zeros_laid_out_alike(self: torch.Tensor, other: torch.Tensor, *, self_num_batch_dims: int = 0) -> torch.Tensor:
+    """Zeros for a tangent, which forward mode lays out as its primal."""
+    if is_traced(self) or is_traced(other):
+        plain = functional("_new_zeros_with_same_feature_meta")
+        return plain(self, other, self_num_batch_dims=self_num_batch_dims)
+    elements = other.untyped_storage().nbytes() // other.itemsize
+    batch = self.shape[:self_num_batch_dims]
+    memory = torch.zeros((*batch, elements), dtype=other.dtype, device=other.device)
+    stride = (*memory.stride()[:-1], *other.stride())
+    return memory.as_strided((*batch, *other.shape), stride, other.storage_offset())
+
+
 def _as_stored(overload: str) -> Handler:
     """A determinant with factors as ATen's gradients ask for them, by whether a real matrix is row-major."""
 
