@@ -241,6 +241,8 @@ class StepProgram:
             tensors = [outcome.make(recipe) for _, recipe in trace.slots]
             for (place, recipe), found in zip(trace.slots, tensors, strict=True):
                 reach.replace(place, found, is_new=isinstance(recipe, Made))
+        for i, mode in trace.modes:
+            reach.modules[i].training = mode
         results = [outcome.make(recipe) for recipe in trace.results]
         if trace.errors:
             raise_first_broken(holds, trace.errors)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -47,6 +48,7 @@ class Trace:
         gradients: the leaves whose gradient it replaces, and by what.
         changes: the changes of the tensors themselves.
         slots: the places whose tensor it replaces, and by what.
+        modes: the modules that it puts into another mode, by their numbers, and whether that is training.
         left: storages of tensors that it has stored where no call of the program would put them.
         left_in: those tensors.
         assumed: the tensors in torch's memory that its constants may have been computed from.
@@ -69,6 +71,7 @@ class Trace:
     ) -> None:
         self._step, self._reach, self._again = step, reach, again
         self._given, self._in_structure = given, structure
+        self._modes = [module.training for module in reach.modules]
         self.effects: list[str] = []
         self.left_in: list[TensorWeakRef] = []
         self.capture = Capture(_sources(reach, given), values)
@@ -206,7 +209,9 @@ class Trace:
 
     def _note_slots(self, recipes: Recipes) -> None:
         """Compares what the step can reach after its run with what it could reach before."""
-        before, after = self._reach, self._again()
+        before = self._reach
+        with self._modes_as_before():
+            after = self._again()
         self.slots: list[tuple[int, Recipe]] = []
         if after.structure != before.structure:
             self.effects.append(f"it changes {difference(before.structure, after.structure)}")
@@ -229,6 +234,20 @@ class Trace:
                 self.effects.append(f"it replaces {before.paths[i]}")
         if same:  # a replaced collection is restored: the step may have stored into it before
             before.restore({id(v) for v, w in zip(before.values, after.values, strict=True) if v is not w})
+
+    @contextlib.contextmanager
+    def _modes_as_before(self) -> Iterator[None]:
+        """A context with modules in the modes that they had before the step; notes those that it has changed."""
+        modules = self._reach.modules
+        now = [module.training for module in modules]
+        self.modes = [(i, mode) for i, mode in enumerate(now) if mode != self._modes[i]]
+        for i, _ in self.modes:
+            modules[i].training = self._modes[i]
+        try:
+            yield
+        finally:
+            for i, mode in self.modes:
+                modules[i].training = mode
 
     def _without_graph(self, owner: Any, key: Any, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor that the step has stored, detached from its graph, like results."""

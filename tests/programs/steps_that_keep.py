@@ -138,6 +138,29 @@ def truncated_backpropagation(device: str, wrap: Wrap) -> Iterator[Any]:
 
 
 @scenario
+def modes_in_steps(device: str, wrap: Wrap) -> Iterator[Any]:
+    """Each of two steps puts the model into its own mode."""
+    model = nn.Sequential(make(device), nn.BatchNorm1d(3).double().to(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    train = training(model, optimizer)
+
+    def train_step(x: torch.Tensor, y: torch.Tensor) -> Any:
+        model.train()
+        return train(x, y)
+
+    def evaluate(x: torch.Tensor) -> torch.Tensor:
+        model.eval()
+        model[0].train()
+        with torch.no_grad():
+            return model(x).sum()
+
+    first, second = wrap(train_step), wrap(evaluate)
+    for x, y in batches(device):
+        yield first(x, y), [m.training for m in model.modules()], state_of(model, optimizer)
+        yield second(x), [m.training for m in model.modules()]
+
+
+@scenario
 def ema_of_a_dict(device: str, wrap: Wrap) -> Iterator[Any]:
     model = make(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
