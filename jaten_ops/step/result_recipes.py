@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from ..arrays.storage_views import Storage, View
 from ..arrays.strides import row_major
 from ..tensor.tensor import Tensor, from_array, from_view
 from .numbers import Known, node_of
+from .places import is_plain
 from .state_capture import Capture
 
 
@@ -70,16 +72,31 @@ class Built(NamedTuple):
     items: tuple[Recipe, ...]
 
 
-Recipe = Kept | Held | Given | Computed | Made | Seen | Built
+class OfFields(NamedTuple):
+    """A new object of a dataclass."""
+
+    cls: type
+    fields: tuple[tuple[str, Recipe], ...]
+
+
+Recipe = Kept | Held | Given | Computed | Made | Seen | Built | OfFields
 
 
 class Recipes:
-    """Creates recipes, and collects the arrays that the program has to return for them."""
+    """Creates recipes, and collects the arrays that the program has to return for them.
 
-    def __init__(self, capture: Capture, held: Sequence[torch.Tensor], given: Sequence[Any]) -> None:
+    Args:
+        capture: that of the step.
+        held, given, objects: the tensors that it reaches, its arguments, and other objects that it reaches.
+    """
+
+    def __init__(
+        self, capture: Capture, held: Sequence[torch.Tensor], given: Sequence[Any], objects: Sequence[Any]
+    ) -> None:
         self._capture = capture
         self._held = {id(t): i for i, t in enumerate(held)}
         self._given = {id(v): i for i, v in enumerate(given) if isinstance(v, torch.Tensor)}
+        self._old = {*map(id, given), *map(id, objects)}
         self.storages: list[Storage] = []
         self._index: dict[int, int] = {}
         self._uses: Counter[int] = Counter()
@@ -89,7 +106,7 @@ class Recipes:
         if number is not None:
             return Computed(number.known())
         if not isinstance(value, torch.Tensor):
-            return Kept(value)
+            return self._of_object(value)
         if id(value) in self._held:
             return Held(self._held[id(value)])
         if id(value) in self._given:
@@ -97,6 +114,14 @@ class Recipes:
         if not isinstance(value, Tensor) or not self._capture.is_born(value):
             return Kept(value)
         return self._of_values(value, value.requires_grad and value.is_leaf, isinstance(value, torch.nn.Parameter))
+
+    def _of_object(self, value: Any) -> Recipe:
+        """The recipe of what torch does not take apart: a dataclass that the step has made, or the object itself."""
+        is_new = dataclasses.is_dataclass(value) and not isinstance(value, type) and id(value) not in self._old
+        if not is_new or all(isinstance(v, torch.nn.Module) or is_plain(v) for v in _attributes(value).values()):
+            return Kept(value)
+        fields = [(name, self.of_collection(v) or self.of(v)) for name, v in _attributes(value).items()]
+        return OfFields(type(value), tuple(fields))
 
     def of_data(self, tensor: torch.Tensor) -> Made | Seen:
         """The recipe of a new tensor with the memory that a tensor has now: of what its `data` is."""
@@ -170,6 +195,11 @@ class Outcome:
             return self._given[recipe.at]
         if isinstance(recipe, Computed):
             return float(recipe.known(self._values))
+        if isinstance(recipe, OfFields):
+            made: Any = object.__new__(recipe.cls)
+            for name, field in recipe.fields:
+                object.__setattr__(made, name, self.make(field))  # it may be frozen
+            return made
         if isinstance(recipe, Built):
             return tree_unflatten([self.make(item) for item in recipe.items], recipe.structure)
         operand: Any = self._operand(recipe.operand)
@@ -192,3 +222,9 @@ class Outcome:
         if recipe.is_parameter:
             return torch.nn.Parameter(tensor, recipe.requires_grad)
         return tensor.requires_grad_() if recipe.requires_grad else tensor
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """The attributes of an object of a dataclass, also of one with slots."""
+    fields = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+    return {name: getattr(value, name) for name in fields} | getattr(value, "__dict__", {})

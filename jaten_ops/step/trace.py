@@ -151,7 +151,7 @@ class Trace:
                     results = [self._parts.result(v, capture) for v in results]
                     self._parts.let_go(self._name)
             self.effects += changed
-            recipes = Recipes(capture, self._reach.tensors, self._given)
+            recipes = Recipes(capture, self._reach.tensors, self._given, self._reach.objects)
             self.results = [recipes.of(v) for v in results]
             del results
             self.changes = self._watched.changes(recipes)

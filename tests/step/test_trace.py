@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 import torch
 
@@ -35,3 +38,38 @@ def test_what_traces_a_step_again(device: str, counts: bool, caplog: pytest.LogC
         assert not model.training and not model.part.training
     assert any("traced again" in message for message in caplog.messages) is counts
     assert model.calls == 6 * counts
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    loss: torch.Tensor
+    others: dict[str, Any]
+
+
+@dataclass
+class _State:
+    count: torch.Tensor
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_dataclasses_are_results(device: str, caplog: pytest.LogCaptureFixture) -> None:
+    """New ones are made at each call; one that the step has found is the same."""
+    layer, state = torch.nn.Linear(3, 2).to(device), _State(torch.zeros((), device=device))
+
+    def step(x: torch.Tensor) -> tuple[_Outputs, _State]:
+        state.count += 1
+        found = layer(x)
+        return _Outputs(found.square().sum(), {"found": [found], "weight": layer.weight, "name": "layer"}), state
+
+    run, seen = compile_step(step), []
+    for call in range(4):
+        x = torch.full((1, 3), float(call), device=device)
+        outputs, same = run(x)
+        assert same is state and state.count.item() == call + 1
+        expected = layer(x).detach()
+        torch.testing.assert_close(outputs.others["found"][0].detach(), expected)
+        torch.testing.assert_close(outputs.loss.detach(), expected.square().sum())
+        assert outputs.others["weight"] is layer.weight and outputs.others["name"] == "layer"
+        seen.append(outputs)
+    assert len({id(outputs) for outputs in seen}) == 4
+    assert not any("traced again" in message for message in caplog.messages)
