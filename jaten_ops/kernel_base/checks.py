@@ -43,9 +43,17 @@ _OF_SIZES = jax.errors.TracerArrayConversionError, jax.errors.NonConcreteBoolean
 
 def what_is_read(error: Exception) -> str:
     """The reason for one of these errors, for a user who does not know of JAX's tracing."""
+    name = getattr(error, "jaten_operator", None)
     if isinstance(error, _OF_SIZES):  # kernels ask for whole arrays where the sizes of results depend on them
-        return "the number of results depends on values, as with x[mask], nonzero() or unique()"
+        which = "" if name is None else f" of {name.partition('.')[0].strip('_')}"
+        return f"the number of results{which} depends on values, as with x[mask], nonzero() or unique()"
     return str(error).partition("\n")[0]
+
+
+def note_operator(error: Exception, name: str) -> None:
+    """Notes in one of these errors the operator that it is of: the innermost."""
+    if not hasattr(error, "jaten_operator"):
+        error.jaten_operator = name  # type: ignore[attr-defined]  # Python's errors take any attribute
 
 
 _CURRENT: ContextVar[Conditions | None] = ContextVar("jaten_conditions", default=None)

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import meta, registry
 from ..arrays.seeds import draw_seed
+from ..kernel_base.checks import READS_OF_TRACERS, note_operator
 from ..program_lines import place_of_call
 from ..schema import OpSpec
 from ..tracing import opaque
@@ -129,6 +130,8 @@ def _answer(spec: OpSpec, rescued: tuple[type[Exception], ...], rescue: Rescue |
             raise FloatingPointError(f"{spec.name}{place_of_call()}: {error}") from error
         if isinstance(error, _OF_ABSENT):
             _refuse_absent(spec, *args, **kwargs)
+        if isinstance(error, READS_OF_TRACERS):
+            note_operator(error, spec.overload)
         if rescue is None or not isinstance(error, rescued):
             raise error
         return rescue(error, args, kwargs)
