@@ -93,10 +93,9 @@ class ListStep:
         beside: list[jax.Array] = []
         increment_version(self.targets)  # first: where a program fails, those before it have changed
         for parts in _pieces(sizes, [tuple(numbers) for numbers in own], length):
-            given = np.zeros((len(lists), length), self.grads[0].dtype)
-            for row, arrays in zip(given, lists, strict=True):
-                for i, begin, end, place in parts:
-                    row[place : place + end - begin] = np.asarray(arrays[i]).reshape(-1)[begin:end]
+            given = [
+                _piece([np.asarray(arrays[i]).reshape(-1)[b:e] for i, b, e, _ in parts], length) for arrays in lists
+            ]
             results = [*map(np.asarray, program(np.append(shared, own[parts[0][0]]), *given))]
             for i, begin, end, place in parts:
                 if not begin:
@@ -113,6 +112,13 @@ class ListStep:
         return beside
 
 
+def _piece(parts: list[np.ndarray], length: int) -> np.ndarray:
+    """Parts one after the other, and zeros behind them. One that is as long is no copy."""
+    missing = length - sum(map(len, parts))
+    rest = [np.zeros(missing, parts[0].dtype)] if missing else []
+    return parts[0] if len(parts) == 1 and not missing else np.concatenate([*parts, *rest])
+
+
 def _pieces(
     sizes: Sequence[int], own: Sequence[tuple[float, ...]], length: int
 ) -> Iterator[list[tuple[int, int, int, int]]]:
@@ -124,7 +130,7 @@ def _pieces(
     parts: list[tuple[int, int, int, int]] = []
     place = 0
     for i, size in enumerate(sizes):
-        if parts and (own[i] != own[i - 1] or place == length):
+        if parts and (own[i] != own[i - 1] or size >= length or place == length):  # most of a large one is not copied
             yield parts
             parts, place = [], 0
         begin = 0
