@@ -89,11 +89,11 @@ PASSES: Sequence[Pass] = (
     Pass("placed_gradients", Stage.JOINT, placed_gradients, "over a mesh a gradient is made where its parameter is"),
     Pass("own_memory", Stage.JOINT, own_memory, "as_strided reads what owns the memory, not a view that is saved"),
     Pass("recompute_norms", Stage.JOINT, recompute_norms, "what a norm gives is cheaper computed again than saved"),
-    Pass("stored_factors", Stage.JOINT, stored_factors, "gradients of determinants are of factors as ATen keeps them"),
     Pass(
         "random_results", Stage.JOINT, random_results, "a random operator that is run again would draw another result"
     ),
     Pass("input_tokens", Stage.ATEN, input_tokens, "AOTAutograd leaves tokens as inputs, and passes none"),
+    Pass("stored_factors", Stage.ATEN, stored_factors, "gradients of determinants are of factors as ATen keeps them"),
     Pass("written_inputs", Stage.ATEN, written_inputs, "inputs that share memory are looked at if one is written to"),
     Pass(
         "output_offsets", Stage.ATEN, output_offsets, "AOTAutograd asks outputs where they start, sizes being dynamic"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.func import grad, jacfwd
 
 from tests.harness.crossings import crossed
 
@@ -25,18 +26,25 @@ ORDERS: dict[str, Matrix] = {
     "batch of columns": lambda a: a.mT,
     "a part": lambda a: torch.nn.functional.pad(a, (1, 1))[..., 1:-1],
 }
-WAYS = ["device", "compiled", "compiled on the device", "forward mode"]
+WAYS = ["device", "compiled", "compiled on the device", "forward mode", "compiled forward mode", "compiled grad"]
 
 
 def _gradient(way: str, function: Matrix, order: Matrix, matrix: torch.Tensor) -> torch.Tensor:
     device = "jax" if "device" in way or way == "forward mode" else "cpu"
     leaf = matrix.detach().clone().to(device).requires_grad_()
-    if way == "forward mode":
-        return torch.func.jacfwd(lambda a: function(order(a)).abs().sum())(leaf.detach())
+    torch._dynamo.reset()
+
+    def total(a: torch.Tensor) -> torch.Tensor:
+        return function(order(a)).abs().sum()
+
+    if way.endswith(("mode", "grad")):
+        derivative = jacfwd(total) if way.endswith("mode") else grad(total)
+        if way.startswith("compiled"):
+            derivative = torch.compile(derivative, backend="jaten")
+        return derivative(leaf.detach())
     if "compiled" in way:
-        torch._dynamo.reset()
         function = torch.compile(function, backend="jaten")
-    function(order(leaf)).abs().sum().backward()
+    total(leaf).backward()
     assert leaf.grad is not None
     return leaf.grad
 
@@ -46,7 +54,7 @@ def _gradient(way: str, function: Matrix, order: Matrix, matrix: torch.Tensor) -
     ("name", "order", "way", "dtype"), crossed(DETERMINANTS, ORDERS, WAYS, [torch.float64, torch.complex128])
 )
 def test_gradients(name: str, order: str, way: str, dtype: torch.dtype) -> None:
-    if dtype.is_complex and (name.startswith("logdet") or way == "forward mode"):
+    if dtype.is_complex and (name.startswith("logdet") or way.endswith("mode")):
         dtype = torch.float64
     torch.manual_seed(0)
     matrix = torch.randn(2, 3, 3, dtype=dtype)
