@@ -14,6 +14,13 @@ from .ledger import Patch
 Loss = Callable[..., torch.Tensor]
 
 
+def _is_read(value: object) -> bool:
+    """True if torch's function may ask for a value, as Dynamo lets it: no program that is traced has the answer."""
+    if torch.compiler.is_dynamo_compiling() or not isinstance(value, Tensor):
+        return True
+    return has_values(value) and not torch.compiler.is_compiling()
+
+
 def gaussian_nll_loss(original: Loss) -> Loss:
     @functools.wraps(original)
     def loss(
@@ -24,8 +31,9 @@ def gaussian_nll_loss(original: Loss) -> Loss:
         eps: float = 1e-6,
         reduction: str = "mean",
     ) -> torch.Tensor:
-        if torch.compiler.is_dynamo_compiling() or not isinstance(var, Tensor) or has_values(var):
+        if _is_read(var):
             return original(input, target, var, full, eps, reduction)
+        assert isinstance(var, Tensor)
         return _gaussian_nll_loss(input, target, var, full, eps, reduction)
 
     return loss
@@ -56,10 +64,9 @@ def _gaussian_nll_loss(
 def detect_is_causal_mask(original: Callable[..., bool]) -> Callable[..., bool]:
     @functools.wraps(original)
     def detect(mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
-        if torch.compiler.is_dynamo_compiling() or is_causal is not None or not isinstance(mask, Tensor):
+        if is_causal is not None or _is_read(mask):
             return original(mask, is_causal, size)
-        # without values it is taken as any other mask, with the same results
-        return has_values(mask) and original(mask, is_causal, size)
+        return False  # it is taken as any other mask, with the same results
 
     return detect
 

@@ -53,6 +53,7 @@ PROGRAMS: dict[str, Program] = {
     "gaussian loss": lambda x: F.gaussian_nll_loss(x, x * 2, x.exp(), full=True),
     "gaussian loss, small variances": lambda x: F.gaussian_nll_loss(x, x * 2, x * x * 0.1, eps=0.05, reduction="none"),
     "gaussian loss, a variance a row": lambda x: F.gaussian_nll_loss(x, x * 2, x[:, 0].exp(), reduction="sum"),
+    "gaussian loss, a constant": lambda x: F.gaussian_nll_loss(x, x * 2, torch.full_like(x, 2.0)),
     "combinations": lambda x: torch.combinations(x[:, 0], 3),
     "combinations with repeats": lambda x: torch.combinations(x[0], with_replacement=True),
 }
