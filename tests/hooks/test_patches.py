@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import json
@@ -44,9 +45,16 @@ def test_use_changes_what_the_table_says(seen: dict[str, list[str]]) -> None:
 
 
 def test_import_fills_what_the_table_says(seen: dict[str, list[str]]) -> None:
-    """But for a table in C++, which Python cannot see."""
+    """But for a table in C++, which Python cannot see; JAX 0.10.0 has it in Python, by two names."""
     unseen = {what for what, row in PATCHES.items() if row.adds_to is object}
-    assert seen["fills"] == sorted(FILLED.keys() | ADDED - unseen)
+    older = [table for what in unseen if isinstance(table := _found(what), dict)]
+    filled = [what for what in seen["fills"] if not any(_found(what) is table for table in older)]
+    assert filled == sorted(FILLED.keys() | ADDED - unseen)
+
+
+def _found(what: str) -> Any:
+    module, _, path = what.partition(":")
+    return functools.reduce(getattr, path.split("."), importlib.import_module(module))
 
 
 def test_installed_versions_allow_every_row(seen: dict[str, list[str]]) -> None:
