@@ -118,9 +118,10 @@ class Recipes:
     def _of_object(self, value: Any) -> Recipe:
         """The recipe of what torch does not take apart: a dataclass that the step has made, or the object itself."""
         is_new = dataclasses.is_dataclass(value) and not isinstance(value, type) and id(value) not in self._old
-        if not is_new or all(isinstance(v, torch.nn.Module) or is_plain(v) for v in _attributes(value).values()):
+        attributes = _attributes(value) if is_new else {}
+        if all(isinstance(v, torch.nn.Module) or is_plain(v) for v in attributes.values()):
             return Kept(value)
-        fields = [(name, self.of_collection(v) or self.of(v)) for name, v in _attributes(value).items()]
+        fields = [(name, self.of_collection(v) or self.of(v)) for name, v in attributes.items()]
         return OfFields(type(value), tuple(fields))
 
     def of_data(self, tensor: torch.Tensor) -> Made | Seen:
