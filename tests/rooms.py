@@ -20,6 +20,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "xla": (
         "autotune_mode cheap_puts compiler_bugs compiles cpu_client cpu_features disk_store equations jitted malloc"
         " matmul_library matmul_precision platform_branches progress x64",
+        "traced_constants",
         "compiler_options memory_order onednn",
         "fingerprint",
         "disk_cache",
@@ -98,8 +99,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "ops": (
-        "batched default_dtypes described dynamic_slices function_names memory_layout namespace overlap result_checks"
-        " symbolic_sizes vmap",
+        "batched constant_operands default_dtypes described dynamic_slices function_names memory_layout namespace"
+        " overlap result_checks symbolic_sizes vmap",
         "composite executor variants",
         "op_call",
         "companions",

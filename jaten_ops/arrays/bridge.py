@@ -20,6 +20,7 @@ from torch.utils import dlpack as torch_dlpack
 
 from ..errors import MissingValuesError, UnsupportedInputError
 from ..xla import cheap_puts
+from ..xla.traced_constants import constant_value
 from ..xla.x64 import Enabled
 from . import gpu_memory, partitioned
 from .abstract_arrays import is_abstract
@@ -207,10 +208,13 @@ def to_host(array: jax.Array) -> torch.Tensor:
     It shares the memory of an array on a CPU. For an array on several devices it is a copy, as by `as_tensor`.
 
     Raises:
-        jax.errors.TracerArrayConversionError: JAX traces a program, in which it has no values.
+        jax.errors.TracerArrayConversionError: JAX traces a program, on whose operands it depends.
     """
     if isinstance(array, jax.core.Tracer):
-        raise jax.errors.TracerArrayConversionError(array)
+        known = constant_value(array)
+        if known is None:
+            raise jax.errors.TracerArrayConversionError(array)
+        array = known
     sharding = array.sharding
     if type(sharding) is not SingleDeviceSharding and (sharding.num_devices > 1 or is_abstract(sharding)):
         array = gathered(array)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from threading import get_ident
 from typing import Any
 
+from ..xla import traced_constants
+
 
 class Observer:
     """An observer of the operators, tensors and storages of one thread. Each method may be left as it is."""
@@ -103,4 +105,4 @@ def read_number(array: Any) -> Any:
         found = observer.read(array)
         if found is not None:
             return found
-    return array.item()
+    return traced_constants.number_in(array)

@@ -11,6 +11,7 @@ from ..arrays.observers import OBSERVERS, read_number
 from ..registry.handlers import ABOVE_AUTOGRAD, BELOW_PYTHON, handler
 from ..tensor.operand_values import is_traced
 from ..tensor.tensor import array_of, has_values, may_leave
+from ..xla import traced_constants
 from .functional import functional
 from .operands import to_carrier
 
@@ -21,7 +22,7 @@ def item(tensor: torch.Tensor) -> Any:
     if is_traced(tensor):
         return torch.ops.aten._local_scalar_dense(to_carrier(tensor))
     array = array_of(tensor)
-    return read_number(array) if OBSERVERS else array.item()
+    return read_number(array) if OBSERVERS else traced_constants.number_in(array)
 
 
 @handler("aten::_linalg_check_errors")

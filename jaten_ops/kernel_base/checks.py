@@ -45,8 +45,10 @@ def what_is_read(error: Exception) -> str:
     """The reason for one of these errors, for a user who does not know of JAX's tracing."""
     name = getattr(error, "jaten_operator", None)
     if isinstance(error, _OF_SIZES):  # kernels ask for whole arrays where the sizes of results depend on them
-        which = "" if name is None else f" of {name.partition('.')[0].strip('_')}"
-        return f"the number of results{which} depends on values, as with x[mask], nonzero() or unique()"
+        if name is None:
+            return "its values are taken out of the program, as by numpy(), tolist() or np.asarray(x)"
+        which = name.partition(".")[0].strip("_")
+        return f"the number of results of {which} depends on values, as with x[mask], nonzero() or unique()"
     return str(error).partition("\n")[0]
 
 

@@ -12,7 +12,8 @@ from ..kernel_base.checks import READS_OF_TRACERS, note_operator
 from ..program_lines import place_of_call
 from ..schema import OpSpec
 from ..tracing import opaque
-from ..xla import malloc
+from ..xla import malloc, traced_constants
+from .constant_operands import computed_now, with_values
 from .executor import Executor, Signature, freeze
 
 _EXECUTORS: dict[str, Executor] = {}
@@ -111,6 +112,7 @@ def _renamed(call: Callable[..., Any], spec: OpSpec, names: Sequence[str]) -> Ca
 
 
 _OF_ABSENT = (AttributeError, TypeError, RuntimeError)
+_ALWAYS_RESCUED = (*_OF_ABSENT, *READS_OF_TRACERS, FloatingPointError)
 
 
 def _refuse_absent(spec: OpSpec, *args: Any, **kwargs: Any) -> None:
@@ -124,28 +126,13 @@ def _refuse_absent(spec: OpSpec, *args: Any, **kwargs: Any) -> None:
             )
 
 
-def _answer(spec: OpSpec, rescued: tuple[type[Exception], ...], rescue: Rescue | None) -> Rescue:
-    def answer(error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if isinstance(error, FloatingPointError):  # of `jax_debug_nans`
-            raise FloatingPointError(f"{spec.name}{place_of_call()}: {error}") from error
-        if isinstance(error, _OF_ABSENT):
-            _refuse_absent(spec, *args, **kwargs)
-        if isinstance(error, READS_OF_TRACERS):
-            note_operator(error, spec.overload)
-        if rescue is None or not isinstance(error, rescued):
-            raise error
-        return rescue(error, args, kwargs)
-
-    return answer
-
-
 def make_call(
     spec: OpSpec,
     executor: Executor,
     unwrap: Callable[[Any], Any],
     wrap: Callable[[Any], Any],
-    rescued: tuple[type[Exception], ...] = (),
-    rescue: Rescue | None = None,
+    rescued: tuple[type[Exception], ...],
+    rescue: Rescue,
     in_place: int = 0,
 ) -> Callable[..., Any]:
     """A generated function with the schema's parameters that runs an op's kernel.
@@ -162,7 +149,7 @@ def make_call(
         in_place: how many of the first arguments' arrays are donated.
     """
     scope: dict[str, Any] = {"_wrap": wrap, "_draw_seed": draw_seed, "_type": type}
-    scope |= {"_rescued": (*rescued, *_OF_ABSENT, FloatingPointError), "_rescue": _answer(spec, rescued, rescue)}
+    scope |= {"_rescued": rescued, "_rescue": rescue}
     scope |= {f"_take_{i}": take for i, take in enumerate(_takers(spec, unwrap))}
     names = _names(spec)
     values = [f"_take_{i}({n})" if scope[f"_take_{i}"] else n for i, n in enumerate(names)]
@@ -187,7 +174,8 @@ class OpKernel:
         spec: the op.
         unwrap: a tensor of the device to its array.
         wrap: an array to a new tensor of the device.
-        rescued, rescue: as `make_call` takes them.
+        rescued: the exceptions that `rescue` handles.
+        rescue: for calls that have raised one of these.
     """
 
     def __init__(
@@ -217,8 +205,24 @@ class OpKernel:
         executor = _EXECUTORS.get(registry_key(spec)) or Executor(spec, entry, fake)
         _EXECUTORS[registry_key(spec)] = executor
         wrap = self._wrap if spec.returns == ("Tensor",) else self._wrap_all
-        self._run = run = make_call(spec, executor, self._unwrap, wrap, self._rescued, self._rescue, in_place)
+        rescued = (*self._rescued, *_ALWAYS_RESCUED)
+        self._run = run = make_call(spec, executor, self._unwrap, wrap, rescued, self._answer, in_place)
         return run
+
+    def _answer(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call returns that has raised, or its error."""
+        if isinstance(error, FloatingPointError):  # of `jax_debug_nans`
+            raise FloatingPointError(f"{self._spec.name}{place_of_call()}: {error}") from error
+        if isinstance(error, _OF_ABSENT):
+            _refuse_absent(self._spec, *args, **kwargs)
+        if isinstance(error, READS_OF_TRACERS):
+            known = with_values(args, kwargs, self._unwrap, self._wrap)
+            if known is not None:
+                return computed_now(self._undiverted or self._run, known)  # type: ignore[arg-type]  # one has raised
+            note_operator(error, self._spec.overload)
+        if self._rescue is None or not isinstance(error, self._rescued):
+            raise error
+        return self._rescue(error, args, kwargs)
 
     def forget(self) -> None:
         """Drops what was made for a kernel that another has replaced."""
@@ -254,4 +258,4 @@ class OpKernel:
             return None
         if kind == "Tensor[]":
             return [self._wrap(r) for r in result]
-        return self._wrap(result) if kind == "Tensor" else result.item()
+        return self._wrap(result) if kind == "Tensor" else traced_constants.number_in(result)

@@ -24,7 +24,8 @@ from ..arrays.storage_views import Storage
 from ..errors import UnsupportedInputError
 from ..schema import VARIANTS
 from ..tensor.operand_values import is_traced
-from ..tensor.tensor import Tensor, from_array
+from ..tensor.tensor import Tensor, array_of, from_array
+from ..xla.traced_constants import constant_value
 from .numbers import Assumptions, Number, node_of, refusal, symbol
 
 operand = core.Primitive("jaten_operand")
@@ -117,7 +118,9 @@ class Capture(Observer):
             raise refusal(f"it is copied to {target.device}")  # type: ignore[union-attr]  # a tensor, by the check above
         device = kwargs.get("device")
         if device is not None and isinstance(target, Tensor) and torch.device(device).type not in ("jax", "meta"):
-            raise refusal(f"it is moved to {device}")
+            self.lift(target)
+            if constant_value(array_of(target)) is None:
+                raise refusal(f"it is moved to {device}")
         static = _static_of(func) if func is not None and _has_numbers(args, kwargs) else frozenset()
         return (
             [self._one(a, i in static) for i, a in enumerate(args)],
@@ -209,6 +212,9 @@ class Capture(Observer):
             return None
         if self._answers:
             return self._answers.pop(0)
+        known = None if self.reads_numbers else constant_value(array)
+        if known is not None:
+            return known.item()
         if not self.reads_numbers or not jax.numpy.issubdtype(array.dtype, jax.numpy.floating):
             raise refusal("item(), bool() or float()")
         with core.set_current_trace(self._trace):

@@ -15,6 +15,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from ..arrays import attributes, carrier
 from ..arrays.storage_views import View
+from ..xla.traced_constants import constant_value
 from ..xla.x64 import Enabled
 
 
@@ -104,4 +105,4 @@ def stays(tensor: torch.Tensor, array: Any, device: Any) -> bool:
     """True if a move to the CPU is none, within `cpu_constants`: JAX traces the array, or will its gradient."""
     if not _CONSTANTS.are_taken or torch.device(device).type != "cpu":
         return False
-    return tensor.requires_grad or isinstance(array, jax.core.Tracer)
+    return tensor.requires_grad or constant_value(array) is None

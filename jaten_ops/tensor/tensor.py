@@ -28,7 +28,7 @@ from ..registry.handlers import CHOSEN, RECORDED, handler_of
 from ..tracing import is_recording, opaque, unrecorded
 from .checkpoint_shards import CheckpointShards
 from .mesh_methods import MeshMethods, copy_placer
-from .operand_values import Traced, is_constant, is_traced, number, two_devices
+from .operand_values import Traced, is_constant, is_traced, number, stays, two_devices
 from .storage import TracedStorage, pickled, storage_of, typed
 from .subclasses import Counterparts
 
@@ -236,12 +236,17 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
 
     def numpy(self, *, force: bool = False) -> Any:
         """A NumPy array of the values, copied to the host, with `force`; without, TypeError as on other devices."""
-        if not force:
+        if not force and not stays(self, array_of(self), "cpu"):
             raise TypeError(
                 f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host"
                 " memory first."
             )
-        return self.detach().cpu().numpy()
+        return self._on_host().numpy()
+
+    def _on_host(self) -> torch.Tensor:
+        """The values on the CPU, also where tensors that JAX traces stay as they are."""
+        moved = self.detach().cpu()
+        return bridge.to_host(array_of(self)) if isinstance(moved, Tensor) else moved
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.dim() == 0 and not is_traced(self) else object.__format__(self, spec)
@@ -254,7 +259,7 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
 
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers."""
-        return self.cpu().tolist()
+        return self._on_host().tolist()
 
     def _is_view(self) -> bool:
         """As torch's, but False for compilers if the tensor has values: they then trace a view as a plain tensor.
