@@ -95,6 +95,13 @@ def native_layer_norm(input, normalized_shape, weight, bias, eps):
     return as_contiguous(results[0]), *(as_contiguous(s.to(dtype)) for s in results[1:])
 
 
+@fake("native_layer_norm_backward")  # ATen's meta function gives an empty input's dtype to gradients of parameters
+def native_layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask):
+    parameters = [None if p is None else as_contiguous(p) for p in (weight, bias)]
+    one, two, three = masked(output_mask, as_contiguous(input), *(input if p is None else p for p in parameters))
+    return one, None if weight is None else two, None if bias is None else three
+
+
 @fake("native_group_norm")
 def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
     results = torch.ops.aten.native_group_norm(input, weight, bias, N, C, HxW, group, eps)

@@ -48,6 +48,13 @@ def where(condition, self, other):
     return as_contiguous(op(condition.bool() if condition.dtype == torch.uint8 else condition, self, other))
 
 
+@fake("binary_cross_entropy")  # ATen's meta function takes the weight's dtype into account
+def binary_cross_entropy(self, target, weight=None, reduction=1):
+    op = aten_overload("binary_cross_entropy")
+    assert op is not None
+    return as_contiguous(op(self, target, weight, reduction)).to(self.dtype)
+
+
 # Extrema of empty tensors. ATen's meta functions accept them, or raise another exception than its CPU kernels.
 
 

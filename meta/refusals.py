@@ -8,10 +8,11 @@ only if the call's are, and the error is ATen's own.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from jaten_ops.schema import FUNCTIONAL, OpSpec
 
@@ -72,10 +73,13 @@ def refuse(spec: OpSpec, args: Any, kwargs: Any) -> None:
     """Raises ATen's error for arguments of these dtypes, dims and numbers; tensors may be on any device."""
     if spec.namespace != "jaten":
         return
+    if spec.overload in _OF_ONE_DTYPE and _mixes_widths(args, kwargs):
+        raise RuntimeError(f"{spec.name}: expected tensors of one dtype, got {args[0].dtype} and others")
     if spec.overload in ASKED:
         if "correction" in kwargs:  # with sizes of 1 nothing would be left, and ATen would warn
             kwargs = kwargs | {"correction": 0}
-        cut_args, kwargs = tree_map(_cut, (args, kwargs))
+        same_kind = {} if _mixes_widths(args, kwargs) else _SAME_KIND
+        cut_args, kwargs = tree_map(lambda value: _cut(value, same_kind), (args, kwargs))
         if kwargs.get("sorter") is not None:  # indices of elements, of which there is one
             kwargs = kwargs | {"sorter": kwargs["sorter"] - 1}
         if spec.overload in scalars.OVERLOADS:  # as many numbers as there are tensors
@@ -87,6 +91,25 @@ def refuse(spec: OpSpec, args: Any, kwargs: Any) -> None:
             raise NotImplementedError(f"{spec.name} is not implemented for {dtype}, as on the CPU in ATen")
         if spec.overload.startswith("grid_sampler_"):
             _refuse_to_sample(spec, *args[:2])
+        elif "_norm" in spec.overload:
+            _refuse_to_normalize(spec, args, kwargs)
+
+
+_OF_ONE_DTYPE = frozenset({"linalg_cross", "_cdist_forward", "huber_loss_backward"})
+_MIXED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def _mixes_widths(args: Any, kwargs: Any) -> bool:
+    """True if tensors have several of these types, as which of them kernels take together depends on the widths."""
+    return len({v.dtype for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)}.intersection(_MIXED)) > 1
+
+
+def _refuse_to_normalize(spec: OpSpec, args: Any, kwargs: Any) -> None:
+    """Raises for parameters and statistics of another dtype than the input's, but for float32 with half precision."""
+    dtype, *others = [v.dtype for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+    wide = torch.float32 if dtype.itemsize < 4 else dtype
+    if set(others) not in (set(), {dtype}, {wide}):
+        raise RuntimeError(f"{spec.name}: mixed dtype (CPU): expected parameters of {wide}, got {others}")
 
 
 def _refuse_to_sample(spec: OpSpec, input: torch.Tensor, grid: torch.Tensor) -> None:
@@ -126,10 +149,10 @@ def _ask(spec: OpSpec, arguments: Any) -> None:
             op(*arguments[0], **arguments[1])
 
 
-def _cut(value: Any) -> Any:
+def _cut(value: Any, same_kind: Mapping[torch.dtype, torch.dtype]) -> Any:
     if isinstance(value, torch.Tensor):
-        return torch.ones([min(n, 1) for n in value.shape], dtype=_SAME_KIND.get(value.dtype, value.dtype))
-    return _SAME_KIND.get(value, value) if isinstance(value, torch.dtype) else value
+        return torch.ones([min(n, 1) for n in value.shape], dtype=same_kind.get(value.dtype, value.dtype))
+    return same_kind.get(value, value) if isinstance(value, torch.dtype) else value
 
 
 def _without_memory(value: Any) -> Any:

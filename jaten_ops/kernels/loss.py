@@ -185,7 +185,8 @@ def binary_cross_entropy_backward(grad_output, self, target, weight=None, reduct
 #     int reduction=1) -> Tensor
 @kernel("binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits(self, target, weight=None, pos_weight=None, reduction=MEAN):
-    (self, target, weight, pos_weight), dtype = _computed(self, target, weight, pos_weight)
+    dtype = target.dtype  # of which ATen's loss is made, in place
+    (self, target, weight, pos_weight), _ = _computed(self, target, weight, pos_weight)
     minus_log_sigmoid = jnp.logaddexp(-self, jnp.zeros((), self.dtype))
     if pos_weight is not None:
         minus_log_sigmoid = ((pos_weight - 1) * target + 1) * minus_log_sigmoid

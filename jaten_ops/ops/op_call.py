@@ -210,7 +210,7 @@ class OpKernel:
         return run
 
     def _answer(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a call returns that has raised, or its error."""
+        """The results of a call that has raised, or its error."""
         if isinstance(error, FloatingPointError):  # of `jax_debug_nans`
             raise FloatingPointError(f"{self._spec.name}{place_of_call()}: {error}") from error
         if isinstance(error, _OF_ABSENT):

@@ -1,0 +1,64 @@
+"""Dtypes of results in half precision: those that kernels give, where ATen's fake tensors have a GPU's or others.
+
+The statistics of a norm are float32 on a CPU if its parameters are, whatever the input is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from jaten_ops import registry
+
+from ..graph_info import GraphInfo
+from ..nodes import fake_value, overload_of
+
+
+def kernel_dtypes(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
+    """Corrects the dtypes of such results in the nodes' metadata, and of what is computed from them."""
+    changed: set[torch.fx.Node] = set()
+    for node in gm.graph.nodes:
+        if node.op != "call_function" or fake_value(node) is None:
+            continue
+        is_after = not changed.isdisjoint(node.all_input_nodes)
+        fake = node.target if is_after and not _takes_graphs(node) else _own_fake(node)
+        if fake is not None and _correct(node, fake):
+            changed.add(node)
+    return info
+
+
+def _takes_graphs(node: torch.fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
+def _own_fake(node: torch.fx.Node) -> Any:
+    """The fake of jaten's own of an ATen operator; None without one, and without an operand of half precision."""
+    key = overload_of(node.target)
+    if key not in registry.FAKES or node.target.namespace != "aten":  # type: ignore[union-attr]  # it has an overload
+        return None
+    return registry.FAKES[key].fn if any(map(_is_half, node.all_input_nodes)) else None
+
+
+def _is_half(node: torch.fx.Node) -> bool:
+    value = fake_value(node)
+    return isinstance(value, torch.Tensor) and value.dtype.is_floating_point and value.dtype.itemsize < 4
+
+
+def _correct(node: torch.fx.Node, fake: Any) -> bool:
+    """Gives a node the dtypes that a fake says; returns whether they are others than it had."""
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    with detect_fake_mode(tree_leaves((args, kwargs))) or torch.no_grad(), torch.no_grad():
+        had, said = node.meta["val"], fake(*args, **kwargs)
+        if _dtypes(had) == _dtypes(said):
+            return False
+        node.meta["val"] = tree_map(
+            lambda value, new: value if value is None else torch.empty_like(value, dtype=new.dtype), had, said
+        )
+    return True
+
+
+def _dtypes(values: Any) -> list[torch.dtype]:
+    return [value.dtype for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
