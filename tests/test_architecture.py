@@ -40,6 +40,7 @@ SUBJECTS = {
     "huggingface": "models of transformers as JAX functions",
     "import": "what importing jaten_ops leaves alone",
     "jax_programs": "control flow, checkpoints, ensembles and meshes in JAX programs from torch ones",
+    "mixed_dtypes": "calls with tensors of several floating dtypes",
     "modules": "modules and optimizers on the device jax",
     "moving_modules": "module.to, and what torch.nn.utils makes of modules on the device jax",
     "programs_of_cpp": "operators of users that C++ looks up",

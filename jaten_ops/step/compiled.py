@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import jax
 import torch
 from jax._src.config import debug_nans  # private: what is public takes longer
-from torch.autograd import profiler
+from torch.autograd import forward_ad, profiler
 from torch.utils._pytree import tree_map_only, tree_unflatten
 
 from .. import registry
@@ -106,6 +106,11 @@ def compile_step(step: Callable[..., Any], *holders: Any, microbatches: int = 1)
     return Step(step, holders, microbatches)
 
 
+def _is_transformed() -> bool:
+    """True in a transform of torch.func, or where tensors may have tangents."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
 class Step:
     """A compiled step, as `compile_step` returns it."""
 
@@ -129,10 +134,10 @@ class Step:
 
     @opaque
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if observers() or is_traced_now():  # a part of another program
+        if observers() or is_traced_now() or _is_transformed():  # a part of another program, or of torch's derivatives
             if self._microbatches.count > 1:
                 raise UnsupportedInputError(
-                    "a step with microbatches", "a call in another program", "one outside of it"
+                    "a step with microbatches", "a call in another program or a transform", "one outside of it"
                 )
             return self._step(*args, **kwargs)
         with _ONE_AT_A_TIME:

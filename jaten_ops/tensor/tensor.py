@@ -153,7 +153,10 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
         kind = "Parameter containing:\n" if isinstance(self, torch.nn.Parameter) else ""
         if attributes.has_no_values(self):
             return f"{kind}tensor(..., size={tuple(self.shape)}, dtype={self.dtype}, sharding={self.sharding})"
-        text = kind + repr(self.detach().cpu())
+        moved = self.detach().cpu()
+        if isinstance(moved, Tensor):  # it has none where JAX traces it
+            return f"{kind}tensor(..., size={tuple(self.shape)}, dtype={self.dtype}, device='{self.device}')"
+        text = kind + repr(moved)
         grad = f", grad_fn=<{type(self.grad_fn).__name__}>" if self.grad_fn is not None else ""
         grad = grad or (", requires_grad=True" if self.requires_grad else "")
         return f"{text[:-1]}, device='{self.device}'{grad})"

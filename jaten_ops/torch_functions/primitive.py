@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Primitive
 from jax.interpreters import ad, batching, mlir
 
+from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.xla.x64 import tracing
 
 from .functions import Batch, BatchedFunction, Function, Split, TorchFunction, evaluated, self_contained, spread, traced
@@ -331,13 +332,43 @@ ad.primitive_jvps[program_p] = _jvp
 def _transpose(cotangents: Sequence[Any], *operands: Any, program: TorchProgram) -> list[Any]:
     out: list[Any] = [None] * len(operands)
     if all(map(_is_zero, cotangents)):
-        for i in program.linear:
+        for i in program.linear or range(len(operands)):
             out[i] = ad.Zero(operands[i].aval)
         return out
+    if not program.linear:
+        return _transpose_function(cotangents, operands, program)
     given = operands[: program.linear[0]]
     back = bind(program.transposed(), *given, *map(ad.instantiate_zeros, cotangents))
     for i, cotangent in zip(program.linear, back, strict=True):
         out[i] = cotangent if ad.is_undefined_primal(operands[i]) else None
+    return out
+
+
+def _transpose_function(cotangents: Sequence[Any], operands: Sequence[Any], program: TorchProgram) -> list[Any]:
+    """The transpose of a function itself, as `jax.linear_transpose` asks for it: its backward pass.
+
+    Raises:
+        UnsupportedInputError: the backward pass depends on the operands by which it is transposed.
+    """
+    wrt = tuple([k for k, i in enumerate(program.arguments) if ad.is_undefined_primal(operands[i])])
+    avals = [x.aval if ad.is_undefined_primal(x) else jax.typeof(x) for x in (operands[i] for i in program.arguments)]
+    split = program.function.split(avals, wrt)
+    assert split.forward is not None
+    count = len(split.forward.out_avals) - split.kept.count(None)
+    entered = spread(split.forward, [k in wrt for k in range(len(avals))])[count:]
+    if any(entered) or any(place in wrt for place in split.kept):
+        raise UnsupportedInputError(
+            "a torch function that JAX transposes", "one whose derivative depends on the operand", "one linear in it"
+        )
+    given = [jnp.zeros(a.shape, a.dtype) if k in wrt else operands[program.arguments[k]] for k, a in enumerate(avals)]
+    needed = bind(Forward(program.function, split), *given)[count:]
+    results = split.forward.out_avals
+    # a number in place of a cotangent has a dtype of its own
+    carried = [jax.lax.convert_element_type(ad.instantiate_zeros(cotangents[i]), results[i].dtype) for i in split.by]
+    back = bind(Linear(program.function, len(given), wrt, split, backward=True), *given, *needed, *carried)
+    out: list[Any] = [None] * len(operands)
+    for k, cotangent in zip(wrt, back, strict=True):
+        out[program.arguments[k]] = cotangent
     return out
 
 

@@ -214,3 +214,65 @@ def test_an_object_that_holds_itself_is_refused() -> None:
 
     with pytest.raises(UnsupportedInputError, match="that holds itself"):
         jax.jit(as_jax(program))(jnp.ones(3))
+
+
+def _matrix(size: int = 4) -> jax.Array:
+    values = jax.random.normal(jax.random.key(0), (size, size))
+    return values @ values.T + size * jnp.eye(size)
+
+
+LINEAR: dict[str, Callable[[Any], Any]] = {
+    "a multiple": lambda x: x * 2,
+    "a product": lambda x: jaten_ops.from_jax(_MATRIX) @ x,
+    "a sum": lambda x: x.sum(),
+    "parts, and a constant": lambda x: (x[:2], x[2:] * 3, torch.ones(2, device=x.device)),
+    "a transform": lambda x: torch.fft.fft(x).real,
+    "rows by their numbers": lambda x: x[torch.tensor([2, 0, 2], device=x.device)],
+}
+_MATRIX = _matrix()
+
+
+THROUGH: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "as it is": lambda fn: fn,
+    "jit": jax.jit,
+    "vmap": lambda fn: lambda x: jax.vmap(fn)(x[None]),
+}
+
+
+@pytest.mark.parametrize("through", THROUGH)
+@pytest.mark.parametrize("name", LINEAR)
+def test_transposes_of_linear_functions(name: str, through: str) -> None:
+    fn, x = THROUGH[through](as_jax(LINEAR[name])), jnp.arange(4.0)
+    results, pull = jax.vjp(fn, x)
+    cotangents = jax.tree.map(lambda r: jnp.cos(jnp.arange(r.size, dtype=r.dtype)).reshape(r.shape), results)
+    for transposed in (jax.linear_transpose(fn, x), jax.jit(jax.linear_transpose(fn, x))):
+        jax.tree.map(np.testing.assert_allclose, transposed(cotangents), pull(cotangents))
+
+
+@pytest.mark.parametrize("fn", [torch.square, torch.relu, torch.exp], ids=lambda fn: fn.__name__)
+def test_others_have_no_transpose(fn: Callable[..., Any]) -> None:
+    with pytest.raises(UnsupportedInputError, match="linear"):
+        jax.linear_transpose(as_jax(fn), jnp.ones(3))(jnp.ones(3))
+
+
+def test_linear_solvers() -> None:
+    product, b = as_jax(lambda matrix, x: matrix @ x), jnp.arange(4.0)
+
+    def solved(b: jax.Array) -> jax.Array:
+        return jax.scipy.sparse.linalg.cg(lambda x: product(_MATRIX, x), b)[0]
+
+    for fn in (solved, jax.jacrev(solved)):
+        wanted = (jax.jacrev if fn is not solved else lambda f: f)(lambda b: jnp.linalg.solve(_MATRIX, b))(b)
+        np.testing.assert_allclose(fn(b), wanted, rtol=1e-3, atol=1e-4)  # the solver stops there
+
+
+def test_traced_tensors_are_printed_without_values() -> None:
+    found: list[str] = []
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        found.extend([repr(x), f"{x}", repr(torch.arange(2, device=x.device))])
+        return x
+
+    jax.jit(as_jax(fn))(jnp.ones(3))
+    traced = "tensor(..., size=(3,), dtype=torch.float32, device='jax:0')"
+    assert found == [traced, traced, "tensor([0, 1], device='jax:0')"]
