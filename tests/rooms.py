@@ -99,8 +99,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "ops": (
-        "batched constant_operands default_dtypes described dynamic_slices function_names memory_layout namespace"
-        " overlap result_checks symbolic_sizes vmap",
+        "batched changing_numbers constant_operands default_dtypes described dynamic_slices function_names"
+        " memory_layout namespace overlap result_checks symbolic_sizes vmap",
         "composite executor variants",
         "op_call",
         "companions",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -132,6 +134,23 @@ def ctc_loss(log_probs: torch.Tensor, *args: Any) -> torch.Tensor:
     """ATen's composition, which does not move the lengths from the CPU for tensors of a subclass."""
     on_device = [a.to(log_probs.device) if isinstance(a, torch.Tensor) else a for a in args]
     return torch.ops.aten.ctc_loss.Tensor._op_dk(_IMPLICIT, log_probs, *on_device)
+
+
+@handler("aten::ctc_loss.IntList", keys=(ABOVE_AUTOGRAD,))
+def ctc_loss_of_lengths(
+    log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: Sequence[int], target_lengths: Sequence[int],
+    blank: int = 0, reduction: int = 1, zero_infinity: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """ATen's composition, which makes a tensor of the lengths by its address: a traced one has none."""
+    given = log_probs, targets, input_lengths, target_lengths, blank
+    if not is_traced(log_probs):
+        return torch.ops.aten.ctc_loss.IntList._op_dk(_IMPLICIT, *given, reduction, zero_infinity)
+    losses = torch.ops.aten._ctc_loss.default(*given, zero_infinity)[0]
+    if zero_infinity:
+        losses = losses.masked_fill(losses == math.inf, 0.0)
+    if reduction == 1:  # the mean over the batch of each loss over its length
+        return (losses / losses.new_tensor([max(n, 1) for n in target_lengths])).mean()
+    return losses.sum() if reduction == 2 else losses
 
 
 @handler("aten::_pack_padded_sequence")

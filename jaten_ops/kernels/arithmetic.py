@@ -272,6 +272,16 @@ def pow_tensor(self, exponent):
     return cast(_power(base, exponent), dtype) if is_inexact(dtype) else _integer_power(base, exponent)
 
 
+SPECIAL_EXPONENTS = frozenset({0.0, 1.0, 2.0, 3.0, 4.0, -1.0, -2.0, 0.5, -0.5})
+"""Exponents of which powers of floats are products or roots."""
+
+
+def power_of_floats(self: jax.Array, exponent: float | jax.Array) -> jax.Array:
+    """The power of floats by an exponent that is not special; it may be traced."""
+    (base,) = opmath(self.dtype, self)
+    return cast(_power(base, jnp.full(base.shape, exponent, base.dtype)), self.dtype)
+
+
 # aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor
 @kernel("pow.Tensor_Scalar", static=("exponent",))
 def pow_scalar(self, exponent):

@@ -5,6 +5,7 @@ Source of the ranges: aten/src/ATen/native/DistributionTemplates.h and aten/src/
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -151,15 +152,29 @@ def normal_float_tensor(mean, std, *, key):
 # Integers
 
 
-def _integers(key: jax.Array, shape: Sequence[int], low: int, high: int, dtype: np.dtype) -> jax.Array:
-    """Integers from `low` to `high - 1`, drawn modulo their number as ATen does; at most 2**64 of them."""
-    count = high - low
-    if count <= 2**28 and low >= -(2**31) and high <= 2**31:
-        drawn = jax.random.bits(key, shape, np.uint32) % np.uint32(count)
-        return cast(lax.convert_element_type(drawn, np.int32) + np.int32(low), dtype)
+def are_short(low: Any, high: Any) -> Any:
+    """True if integers from `low` to `high - 1` are drawn as 32 bits each."""
+    return (high - low <= 2**28) & (low >= -(2**31)) & (high <= 2**31)
+
+
+def integers(
+    key: jax.Array, shape: Sequence[int], low: Any, count: Any, dtype: np.dtype, *, is_short: bool
+) -> jax.Array:
+    """So many integers from `low` on, drawn modulo their number as ATen does; `count` is None for 2**64 of them."""
+    if is_short:
+        drawn = jax.random.bits(key, shape, np.uint32) % lax.convert_element_type(count, np.uint32)
+        return cast(lax.convert_element_type(drawn, np.int32) + lax.convert_element_type(low, np.int32), dtype)
     drawn = jax.random.bits(key, shape, np.uint64)
-    drawn = drawn % np.uint64(count) if count < 2**64 else drawn
-    return cast(lax.bitcast_convert_type(drawn, np.int64) + np.int64(low), dtype)
+    drawn = drawn if count is None else drawn % lax.convert_element_type(count, np.uint64)
+    return cast(lax.bitcast_convert_type(drawn, np.int64) + lax.convert_element_type(low, np.int64), dtype)
+
+
+def _integers(key: jax.Array, shape: Sequence[int], low: Any, high: Any, dtype: np.dtype) -> jax.Array:
+    if isinstance(low, jax.Array) or isinstance(high, jax.Array):  # in a compiled program that serves all bounds
+        draw = [functools.partial(integers, key, shape, low, high - low, dtype, is_short=s) for s in (False, True)]
+        return lax.cond(are_short(low, high), draw[1], draw[0])
+    count, is_short = high - low, bool(are_short(low, high))
+    return integers(key, shape, low, np.uint64(count) if count < 2**64 else None, dtype, is_short=is_short)
 
 
 def _check_real(dtype: np.dtype) -> None:
@@ -174,7 +189,7 @@ def _largest(dtype: np.dtype) -> int:
     return 2 ** (jnp.finfo(dtype).nmant + 1) if is_float(dtype) else np.iinfo(dtype).max
 
 
-def _bounds(dtype: np.dtype) -> tuple[float, float]:
+def bounds_of(dtype: np.dtype) -> tuple[float, float]:
     """The smallest and the largest number of a dtype."""
     if dtype.kind == "b":
         return 0, 1
@@ -182,10 +197,11 @@ def _bounds(dtype: np.dtype) -> tuple[float, float]:
     return (float(info.min), float(info.max)) if is_float(dtype) else (info.min, info.max)
 
 
-def _bounded(key: jax.Array, shape: Sequence[int], low: int, high: int, dtype: np.dtype) -> jax.Array:
-    require(low < high, RuntimeError, f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+def _bounded(key: jax.Array, shape: Sequence[int], low: Any, high: Any, dtype: np.dtype) -> jax.Array:
+    got = "" if isinstance(low < high, jax.Array) else f", but got from={low} >= to={high}"
+    require(low < high, RuntimeError, f"random_ expects 'from' to be less than 'to'{got}")
     _check_real(dtype)
-    smallest, largest = _bounds(dtype)
+    smallest, largest = bounds_of(dtype)
     require(low >= smallest, RuntimeError, f"from is out of bounds for {dtype}")
     require(high - 1 <= largest, RuntimeError, f"to - 1 is out of bounds for {dtype}")
     return _integers(key, shape, low, high, dtype)
@@ -238,7 +254,7 @@ def randint_like_tensor(self, high, *, dtype=None, key):
     dtype = dtype or self.dtype
     _check_real(dtype)
     require(high > 0, RuntimeError, "random_ expects 'from' to be less than 'to'")
-    require(high - 1 <= _bounds(dtype)[1], RuntimeError, f"to - 1 is out of bounds for {dtype}")
+    require(high - 1 <= bounds_of(dtype)[1], RuntimeError, f"to - 1 is out of bounds for {dtype}")
     drawn = jax.random.bits(key, self.shape, np.uint64) % lax.convert_element_type(high, np.uint64)
     return cast(drawn, dtype)
 

@@ -29,13 +29,14 @@ from ..xla import (
     x64,
 )
 from ..xla.x64 import Enabled
-from . import dynamic_slices, result_checks, symbolic_sizes
+from . import changing_numbers, dynamic_slices, result_checks, symbolic_sizes
 from .default_dtypes import as_outside
 
 _log = logging.getLogger(__name__)
 
 # Values of these types may differ from call to call without compiling anew; all others are static.
 _TRACED_TYPES = frozenset({"Scalar", "Scalar?", "Scalar[]", "Scalar[]?", "float", "float?"})
+_RUNS = dynamic_slices.RUNS | changing_numbers.RUNS
 _SIZES = frozenset({"input_sizes", "size", "sizes"})  # arguments that are the sizes of results
 _BY_DTYPE, _BY_DTYPE_AND_WIDTH = "_default_dtype()", "(_default_dtype(), _wide)"
 _DEFAULT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -335,7 +336,7 @@ class Executor:
         if in_place:
             scope["_in_place"] = self._jit_in_place(in_place)
             return f"_in_place[{self._selected}]({', '.join(values)})", scope
-        if self.spec.namespace == "jaten" and self.spec.overload in dynamic_slices.RUNS:
+        if self.spec.namespace == "jaten" and self.spec.overload in _RUNS:
             return f"_execute([{', '.join(values)}], {self._selected})", scope | {"_execute": self._execute_anywhere}
         if self._may_be_eager:
             return f"_execute([{', '.join(values)}], {self._selected})", scope | {"_execute": self._execute}
@@ -370,7 +371,7 @@ class Executor:
         return run[key](*values)
 
     def _execute_anywhere(self, values: Sequence[Any], key: Any) -> Any:
-        found = dynamic_slices.RUNS[self.spec.overload](*values)
+        found = _RUNS[self.spec.overload](*values)
         return self._jit_at_first[key](*values) if found is None else found
 
     def _checked(self, results: Checked) -> Any:

@@ -131,8 +131,8 @@ def make_call(
     executor: Executor,
     unwrap: Callable[[Any], Any],
     wrap: Callable[[Any], Any],
-    rescued: tuple[type[Exception], ...],
-    rescue: Rescue,
+    rescued: tuple[type[Exception], ...] = (),
+    rescue: Rescue | None = None,
     in_place: int = 0,
 ) -> Callable[..., Any]:
     """A generated function with the schema's parameters that runs an op's kernel.

@@ -52,3 +52,25 @@ def test_combinations() -> None:
         x = torch.arange(float(size))
         expected = torch.combinations(x, length, repeats)
         assert torch.equal(torch.combinations(x.to("jax"), length, repeats).cpu(), expected)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_ctc_loss_of_lengths_that_are_numbers(reduction: str, dynamic: bool) -> None:
+    def loss(x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        losses = torch.nn.functional.ctc_loss(
+            x, targets, (20, 7, 20), (15, 15, 0), reduction=reduction, zero_infinity=True
+        )
+        return losses.sum()
+
+    generator = torch.Generator().manual_seed(0)
+    given = torch.randn(20, 3, 6, generator=generator).log_softmax(2), torch.randint(1, 6, (3, 15), generator=generator)
+    found = []
+    for fn, device in ((loss, "cpu"), (loss, "jax"), (torch.compile(loss, backend="jaten", dynamic=dynamic), "jax")):
+        x = given[0].to(device, copy=True).requires_grad_()
+        result = fn(x, given[1].to(device))
+        result.backward()
+        assert x.grad is not None
+        found.append((result.detach().cpu(), x.grad.cpu()))
+    for got in found[1:]:
+        torch.testing.assert_close(got, found[0], rtol=1e-4, atol=1e-5)  # sums of exponentials, in another order

@@ -77,11 +77,26 @@ def _takes_number(user: torch.fx.Node, number: torch.fx.Node) -> bool:
         if value is number:
             # a number may be in place of a tensor of the schema
             is_scalar = argument.type in ("Scalar", "Scalar?", "Tensor") and argument.name not in static
-            if not is_scalar and not (key in _STARTING and _has_fixed_length(user, dict(_named(spec, values)))):
+            is_bound = argument.name in _BOUNDS.get(str(key), ())
+            if (
+                not is_scalar
+                and not is_bound
+                and not (key in _STARTING and _has_fixed_length(user, dict(_named(spec, values))))
+            ):
                 return False
         elif isinstance(value, tuple | list) and number in value:
             return False
     return True
+
+
+_BOUNDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("randint", "randint.generator", "randint_like", "randint_like.generator"), ("high",)),
+    **dict.fromkeys(("randint.low", "randint.low_generator"), ("low", "high")),
+    **dict.fromkeys(("randint_like.low_dtype", "randint_like.low_generator_dtype"), ("low", "high")),
+    "random.to": ("to",),
+    "random.from": ("from", "to"),
+}
+"""Bounds of random integers, which these kernels take as arrays, too."""
 
 
 def _named(spec: Any, values: list[Any]) -> Iterator[tuple[str, Any]]:
