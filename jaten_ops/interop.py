@@ -20,6 +20,7 @@ from .device import privateuse1
 from .errors import UnsupportedInputError
 from .ops import called_functions
 from .tensor.tensor import array_for_jax, from_array
+from .tracing import uncaptured
 from .xla.x64 import Enabled
 
 
@@ -35,6 +36,7 @@ for _kind in torch.return_types.all_return_types:
     _tell_jax(_kind)
 
 
+@uncaptured
 def from_jax(tree: Any) -> Any:
     """Turns `jax.Array`s into tensors on the device `jax`, without a copy; sharded arrays stay sharded.
 
@@ -67,6 +69,7 @@ def _strong(array: jax.Array) -> jax.Array:
         return jax.lax.convert_element_type(array, array.dtype) if array.weak_type else array
 
 
+@uncaptured
 def to_jax(tree: Any) -> Any:
     """Turns tensors on the device `jax` into arrays of JAX, without a copy for contiguous ones.
 
@@ -100,6 +103,7 @@ _NO_LONGS = (
 _ARRAYS = (jax.Array, np.ndarray, np.number, np.bool_)
 
 
+@uncaptured
 def as_jax(program: Callable[..., Any], *, mutable: bool = False) -> Callable[..., Any]:
     """Turns a torch function or module into a function of `jax.Array`s, for `jax.jit`, `grad`, `vmap`, `scan`, ...
 
@@ -139,6 +143,7 @@ def as_jax(program: Callable[..., Any], *, mutable: bool = False) -> Callable[..
 def function_of_arrays(call: Callable[..., Any]) -> Callable[..., Any]:
     """`as_jax` of a function of tensors."""
 
+    @uncaptured
     def function(*args: Any, key: jax.Array | None = None, **kwargs: Any) -> Any:
         privateuse1.require_slot()
         leaves, structure = jax.tree.flatten((args, kwargs))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from torch._C._dynamo import eval_frame
 from torch.utils._python_dispatch import _disable_current_modes
 
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
 
 
 def opaque(fn: F) -> F:
@@ -25,9 +27,31 @@ def opaque(fn: F) -> F:
     return _marked(fn, eval_frame._FrameAction.SKIP)
 
 
+def uncaptured(fn: F) -> F:
+    """Marks a function that Dynamo leaves out of its graphs, and calls between them: it is `opaque`.
+
+    `torch.compiler.disable` without what that costs; see there.
+    """
+    setattr(fn, "_torchdynamo_disable", True)  # noqa: B010  # mypy knows no such attribute
+    return opaque(fn)
+
+
 def unwatched(fn: F) -> F:
     """`opaque` for a function's own code only: it may call functions of the user."""
     return _marked(fn, eval_frame._FrameAction.DEFAULT)
+
+
+def opaque_methods(cls: C) -> C:
+    """Marks a class's own methods and properties as `opaque`: programs call them between their graphs."""
+    for member in vars(cls).values():
+        parts = (member, getattr(member, "__func__", None), *(getattr(member, name, None) for name in _ACCESSORS))
+        for fn in parts:
+            if isinstance(fn, types.FunctionType):
+                opaque(fn)
+    return cls
+
+
+_ACCESSORS = ("fget", "fset", "fdel")
 
 
 def _marked(fn: F, called: Any) -> F:

@@ -1,13 +1,20 @@
-"""Constants on the device in a compiled program: `torch.tensor` makes them out of sight of what captures it."""
+"""Out of Dynamo's sight: constants on the device, and methods of tensors, which it calls between its graphs."""
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch._subclasses import FakeTensorMode
+from torch.utils._pytree import tree_map_only
 
+import jaten_ops
 from jaten_ops import tracing
 
 DEVICES = ("cpu", "jax")
@@ -89,3 +96,107 @@ def test_the_flag_that_torch_compiles_is_computed_with_as_a_bool() -> None:
             assert (found ^ True) is (True ^ found) is not flag
         finally:
             tracing.set_compiling(False)
+
+
+def _loaded(x: torch.Tensor) -> Any:
+    file = io.BytesIO()
+    torch.save(x, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+# Programs that call what the class of tensors of the device has of its own, by its name; further ones by "name: form".
+METHODS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "__new__": lambda x: type(x)(x * 2) + 1,
+    "__new__: of a parameter": lambda x: nn.Parameter(x * 2).detach(),
+    "__new__: of a parameter without gradients": lambda x: nn.Parameter(x * 2, requires_grad=False) + 1,
+    "__new__: of the input as a parameter": lambda x: nn.Parameter(x).detach() * 2,
+    "_is_param": lambda x: (isinstance(x, nn.Parameter), getattr(x, "_is_param", False), x * 2),
+    "__repr__": lambda x: (repr(x).split("dev")[0].split(")")[0].rstrip(", "), x * 2),
+    "__repr__: print": lambda x: (print(x, file=io.StringIO()), x * 2)[1],
+    "__repr__: of a result": lambda x: (str(x * 2)[:6], x * 2),
+    "__format__": lambda x: (f"{x}"[:6], f"{x.sum()}", f"{x.sum():.3f}", x * 2),
+    "__deepcopy__": lambda x: copy.deepcopy(x) * 2,
+    "__deepcopy__: of a result": lambda x: copy.deepcopy({"of": x * 2})["of"] * 2,
+    "__reduce_ex__": lambda x: copy.copy(x) * 2,
+    "__reduce_ex__: of a result": lambda x: copy.copy(x * 2) * 2,
+    "__reduce_ex__: its value": lambda x: (x.__reduce_ex__(2)[0].__name__, x * 2),
+    "__reduce_ex__: pickle": lambda x: pickle.loads(pickle.dumps(x)) * 2,
+    "__reduce_ex__: torch.save": lambda x: _loaded(x) * 2,
+    "__dlpack__": lambda x: torch.from_dlpack(x) * 2,
+    "__dlpack_device__": lambda x: (len(x.__dlpack_device__()), x * 2),
+    "untyped_storage": lambda x: x * x.untyped_storage().nbytes(),
+    "untyped_storage: of a result": lambda x: (x * 2).untyped_storage().nbytes() * x,
+    "untyped_storage: written to": lambda x: (x.untyped_storage().fill_(0), x + 2)[1],
+    "untyped_storage: is_shared": lambda x: (x.is_shared(), x * 2),
+    "_typed_storage": lambda x: x * x.storage().size(),
+    "data_ptr": lambda x: x * (x.data_ptr() == x.view(-1).data_ptr()),
+    "data_ptr: of a result": lambda x: x * ((x * 2).data_ptr() != 0),
+    "numpy": lambda x: x * x.numpy(force=True).sum(),
+    "new_tensor": lambda x: x.new_tensor([1.0, 2.0]) + x[0, 0],
+    "tolist": lambda x: (x.tolist(), (x * 2).int().tolist(), x * 2),
+    "_is_view": lambda x: (x._is_view(), x[1:]._is_view(), x * 2),
+    "set_": lambda x: x.new_empty(0).set_(x * 2) + 1,
+    "set_: to a storage": lambda x: x.new_empty(0).set_(x.untyped_storage(), 0, (3,), (1,)) + 1,
+    "set_: is_set_to": lambda x: (x.is_set_to(x), x.is_set_to(x[1:]), x * 2),
+    "data": lambda x: x.data * 2,
+    "data: set": lambda x: (setattr(x, "data", x * 3), x + 1)[1],
+    "as_subclass": lambda x: (x * 2).as_subclass(torch.Tensor) * 2,
+    "out=: of other sizes": lambda x: torch.add(x, x, out=x.new_empty(0)),
+    "out=: two of other sizes": lambda x: torch.max(x, 0, out=(x.new_empty(0), x.new_empty(0, dtype=torch.long))),
+    "out=: as large": lambda x: torch.add(x, x, out=x.new_empty(5, 4)[:3]),
+    "resize_": lambda x: x.new_empty(0).resize_(3, 4).copy_(x) * 2,
+    "resize_as_": lambda x: x.clone().resize_as_(x.new_ones(2)),
+    "resize_: of the input": lambda x: x.resize_(2),
+    "swap_tensors": lambda x: (torch.utils.swap_tensors(x, x.clone() * 2), x * 2)[1],
+    "module.to": lambda x: nn.Flatten()(nn.BatchNorm1d(4).to(x.device).to(torch.float64).weight[None]).detach(),
+    "__create_chunk_list__": lambda x: (hasattr(x, "__create_chunk_list__"), x * 2),
+}
+
+_OF_TORCH = ("__dict__", "__doc__", "__module__", "__torch_dispatch__", "__torch_function__")  # each program calls them
+
+
+def test_the_table_has_all_methods_of_the_class() -> None:
+    own = {name for name in vars(jaten_ops.Tensor) if hasattr(torch.Tensor, name)}
+    assert own - set(_OF_TORCH) <= METHODS.keys()
+
+
+def _plain(results: Any) -> Any:
+    """Results with tensors as all that is to be equal of two."""
+    return tree_map_only(
+        torch.Tensor, lambda t: (isinstance(t, nn.Parameter), t.requires_grad, t.dtype, t.tolist()), results
+    )
+
+
+def _outcome(program: Callable[[torch.Tensor], Any], given: torch.Tensor, device: str) -> Any:
+    """Results of a program on a device, and what it makes of its argument."""
+    moved = given.detach().clone().to(device).requires_grad_(given.requires_grad)
+    argument = nn.Parameter(moved) if isinstance(given, nn.Parameter) else moved
+    return _plain((program(argument), argument))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_in_compiled_functions(name: str) -> None:
+    """Dynamo records them or breaks the graph; the result is that of plain tensors."""
+    given = torch.arange(1.0, 13).reshape(3, 4)
+    expected = _outcome(METHODS[name], given, "cpu")
+    compiled = torch.compile(METHODS[name], backend="jaten")
+    assert [_outcome(compiled, given, "jax") for _ in range(2)] == [expected, expected]
+
+
+OF_PARAMETERS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "repr": lambda p: (repr(p)[:20], p * 2),
+    "deepcopy": lambda p: (copy.deepcopy(p), copy.deepcopy(p) * 2),
+    "copy": lambda p: copy.copy(p) * 2,
+    "data_ptr": lambda p: p * (p.data_ptr() != 0),
+    "isinstance": lambda p: (isinstance(p, nn.Parameter), p * 2),
+    "data": lambda p: (setattr(p, "data", p.data * 3), p * 2)[1],
+    "grad": lambda p: ((p * 2).sum().backward(), print(p.grad, file=io.StringIO()), p.grad * 2)[2],
+}
+
+
+@pytest.mark.parametrize("name", OF_PARAMETERS)
+def test_methods_of_parameters_in_compiled_functions(name: str) -> None:
+    given = nn.Parameter(torch.arange(3.0))
+    expected = _outcome(OF_PARAMETERS[name], given, "cpu")
+    assert _outcome(torch.compile(OF_PARAMETERS[name], backend="jaten"), given, "jax") == expected

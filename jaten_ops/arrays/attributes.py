@@ -3,7 +3,8 @@
 Libraries copy the attributes of one tensor to another, by `one.__dict__.update(other.__dict__)` or
 `one.__dict__ = other.__dict__`, and clear them. A tensor's values are none of them. They cannot be in a slot of the
 tensor itself: `module.to("jax")` makes tensors of the device of ordinary ones, which have none. So they are in slots of
-the dictionary, which Python lets be of any subclass of `dict`.
+the dictionary, which Python lets be of any subclass of `dict`. Dynamo knows no such dictionary: functions that read it
+are `uncaptured`, which breaks the graph of a compiled function that calls one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import jax
 import torch
 
+from ..tracing import uncaptured
 from .abstract_arrays import AbstractArray
 from .storage_views import View
 
@@ -48,6 +50,7 @@ give: Callable[[torch.Tensor, dict[str, Any]], None] = _attribute.__set__
 """Makes a dictionary, with its data, a tensor's attributes."""
 
 
+@uncaptured
 def held_by(tensor: torch.Tensor) -> Attributes:
     """The mutable record of a tensor's attributes."""
     found = attributes_of(tensor)
@@ -67,6 +70,7 @@ def with_items(held: dict[str, Any], items: dict[str, Any]) -> dict[str, Any]:
     return new
 
 
+@uncaptured
 def place_of(tensor: torch.Tensor) -> jax.Array | View | None:
     """A tensor's values, as in `Attributes.place`; None for a tensor of another device, and for a traced one."""
     return getattr(attributes_of(tensor), "place", None)
@@ -78,6 +82,7 @@ def has_no_values(tensor: torch.Tensor) -> bool:
     return isinstance(place.storage.root.array if type(place) is View else place, AbstractArray)
 
 
+@uncaptured
 def view_or_none(tensor: torch.Tensor) -> View | None:
     """The view of a tensor's values, always the same one; None for a tensor of another device, and for a traced one."""
     held = attributes_of(tensor)
@@ -92,16 +97,19 @@ def _view_in(held: Any) -> View:
         return held.place
 
 
+@uncaptured
 def _replace(tensor: torch.Tensor, items: Any) -> None:
     if not isinstance(items, dict):
         raise TypeError(f"__dict__ must be set to a dictionary, not a '{type(items).__name__}'")
     give(tensor, with_items(attributes_of(tensor), items))
 
 
+@uncaptured
 def _is_param(tensor: torch.Tensor) -> bool:
     return getattr(attributes_of(tensor), "is_param", False)
 
 
+@uncaptured
 def _set_is_param(tensor: torch.Tensor, value: bool) -> None:
     held_by(tensor).is_param = value
 

@@ -9,8 +9,10 @@ import functools
 
 import jax
 import torch
+from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 
 from ..errors import UnsupportedInputError
+from ..tracing import is_faked_now, uncaptured
 from . import attributes
 from .bridge import TORCH_DTYPES
 from .storage_views import View
@@ -45,9 +47,12 @@ def view_of(tensor: torch.Tensor) -> View:
 
     Raises:
         UnsupportedInputError: the tensor has none: jaten did not put it on the device.
+        UnsupportedFakeTensorException: it is one that torch traces. At this error Dynamo breaks the graph.
     """
     view = attributes.view_or_none(tensor)
     if view is None:
+        if is_faked_now() and tensor.device.type == "jax":
+            raise UnsupportedFakeTensorException("the values of a tensor that is traced, on the device jax")
         raise UnsupportedInputError(
             "tensor", f"a {type(tensor).__name__} on {tensor.device}",
             "a tensor on the device 'jax' made by jaten: with device='jax', or by .to('jax')",
@@ -55,6 +60,7 @@ def view_of(tensor: torch.Tensor) -> View:
     return view
 
 
+@uncaptured
 def unwrap(tensor: torch.Tensor) -> jax.Array:
     """The array of a carrier or a `jaten_ops.Tensor`; raises as `view_of` does."""
     place = getattr(attributes.attributes_of(tensor), "place", None)  # compiled programs ask for each of their inputs

@@ -77,7 +77,8 @@ def resize_(
 ) -> torch.Tensor:
     """Changes the sizes; the storage grows if needed."""
     if is_traced(tensor):
-        to_carrier(tensor).resize_(size, memory_format=memory_format)
+        if tuple(size) != tuple(tensor.shape):  # torch would change those of the carrier alone
+            raise UnsupportedFakeTensorException("other sizes of a tensor in place, on the device jax")
         return tensor
     view = carrier.view_of(tensor)
     stride = view_ops.strides_resized(view, size, like, memory_format)
@@ -96,7 +97,7 @@ def resize_as_(tensor: torch.Tensor, like: torch.Tensor, *, memory_format: Any =
 def set_to_tensor_(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """Sets a tensor to the memory of another tensor."""
     if is_traced(tensor):
-        # torch cannot capture such a change of a subclass's tensor; at this error Dynamo breaks the graph
+        # torch cannot capture such a change of a subclass's tensor
         raise UnsupportedFakeTensorException("set_, or x.data = y, on the device jax: write x.copy_(y) in its place")
     become(tensor, _same(carrier.view_of(source)), source.dtype)
     return tensor

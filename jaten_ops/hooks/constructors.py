@@ -37,6 +37,7 @@ def as_subclass(known: Any) -> Any:
 def parameter(make: Any) -> Any:
     """`Parameter.__new__`, by which a user's subclass of it also makes parameters of tensors on the device."""
 
+    @opaque
     def __new__(cls: type, data: torch.Tensor | None = None, requires_grad: bool = True) -> torch.Tensor:
         new: torch.Tensor = make(cls, data, requires_grad)
         if cls is not torch.nn.Parameter and type(new) is Tensor:
@@ -49,6 +50,7 @@ def parameter(make: Any) -> Any:
 def lazy(make: Any) -> Any:
     """`__new__` of an uninitialized parameter or buffer, which does not support tensors of the device."""
 
+    @opaque
     def new(cls: Any, requires_grad: Any = None, device: Any = None, dtype: Any = None, **options: Any) -> Any:
         given = {} if requires_grad is None else {"requires_grad": requires_grad}
         empty = torch.empty(0, device=device, dtype=dtype) if cls in _LAZY else None
@@ -66,6 +68,7 @@ def lazy(make: Any) -> Any:
 def storage(make: Any) -> Any:
     """`UntypedStorage.__new__`, which would end the process for a device without an allocator in C++."""
 
+    @opaque
     def new(cls: Any, *args: Any, device: Any = None, **options: Any) -> Any:
         if device is not None and cls is torch.UntypedStorage and torch.device(device).type == "jax":
             return JaxStorage(*args, device=device)

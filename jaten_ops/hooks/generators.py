@@ -10,10 +10,12 @@ from typing import Any
 import torch
 
 from ..device import placement
+from ..tracing import opaque_methods
 
 _Generator = torch._C.Generator
 
 
+@opaque_methods
 class _Kind(type(_Generator)):  # type: ignore[misc]  # a class of torch's that a type checker does not see
     """The class of `torch.Generator`, of which torch's own generators are instances."""
 

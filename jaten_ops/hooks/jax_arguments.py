@@ -1,4 +1,4 @@
-"""Tensors of the device as arguments of functions of JAX that are compiled, such as `jax.numpy.sin`.
+"""Functions of JAX in torch programs: tensors of the device as arguments of `jax.numpy.sin`, also between two graphs.
 
 JAX 0.10 asks objects for an array by `__jax_array__` in operators and in functions that convert their arguments first,
 and no longer where it compiles a function for its arguments. There it looks classes up in two tables.
@@ -6,12 +6,16 @@ and no longer where it compiles a function for its arguments. There it looks cla
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from ..tensor.tensor import Tensor
+from ..tracing import opaque
 from .ledger import Patch
 
 
@@ -25,6 +29,7 @@ def add_values(table: Any) -> None:
     table[Tensor] = Tensor.__jax_array__
 
 
+@opaque
 def _type_of(tensor: Tensor) -> Any:
     array = tensor.__jax_array__()
     # a program would read the tensor when it is compiled, which may be after a later write to it
@@ -33,17 +38,47 @@ def _type_of(tensor: Tensor) -> Any:
     return jax.typeof(array)
 
 
+def leave_out(known: Callable[..., Any]) -> Callable[..., Any]:
+    """`check_file`, by which Dynamo calls JAX's own code between its graphs, as it does TensorFlow's.
+
+    It traces the file of `jax.sharding.PartitionSpec`, which programs make of names; see `partition_specs`.
+    """
+    code, specs = f"{Path(jax.__file__).parent}{os.sep}", f"{os.sep}partition_spec.py"
+
+    @functools.wraps(known)
+    def check_file(filename: str | None, is_inlined_call: bool = False) -> Any:
+        found = known(filename, is_inlined_call)
+        if filename is None or not filename.startswith(code) or filename.endswith(specs):
+            return found
+        return type(found)(True, "the code of JAX")
+
+    return check_file
+
+
 ROWS = [
     Patch(
-        table,
-        add,
-        "jax.numpy.sin and other functions that JAX compiles would take no tensors",
-        "tensor/test_tensor",
-        adds_to=kind,
-        loss="JAX's error: jax.numpy.asarray(tensor) is what they take",
-    )
-    for table, add, kind in (
-        ("jax._src.core:pytype_aval_mappings", add_type, dict),
-        ("jax._src.dtypes:canonicalize_value_handlers", add_values, object),  # in front of a table in C++
-    )
+        "torch._dynamo.trace_rules:check_file",
+        leave_out,
+        "Dynamo would trace the code of JAX's functions, and fail at what is C++",
+        "hooks/test_jax_arguments",
+        when="Dynamo",
+        for_device=False,
+        optional=True,
+        takes="filename is_inlined_call",
+        loss="torch's errors: JAX's functions in a compiled function, but for those of jaten_ops.call_jax",
+    ),
+    *(
+        Patch(
+            table,
+            add,
+            "jax.numpy.sin and other functions that JAX compiles would take no tensors",
+            "tensor/test_tensor",
+            adds_to=kind,
+            loss="JAX's error: jax.numpy.asarray(tensor) is what they take",
+        )
+        for table, add, kind in (
+            ("jax._src.core:pytype_aval_mappings", add_type, dict),
+            ("jax._src.dtypes:canonicalize_value_handlers", add_values, object),  # in front of a table in C++
+        )
+    ),
 ]

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ..ops.namespace import define
+from ..tracing import opaque
 
 
 def found_by_name(find: Callable[..., Any]) -> Callable[..., Any]:
     """torch's look-up of a schema in C++, which bypasses the namespace; it defines the packet if needed."""
 
+    @opaque
     def call(name: str, overload: str) -> Any:
         try:
             return find(name, overload)

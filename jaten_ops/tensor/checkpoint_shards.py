@@ -14,13 +14,15 @@ import torch
 from ..arrays import attributes, carrier, local_parts, partitioned
 from ..arrays.storage_views import View
 from ..errors import UnsupportedInputError
+from ..tracing import opaque, opaque_methods
 
 
+@opaque_methods
 class _OfParts:
     """A method that only partitioned tensors have: of others torch knows the parts, also within a DTensor."""
 
     def __init__(self, method: Callable[..., Any]) -> None:
-        self._method = method
+        self._method = opaque(method)
 
     def __get__(self, tensor: Any, cls: Any = None) -> Any:
         if tensor is None:

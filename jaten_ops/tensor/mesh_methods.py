@@ -15,8 +15,10 @@ from ..arrays.storage_views import View, onto_one_mesh
 from ..errors import MissingValuesError, UnsupportedInputError
 from ..kernel_base.platform import is_over_mesh
 from ..ops.constraint import constrained_in_steps
+from ..tracing import opaque_methods
 
 
+@opaque_methods
 class MeshMethods:
     """The part of `jaten_ops.Tensor` that is about several devices."""
 

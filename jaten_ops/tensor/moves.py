@@ -12,12 +12,14 @@ import torch
 
 from ..arrays import attributes
 from ..arrays.attributes import attributes_of, give
+from ..tracing import uncaptured
 from .operand_values import is_traced
 from .tensor import CLASSES, Tensor, become
 
 _swap_tensors = torch.utils.swap_tensors
 
 
+@uncaptured
 def exchange(t1: torch.Tensor, t2: torch.Tensor) -> None:
     """`torch.utils.swap_tensors`, by which modules move parameters of a subclass.
 

@@ -23,11 +23,13 @@ from ..arrays.strides import row_major
 from ..arrays.view_ops import with_bits_cast
 from ..device.placement import index_of, of_array, put_on
 from ..errors import UnsupportedInputError
+from ..tracing import opaque, opaque_methods
 
 _DEVICE = "jax"
 _numbers = itertools.count(1)
 
 
+@opaque_methods
 class TracedStorage(torch.UntypedStorage):
     """The storage of a traced tensor: it holds nothing, whatever its size."""
 
@@ -36,6 +38,7 @@ class TracedStorage(torch.UntypedStorage):
         return self
 
 
+@opaque_methods
 class JaxStorage(torch.UntypedStorage):
     """The storage of tensors on the device `jax`.
 
@@ -238,10 +241,12 @@ def view_in(
     return View(with_bits_cast(source.arrays, held, dtype), shape, stride, offset)
 
 
+@opaque
 def _tag(storage: Any) -> str | None:
     return str(storage.device) if isinstance(storage, JaxStorage) else None
 
 
+@opaque
 def _restore(storage: Any, location: str) -> Any:
     """The bytes that `torch.load` has read, as a storage of the device."""
     if location.partition(":")[0] != _DEVICE:

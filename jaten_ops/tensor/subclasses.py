@@ -13,11 +13,13 @@ import torch
 
 from ..arrays.attributes import DICTIONARY
 from ..errors import UnsupportedInputError
+from ..tracing import opaque_methods, unwatched
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _OF_CLASSES = {"__new__", "__torch_function__", "__dict__", "__weakref__", "__module__", "__doc__"}
 
 
+@opaque_methods
 class OfCounterparts(type):
     """The metaclass of classes on the device that correspond to a user's class."""
 
@@ -107,6 +109,7 @@ class Counterparts:
 def _combined(cls: type, base: type, counterparts: Counterparts) -> type:
     function = cls.__torch_function__  # type: ignore[attr-defined]  # all have it
 
+    @unwatched
     def __torch_function__(_: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return function(func, tuple(counterparts.elsewhere(t) or t for t in types), args, kwargs or {})
 

@@ -25,7 +25,7 @@ from ..arrays.strides import row_major
 from ..device import placement, privateuse1
 from ..errors import MissingValuesError
 from ..registry.handlers import CHOSEN, RECORDED, handler_of
-from ..tracing import is_recording, opaque, unrecorded
+from ..tracing import is_recording, opaque_methods, uncaptured, unrecorded
 from .checkpoint_shards import CheckpointShards
 from .mesh_methods import MeshMethods, copy_placer
 from .operand_values import Traced, is_constant, is_traced, number, stays, two_devices
@@ -48,6 +48,7 @@ class _PutInPlace:
 PUT_IN_PLACE = _PutInPlace()
 
 
+@opaque_methods
 class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
     """A tensor on the device `jax`, of any shape and of a dtype that JAX has.
 
@@ -104,7 +105,6 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
         return view
 
     @property
-    @opaque
     def _carrier(self) -> torch.Tensor:
         try:
             return attributes_of(self).inner  # type: ignore[attr-defined]  # of `Attributes`
@@ -112,7 +112,6 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
             held_by(self).inner = inner = carrier.of(self.view_of_arrays)
             return inner
 
-    @opaque
     def __tensor_flatten__(self) -> tuple[list[str], torch.device | None]:
         """The name of the inner tensor, and the device if it is not the first: each carrier is on that one."""
         if _MARK in attributes_of(self) and not is_traced(self):
@@ -125,7 +124,6 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
         return repr((self.shape, self.stride(), self.storage_offset(), self.dtype, self.device, self.requires_grad))
 
     @staticmethod
-    @opaque
     def __tensor_unflatten__(inner: dict[str, Any], meta: torch.device | None, size: Any, stride: Any) -> Tensor:
         held = inner["_carrier"]
         if held is PUT_IN_PLACE:
@@ -182,6 +180,8 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles like torch's tensors: sharing and attributes are restored, and `map_location` works."""
+        if is_traced(self):
+            return super().__reduce_ex__(protocol)
         torch.utils.hooks.warn_if_has_hooks(self)
         state = dict(attributes_of(self))
         if not isinstance(self, torch.nn.Parameter):
@@ -285,7 +285,6 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
         return _get_data(self)
 
     @data.setter
-    @opaque
     def data(self, new: torch.Tensor) -> None:
         if is_traced(new) or is_traced(self):
             _set_data(self, new)
@@ -308,7 +307,6 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
         return new
 
     @classmethod
-    @opaque
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # torch's own annotation is of its disabled default
         if len(types) > 1 and not all(issubclass(t, _KNOWN) for t in types):
             return NotImplemented  # a class that runs operators itself, such as jagged nested tensors
@@ -413,6 +411,7 @@ def array_for_jax(tensor: torch.Tensor) -> jax.Array:
     return found
 
 
+@uncaptured
 def array_of(operand: Any) -> Any:
     """The array of an operand: a tensor of the device, a 0-d CPU tensor, or a number.
 

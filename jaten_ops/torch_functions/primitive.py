@@ -19,6 +19,7 @@ from jax.extend.core import ClosedJaxpr, Primitive
 from jax.interpreters import ad, batching, mlir
 
 from jaten_ops.errors import UnsupportedInputError
+from jaten_ops.tracing import opaque
 from jaten_ops.xla.x64 import tracing
 
 from .functions import Batch, BatchedFunction, Function, Split, TorchFunction, evaluated, self_contained, spread, traced
@@ -244,11 +245,13 @@ program_p.multiple_results = True
 
 
 @program_p.def_impl
+@opaque
 def _impl(*arrays: Any, program: TorchProgram) -> list[Any]:
     return program.evaluate(*arrays)
 
 
 @program_p.def_abstract_eval
+@opaque
 def _abstract_eval(*avals: Any, program: TorchProgram) -> list[Any]:
     results = program.avals(avals)
     like = next((a for a in avals if a.manual_axis_type.varying), None)
@@ -269,6 +272,7 @@ def _lowered(*arrays: Any, program: TorchProgram) -> list[Any]:
 _lowering = mlir.lower_fun(_lowered, multiple_results=True)
 
 
+@opaque
 def _lowered_in_mesh(ctx: Any, *arrays: Any, **params: Any) -> Any:
     """The lowering, for which operands vary over no axes of `jax.shard_map`'s mesh: what is made inside does not."""
     here = jax.sharding.ManualAxisType()
@@ -290,6 +294,7 @@ def _zero_of(array: Any) -> Any:
     return ad.Zero(jax.typeof(array).to_tangent_aval())
 
 
+@opaque
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: TorchProgram) -> tuple[list[Any], list[Any]]:
     wrt = tuple([k for k, i in enumerate(program.arguments) if not _is_zero(tangents[i])])
     if all(program.arguments[k] in program.linear for k in wrt):
@@ -329,6 +334,7 @@ def _split(function: Function, operands: list[Any], wrt: tuple[int, ...]) -> tup
 ad.primitive_jvps[program_p] = _jvp
 
 
+@opaque
 def _transpose(cotangents: Sequence[Any], *operands: Any, program: TorchProgram) -> list[Any]:
     out: list[Any] = [None] * len(operands)
     if all(map(_is_zero, cotangents)):
@@ -375,6 +381,7 @@ def _transpose_function(cotangents: Sequence[Any], operands: Sequence[Any], prog
 ad.primitive_transposes[program_p] = _transpose
 
 
+@opaque
 def _batch(operands: Sequence[Any], dims: Sequence[Any], *, program: TorchProgram) -> tuple[list[Any], list[Any]]:
     size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
     first = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..tracing import opaque
 from . import disk_store, jitted, onednn
 from .compiler_options import keeps_loops, of_kernel, without_unrolling
 from .disk_cache import DiskCache
@@ -36,6 +37,7 @@ _log = logging.getLogger(__name__)
 def watched(compile_program: Callable[..., Any]) -> Callable[..., Any]:
     """JAX's function that compiles a program with XLA; for jaten's programs it first looks on the disk."""
 
+    @opaque
     @functools.wraps(compile_program)
     def compile_or_load(backend: Any, module: Any, devices: Any, options: Any, callbacks: Any) -> Any:
         if keeps_loops():
