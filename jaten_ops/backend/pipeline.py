@@ -27,7 +27,7 @@ from .passes.expanded_index_scatters import expanded_index_scatters
 from .passes.filled_memory import filled_memory
 from .passes.input_tokens import input_tokens
 from .passes.input_writes import input_writes
-from .passes.kernel_dtypes import kernel_dtypes
+from .passes.kernel_results import kernel_results
 from .passes.loop_numbers import loop_numbers
 from .passes.new_values import new_values
 from .passes.ordered_effects import ordered_effects
@@ -87,7 +87,7 @@ PASSES: Sequence[Pass] = (
         "wrapped_results", Stage.CAPTURED, wrapped_results, "a program returns tensors of the device, and no carriers"
     ),
     Pass("replaced_memory", Stage.CAPTURED, replaced_memory, "with `x.data = y` AOTAutograd has to leave writes alone"),
-    Pass("kernel_dtypes", Stage.JOINT, kernel_dtypes, "what is saved has the dtype that the kernel gives it"),
+    Pass("kernel_results", Stage.JOINT, kernel_results, "what is saved is as the kernel gives it"),
     Pass("placed_gradients", Stage.JOINT, placed_gradients, "over a mesh a gradient is made where its parameter is"),
     Pass("own_memory", Stage.JOINT, own_memory, "as_strided reads what owns the memory, not a view that is saved"),
     Pass("recompute_norms", Stage.JOINT, recompute_norms, "what a norm gives is cheaper computed again than saved"),
@@ -95,7 +95,7 @@ PASSES: Sequence[Pass] = (
         "random_results", Stage.JOINT, random_results, "a random operator that is run again would draw another result"
     ),
     Pass("input_tokens", Stage.ATEN, input_tokens, "AOTAutograd leaves tokens as inputs, and passes none"),
-    Pass("kernel_dtypes", Stage.ATEN, kernel_dtypes, "as above, for inference and graphs inside", True),
+    Pass("kernel_results", Stage.ATEN, kernel_results, "as above, for inference and graphs inside", True),
     Pass("stored_factors", Stage.ATEN, stored_factors, "gradients of determinants are of factors as ATen keeps them"),
     Pass("written_inputs", Stage.ATEN, written_inputs, "inputs that share memory are looked at if one is written to"),
     Pass(

@@ -1,4 +1,4 @@
-"""Dtypes of results in half precision: those that kernels give, where ATen's fake tensors have a GPU's or others.
+"""Dtypes and shapes of results in half precision: those that kernels give, where ATen's fake tensors have others.
 
 The statistics of a norm are float32 on a CPU if its parameters are, whatever the input is.
 """
@@ -17,8 +17,8 @@ from ..graph_info import GraphInfo
 from ..nodes import fake_value, overload_of
 
 
-def kernel_dtypes(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
-    """Corrects the dtypes of such results in the nodes' metadata, and of what is computed from them."""
+def kernel_results(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
+    """Corrects such results in the nodes' metadata, and what is computed from them."""
     changed: set[torch.fx.Node] = set()
     for node in gm.graph.nodes:
         if node.op != "call_function" or fake_value(node) is None:
@@ -48,17 +48,25 @@ def _is_half(node: torch.fx.Node) -> bool:
 
 
 def _correct(node: torch.fx.Node, fake: Any) -> bool:
-    """Gives a node the dtypes that a fake says; returns whether they are others than it had."""
+    """Gives a node the results that a fake says; returns whether they are others than it had."""
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
     with detect_fake_mode(tree_leaves((args, kwargs))) or torch.no_grad(), torch.no_grad():
         had, said = node.meta["val"], fake(*args, **kwargs)
-        if _dtypes(had) == _dtypes(said):
+        if [*map(_form, tree_leaves(had))] == [*map(_form, tree_leaves(said))]:
             return False
-        node.meta["val"] = tree_map(
-            lambda value, new: value if value is None else torch.empty_like(value, dtype=new.dtype), had, said
-        )
+        node.meta["val"] = tree_map(_corrected, had, said)
     return True
 
 
-def _dtypes(values: Any) -> list[torch.dtype]:
-    return [value.dtype for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
+def _form(value: Any) -> Any:
+    """The dtype and the shape, without sizes that are open."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    return value.dtype, [size if isinstance(size, int) else None for size in value.shape]
+
+
+def _corrected(had: Any, said: Any) -> Any:
+    """A result as a fake says, in the memory order that it had."""
+    if not isinstance(had, torch.Tensor) or _form(had) == _form(said):
+        return had
+    return torch.empty_like(had, dtype=said.dtype) if _form(had)[1] == _form(said)[1] else said

@@ -53,6 +53,23 @@ def test_layers_train_as_eager_ones(name: str, dtype: torch.dtype, dynamic: bool
     assert [g.dtype for g in got] == [w.dtype for w in wanted]
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bags_of_rows_train_as_eager_ones(dtype: torch.dtype, mode: str) -> None:
+    rows = torch.tensor([[1, 2, 4, 3], [0, 0, 1, 2]])
+
+    def gradient(call: Callable[..., torch.Tensor]) -> torch.Tensor:
+        weight = torch.arange(20.0).reshape(5, 4).to(dtype).requires_grad_()
+        call(rows, weight).sum().backward()
+        assert weight.grad is not None
+        return weight.grad
+
+    def bags(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return nn.functional.embedding_bag(rows, weight, mode=mode)
+
+    torch.testing.assert_close(gradient(torch.compile(bags, backend="jaten")), gradient(bags))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_statistics_that_are_returned(dtype: torch.dtype) -> None:
     x, weight = torch.randn(4, 8).to(dtype), torch.ones(8)
