@@ -149,6 +149,8 @@ def function_of_arrays(call: Callable[..., Any]) -> Callable[..., Any]:
         leaves, structure = jax.tree.flatten((args, kwargs))
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, _ARRAYS)]
         arrays = [with_auto_axes(_strong(jnp.asarray(leaves[i]))) for i in places]
+        for i in places:
+            leaves[i] = None  # JAX's caches may keep what follows
         made: list[Any] = []
 
         def flat(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

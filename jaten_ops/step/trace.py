@@ -82,7 +82,8 @@ class Trace:
         drawn = RandomStates([*reach.values, *given])
         self._parts = Parts(microbatches, given, reach.tensors, self._name) if microbatches.count > 1 else None
         try:
-            closed, shape = jax.make_jaxpr(self._run, return_shape=True)()
+            with jax.check_tracer_leaks(False):  # tensors have traced arrays until the capture ends
+                closed, shape = jax.make_jaxpr(self._run, return_shape=True)()
             self._closed, self._shape = closed, jax.tree.structure(shape)
             self._accumulation = None if self._parts is None else Accumulation(closed, self._roles(), self._parts)
         except BaseException:

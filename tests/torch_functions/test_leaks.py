@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -69,3 +71,40 @@ def test_what_garbage_keeps_is_not_read() -> None:
     lowered = jax.jit(jax.vmap(jax.grad(jaten_ops.as_jax(function)))).lower(jnp.ones((5, 2, 3)))
     assert len(lowered.compile().input_shardings[0]) == 1
     np.testing.assert_array_equal(lowered.compile()(jnp.ones((5, 2, 3))), np.ones((5, 2, 3)))
+
+
+TRANSFORMS: dict[str, Callable[[Callable[..., Any], jax.Array], Any]] = {
+    "grad": lambda fn, x: jax.grad(lambda x: fn(x).sum())(x),
+    "grad of grad": lambda fn, x: jax.grad(lambda x: jax.grad(lambda x: fn(x).sum())(x).sum())(x),
+    "vmap": lambda fn, x: jax.vmap(fn)(x[None]),
+    "jvp": lambda fn, x: jax.jvp(fn, (x,), (x,)),
+    "vjp": lambda fn, x: jax.vjp(fn, x)[1](x),
+    "linearize": lambda fn, x: jax.linearize(fn, x)[1](x),
+    "jit": lambda fn, x: jax.jit(lambda x: fn(x))(x),
+    "scan": lambda fn, x: jax.lax.scan(lambda c, x: (c, fn(x)), 0, x[None]),
+    "checkpoint": lambda fn, x: jax.grad(jax.checkpoint(lambda x: fn(x).sum()))(x),
+    "a closure": lambda fn, x: jax.grad(lambda y: fn(y * x).sum())(x),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_keep_no_operands(name: str) -> None:
+    fn = jaten_ops.as_jax(torch.sin)
+    for k in range(4):
+        x = jnp.full(1237, k, jnp.float32)  # of a size that nothing else has
+        TRANSFORMS[name](fn, x)
+        del x
+    gc.collect()
+    assert not [a for a in jax.live_arrays() if a.size == 1237]
+
+
+def test_jax_finds_no_leaks() -> None:
+    fn, x = jaten_ops.as_jax(torch.sin), jnp.ones(3)
+    model = nn.Linear(3, 1).to("jax")
+    step = jaten_ops.compile_step(lambda x: model(x).sum().backward(), model)
+    with jax.checking_leaks():
+        for through in (jax.jit, jax.vmap, lambda fn: jax.jit(jax.grad(lambda x: fn(x).sum()))):
+            through(fn)(x)
+        for _ in range(3):
+            step(torch.ones(2, 3, device="jax"))
+    assert model.bias.grad.tolist() == [6]
