@@ -19,6 +19,7 @@ from .arrays.partitioned import with_auto_axes
 from .device import privateuse1
 from .errors import UnsupportedInputError
 from .ops import called_functions
+from .tensor.operand_values import Traced
 from .tensor.tensor import array_for_jax, from_array
 from .tracing import uncaptured
 from .xla.x64 import Enabled
@@ -81,7 +82,9 @@ def to_jax(tree: Any) -> Any:
         The same structure with a `jax.Array` of the same shape and dtype for each tensor.
 
     Raises:
-        UnsupportedInputError: a tensor of another device; move it with `.to("jax")`.
+        UnsupportedInputError: a tensor of another device; move it with `.to("jax")`. Or one without values, as in a
+            function that `torch.vmap` or `torch.func.grad` transforms: `call_jax` calls JAX functions there. In one
+            that `torch.compile` compiles, `to_jax` breaks the graph.
 
     Example:
         >>> jaten_ops.to_jax([torch.ones(2, device="jax")])
@@ -91,7 +94,13 @@ def to_jax(tree: Any) -> Any:
     def one(tensor: torch.Tensor) -> jax.Array:
         if tensor.device.type != "jax":
             raise UnsupportedInputError("tensor", f"one on {tensor.device}", "one on jax; move it with .to('jax')")
-        return array_for_jax(tensor)
+        try:
+            return array_for_jax(tensor)
+        except Traced:
+            raise UnsupportedInputError(
+                "tensor", "one of a transform (torch.vmap, torch.func.grad) or of a program that torch captures",
+                "one with values; jaten_ops.call_jax(function, tensor) calls a JAX function there",
+            ) from None  # fmt: skip
 
     return tree_map_only(torch.Tensor, one, tree)
 

@@ -180,3 +180,20 @@ def test_gradients_by_each_part() -> None:
     parts = jaten_ops.call_jax(STRUCTURES["nested"], x)
     (parts["a"].sum() + parts["b"][1][1] * 3).backward()
     assert x.grad is not None and x.grad.unique().tolist() == [5]
+
+
+TRANSFORMS: dict[str, Callable[..., Any]] = {
+    "vmap": torch.vmap,
+    "grad": lambda f: torch.func.grad(lambda x: f(x).sum()),
+    "jvp": lambda f: lambda x: torch.func.jvp(f, (x,), (x,)),
+    "functionalize": torch.func.functionalize,
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_arrays_of_tensors_that_a_transform_wraps(name: str) -> None:
+    x = torch.ones(2, 3, device="jax")
+    with pytest.raises(jaten_ops.UnsupportedInputError, match="call_jax"):
+        TRANSFORMS[name](lambda z: jaten_ops.from_jax(jaten_ops.to_jax(z)) * 2)(x)
+    TRANSFORMS[name](lambda z: jaten_ops.call_jax(jnp.sin, z) * 2)(x)
+    TRANSFORMS[name](lambda z: jaten_ops.from_jax(jaten_ops.to_jax(x)).sum() * z)(x)

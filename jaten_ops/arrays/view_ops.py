@@ -169,3 +169,8 @@ _LENSES: dict[torch._ops.OpOverload, Callable[[AnyStorage, torch.dtype, torch.dt
     torch.ops.aten._neg_view.default: lambda storage, dtype, to: Lens(storage, _negative, _negative),
     torch.ops.aten.view.dtype: with_bits_cast,
 }
+
+
+def reinterprets(op: torch._ops.OpOverload) -> bool:
+    """True for a view op that changes elements, such as `_conj` and `view_as_real`."""
+    return op in _LENSES

@@ -51,7 +51,7 @@ def third_party(func: Any) -> Handler:
 
 
 def _checked(overload: str) -> Handler:
-    """ATen's composition of an operator, after a check of its arguments' values: where JAX traces, after the call."""
+    """ATen's composition of an operator, after a check of its arguments' values: after the call of what is traced."""
     conditions, op = CONDITIONS[overload], operator_of(overload, "aten")
 
     def call(tensor: torch.Tensor, *args: Any) -> Any:
@@ -61,7 +61,7 @@ def _checked(overload: str) -> Handler:
             for holds, message in conditions(bridge.to_host(array_of(tensor)), *args):  # on the CPU: JAX may trace it
                 if not holds:
                     raise RuntimeError(message)
-        elif not is_traced(tensor):
+        else:
             for holds, message in conditions(tensor, *args):
                 torch.ops.aten._assert_async.msg(holds, message)
         return op._op_dk(_IMPLICIT, tensor, *args)

@@ -34,6 +34,15 @@ def linalg_check_errors(info: torch.Tensor, api_name: str, *, is_matrix: bool) -
         functional("_linalg_check_errors")(info, api_name, is_matrix=is_matrix)
 
 
+@handler("aten::_assert_async", "aten::_assert_async.msg")
+def assert_async(holds: torch.Tensor, *message: str) -> None:
+    """Raises RuntimeError unless a tensor of one element holds. Of the nodes without results torch keeps ATen's own."""
+    if is_traced(holds):
+        torch.ops.aten._assert_async(to_carrier(holds), *message)
+    else:
+        functional("_assert_async.msg" if message else "_assert_async")(holds, *message)
+
+
 @handler("aten::is_set_to")
 def is_set_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """True if two tensors are the same elements of one storage, and lie there in the same way."""

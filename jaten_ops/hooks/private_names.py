@@ -76,8 +76,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "torch._functorch.autograd_function.enable_single_level_autograd_function", "torch._functorch.pyfunctorch",
         "torch.autograd.Function._compiled_autograd_key", "torch.autograd.function._SingleLevelFunction",
     ),
-    "ATen's checks of overlapping memory, and views of negated values: without a public name.": (
-        "torch._debug_has_internal_overlap", "torch._neg_view",
+    "ATen's checks of overlapping memory, views of negated values, and tensors that are conjugates: without a public"
+    " name.": (
+        "torch._C._set_conj", "torch._debug_has_internal_overlap", "torch._neg_view",
     ),
     "Modes and tensors by which torch captures a program: public are they only within torch.compile.": (
         "torch._C._TorchDispatchModeKey", "torch._C._get_dispatch_mode", "torch._C._len_torch_dispatch_stack",

@@ -94,6 +94,8 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
             dtype=inner.dtype, device=inner.device,
         )  # fmt: skip
         held_by(self).inner = inner
+        if inner.is_conj():  # torch asks the tensor itself, as `imag` does
+            torch._C._set_conj(self, True)
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""Forward mode of views: the tangents lie in memory as their primals do."""
+"""Compositions on the device: tangents of views lie as their primals do, and values are checked when compiled."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.func import jacfwd, jvp
 
 import jaten_ops  # noqa: F401  # the device jax
@@ -74,3 +75,34 @@ def test_ctc_loss_of_lengths_that_are_numbers(reduction: str, dynamic: bool) -> 
         found.append((result.detach().cpu(), x.grad.cpu()))
     for got in found[1:]:
         torch.testing.assert_close(got, found[0], rtol=1e-4, atol=1e-5)  # sums of exponentials, in another order
+
+
+def _asserted(x: torch.Tensor) -> torch.Tensor:
+    torch._assert_async(x.sum() < 5, "too much")
+    return x * 2
+
+
+CHECKED: dict[str, tuple[Function, str]] = {
+    "a class too high": (lambda i: F.one_hot(i, 3), "must be smaller than num_classes"),
+    "a class too high, unused": (lambda i: (F.one_hot(i, 3), i * 2)[1], "must be smaller than num_classes"),
+    "a negative class": (lambda i: F.one_hot(i - 1, 6), "must be non-negative"),
+    "in a branch": (
+        lambda i: torch.cond(i.sum() > 9, lambda i: F.one_hot(i, 3), lambda i: F.one_hot(i, 3) * 2, (i,)),
+        "must be smaller than num_classes",
+    ),
+    "an assertion": (_asserted, "too much"),
+}
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("name", CHECKED)
+def test_values_are_checked_in_compiled_functions(name: str) -> None:
+    function, message = CHECKED[name]
+    with pytest.raises(RuntimeError, match=message):
+        torch.compile(function, backend="jaten")(torch.tensor([0, 5], device="jax"))
+
+
+def test_classes_that_fit() -> None:
+    classes = torch.tensor([0, 2])
+    got = torch.compile(lambda i: F.one_hot(i, 3), backend="jaten")(classes.to("jax"))
+    torch.testing.assert_close(got.cpu(), F.one_hot(classes, 3))

@@ -319,3 +319,42 @@ def test_asarray_in_a_program_that_jax_traces() -> None:
     np.testing.assert_array_equal(jax.jit(lambda y: y * jnp.asarray(x))(2.0), [0, 2, 4])
     doubled = jaten_ops.as_jax(lambda y: jaten_ops.from_jax(jnp.asarray(y) * 2))
     np.testing.assert_array_equal(jax.jit(doubled)(jnp.ones(2)), [2, 2])
+
+
+def _written(x: torch.Tensor, write: Callable[[torch.Tensor], Any]) -> torch.Tensor:
+    y = x * 1
+    write(y)
+    return y
+
+
+CONJUGATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "the imaginary part": lambda x: x.conj().imag,
+    "the real part of an adjoint": lambda x: x.mH.real,
+    "resolved": lambda x: torch.view_as_real(x.conj().resolve_conj()),
+    "twice": lambda x: x.conj().mT.conj().imag,
+    "of a part": lambda x: x.conj()[0].reshape(-1).imag.sum(),
+    "of rows": lambda x: x.conj().unbind(0)[1].real,
+    "of memory": lambda x: x.conj().as_strided((2,), (1,)).imag,
+    "products": lambda x: torch.addmm(x.conj(), x.mH, x.conj()).imag,
+    "of other dtypes": lambda x: x.conj().to(torch.complex128).imag,
+    "a write to the real part": lambda x: _written(x, lambda y: y.mH.real.mul_(2)),
+    "a write to the imaginary part": lambda x: _written(x, lambda y: y.conj().imag.add_(1)),
+    "a write to a conjugate": lambda x: _written(x, lambda y: y.conj().copy_(y * 2j)),
+    "a write to a row": lambda x: _written(x, lambda y: y.mH[0].fill_(1 + 2j)),
+    "from the parts": lambda x: torch.complex(x.conj().imag, x.real),
+    "returned": lambda x: x.mH,
+}
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("name", CONJUGATES)
+def test_conjugates_in_compiled_functions(name: str, trains: bool) -> None:
+    given = torch.tensor([[1 + 2j, 3 - 1j], [0.5j, -2 + 0j]])
+    cpu, device = given.clone().requires_grad_(trains), given.to("jax").requires_grad_(trains)
+    expected, got = CONJUGATES[name](cpu), torch.compile(CONJUGATES[name], backend="jaten", fullgraph=True)(device)
+    torch.testing.assert_close(got.cpu(), expected.resolve_conj().resolve_neg())
+    if trains:
+        got.abs().pow(2).sum().backward()
+        expected.abs().pow(2).sum().backward()
+        torch.testing.assert_close(device.grad.cpu(), cpu.grad.resolve_conj())

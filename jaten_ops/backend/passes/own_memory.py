@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from jaten_ops.arrays.strides import order_of
-from jaten_ops.arrays.view_ops import is_view
+from jaten_ops.arrays.view_ops import is_view, reinterprets
 from jaten_ops.errors import UnsupportedInputError
 from jaten_ops.meta import aten_overload
 from jaten_ops.ops import memory_layout
@@ -90,8 +90,26 @@ def _order(value: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def _owner_of_memory(operand: Any) -> Any:
-    """The node whose memory a node is a view of; itself if it is of none."""
+    """The node whose memory a node is a view of, with its elements as that has them; itself if it is of none."""
     made_by = operand.args[0] if operand.target is operator.getitem else operand
     overload = overload_of(made_by.target)
     aten = None if overload is None else aten_overload(overload)
-    return operand if aten is None or not is_view(aten) else _owner_of_memory(made_by.args[0])
+    if aten is None or not is_view(aten):
+        return operand
+    owner = _owner_of_memory(made_by.args[0])
+    if not reinterprets(aten):
+        return owner
+    return operand if owner is made_by.args[0] else _reinterpreted(owner, made_by, aten)
+
+
+def _reinterpreted(owner: Any, view: Any, aten: Any) -> Any:
+    """All elements of a node as a view has its own: conjugated, or of another type."""
+    try:
+        value = aten(owner.meta["val"], *view.args[1:])
+    except RuntimeError as error:  # of its sizes
+        got = f"a part of what {aten.name().removeprefix('aten::')} takes{source_line(view)}"
+        raise UnsupportedInputError("the operand of as_strided", got, "all of it; call .clone() before") from error
+    with view.graph.inserting_before(view):
+        whole = view.graph.call_function(aten, (owner, *view.args[1:]))
+    whole.meta["val"] = value
+    return whole

@@ -15,11 +15,25 @@ def _branch(x: torch.Tensor) -> torch.Tensor:
     return x.t().as_strided((2,), (3,), 5).sin()
 
 
+def _complex(x: torch.Tensor) -> torch.Tensor:
+    return torch.complex(x[:, :2], x[:, 1:]) * 2
+
+
 PROGRAMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "of a view": lambda x: x.t()[1:].as_strided((2, 2), (1, 2), 4).sin(),
     "of what begins later": lambda x: (x * 2)[1:].as_strided((3,), (2,)),
     "of the result of another": lambda x: x.as_strided((4,), (1,), 3).as_strided((2,), (2,), 5).exp(),
     "a copy": lambda x: torch.as_strided_copy(x.t(), (2, 3), (1, 2), 4) * x.sum(),
+    "of a conjugate": lambda x: (_complex(x).conj().as_strided((2,), (1,)) * 2).imag,
+    "of a part of a conjugate": lambda x: _complex(x).conj()[1:, 0].as_strided((2, 2), (1, 2)).imag.sin(),
+    "of a conjugated part": lambda x: _complex(x)[1:, 0].conj().as_strided((2, 2), (1, 2)).abs() * 2,
+    "of conjugates of conjugates": lambda x: _complex(x)[1:].conj()[:, 0].conj().as_strided((2, 2), (1, 2)).imag.sin(),
+    "of parts of numbers": lambda x: torch.view_as_real(_complex(x)[1:]).as_strided((3,), (2,)).sin(),
+    "of the imaginary part": lambda x: _complex(x)[1:].conj().imag.as_strided((3,), (2,)).sin(),
+    "of numbers of parts": lambda x: (
+        torch.view_as_complex((x * 2)[:, :2].clone()[1:]).as_strided((2,), (2,)).imag.sin()
+    ),
+    "of bits": lambda x: (x * 2).detach()[1:].view(torch.int32).as_strided((3,), (2,)) * x.sum(),
     "in a branch": lambda x: torch.cond(x.sum() > 100, _branch, lambda x: x.as_strided((2,), (1,), 3).cos(), (x,)),
 }
 
@@ -39,6 +53,15 @@ def test_as_without_compiling(name: str, begin: int, trains: bool) -> None:
     if trains:
         gradients = [torch.autograd.grad(y.sum(), x)[0] for y, x in zip((expected, got), given, strict=True)]
         torch.testing.assert_close(gradients[1], gradients[0])
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_a_part_that_no_whole_is_made_of() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_complex((x * 2).view(-1, 2)[1:]).as_strided((2,), (2,)).abs()
+
+    with pytest.raises(Exception, match="a part of what view_as_complex takes"):
+        torch.compile(fn, backend="jaten")(torch.ones(4, 3))
 
 
 class TestGolden(expecttest.TestCase):
