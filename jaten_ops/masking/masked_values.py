@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.export import is_symbolic_dim
+from jax.extend import core
 
 Factor = tuple[int, Any]
 """The larger size of a dimension, and its size: an int, or an expression of JAX's dimension variables."""
@@ -73,7 +74,7 @@ class PaddedSizes:
 
     def __init__(self, larger: Mapping[str, int], given: Mapping[str, Any]) -> None:
         self._larger, self._given = dict(larger), dict(given)
-        self._known: dict[str, Any] = {}
+        self._known: dict[str, list[tuple[Any, Any]]] = {}  # each with the trace that has it: a loop's body has its own
         self.assumed: set[str] = set()
 
     def larger(self, size: Any) -> int:
@@ -89,11 +90,14 @@ class PaddedSizes:
 
     def number(self, size: Any) -> Any:
         """As `given`, for a number with which nothing is placed: it may be above that for the larger sizes."""
-        text = str(size)
-        if text not in self._known:
-            found = eval(text.replace("^", "**"), _TRACED, self._given)  # as above
-            self._known[text] = lax.convert_element_type(found, np.int64)
-        return self._known[text]
+        text, trace = str(size), core.get_opaque_trace_state(convention="flax")
+        known = self._known.setdefault(text, [])
+        for of, found in known:
+            if of == trace:
+                return found
+        found = lax.convert_element_type(eval(text.replace("^", "**"), _TRACED, self._given), np.int64)  # as above
+        known.append((trace, found))
+        return found
 
     def assume(self, difference: Any) -> None:
         """Notes that a difference of sizes must not be above that of the larger ones."""

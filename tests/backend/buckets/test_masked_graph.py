@@ -62,3 +62,23 @@ def test_an_error_leaves_the_generator_as_without_buckets() -> None:
                 compiled(x, inside + 1)
             states.append(torch.get_rng_state())
     assert torch.equal(states[0], states[2]) and torch.equal(states[1], states[3])
+
+
+LOOPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "kthvalue": lambda x: x.kthvalue(2, 0)[0],
+    "kthvalue, then a sum": lambda x: x.kthvalue(3, 0)[0] + x.sum(0),
+    "a sum, then kthvalue": lambda x: x.sum(0) * x.kthvalue(1, 0)[0],
+    "median": lambda x: x.median(0)[0] * x.median(0)[1],
+    "loop": lambda x: torch.while_loop(
+        lambda i, y: i < 3, lambda i, y: (i + 1, y + x.mean(0)), (x.new_zeros(()), x[0].clone())
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_sizes_that_only_a_loop_reads(name: str) -> None:
+    compiled = torch.compile(LOOPS[name], backend="jaten", dynamic=True)
+    for count in (5, 6, 7, 9, 20):
+        x = torch.randn(count, 4)
+        torch._dynamo.mark_dynamic(x, 0)
+        torch.testing.assert_close(compiled(x), LOOPS[name](x))
