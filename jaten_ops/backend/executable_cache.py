@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaten_ops.cpu.layouts import Order, flattened, has_turns, in_turn, ordered
-from jaten_ops.xla import disk_store, executables, malloc
+from jaten_ops.xla import cpu_client, disk_store, executables, malloc
 from jaten_ops.xla.disk_cache import DiskCache
 
 from .serialized_graph import Plan
@@ -66,9 +67,10 @@ def build(
         left=left,
     )
     donated = tuple(traced.donated)
-    lowered = jax.jit(flattened(program, platform=platform), donate_argnums=donated).lower(*traced.operands)
-    if has_turns(lowered.as_text()):
-        lowered = jax.jit(in_turn(program), donate_argnums=donated).lower(*traced.operands)
+    with cpu_client.out_of_mesh() if len(devices) == 1 else contextlib.nullcontext():
+        lowered = jax.jit(flattened(program, platform=platform), donate_argnums=donated).lower(*traced.operands)
+        if has_turns(lowered.as_text()):
+            lowered = jax.jit(in_turn(program), donate_argnums=donated).lower(*traced.operands)
     run, name = executables.compiled(lowered)
     if key is not None and plan is not None and name is not None and not executables.calls_out(lowered):
         _remember(key, plan, (name, left, errors))

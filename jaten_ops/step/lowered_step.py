@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -110,6 +111,6 @@ def lowered(
                 found = traced.lower(lowering_platforms=(device.platform,))
         return found, found.as_text()
 
-    with Enabled():
+    with Enabled(), cpu_client.out_of_mesh() if in_memory else contextlib.nullcontext():
         found, text = made(flattened(ordered(program, platform=kind), platform=kind))
         return made(in_turn(program)) if has_turns(text) else (found, text)

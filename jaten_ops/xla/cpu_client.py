@@ -7,10 +7,12 @@ stay within `jaten_ops.backend`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any
 
 import jax
+import numpy as np
 from jaxlib import xla_client
 
 from ..errors import UnsupportedVersionError
@@ -51,6 +53,16 @@ def absent(count: int) -> tuple[Any, ...]:
         raise UnsupportedVersionError(
             "a mesh that is not there", f"jax {jax.__version__}", "jaxlib.xla_client:make_cpu_client", "is another"
         ) from error
+
+
+def out_of_mesh() -> contextlib.AbstractContextManager[Any]:
+    """A context in which programs are lowered for one device, whatever mesh `jax.set_mesh` names."""
+    return contextlib.nullcontext() if jax.sharding.get_abstract_mesh().empty else jax.set_mesh(_no_mesh())
+
+
+@functools.cache
+def _no_mesh() -> jax.sharding.Mesh:
+    return jax.sharding.Mesh(np.empty((), object), ())
 
 
 def is_own(other: Any) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import jaten_ops
 from jaten_ops.arrays import bridge
 from jaten_ops.xla import cpu_client, executables
 
@@ -86,3 +87,41 @@ def test_threads_may_call_a_program_at_once() -> None:
         thread.join()
     for i, x in enumerate(inputs):
         torch.testing.assert_close(found[i], (x @ x).softmax(-1).sum(-1))
+
+
+def _compiled() -> float:
+    model = torch.nn.Linear(3, 2)
+    torch.compile(model, backend="jaten")(torch.ones(2, 3)).sum().backward()
+    return float(model.bias.grad.sum())
+
+
+def _sizes() -> float:
+    total = torch.compile(lambda x: x.sum(), backend="jaten", dynamic=True)
+    return sum(total(torch.ones(size)).item() for size in (3, 4, 5)) - 8
+
+
+def _step() -> float:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        weight.sum().backward()
+        optimizer.step()
+
+    call = jaten_ops.compile_step(step)
+    for _ in range(3):
+        call()
+    return -float(weight[0]) * 2
+
+
+WAYS = {"compiled": _compiled, "sizes that change": _sizes, "step": _step}
+
+
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_mesh_of_jaxs_context_is_not_for_programs_on_torchs_memory(way: str, kind: str) -> None:
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(getattr(jax.sharding.AxisType, kind),))
+    with jax.set_mesh(mesh):
+        assert WAYS[way]() == 4
+        assert jax.sharding.get_abstract_mesh().axis_names == ("data",)
