@@ -157,6 +157,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
     " Arrays that are put on a device: jax.device_put takes ten times as long.": (
         "jax._src.interpreters.pxla",
     ),
+    "An equation that JAX records without its cache of types, which would keep torch modules: primitives have no public"
+    " rule for that.": (
+        "jax._src.interpreters.partial_eval",
+    ),
     "64-bit dtypes in kernels alone: jax.enable_x64 takes five times as long.": (
         "jax._src.config.ExplicitX64Mode", "jax._src.config.enable_x64", "jax._src.config.explicit_x64_dtypes",
     ),

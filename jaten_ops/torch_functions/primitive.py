@@ -25,6 +25,12 @@ from jaten_ops.xla.x64 import tracing
 from .functions import Batch, BatchedFunction, Function, Split, TorchFunction, evaluated, self_contained, spread, traced
 from .linear_transpose import transposed_backward
 
+partial_eval: Any
+try:
+    from jax._src.interpreters import partial_eval  # private: see `_staged`
+except ImportError:  # pragma: no cover  # a JAX that has moved it
+    partial_eval = None
+
 
 class TorchProgram(Protocol):
     """A program that the primitive evaluates.
@@ -263,6 +269,20 @@ def _abstract_eval(*avals: Any, program: TorchProgram) -> list[Any]:
         like.update(shape=r.shape, dtype=r.dtype, weak_type=False, sharding=place)
         for r, place in zip(results, places, strict=True)
     ]
+
+
+def _staged(trace: Any, source_info: Any, *tracers: Any, program: TorchProgram) -> list[Any]:
+    """The equation of a program in one that JAX traces.
+
+    JAX's own rule keeps the types of results in a cache, by the program: so the function would never be freed, and the
+    module and its parameters with it.
+    """
+    results = _abstract_eval(*[tracer.aval for tracer in tracers], program=program)
+    return trace.emit_eqn(tracers, results, program_p, {"program": program}, frozenset(), source_info)
+
+
+if hasattr(getattr(partial_eval, "DynamicJaxprTrace", None), "emit_eqn"):  # otherwise JAX's own rule is used
+    getattr(partial_eval, "custom_staging_rules", {})[program_p] = _staged
 
 
 def _lowered(*arrays: Any, program: TorchProgram) -> list[Any]:

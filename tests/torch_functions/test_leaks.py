@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -96,6 +97,22 @@ def test_transforms_keep_no_operands(name: str) -> None:
         del x
     gc.collect()
     assert not [a for a in jax.live_arrays() if a.size == 1237]
+
+
+@pytest.mark.parametrize(
+    "name", [t for t in TRANSFORMS if t != "scan"]
+)  # JAX keeps the body of a scan outside of jax.jit
+def test_jax_keeps_no_modules(name: str) -> None:
+    kept = []
+    for _ in range(3):
+        module = nn.Linear(5, 5).to("jax")
+        state = jaten_ops.to_jax(dict(module.state_dict()))
+        fn = jaten_ops.as_jax(module)
+        TRANSFORMS[name](lambda x, fn=fn, state=state: fn(state, x), jnp.ones(5))
+        kept.append(weakref.ref(module))
+        del module, state, fn
+    gc.collect()
+    assert [ref() for ref in kept] == [None] * 3
 
 
 def test_jax_finds_no_leaks() -> None:
