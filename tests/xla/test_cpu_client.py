@@ -14,6 +14,8 @@ import jaten_ops
 from jaten_ops.arrays import bridge
 from jaten_ops.xla import cpu_client, executables
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")  # the tests compile the same code
+
 
 def test_the_device_is_one_of_its_own() -> None:
     """If this fails, JAX makes its clients in another way, and compiled programs wait for a thread again."""

@@ -93,8 +93,6 @@ _BOUNDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("randint", "randint.generator", "randint_like", "randint_like.generator"), ("high",)),
     **dict.fromkeys(("randint.low", "randint.low_generator"), ("low", "high")),
     **dict.fromkeys(("randint_like.low_dtype", "randint_like.low_generator_dtype"), ("low", "high")),
-    "random.to": ("to",),
-    "random.from": ("from", "to"),
 }
 """Bounds of random integers, which these kernels take as arrays, too."""
 

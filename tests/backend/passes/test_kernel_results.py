@@ -11,6 +11,8 @@ from torch import nn
 
 from ...harness.crossings import crossed
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")  # the tests compile the same code
+
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "layer norm": (lambda: nn.LayerNorm(8), (4, 8)),
     "layer norm of several dimensions": (lambda: nn.LayerNorm((8, 3)), (4, 8, 3)),
