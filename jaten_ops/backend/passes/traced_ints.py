@@ -90,11 +90,10 @@ def _takes_number(user: torch.fx.Node, number: torch.fx.Node) -> bool:
 
 
 _BOUNDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("randint", "randint.generator", "randint_like", "randint_like.generator"), ("high",)),
+    **dict.fromkeys(("randint", "randint.generator"), ("high",)),
     **dict.fromkeys(("randint.low", "randint.low_generator"), ("low", "high")),
-    **dict.fromkeys(("randint_like.low_dtype", "randint_like.low_generator_dtype"), ("low", "high")),
 }
-"""Bounds of random integers, which these kernels take as arrays, too."""
+"""Bounds of random integers that Dynamo leaves open, which these kernels take as arrays, too."""
 
 
 def _named(spec: Any, values: list[Any]) -> Iterator[tuple[str, Any]]:
