@@ -253,6 +253,7 @@ def _trained(model: nn.Module, call: Callable[[torch.Tensor], torch.Tensor], x: 
 
 
 @pytest.mark.sampled(3)
+@pytest.mark.usefixtures("fresh_dynamo")  # Dynamo gives up on the code of `Sequential` after some modules
 @pytest.mark.parametrize("form", ["contiguous", "channels last", "moved"])
 def test_a_network_trains(form: str) -> None:
     x, model = torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(1)), _network()
