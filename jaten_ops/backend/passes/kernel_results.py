@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from jaten_ops import registry
 
@@ -21,7 +21,7 @@ def kernel_results(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
     """Corrects such results in the nodes' metadata, and what is computed from them."""
     changed: set[torch.fx.Node] = set()
     for node in gm.graph.nodes:
-        if node.op != "call_function" or fake_value(node) is None:
+        if node.op != "call_function" or any(fake_value(n) is None for n in (node, *node.all_input_nodes)):
             continue
         is_after = not changed.isdisjoint(node.all_input_nodes)
         fake = node.target if is_after and not _takes_graphs(node) else _own_fake(node)
@@ -51,10 +51,11 @@ def _correct(node: torch.fx.Node, fake: Any) -> bool:
     """Gives a node the results that a fake says; returns whether they are others than it had."""
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
     with detect_fake_mode(tree_leaves((args, kwargs))) or torch.no_grad(), torch.no_grad():
-        had, said = node.meta["val"], fake(*args, **kwargs)
-        if [*map(_form, tree_leaves(had))] == [*map(_form, tree_leaves(said))]:
+        had, structure = tree_flatten(node.meta["val"])
+        said = tree_leaves(fake(*args, **kwargs))
+        if [*map(_form, had)] == [*map(_form, said)]:
             return False
-        node.meta["val"] = tree_map(_corrected, had, said)
+        node.meta["val"] = tree_unflatten([*map(_corrected, had, said)], structure)
     return True
 
 
