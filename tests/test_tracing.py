@@ -153,12 +153,14 @@ METHODS: dict[str, Callable[[torch.Tensor], Any]] = {
     "__create_chunk_list__": lambda x: (hasattr(x, "__create_chunk_list__"), x * 2),
 }
 
-_OF_TORCH = ("__dict__", "__doc__", "__module__", "__torch_dispatch__", "__torch_function__")  # each program calls them
+# what each program calls, and what Python adds to every class
+_OF_TORCH = ("__dict__", "__doc__", "__module__", "__torch_dispatch__", "__torch_function__")
+_OF_PYTHON = ("__firstlineno__", "__static_attributes__")
 
 
 def test_the_table_has_all_methods_of_the_class() -> None:
     own = {name for name in vars(jaten_ops.Tensor) if hasattr(torch.Tensor, name)}
-    assert own - set(_OF_TORCH) <= METHODS.keys()
+    assert own - {*_OF_TORCH, *_OF_PYTHON} <= METHODS.keys()
 
 
 def _plain(results: Any) -> Any:

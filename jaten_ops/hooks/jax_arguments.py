@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,13 @@ def _type_of(tensor: Tensor) -> Any:
 
 
 def leave_out(known: Callable[..., Any]) -> Callable[..., Any]:
-    """`check_file`, by which Dynamo calls JAX's own code between its graphs, as it does TensorFlow's.
+    """`check_file`, by which Dynamo calls JAX's own code between its graphs, as it does TensorFlow's, and its dtypes'.
 
     It traces the file of `jax.sharding.PartitionSpec`, which programs make of names; see `partition_specs`.
     """
-    code, specs = f"{Path(jax.__file__).parent}{os.sep}", f"{os.sep}partition_spec.py"
+    modules = [jax, *(sys.modules[name] for name in ("ml_dtypes",) if name in sys.modules)]  # JAX has loaded it
+    code = tuple([f"{Path(str(module.__file__)).parent}{os.sep}" for module in modules])
+    specs = f"{os.sep}partition_spec.py"
 
     @functools.wraps(known)
     def check_file(filename: str | None, is_inlined_call: bool = False) -> Any:

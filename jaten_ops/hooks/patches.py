@@ -428,6 +428,7 @@ FILLED: dict[str, str] = {
         )
     },
     "jax._src.interpreters.ad:fancy_transposes": _PRIMITIVES,
+    "jax._src.interpreters.partial_eval:custom_staging_rules": "a JAX primitive of jaten's own and its rule",
     "jax._src.tree_util:_registry": "jax.tree_util.register_pytree_node",
     "jax._src.state.types:_registry": "jax.tree_util.register_pytree_node",
     "torch.ops:higher_order.print.py_kernels": "py_impl of the operator",
