@@ -420,10 +420,12 @@ _PRIMITIVES = "a JAX primitive of jaten's own and its rules, by the tables that 
 
 FILLED: dict[str, str] = {
     **{
-        f"{package}.interpreters.{table}": _PRIMITIVES
+        f"{package}.interpreters.{name}": _PRIMITIVES
         for package in ("jax", "jax._src")
-        for table in (
-            *("ad:primitive_jvps", "ad:primitive_transposes", "batching:fancy_primitive_batchers"),
+        for name in (
+            "ad:primitive_jvps",
+            "ad:primitive_transposes",
+            "batching:fancy_primitive_batchers",
             "mlir:_lowerings",
         )
     },
