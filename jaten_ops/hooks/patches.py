@@ -418,17 +418,10 @@ REGISTERED: dict[str, str] = {
 
 _PRIMITIVES = "a JAX primitive of jaten's own and its rules, by the tables that jax.extend and jax.interpreters give"
 
+_RULES = "ad:primitive_jvps", "ad:primitive_transposes", "batching:fancy_primitive_batchers", "mlir:_lowerings"
+
 FILLED: dict[str, str] = {
-    **{
-        f"{package}.interpreters.{name}": _PRIMITIVES
-        for package in ("jax", "jax._src")
-        for name in (
-            "ad:primitive_jvps",
-            "ad:primitive_transposes",
-            "batching:fancy_primitive_batchers",
-            "mlir:_lowerings",
-        )
-    },
+    **{f"{package}.interpreters.{name}": _PRIMITIVES for package in ("jax", "jax._src") for name in _RULES},
     "jax._src.interpreters.ad:fancy_transposes": _PRIMITIVES,
     "jax._src.interpreters.partial_eval:custom_staging_rules": "a JAX primitive of jaten's own and its rule",
     "jax._src.tree_util:_registry": "jax.tree_util.register_pytree_node",
