@@ -241,7 +241,7 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
 
     def numpy(self, *, force: bool = False) -> Any:
         """A NumPy array of the values, copied to the host, with `force`; without, TypeError as on other devices."""
-        if not force and not stays(self, array_of(self), "cpu"):
+        if not force and (is_traced(self) or not stays(self, array_of(self), "cpu")):
             raise TypeError(
                 f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host"
                 " memory first."
