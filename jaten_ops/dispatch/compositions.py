@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -114,16 +113,6 @@ def _as_stored(overload: str) -> Handler:
 
 for _overload in ("_linalg_det", "_linalg_slogdet"):
     handler(f"aten::{_overload}")(_as_stored(_overload))
-
-
-@handler("aten::combinations", keys=(ABOVE_AUTOGRAD,))
-def combinations(self: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
-    """ATen's composition selects by a mask, whose values a program that JAX traces does not have."""
-    if self.dim() != 1 or r <= 0 or is_traced(self):
-        return torch.ops.aten.combinations.default._op_dk(_IMPLICIT, self, r, with_replacement)
-    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
-    places = torch.tensor([*choose(range(len(self)), r)], dtype=torch.int64).reshape(-1, r)
-    return self.index_select(0, places.flatten().to(self.device)).reshape(places.shape)
 
 
 # Operators with some tensors on the CPU, whatever the device.

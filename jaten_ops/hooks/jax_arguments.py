@@ -44,7 +44,7 @@ def leave_out(known: Callable[..., Any]) -> Callable[..., Any]:
 
     It traces the file of `jax.sharding.PartitionSpec`, which programs make of names; see `partition_specs`.
     """
-    modules = [jax, *(sys.modules[name] for name in ("ml_dtypes",) if name in sys.modules)]  # JAX has loaded it
+    modules = jax, sys.modules.get("ml_dtypes", jax)  # which JAX has loaded
     code = tuple([f"{Path(str(module.__file__)).parent}{os.sep}" for module in modules])
     specs = f"{os.sep}partition_spec.py"
 

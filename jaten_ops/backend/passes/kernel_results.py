@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from jaten_ops import registry
 
 from ..graph_info import GraphInfo
-from ..nodes import fake_value, overload_of
+from ..nodes import fake_value, is_higher_order, overload_of
 
 
 def kernel_results(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
@@ -24,14 +24,10 @@ def kernel_results(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
         if node.op != "call_function" or any(fake_value(n) is None for n in (node, *node.all_input_nodes)):
             continue
         is_after = not changed.isdisjoint(node.all_input_nodes)
-        fake = node.target if is_after and not _takes_graphs(node) else _own_fake(node)
+        fake = node.target if is_after and not is_higher_order(node) else _own_fake(node)
         if fake is not None and _correct(node, fake):
             changed.add(node)
     return info
-
-
-def _takes_graphs(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.HigherOrderOperator)
 
 
 def _own_fake(node: torch.fx.Node) -> Any:
