@@ -100,7 +100,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "ops": (
         "batched changing_numbers constant_operands default_dtypes described dynamic_slices function_names"
-        " memory_layout namespace overlap result_checks symbolic_sizes vmap",
+        " memory_layout namespace overlap result_checks symbolic_sizes value_sizes vmap",
         "composite executor variants",
         "op_call",
         "companions",

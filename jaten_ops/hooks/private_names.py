@@ -153,8 +153,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "The keys of kernels that are kept: they are those of JAX's own cache of compiled programs.": (
         "jax._src.compilation_cache", "jax._src.compiler",
     ),
-    "Executables that are cleared: with JAX 0.12 `clear_cache` leaves those of functions that keep unused arguments."
-    " Arrays that are put on a device: jax.device_put takes ten times as long.": (
+    "Executables that are cleared: with JAX 0.12 `clear_cache` leaves those of functions that keep unused arguments.": (
         "jax._src.interpreters.pxla",
     ),
     "An equation that JAX records without its cache of types, which would keep torch modules: primitives have no public"

@@ -13,7 +13,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from ..arrays.partitioned import put_beside, values_on_host
+from ..arrays.partitioned import put_beside
 from ..kernel_base.checks import require
 from ..kernel_base.promotion import size_number
 from .conversion import scalar
@@ -112,11 +112,7 @@ def unsafe_index(self, indices):
 
 
 def _index(self: jax.Array, indices: Sequence[jax.Array | None], check: bool) -> jax.Array:
-    masks = [index for index in indices if index is not None]
-    on_host = values_on_host(self) if len(masks) == 1 and is_mask(masks[0]) else None
     indices = expand_masks(self.shape, indices)
-    if on_host is not None:  # a program of XLA's would be compiled for each number of true elements
-        return put_beside(on_host[tuple([slice(None) if i is None else i for i in indices])], self)
     if all(index is None for index in indices):
         return self
     places = Places(self.shape, indices, check)
@@ -166,6 +162,8 @@ def expand_masks(shape: Sequence[int], indices: Sequence[jax.Array | None], coun
             expanded.append(index)
             continue
         warn_of_bytes(index)
+        if not index.ndim:
+            raise IndexError("a mask without dimensions is no index: x[mask] in Python adds one to it and to x")
         at = len(expanded)
         if index.shape != tuple(shape[at : at + index.ndim]):
             raise IndexError(
@@ -247,8 +245,7 @@ def take(self, index):
 def nonzero(self):
     if self.size == 0:  # the size is static for compilers
         return lax.full((0, self.ndim), 0, np.int64)
-    on_host = values_on_host(self)
-    return put_beside(np.argwhere(np.asarray(self != 0) if on_host is None else on_host != 0), self)
+    return put_beside(np.argwhere(np.asarray(self != 0)), self)
 
 
 # aten::nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor
@@ -269,8 +266,6 @@ def masked_select(self, mask):
         raise RuntimeError(f"masked_select: expected BoolTensor for mask, got {mask.dtype}")
     if not all(m == n or 1 in (m, n) for m, n in zip(self.shape[::-1], mask.shape[::-1], strict=False)):
         raise RuntimeError(f"masked_select: sizes {list(self.shape)} and {list(mask.shape)} cannot be broadcast")
-    if (on_host := values_on_host(self)) is not None:
-        return put_beside(np.extract(*np.broadcast_arrays(np.asarray(mask), on_host)), self)
     self, mask = jnp.broadcast_arrays(self, mask)
     flat = lax.reshape(self, (self.size,))
     if self.size == 0:

@@ -29,14 +29,14 @@ from ..xla import (
     x64,
 )
 from ..xla.x64 import Enabled
-from . import changing_numbers, dynamic_slices, result_checks, symbolic_sizes
+from . import changing_numbers, dynamic_slices, result_checks, symbolic_sizes, value_sizes
 from .default_dtypes import as_outside
 
 _log = logging.getLogger(__name__)
 
 # Values of these types may differ from call to call without compiling anew; all others are static.
 _TRACED_TYPES = frozenset({"Scalar", "Scalar?", "Scalar[]", "Scalar[]?", "float", "float?"})
-_RUNS = dynamic_slices.RUNS | changing_numbers.RUNS
+_RUNS = dynamic_slices.RUNS | changing_numbers.RUNS | value_sizes.RUNS
 _SIZES = frozenset({"input_sizes", "size", "sizes"})  # arguments that are the sizes of results
 _BY_DTYPE, _BY_DTYPE_AND_WIDTH = "_default_dtype()", "(_default_dtype(), _wide)"
 _DEFAULT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -367,12 +367,12 @@ class Executor:
         (self._ended.add if is_ended else self._ended.discard)(first)
 
     def _execute(self, values: Sequence[Any], key: Any) -> Any:
-        run = self._run if self._is_eager(values) else self._jit_at_first
+        run = self._run if self._may_be_eager and self._is_eager(values) else self._jit_at_first
         return run[key](*values)
 
     def _execute_anywhere(self, values: Sequence[Any], key: Any) -> Any:
         found = _RUNS[self.spec.overload](*values)
-        return self._jit_at_first[key](*values) if found is None else found
+        return self._execute(values, key) if found is None else found
 
     def _checked(self, results: Checked) -> Any:
         if not isinstance(results.holds, jax.core.Tracer):
