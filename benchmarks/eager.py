@@ -111,13 +111,14 @@ def _print_least() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=OPS, default=list(OPS), metavar="NAME")
+    parser.add_argument("--side", type=int, default=SIDE, help="the sizes of the tensors, which are square")
     options = parser.parse_args()
     pin_threads(1)
     print("| operator | jaten, eager | jax.jit | jaten / jax.jit |\n| --- | --- | --- | --- |")
     ratios = []
     for name in options.only:
         of_torch, of_jax = OPS[name]
-        values = [torch.rand(SIDE, SIDE) for _ in range(2 if name in BINARY else 1)]
+        values = [torch.rand(options.side, options.side) for _ in range(2 if name in BINARY else 1)]
         tensors, arrays = [v.to("jax") for v in values], [jnp.asarray(v.numpy()) for v in values]
         jitted = of_jax if name in NUMBERS else jax.jit(of_jax)
         calls = {"jaten": functools.partial(of_torch, *tensors), "jax": functools.partial(jitted, *arrays)}

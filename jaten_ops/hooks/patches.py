@@ -16,6 +16,7 @@ from ..xla import kernel_cache
 from . import (
     accelerator,
     constructors,
+    cpu_dispatch,
     default_backend,
     dtensor_draws,
     export,
@@ -391,7 +392,8 @@ _CACHES = [
 ]  # fmt: skip
 
 PATCHES: dict[str, Patch] = {
-    row.what: row for row in (*_DEVICE, *_PROGRAMS, *_IN_CAPTURES, *_OPERATORS_ON_FUNCTIONS, *_CACHES)
+    row.what: row
+    for row in (*_DEVICE, *_PROGRAMS, *_IN_CAPTURES, *_OPERATORS_ON_FUNCTIONS, *_CACHES, *cpu_dispatch.ROWS)
 }
 
 _SLOT = "torch names any device of its PrivateUse1 slot so: torch.utils.rename_privateuse1_backend"

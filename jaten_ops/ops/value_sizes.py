@@ -57,7 +57,8 @@ def _index(x: jax.Array, indices: Sequence[jax.Array | None]) -> jax.Array | Non
     values, chosen = values_on_host(x), values_on_host(mask)
     if values is None or chosen is None or any(index is not None for index in indices[:-1]):
         return None
-    return _put(values[(*[slice(None)] * at, chosen)], x, mask)
+    where: Any = (*[slice(None)] * at, chosen)
+    return _put(values[where], x, mask)
 
 
 def _bincount(x: jax.Array, weights: jax.Array | None, minlength: int) -> jax.Array | None:
