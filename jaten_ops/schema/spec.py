@@ -70,10 +70,18 @@ def _type_name(jit_type: Any) -> str:
     return _TYPE_NAMES.get(text, text)
 
 
+_DTYPES: dict[int, torch.dtype] = {
+    0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64,
+    5: torch.float16, 6: torch.float32, 7: torch.float64, 8: torch.complex32, 9: torch.complex64, 10: torch.complex128,
+    11: torch.bool, 15: torch.bfloat16, 23: torch.float8_e5m2, 24: torch.float8_e4m3fn,
+    27: torch.uint16, 28: torch.uint32, 29: torch.uint64,
+}  # fmt: skip
+"""Dtypes by their numbers in c10, as the parser gives a default of type ScalarType."""
+
+
 def _default_of(argument: Any) -> Any:
-    # the parser gives a ScalarType as its number in c10; `dtype=long` is the only one that schemas have
-    is_long = argument.default_value == 4 and _type_name(argument.real_type).startswith("ScalarType")
-    return torch.int64 if is_long else argument.default_value
+    value = argument.default_value
+    return _DTYPES.get(value, value) if _type_name(argument.real_type).startswith("ScalarType") else value
 
 
 DRAWS: dict[str, Callable[[Any], bool]] = {
