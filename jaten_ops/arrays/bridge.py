@@ -239,15 +239,18 @@ def gathered(array: jax.Array) -> jax.Array:
     return array.addressable_data(0)
 
 
-def exporter(dtype: torch.dtype, numel: int, kind: str = "cpu") -> Callable[[jax.Array], torch.Tensor]:
+def exporter(
+    dtype: torch.dtype, numel: int, kind: str = "cpu", *, spread: bool = False
+) -> Callable[[jax.Array], torch.Tensor]:
     """A function that makes tensors of arrays of this dtype and size, decided beforehand.
 
     Args:
         dtype, numel: those of the arrays.
         kind: the type of the tensors' device, "cpu" or "cuda". Arrays of a program on another device are copied to the
             CPU.
+        spread: whether the arrays may be on several devices.
     """
-    if _buffer_to_capsule is None or not numel or dtype in _NOT_IN_DLPACK:
+    if _buffer_to_capsule is None or not numel or dtype in _NOT_IN_DLPACK or spread:
         return as_tensor if kind != "cpu" else to_host
     if kind != "cpu":
         return gpu_memory.tensor_on_gpu

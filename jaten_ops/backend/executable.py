@@ -65,7 +65,7 @@ class Executable:
         self._tensors, self._sizes, self._dynamic = described.tensors, described.sizes, described.is_dynamic
         self._mesh, self._is_backward = _mesh_of(gm), info.is_backward
         self._has_gradients = any(o.is_gradient and o.on_jax for o in described.outputs)
-        self._compiler = Compiler(described, self.plan, self.log, info.autotune)
+        self._compiler = Compiler(described, self.plan, self.log, info.autotune, self._mesh)
         self._calls: dict[tuple[Any, ...], Call] = {}
         _EXECUTABLES.add(self)
 

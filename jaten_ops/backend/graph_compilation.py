@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.sharding import Sharding
 
 from jaten_ops.arrays import bridge, carrier, gpu_memory, partitioned
 from jaten_ops.arrays.abstract_arrays import AbstractArray
@@ -47,6 +48,7 @@ class Compiler:
         plan: the graph's, by which its executable is found on the disk; None if it has none, or nothing is kept.
         log: tells what is compiled.
         autotune: which operations are measured; None for what holds in the process.
+        mesh: a sharding over the mesh on which the graph places values; None if it does not.
         statics: the arrays of inputs that keep their memory, by their numbers and orders; all calls share them.
     """
 
@@ -54,13 +56,14 @@ class Compiler:
     plan: Plan | None
     log: GraphLog
     autotune: autotune_mode.AutotuneMode | None = None
+    mesh: Sharding | None = None
     statics: dict[tuple[int, Order | None], Static] = field(default_factory=dict)
 
     def compile(self, args: list[Any]) -> Call:
         """The call for inputs of the sizes that these have."""
         graph = self.described
         orders = {i: None if i in graph.donated else _order(args[i]) for i in graph.tensors}
-        mesh = partitioned.common_sharding(map(carrier.unwrap, _on_jax(graph, args))) if partitioned.MET else None
+        mesh = _common_sharding(graph, args) or self.mesh
         device = _device(graph, args)
         place = graph.place if mesh is None else partitioned.replicated(mesh)
         place = place if device is None or place is None else device
@@ -97,9 +100,8 @@ class Compiler:
             i: PackedOutput(n, at) for n, pack in enumerate(packed) for at, i in enumerate(pack.members)
         }
         for i, order in zip(kept, left, strict=False):  # what is packed, and the conditions, come last
-            made[i] = graph.arrays[i].export(
-                layouts[i], order, symbols, keeps=graph.on_host or graph.arrays[i].value.is_cuda
-            )
+            keeps = graph.on_host or graph.arrays[i].value.is_cuda
+            made[i] = graph.arrays[i].export(layouts[i], order, symbols, keeps=keeps, spread=mesh is not None)
             if mesh is None:
                 made[i] = _put_on(graph.arrays[i], made[i], device)
         exports = iter([made[i] for i in range(len(layouts))])
@@ -284,6 +286,10 @@ def _spec(array: Any, place: Any) -> Any:
 
 def _on_jax(graph: Description, args: Sequence[Any]) -> list[torch.Tensor]:
     return [args[i] for i in graph.tensors if isinstance(args[i], torch.Tensor) and args[i].device.type == "jax"]
+
+
+def _common_sharding(graph: Description, args: Sequence[Any]) -> Sharding | None:
+    return partitioned.common_sharding(map(carrier.unwrap, _on_jax(graph, args))) if partitioned.MET else None
 
 
 def _device(graph: Description, args: Sequence[Any]) -> Any:

@@ -67,9 +67,22 @@ class Output:
             raise KernelResultError(f"{self.node.name} = {self.node.target}", got, said, source_line(self.node))
 
     def export(
-        self, layout: StridedLayout | None, order: Order | None, symbols: Mapping[Any, int], *, keeps: bool
+        self,
+        layout: StridedLayout | None,
+        order: Order | None,
+        symbols: Mapping[Any, int],
+        *,
+        keeps: bool,
+        spread: bool = False,
     ) -> Callable[[jax.Array], torch.Tensor]:
-        """A function that makes a tensor of an array with dimensions in this order, and stores the array with it."""
+        """A function that makes a tensor of an array with dimensions in this order.
+
+        Args:
+            layout, order: those of the array.
+            symbols: the sizes.
+            keeps: whether the array is stored with the tensor.
+            spread: whether the array may be on several devices.
+        """
         shape = tuple([concretize(s, symbols) for s in self.value.shape])
         if self.on_jax:
             if order is None:
@@ -78,7 +91,7 @@ class Output:
             if self.is_gradient:
                 return lambda array: from_view(View(Storage(array), shape, stride, 0), dtype)
             return lambda array: carrier.of(View(Storage(array), shape, stride, 0))
-        export = bridge.exporter(self.value.dtype, math.prod(shape), self.value.device.type)
+        export = bridge.exporter(self.value.dtype, math.prod(shape), self.value.device.type, spread=spread)
         if layout is not None:
             return lambda array: layout.laid_out(export(array))
         if self._seen:

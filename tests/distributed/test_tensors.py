@@ -6,7 +6,7 @@ import pytest
 
 from ..harness import mesh_process
 from ..harness.crossings import crossed
-from ..programs import mesh_moves, mesh_placements, mesh_tensors
+from ..programs import mesh_host, mesh_moves, mesh_placements, mesh_tensors
 
 
 @pytest.mark.sampled(8)
@@ -31,3 +31,8 @@ def test_a_move_gathers_no_whole_tensor(name: str, way: str, by: str) -> None:
     found = mesh_process.found("moves", name, way, by)
     assert "rematerialization" not in found["said"]
     assert 0 < sum(size for _, size in found["costs"].values()) < found["whole"], found["costs"]
+
+
+@pytest.mark.parametrize(("kind", "name"), mesh_host.ROWS)
+def test_tensors_of_the_cpu_beside_a_mesh(kind: str, name: str) -> None:
+    mesh_process.found("host", kind, name)
