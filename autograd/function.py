@@ -200,8 +200,8 @@ def _derivative_methods(spec: OpSpec, derivative: Derivative) -> tuple[Callable[
         values, results = restored(ctx, primals)
         slices = [ctx.made.slices[i] for i in diff_positions]
         mask = [any(t is not None for t in tangents[where]) for where in slices]
-        wanted = [
-            torch.zeros_like(primals[at]) if tangents[at] is None else tangents[at]
+        wanted = [  # an element of a list that is absent has none
+            torch.zeros_like(primals[at]) if tangents[at] is None and primals[at] is not None else tangents[at]
             for on, where in zip(mask, slices, strict=True)
             if on
             for at in range(where.start, where.stop)

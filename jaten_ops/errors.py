@@ -229,7 +229,7 @@ class KernelError(JatenError, RuntimeError):
 
 
 class KernelResultError(JatenError, RuntimeError):
-    """A kernel returned something that contradicts the op's schema or fake.
+    """A kernel returned something that contradicts the op's schema or fake; or its fake or gradient did.
 
     Example:
         >>> @jaten_ops.op("docs::pair(Tensor x) -> Tensor")
@@ -240,16 +240,21 @@ class KernelResultError(JatenError, RuntimeError):
         jaten_ops.errors.KernelResultError: docs::pair: its kernel returned (an array, an array), ...
     """
 
-    def __init__(self, name: str, got: object, expected: object, source: str = "", by: str = "fake") -> None:
+    def __init__(
+        self, name: str, got: object, expected: object, source: str = "", by: str = "fake", of: str = "kernel"
+    ) -> None:
         remedy = {
             "fake": "correct the kernel, or give the op a fake with `jaten_ops.fake`",
+            "registration": "return a dict with the gradients of these arguments, a list for a list of tensors",
             "schema": "return an array for a Tensor, a tuple of as many for several results, a list for a Tensor[]",
             "written argument": "return its new value in its shape and dtype, after the op's own results",
         }[by]
         if by == "fake" and name.startswith("jaten_override::"):
             remedy = "correct the kernel, whose results are like those of the operator that it overrides"
-        of = "" if by == "schema" else " (shapes and dtypes)"
+        if of == "fake":
+            remedy = "return tensors, such as `torch.empty_like(x)`"
+        what = " (shapes and dtypes)" if by in ("fake", "written argument") else ""
         super().__init__(
-            f"{name}{source}: its kernel returned {got}, its {by} says {expected}{of}. Fix: if the {by} is right,"
+            f"{name}{source}: its {of} returned {got}, its {by} says {expected}{what}. Fix: if the {by} is right,"
             f" {remedy}."
         )

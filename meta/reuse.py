@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from jaten_ops import registry
-from jaten_ops.errors import UnsupportedInputError
+from jaten_ops.errors import KernelResultError, UnsupportedInputError
 from jaten_ops.schema import OpSpec
 
 
@@ -49,11 +50,27 @@ def aten_overload(overload: str) -> torch._ops.OpOverload | None:
     return getattr(getattr(torch.ops.aten, packet, None), suffix or "default", None)
 
 
+def _with_results(spec: OpSpec, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A user's fake; one that forgets to return something is an error, and no result that is absent."""
+    if not spec.returns or spec.returns == ("Tensor?",):
+        return fn
+
+    @functools.wraps(fn)
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        results = fn(*args, **kwargs)
+        if results is None:
+            raise KernelResultError(spec.name, None, ", ".join(spec.returns), of="fake", by="schema")
+        return results
+
+    return fake
+
+
 def fake_of(spec: OpSpec) -> Callable[..., Any] | None:
     """The fake of an op: the registered one, else ATen's meta function; None if there is neither."""
     key = spec.overload if spec.namespace == "jaten" else spec.name
     if key in registry.FAKES:
-        return registry.FAKES[key].fn
+        fn = registry.FAKES[key].fn
+        return fn if spec.namespace == "jaten" else _with_results(spec, fn)
     op = aten_overload(spec.overload) if spec.namespace == "jaten" else None
     if op is None:
         return None

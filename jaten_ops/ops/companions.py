@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import jax
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from .. import autograd, meta, registry
-from ..errors import MissingGradientError, UnsupportedInputError
+from ..errors import KernelResultError, MissingGradientError, UnsupportedInputError
 from ..kernel_base import prng
 from ..kernel_base.vjp import make_vjp
 from ..registry import parameters
@@ -77,7 +77,7 @@ def vjp_fake(spec: OpSpec) -> Callable[..., Any]:
         values = Signature(spec).bind(args, kwargs)
         names = [a.name for a in spec.arguments]
         wanted = [values[names.index(n)] for n, on in zip(spec.differentiable, output_mask, strict=True) if on]
-        flat = [t for w in wanted for t in (w if isinstance(w, list | tuple) else (w,))]
+        flat = [t for w in wanted for t in (w if isinstance(w, list | tuple) else (w,)) if t is not None]
         return [meta.as_contiguous(t) for t in flat]
 
     return fake
@@ -137,8 +137,10 @@ def formula_of(spec: OpSpec, *, one_by_one: bool = False) -> Formula | None:
     if entry is not None:
         fn = entry.fn
         if "wanted" in inspect.signature(fn).parameters:
-            return lambda grads, args, results, wanted: fn(grads, args, results, wanted=wanted)
-        return lambda grads, args, results, wanted: fn(grads, args, results)
+            formula: Formula = lambda grads, args, results, wanted: fn(grads, args, results, wanted=wanted)  # noqa: E731  # one of two
+        else:
+            formula = lambda grads, args, results, wanted: fn(grads, args, results)  # noqa: E731  # the other one
+        return formula if spec.namespace == "jaten" else _held_against_arguments(spec, formula)
     if registry_key(spec) not in BASES:
         return None
     kind, base = BASES[registry_key(spec)]
@@ -148,6 +150,33 @@ def formula_of(spec: OpSpec, *, one_by_one: bool = False) -> Formula | None:
     if kind == "keyed":
         return lambda grads, args, results, wanted: own(grads, args[1:], results, wanted)
     return _of_batch(base, own, _one_by_one if one_by_one else _vmapped)
+
+
+def _held_against_arguments(spec: OpSpec, formula: Formula) -> Formula:
+    """A user's gradient, which raises KernelResultError for what autograd would drop, or give to another argument."""
+    positions = {a.name: i for i, a in enumerate(spec.arguments)}
+
+    def refuse(got: str) -> NoReturn:
+        names = ", ".join(spec.differentiable)
+        raise KernelResultError(_name_of_user(spec), got, f"differentiable: {names}", of="gradient", by="registration")
+
+    def held(grads: Sequence[Any], args: Sequence[Any], results: Sequence[Any], wanted: Sequence[str]) -> Any:
+        by_name = formula(grads, args, results, wanted)
+        if not isinstance(by_name, Mapping):
+            refuse(type(by_name).__name__)
+        for name, gradient in by_name.items():
+            if gradient is None:
+                continue
+            if name not in spec.differentiable:
+                refuse(f"one of {name!r}")
+            value = args[positions[name]]
+            if isinstance(value, list | tuple) and (
+                not isinstance(gradient, list | tuple) or len(gradient) != len(value)
+            ):
+                refuse(f"{result_checks.in_words(gradient)} of {name!r}, a list of {len(value)}")
+        return by_name
+
+    return held
 
 
 _Mapped = Callable[[Callable[..., Any], Sequence[Any], Sequence[Any], int], Sequence[torch.Tensor]]

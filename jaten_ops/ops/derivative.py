@@ -28,6 +28,9 @@ class OpDerivative:
         self._forward_formula = companions.formula_of(spec, one_by_one=True)
         self.needs_results = self._formula is not None
         self._signature = Signature(spec)
+        self._has_optional_elements = any(
+            a.type == "Tensor?[]" and a.name in spec.differentiable for a in spec.arguments
+        )
         # looked up here, since Dynamo traces the functions that compiled autograd calls, and cannot trace a lock
         self._companion = vjp_op(spec) if spec.differentiable and self._formula is None else None
 
@@ -38,7 +41,17 @@ class OpDerivative:
             return self._by_formula(self._formula, grads, values, results, mask)
         assert self._companion is not None
         args, kwargs = self._signature.split(values)
-        return self._companion(list(grads), mask, *args, **kwargs)
+        got = self._companion(list(grads), mask, *args, **kwargs)
+        return got if not self._has_optional_elements else self._spread(got, values, mask)
+
+    def _spread(self, gradients: Sequence[Any], values: list[Any], mask: list[bool]) -> list[Any]:
+        """Gradients with None for the elements of lists that are absent, of which a companion returns none."""
+        each = iter(gradients)
+        return [None if t is None else next(each) for t in self._tensors(values, mask)]
+
+    def _tensors(self, values: list[Any], mask: list[bool]) -> list[Any]:
+        """The tensors of the selected arguments one by one, with None for the elements of lists that are absent."""
+        return tree_leaves([values[self._signature.index[n]] for n in self._selected(mask)])
 
     def _by_formula(
         self,
@@ -75,12 +88,13 @@ class OpDerivative:
             transposed = self._vjp_op(autograd.vjp_spec(self._spec))
             args, kwargs = self._signature.split(values)
             by_grads_only = [True] + [False] * len(mask)
-            return transposed(list(tangents), by_grads_only, zeros, mask, *args, **kwargs)
+            present = [t for t in tangents if t is not None]
+            return transposed(present, by_grads_only, zeros, mask, *args, **kwargs)
         recorded = autograd.is_recorded([*tree_leaves(values), *tangents])
         with torch.enable_grad():
             zeros = [autograd.leaf_like(r) for r in outputs]
             pulled = self._pulled(zeros, values, results, mask)
-            pairs = [(p, t) for p, t in zip(pulled, tangents, strict=True) if p.requires_grad]
+            pairs = [(p, t) for p, t in zip(pulled, tangents, strict=True) if t is not None and p.requires_grad]
             if not pairs:
                 return zeros
             by, along = zip(*pairs, strict=True)
@@ -93,16 +107,16 @@ class OpDerivative:
     ) -> tuple[Any, ...]:
         """The gradients of the selected arguments, one for each tensor, in the form that autograd returns.
 
-        They are zeros where the formula gives none, and summed if the operand was broadcast.
+        They are zeros where the formula gives none, and summed if the operand was broadcast. An element of a list that
+        is absent has None.
         """
         if self._forward_formula is None:
             pulled: Sequence[Any] = self.pull_back(grads, values, results, mask)
         else:
             pulled = self._by_formula(self._forward_formula, grads, values, results, mask)
-        wanted = [v for a, v in zip(self._spec.arguments, values, strict=True) if a.name in self._selected(mask)]
         return tuple(
-            torch.zeros_like(t) if g is None else g.sum_to_size(t.shape)
-            for g, t in zip(pulled, tree_leaves(wanted), strict=True)
+            None if t is None else torch.zeros_like(t) if g is None else g.sum_to_size(t.shape)
+            for g, t in zip(pulled, self._tensors(values, mask), strict=True)
         )
 
     def _selected(self, mask: list[bool]) -> list[str]:

@@ -258,4 +258,4 @@ class OpKernel:
             return None
         if kind == "Tensor[]":
             return [self._wrap(r) for r in result]
-        return self._wrap(result) if kind == "Tensor" else traced_constants.number_in(result)
+        return self._wrap(result) if kind.startswith("Tensor") else traced_constants.number_in(result)

@@ -28,6 +28,8 @@ def settled(spec: OpSpec, results: Any, source: str = "") -> Any:
     is_many = isinstance(results, tuple | list)
     if len(kinds) == 1:
         fits = is_many if kinds[0].endswith("[]") else not is_many
+        if results is None and kinds[0] != "Tensor?":  # one of several may be absent, as ATen's are by an output mask
+            _refuse(spec, results, source)
         return _settled(results) if fits and _is_of_arrays([results]) else _refuse(spec, results, source)
     if not is_many or len(results) != len(kinds):
         _refuse(spec, results, source)
@@ -46,7 +48,7 @@ def _is_of_arrays(results: Sequence[Any]) -> bool:
 
 
 def _is_flat(results: Sequence[Any]) -> bool:
-    return not any(isinstance(r, tuple | list) for r in results) and _is_of_arrays(results)
+    return not any(r is None or isinstance(r, tuple | list) for r in results) and _is_of_arrays(results)
 
 
 def _settled(result: Any) -> Any:
@@ -55,13 +57,13 @@ def _settled(result: Any) -> Any:
 
 def _refuse(spec: OpSpec, results: Any, source: str) -> None:
     says = f"({', '.join(spec.returns)})" if len(spec.returns) > 1 else spec.returns[0]
-    raise KernelResultError(spec.name, _described(results), says, source, by="schema")
+    raise KernelResultError(spec.name, in_words(results), says, source, by="schema")
 
 
-def _described(result: Any) -> str:
+def in_words(result: Any) -> str:
     if isinstance(result, tuple | list):
         brackets = "()" if isinstance(result, tuple) else "[]"
-        return f"{brackets[0]}{', '.join(map(_described, result))}{brackets[1]}"
+        return f"{brackets[0]}{', '.join(map(in_words, result))}{brackets[1]}"
     return "an array" if isinstance(result, jax.Array | np.ndarray | np.generic) else type(result).__name__
 
 

@@ -35,6 +35,8 @@ WRONG: dict[str, tuple[str, Callable[..., Any], Callable[..., Any] | None]] = {
     "three of two": ("(Tensor x) -> (Tensor, Tensor)", lambda x: (x, x, x), None),
     "no list": ("(Tensor x) -> Tensor[]", lambda x: x, None),
     "nothing": ("(Tensor x) -> Tensor", lambda x: None, _same),
+    "nothing, without a fake": ("(Tensor x) -> Tensor", lambda x: None, None),
+    "nothing in a list": ("(Tensor x) -> Tensor[]", lambda x: [x, None], None),
     "a dict": ("(Tensor x) -> Tensor", lambda x: {"y": x}, None),
     "a string": ("(Tensor x) -> Tensor", lambda x: "x", None),
     "a nested list": ("(Tensor x) -> Tensor[]", lambda x: [x, (x, x)], None),
@@ -43,7 +45,7 @@ WRONG: dict[str, tuple[str, Callable[..., Any], Callable[..., Any] | None]] = {
 
 def _op(name: str) -> Callable[..., Any]:
     schema, kernel, fake = WRONG[name]
-    packet = name.replace(" ", "_")
+    packet = name.replace(" ", "_").replace(",", "")
     if not hasattr(OPS, packet):
         jaten_ops.op(f"{NAMESPACE}::{packet}{schema}", differentiable=["x"])(kernel)
         if fake is not None:
@@ -165,3 +167,33 @@ def test_a_number_is_an_array(value: complex) -> None:
             type(value).__name__
         ]
     )
+
+
+@jaten_ops.op(f"{NAMESPACE}::above_zero(Tensor x, bool is_there) -> Tensor?", differentiable=["x"])
+def _above_zero(x, is_there):
+    return jnp.maximum(x, 0) if is_there else None
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_result_may_be_absent(compiled: bool, device: str) -> None:
+    torch._dynamo.reset()
+    call = torch.compile(OPS.above_zero, backend="jaten") if compiled else OPS.above_zero
+    x = torch.tensor([-1.0, 2.0, 3.0], device=device, requires_grad=True)
+    result = call(x, True)
+    assert result.tolist() == [0, 2, 3]
+    result.sum().backward()
+    assert x.grad.tolist() == [0, 1, 1]
+    assert call(x, False) is None
+
+
+@pytest.mark.parametrize("schema", ["Tensor", "Tensor[]", "(Tensor, Tensor)"])
+def test_a_fake_that_returns_nothing_is_refused(schema: str) -> None:
+    torch._dynamo.reset()
+    name = f"forgetful_{len(schema)}"
+    jaten_ops.op(f"{NAMESPACE}::{name}(Tensor x) -> {schema}")(lambda x: x if schema == "Tensor" else (x, x))
+    jaten_ops.fake(f"{NAMESPACE}::{name}")(lambda x: None)
+    with pytest.raises(KernelResultError, match="its fake returned None, its schema says"):
+        getattr(OPS, name)(torch.ones(2))
+    with pytest.raises(Exception, match="its fake returned None, its schema says"):
+        torch.compile(getattr(OPS, name), backend="jaten", fullgraph=True)(torch.ones(2))
