@@ -77,7 +77,9 @@ def _spec_of(schema: str, differentiable: tuple[str, ...], tags: frozenset[str])
     namespace, separator, rest = schema.partition("::")
     if not separator or "(" in namespace:
         external_ops.refuse_schema(schema, "it has no namespace", "name it as in 'mylib::f(Tensor x) -> Tensor'")
-    return OpSpec(schema=rest, differentiable=differentiable, tags=tags, namespace=namespace)
+    return OpSpec(
+        schema=external_ops.in_one_spelling(rest), differentiable=differentiable, tags=tags, namespace=namespace
+    )
 
 
 def _define(spec: OpSpec, writing: OpSpec | None) -> None:
@@ -86,6 +88,10 @@ def _define(spec: OpSpec, writing: OpSpec | None) -> None:
         define.define_vjp(spec)
     if writing is not None:
         define.define_variant(writing)
+
+
+_RESULTS = ("Tensor", "Tensor?", "Tensor[]", "int", "SymInt", "float", "complex", "bool", "Scalar")
+"""The types of results."""
 
 
 def _check(spec: OpSpec, static: frozenset[str]) -> bool:
@@ -99,6 +105,9 @@ def _check(spec: OpSpec, static: frozenset[str]) -> bool:
             external_ops.refuse_schema(
                 spec.name, f"differentiable names {name!r}", "name tensor arguments of the schema"
             )
+    for kind in spec.returns:
+        if kind not in _RESULTS:
+            external_ops.refuse_schema(spec.name, f"it returns a {kind}", f"return one of {', '.join(_RESULTS)}")
     for name in static - arguments.keys():
         external_ops.refuse_schema(spec.name, f"static names {name!r}", "name arguments of the schema")
     for name in spec.tags:

@@ -55,6 +55,7 @@ ABSENT: dict[str, dict[str, Entry]] = {"kernel": {}, "fake": {}, "gradient": {}}
 
 
 def _add(table: dict[str, Entry], what: str, overloads: Iterable[str], entry: Entry) -> None:
+    parameters.require_function(entry.fn, what)
     overloads = [overload.partition("(")[0] for overload in overloads]
     if str(entry.fn.__module__).partition(".")[0] == __name__.partition(".")[0]:
         absent = [overload for overload in overloads if overload in FIRST and overload not in FUNCTIONAL]
@@ -138,15 +139,21 @@ def add_op(spec: OpSpec, entry: Entry, writing: OpSpec | None = None) -> bool:
         _tell_of_replacement(spec)
         return False
     for s in reversed(added):
-        if s.name in SPECS:
+        if s.name in SPECS or external_ops.operator_named(s.name) is not None:
             known = KERNELS.get(WRITING.get(s.name, s.name))
-            raise DuplicateRegistrationError("operator", s.name, known.where if known else "ATen", entry.where)
+            first = known.where if known else "the library that defines it"
+            raise DuplicateRegistrationError("operator", s.name, first, entry.where)
     SPECS.update({s.name: s for s in added})
     OWN.update(s.name for s in added)
     KERNELS[spec.name] = entry
     if writing is not None:
         WRITING[writing.name] = spec.name
     return True
+
+
+def is_taken(name: str) -> bool:
+    """True if an operator has this name with its namespace, but for those that jaten makes of a user's."""
+    return name in OWN or name in FOREIGN or (name not in SPECS and external_ops.operator_named(name) is not None)
 
 
 def caller() -> str:

@@ -5,6 +5,7 @@ Their fakes, gradients and implementations for plain tensors remain the library'
 
 from __future__ import annotations
 
+import re
 from typing import Any, NoReturn
 
 import torch
@@ -19,6 +20,13 @@ def name_of(op: torch._ops.OpOverload) -> str:
     """The key of an operator in the registry's tables: an overload of ATen, or a qualified name."""
     namespace, _, overload = op.name().partition("::")
     return overload if namespace in _OWN else f"{namespace}::{overload}"
+
+
+def operator_named(name: str) -> torch._ops.OpOverload | None:
+    """The operator "lib::f" or "lib::f.overload"; None if torch does not know it."""
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet, None), overload or "default", None)
 
 
 def is_foreign(name: str) -> bool:
@@ -39,16 +47,34 @@ def spec_of(text: str) -> OpSpec | None:
     """
     namespace, _, rest = text.partition("::")
     if "(" in rest:
-        spec = OpSpec(schema=rest, namespace=namespace)
+        spec = OpSpec(schema=in_one_spelling(rest), namespace=namespace)
     else:
-        packet, _, overload = rest.partition(".")
-        op = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload or "default", None)
+        op = operator_named(text)
         if op is None:
             return None
         tags = frozenset(tag.name for tag in op.tags)
         spec = OpSpec(schema=str(op._schema).partition("::")[2], tags=tags, namespace=namespace)
     require_functional(spec)
     return spec
+
+
+_SPACES = re.compile(r"""("[^"]*"|'[^']*')|\s+|(?<=[)\]?])(?=\w)""")
+"""A string, or the space between words, which may be missing between a type and a name."""
+
+
+def in_one_spelling(schema: str) -> str:
+    """A schema, without its namespace, with the spaces of the generated rows, which parts of it are read by.
+
+    torch's parser takes any spaces, as in `f( Tensor x )->Tensor`. Its own text of a schema would not do: that has some
+    defaults, such as a device, in a form that it does not parse.
+    """
+    text = _SPACES.sub(lambda found: found[1] or " ", schema)
+    name, opening, rest = text.partition("(")
+    arguments, arrow, returns = rest.rpartition("->")
+    arguments = arguments.strip()
+    if not opening or not arrow or not arguments.endswith(")"):
+        return schema  # torch's parser says what is wrong
+    return f"{name.strip()}({arguments[:-1].strip()}) -> {returns.strip()}"
 
 
 def require_functional(spec: OpSpec) -> None:

@@ -52,11 +52,18 @@ def by_schema(spec: OpSpec, fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn if all(name == own for name, own in names.items()) else renamed
 
 
+def require_function(fn: Any, what: str) -> None:
+    """Raises TypeError for a kernel, fake or gradient that cannot be called."""
+    if not callable(fn):
+        raise TypeError(f"a {what} must be a function, got {type(fn).__name__}")
+
+
 def check(spec: OpSpec, fn: Callable[..., Any]) -> None:
     """Raises InvalidSchemaError if a kernel cannot be called with the arguments of the schema.
 
     Positional parameters may have other names, as in a lambda, but not those of other arguments.
     """
+    require_function(fn, "kernel")
     signature = _signature(fn)
     if signature is None:
         return

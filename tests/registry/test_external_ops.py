@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax.numpy as jnp
@@ -105,3 +106,76 @@ def test_mistakes(name: str, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         jaten_ops.kernel(f"{NAMESPACE}::{name}")(lambda x: x)
     assert set(registry.SPECS) == before
+
+
+@pytest.mark.parametrize("place", ["the operator", "what it computes by"])
+def test_a_name_that_a_library_has_is_refused(place: str) -> None:
+    library = torch.library.Library(NAMESPACE, "FRAGMENT")
+    name = "taken" if place == "the operator" else "taken_by"
+    library.define(f"{name}(Tensor x) -> Tensor" if name == "taken" else f"{name}_functional(Tensor x) -> Tensor")
+    schema = f"{NAMESPACE}::{name}" + ("(Tensor x) -> Tensor" if name == "taken" else "(Tensor(a!) x) -> ()")
+    for _ in range(2):
+        with pytest.raises(DuplicateRegistrationError, match="first at the library that defines it"):
+            jaten_ops.op(schema)(lambda x: x * 2)
+    assert f"{NAMESPACE}::{name}" not in registry.SPECS
+
+
+@pytest.mark.parametrize("kind", ["vjp", "vmap", "keyed"])
+@pytest.mark.parametrize("owner", ["jaten", "library"])
+def test_names_of_companions_may_be_taken(owner: str, kind: str) -> None:
+    name, taken = f"own_{owner}_{kind}", f"own_{owner}_{kind}_{kind}"
+    if owner == "jaten":
+        jaten_ops.op(f"{NAMESPACE}::{taken}(Tensor x) -> Tensor")(lambda x: x * 7)
+    else:
+        library = torch.library.Library(NAMESPACE, "FRAGMENT")
+        library.define(f"{taken}(Tensor x) -> Tensor")
+        library.impl(taken, lambda x: x * 7, "CPU")
+    tags = ["nondeterministic_seeded"] if kind == "keyed" else []
+
+    @jaten_ops.op(f"{NAMESPACE}::{name}(Tensor x) -> Tensor", differentiable=["x"], tags=tags)
+    def kernel(x, key=None):
+        return x * 2
+
+    x = torch.ones(2, requires_grad=True)
+    getattr(OPS, name)(x).sum().backward()
+    assert x.grad.tolist() == [2, 2]
+    assert torch.vmap(getattr(OPS, name), randomness="same")(x).tolist() == [2, 2]
+    assert getattr(OPS, taken)(torch.ones(2)).tolist() == [7, 7]
+
+
+SPELLINGS = {
+    "no space at the arrow": "(Tensor x, float by=2.)->Tensor",
+    "spaces in the brackets": " ( Tensor  x , float by = 2. )  ->  Tensor ",
+    "lines": "(\n  Tensor x,\n  float by=2.\n)\n-> Tensor",
+    "one in brackets": "(Tensor x, float by=2.) -> (Tensor)",
+    "an arrow in a default": "(Tensor x, float by=2., str to='a  (b)->c')->Tensor",
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_schemas_may_be_spelled_in_all_ways_of_torch(spelling: str) -> None:
+    name = f"spelled_{spelling.replace(' ', '_')}"
+
+    def kernel(x, by, to=None):
+        assert to in (None, "a  (b)->c")
+        return x * by
+
+    for _ in range(2):  # the same once more replaces the kernel
+        jaten_ops.op(f"{NAMESPACE}::{name}{SPELLINGS[spelling]}", differentiable=["x"])(kernel)
+    x = torch.ones(2, requires_grad=True)
+    compiled = torch.compile(getattr(OPS, name), backend="jaten", fullgraph=True)
+    (getattr(OPS, name)(x, 5.0) + torch.vmap(getattr(OPS, name))(x) + compiled(x)).sum().backward()
+    assert x.grad.tolist() == [9, 9]
+
+
+def test_a_written_argument_may_be_spelled_without_a_space() -> None:
+    jaten_ops.op(f"{NAMESPACE}::doubling_(Tensor(a!)x, Tensor(b!)[]ys)->()")(lambda x, ys: (x * 2, [y * 2 for y in ys]))
+    x, y = torch.ones(2), torch.ones(2)
+    OPS.doubling_(x, [y])
+    assert x.tolist() == y.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("kind", ["str", "ScalarType", "int[]", "Tensor?[]"])
+def test_results_of_other_types_are_refused(kind: str) -> None:
+    with pytest.raises(InvalidSchemaError, match=re.escape(f"it returns a {kind}")):
+        jaten_ops.op(f"{NAMESPACE}::returning(Tensor x) -> {kind}")
