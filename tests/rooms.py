@@ -61,8 +61,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "cpu": (
-        "conv_direct conv_fold_full_dims conv_taps dot_reductions elementary layouts.values ragged_tiles reductions"
-        " row_scans slice_writes",
+        "attention_tiles conv_direct conv_fold_full_dims conv_taps dot_reductions elementary layouts.values"
+        " ragged_tiles reductions row_scans slice_writes",
         "conv_eigen conv_grouped conv_matrix conv_onednn conv_patches conv_rows conv_space_to_depth conv_winograd",
         "conv_volumes",
         "conv_lowerings",
@@ -77,9 +77,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "kernels": (
-        "as_strided assertions batch_norm_parts bitwise comparison complex_functions control_flow conversion"
-        " convolution ctc distance dropout embedding fft flex_attention foreach matrices normalization optimizers"
-        " philox polynomials ragged reduction reparameterized rnn views windows",
+        "as_strided assertions attention_parts batch_norm_parts bitwise comparison complex_functions control_flow"
+        " conversion convolution ctc distance dropout embedding fft flex_attention foreach matrices normalization"
+        " optimizers philox polynomials ragged reduction reparameterized rnn views windows",
         "activation creation decomposition fake_quantization im2col indexing joining ldl matmul padding"
         " pooling randomness resampling scan sorting third_party_ops unary variance weight_norm",
         "arithmetic detection grid_sampler histogram linalg offsets scaled_matmul scatter segment_reduce softmax"

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .. import autograd
-from ..kernels import attention as kernels
+from ..kernels.attention_parts import attention
 from ..meta.attention import fused_sdp_choice
 from ..ops.user_ops import op
 from ..registry.handlers import ABOVE_AUTOGRAD, handler
@@ -30,7 +30,7 @@ _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
     differentiable=("query", "key", "value", "bias"),
 )
 def _attention(query: Any, key: Any, value: Any, bias: Any, causal: bool, scale: Any) -> Any:
-    return kernels.attention(query, key, value, bias, None, scale, causal)[0]
+    return attention(query, key, value, bias, None, scale, causal)[0]
 
 
 def _suits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, **settings: Any) -> bool:

@@ -1,8 +1,6 @@
-"""Scaled dot-product attention and multi-head attention: one forward and one backward for all members of the family.
+"""The members of the family of scaled dot-product attention, and multi-head attention.
 
-Tensors are (batch, heads, length, head size); key and value may have fewer heads, each for a group of query heads.
-Scores and statistics are float32 where the inputs are smaller. A row in which every key is masked gives 0, and 0 as
-its logsumexp, as in aten/src/ATen/native/cpu/FlashAttentionKernel.cpp.
+They differ in how they return logsumexp and the state of dropout; `attention_parts` computes all of them.
 """
 
 from __future__ import annotations
@@ -19,107 +17,9 @@ from jaten_ops.registry import kernel
 from ..cpu.dot_reductions import contract
 from ..kernel_base import prng
 from ..kernel_base.promotion import cast, compute_type
+from .attention_parts import PV, QK, attention, attention_backward, attention_gradients, scale_of, sum_to
 from .normalization import native_layer_norm
 from .softmax import masked_softmax
-
-_QK = (((3,), (3,)), ((0, 1), (0, 1)))
-_PV = (((3,), (2,)), ((0, 1), (0, 1)))
-_PTV = (((2,), (2,)), ((0, 1), (0, 1)))
-
-# The forward
-
-
-def _fold(x: jax.Array, heads: int) -> jax.Array:
-    """Query heads of one group one after the other along the length: (B, H, L, E) to (B, heads, H / heads * L, E)."""
-    return x if x.shape[1] == heads else x.reshape(x.shape[0], heads, x.shape[1] // heads * x.shape[2], x.shape[3])
-
-
-def _scores(query: jax.Array, key: jax.Array, bias: Any, scale: Any, causal: bool) -> jax.Array:
-    """query @ key^T * scale + bias, -inf where a query comes before a key if causal: (B, H, L, S)."""
-    (batch, heads, length, _), size = query.shape, key.shape[2]
-    scores = contract(_fold(query, key.shape[1]), key, _QK).reshape(batch, heads, length, size) * scale
-    if bias is not None and bias.dtype == bool:
-        scores = jnp.where(bias, scores, -np.inf)
-    elif bias is not None:
-        scores = scores + cast(bias, scores.dtype)
-    if causal:
-        later = lax.broadcasted_iota(np.int32, (length, size), 0) < lax.broadcasted_iota(np.int32, (length, size), 1)
-        scores = jnp.where(later, -np.inf, scores)
-    return scores
-
-
-def _attend(query, key, value, bias, keep, scale, causal):
-    scores = _scores(query, key, bias, scale, causal)
-    top = lax.reduce_max(scores, (3,))[..., None]
-    top = jnp.where(top == -np.inf, 0, top)
-    weights = jnp.exp(scores - top)
-    total = jnp.sum(weights, 3, keepdims=True)
-    empty = total == 0
-    weights = weights if keep is None else weights * keep
-    context = contract(cast(_fold(weights, value.shape[1]), value.dtype), value, _PV)
-    context = context.reshape(*scores.shape[:3], value.shape[3]) / jnp.where(empty, 1, total)
-    return cast(context, query.dtype), jnp.where(empty, 0, jnp.log(total) + top)[..., 0]
-
-
-def attention_backward(grad, query, key, value, bias, keep, scale, out, logsumexp, causal, grad_logsumexp=0):
-    """The gradients of query, key, value and the scores, from the saved results; the weights are computed again."""
-    heads = key.shape[1]
-    weights = jnp.exp(_scores(query, key, bias, scale, causal) - logsumexp[..., None])
-    grad_weights = contract(_fold(grad, heads), value, _QK).reshape(weights.shape)
-    dropped = weights
-    if keep is not None:
-        grad_weights, dropped = grad_weights * keep, weights * keep
-    wide = compute_type(query.dtype)
-    delta = jnp.sum(cast(grad, wide) * cast(out, wide), 3, keepdims=True) - grad_logsumexp
-    grad_scores = weights * (grad_weights - delta)
-    scaled = cast(_fold(grad_scores * scale, heads), query.dtype)
-    return (
-        cast(contract(scaled, key, _PV), query.dtype).reshape(query.shape),
-        cast(contract(scaled, _fold(query, heads), _PTV), key.dtype),
-        cast(contract(cast(_fold(dropped, heads), value.dtype), _fold(grad, heads), _PTV), value.dtype),
-        grad_scores,
-    )
-
-
-def sum_to(x: jax.Array, like: jax.Array) -> jax.Array:
-    """The gradient of broadcasting `like` to the shape of `x`."""
-    extra = x.ndim - like.ndim
-    dims = [d for d in range(x.ndim) if d < extra or like.shape[d - extra] == 1 != x.shape[d]]
-    return cast(jnp.sum(x, dims).reshape(like.shape), like.dtype)
-
-
-@jax.custom_vjp
-def _attention(query, key, value, bias, keep, scale):
-    return _attend(query, key, value, bias, keep, scale, False)
-
-
-@jax.custom_vjp
-def _causal_attention(query, key, value, bias, keep, scale):
-    return _attend(query, key, value, bias, keep, scale, True)
-
-
-def _define_gradient(fn: Any, causal: bool) -> None:
-    def forward(query, key, value, bias, keep, scale):
-        out, logsumexp = fn(query, key, value, bias, keep, scale)
-        return (out, logsumexp), (query, key, value, bias, keep, scale, out, logsumexp)
-
-    def backward(saved, grads):
-        query, key, value, bias, keep, scale, out, logsumexp = saved
-        *gradients, grad_scores = attention_backward(
-            grads[0], query, key, value, bias, keep, scale, out, logsumexp, causal, grads[1][..., None]
-        )
-        grad_bias = None if bias is None or bias.dtype == bool else sum_to(grad_scores, bias)
-        return *gradients, grad_bias, None, None
-
-    fn.defvjp(forward, backward)
-
-
-_define_gradient(_attention, False)
-_define_gradient(_causal_attention, True)
-
-
-def scale_of(query: jax.Array, scale: Any) -> Any:
-    return cast(query.shape[-1] ** -0.5 if scale is None else scale, compute_type(query.dtype))
 
 
 def dropout_factors(query: jax.Array, key: jax.Array, dropout_p: float, rng: jax.Array) -> Any:
@@ -128,22 +28,6 @@ def dropout_factors(query: jax.Array, key: jax.Array, dropout_p: float, rng: jax
         return None
     kept = jax.random.bernoulli(rng, 1 - dropout_p, (*query.shape[:3], key.shape[2]))
     return cast(kept, compute_type(query.dtype)) * (0.0 if dropout_p == 1 else 1 / (1 - dropout_p))
-
-
-def attention(query, key, value, bias=None, keep=None, scale=None, causal=False):
-    """softmax(query @ key^T * scale + bias) @ value, and the logsumexp of the scores, (B, H, L).
-
-    Args:
-        bias: added to the scores, or, if bool, True for the keys that count; it broadcasts to (B, H, L, S).
-        keep: multiplied with the softmax, (B, H, L, S); None for 1.
-        scale: None for 1 / sqrt(head size).
-        causal: a query attends to the keys up to its own position.
-    """
-    fn = _causal_attention if causal else _attention
-    return fn(query, key, value, bias, keep, scale_of(query, scale))
-
-
-# The members of the family. They differ in how they return logsumexp and the state of dropout.
 
 
 def _check_cpu(query, key, value, dropout_p, attn_mask) -> None:
@@ -177,9 +61,9 @@ def flash_attention_for_cpu(
 def flash_attention_for_cpu_backward(
     grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None
 ):
-    return attention_backward(
-        grad_out, query, key, value, attn_mask, None, scale_of(query, scale), out, logsumexp, is_causal
-    )[:3]
+    return attention_gradients(
+        grad_out, query, key, value, attn_mask, scale_of(query, scale), out, logsumexp, is_causal
+    )
 
 
 def pack_key(key: jax.Array, dtype: Any) -> jax.Array:
@@ -353,12 +237,12 @@ def native_multi_head_attention(
         parts = zip((query, key, value), jnp.split(qkv_weight, 3), strict=True)
         projected = jnp.concatenate([_linear(x, weight, none) for x, weight in parts], axis=2)
     query, key, value = transform_bias_rescale_qkv(projected, qkv_bias, num_head)
-    scores = cast(contract(query, key, _QK), query.dtype)
+    scores = cast(contract(query, key, QK), query.dtype)
     if mask is None:
         weights = cast(jax.nn.softmax(cast(scores, compute_type(scores.dtype)), axis=3), scores.dtype)
     else:
         weights = masked_softmax(scores, cast(mask, bool), 3, mask_type)
-    context = cast(contract(weights, value, _PV), query.dtype)
+    context = cast(contract(weights, value, PV), query.dtype)
     context = context.transpose(0, 2, 1, 3).reshape(*projected.shape[:2], embed_dim)
     out = _linear(context, proj_weight, proj_bias)
     if not need_weights:

@@ -18,7 +18,8 @@ from jaten_ops.registry import kernel
 from jaten_ops.schema import RELEASE
 
 from ..kernel_base.promotion import cast
-from .attention import attention, attention_backward, dropout_factors, pack_key, scale_of, sum_to, unpack_key
+from .attention import dropout_factors, pack_key, unpack_key
+from .attention_parts import attention, attention_backward, scale_of, sum_to
 from .sorting import binary_search
 
 

@@ -1,0 +1,88 @@
+"""Attention in tiles: some heads at a time, and of long sequences some queries at a time.
+
+XLA's CPU stores the scores of all pairs, and goes over them several times: for their maximum, their exponentials, the
+sums of these and the product with the values. Of a tile they stay in the processor's cache. Where queries see only the
+keys before them, a tile of queries leaves out the keys behind its last one, half of all products.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from ..kernel_base.platform import is_open
+
+_LEAST = 2**20  # bytes of scores that do not stay in a cache anyway
+_LEAST_SHORT = 2**18  # bytes of the scores of a head in a short dtype, of which small products take long to begin
+_FEW = 16  # queries of each head; with fewer, scores are small beside the keys
+_SCORES = 2**19  # bytes of the scores of a tile
+_ROWS = 128  # queries of a tile that sees the keys before it: of fewer, products are slower
+_MOST = 8  # tiles of the queries of a head: each is compiled
+
+Fn = Callable[..., tuple[jax.Array, ...]]
+
+
+def pay(query: jax.Array, key: jax.Array) -> bool:
+    """True if attention takes less time in tiles. Both are (batch, heads, length, size)."""
+    if is_open(query) or is_open(key) or query.shape[2] < _FEW or not key.size:
+        return False
+    of_head = _bytes(query, query.shape[2] * key.shape[2])
+    is_large = query.dtype.itemsize >= 4 or of_head >= _LEAST_SHORT
+    return is_large and query.shape[0] * query.shape[1] * of_head >= _LEAST
+
+
+def _bytes(like: jax.Array, elements: int) -> int:
+    return max(like.dtype.itemsize, 4) * elements  # scores of short dtypes are float32
+
+
+def over_heads(fn: Fn, query: jax.Array, key: jax.Array, others: tuple[Any, ...]) -> tuple[jax.Array, ...]:
+    """`fn(query, key, *others)`, of some heads of one batch at a time.
+
+    Args:
+        fn: its results are arrays (1, heads of the query or of the key, ...).
+        query: (batch, heads, length, size).
+        key: the same with as many heads or fewer, each for a group of the query's.
+        others: arrays with the batch and the heads of one of them, or 1; None stays None.
+    """
+    batch, heads = key.shape[:2]
+    group = query.shape[1] // heads
+    at_once = max(n for n in range(1, heads + 1) if heads % n == 0 and n <= _threads())
+    steps = heads // at_once
+
+    def part(x: Any, at: jax.Array) -> Any:
+        if x is None or x.shape[:2] == (1, 1):
+            return x
+        taken = 1 if x.shape[1] == 1 else at_once * (group if x.shape[1] == query.shape[1] else 1)
+        zero = np.zeros((), at.dtype)
+        # of one head none is to be found, and of one batch neither
+        start = zero if x.shape[0] == 1 else lax.div(at, at.dtype.type(steps))
+        first = zero if x.shape[1] == 1 else lax.rem(at, at.dtype.type(steps)) * at.dtype.type(taken)
+        return lax.dynamic_slice(x, (start, first, *[zero] * (x.ndim - 2)), (1, taken, *x.shape[2:]))
+
+    def tile(at: jax.Array) -> tuple[jax.Array, ...]:
+        return fn(*(part(x, at) for x in (query, key, *others)))
+
+    results = lax.map(tile, lax.iota(np.dtype("int32"), batch * steps))
+    return tuple(r.reshape(batch, steps * r.shape[2], *r.shape[3:]) for r in results)
+
+
+def _threads() -> int:
+    """The threads that XLA has; as many heads at a time give each of them one."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def stretches(query: jax.Array, key: jax.Array, causal: bool) -> Iterator[tuple[int, int, int]]:
+    """Stretches of the queries of a tile: the first one, the end, and how many keys these see."""
+    _, heads, length, _ = query.shape
+    size = key.shape[2]
+    fit = max(1, _SCORES // _bytes(query, heads * size))
+    rows = min(_ROWS, fit) if causal else fit
+    rows = -(-max(rows, length // _MOST, 1) // _FEW) * _FEW
+    for first in range(0, length, rows):
+        end = min(first + rows, length)
+        yield first, end, min(end, size) if causal else size
