@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial, reduce
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -18,7 +19,9 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..cpu.dot_reductions import sum_of_last
 from ..kernel_base.division import quotient
+from ..kernel_base.platform import by_platform, is_open
 from ..kernel_base.promotion import cast, compute_type
 from .indexing import IN_BOUNDS
 from .resampling import cubic_weights
@@ -122,38 +125,129 @@ def _neighbours(x: jax.Array, size: int, settings: _Settings) -> list[tuple[jax.
     return list(zip(map(lax.stop_gradient, shifted), cubic_weights(x - low), strict=True))
 
 
+def _axes(grid: jax.Array, sizes: Sequence[int], settings: _Settings) -> list[Any]:
+    """The neighbours of the points (N, ..., n) of a grid along each dimension of an image, as (N, P)."""
+    batch, *shape, n = grid.shape
+    points = grid.reshape(batch, math.prod(shape), n)
+    # a grid's coordinates are in the opposite order of the image's dimensions
+    return [_neighbours(points[..., n - 1 - i], size, settings) for i, size in enumerate(sizes)]
+
+
 def _sample(input, grid, interpolation_mode, padding_mode, align_corners, pick=_pick):
     settings = _Settings(interpolation_mode, padding_mode, align_corners)
     compute = compute_type(input.dtype)
     image, points = cast(input, compute), cast(grid, compute)
-    batch, *shape, n = grid.shape
-    points = points.reshape(batch, math.prod(shape), n)
-    axes = [  # a grid's coordinates are in the opposite order of the image's dimensions
-        _neighbours(points[..., n - 1 - i], size, settings) for i, size in enumerate(image.shape[2:])
-    ]
     total = None
-    for corner in product(*axes):
+    for corner in product(*_axes(points, image.shape[2:], settings)):
         term = pick(image, [position for position, _ in corner])
         for _, weight in corner:
             term = term if weight is None else term * weight[:, None]
         total = term if total is None else total + term
-    return cast(total.reshape(*input.shape[:2], *shape), input.dtype)
+    return cast(total.reshape(*input.shape[:2], *grid.shape[1:-1]), input.dtype)
+
+
+# On a CPU. XLA would compute positions and weights anew for each channel, and the numbers of pixels element by element.
+
+
+class _Read(NamedTuple):
+    """One pixel for each point of a grid: whether there is one, its row, and its weight; all (N * P, 1)."""
+
+    valid: jax.Array
+    row: jax.Array
+    weight: jax.Array
+
+
+def _reads(grid: jax.Array, sizes: Sequence[int], settings: _Settings) -> list[_Read]:
+    found = []
+    for corner in product(*_axes(grid, sizes, settings)):
+        valid, at = _places(sizes, [position for position, _ in corner])
+        first = lax.broadcasted_iota(np.int32, at.shape, 0) * np.int32(prod(sizes))
+        factors = [weight for _, weight in corner if weight is not None]
+        weight = reduce(lax.mul, factors) if factors else jnp.ones(at.shape, grid.dtype)
+        found.append(_Read(*(a.reshape(-1, 1) for a in (valid, at + first, weight))))
+    return found
+
+
+def _as_rows(x: jax.Array) -> jax.Array:
+    """(N, C, ...) as stored rows (N * P, C), of which each is in the cache at once."""
+    n, channels, *inner = x.shape
+    return lax.optimization_barrier(jnp.moveaxis(x.reshape(n, channels, prod(inner)), 1, 2).reshape(-1, channels))
+
+
+def _from_rows(rows: jax.Array, like: Sequence[int]) -> jax.Array:
+    """Rows as an array of the shape (N, C, ...)."""
+    n, channels, *inner = like
+    return jnp.moveaxis(lax.optimization_barrier(rows).reshape(n, prod(inner), channels), 2, 1).reshape(like)
+
+
+def _read(rows: jax.Array, read: _Read) -> jax.Array:
+    found = rows.at[read.row[:, 0]].get(mode=IN_BOUNDS)
+    return jnp.where(read.valid, found, np.zeros((), rows.dtype))
+
+
+def _sample_in_rows(input: jax.Array, grid: jax.Array, *settings: Any) -> jax.Array:
+    compute = compute_type(input.dtype)
+    rows = _as_rows(cast(input, compute))
+    reads = lax.optimization_barrier(_reads(cast(grid, compute), input.shape[2:], _Settings(*settings)))
+    total = reduce(lax.add, [_read(rows, r) * r.weight for r in reads])
+    return cast(_from_rows(total, (*input.shape[:2], *grid.shape[1:-1])), input.dtype)
+
+
+def _backward_in_rows(
+    grad: jax.Array, image: jax.Array, grid: jax.Array, *settings: Any
+) -> tuple[jax.Array, jax.Array]:
+    compute = compute_type(image.dtype)
+    rows, added = _as_rows(cast(image, compute)), _as_rows(cast(grad, compute))
+
+    def weights_of(grid: jax.Array) -> tuple[list[jax.Array], list[_Read]]:
+        reads = _reads(grid, image.shape[2:], _Settings(*settings))
+        return [r.weight for r in reads], reads
+
+    _, pull, reads = jax.vjp(weights_of, cast(grid, compute), has_aux=True)
+    reads = lax.optimization_barrier(reads)
+    of_weights = [sum_of_last(_read(rows, r) * added, (1,)) for r in reads]
+    # one scatter for all that a point reads: each has a cost of its own
+    at = jnp.concatenate([r.row for r in reads], 1)
+    weights = jnp.concatenate([jnp.where(r.valid, r.weight, np.zeros((), compute)) for r in reads], 1)
+    updates = (added[:, None] * weights[:, :, None]).reshape(at.size, rows.shape[1])
+    of_rows = jnp.zeros_like(rows).at[at.reshape(-1)].add(updates, mode=IN_BOUNDS)
+    (of_grid,) = pull(lax.optimization_barrier(of_weights))
+    return cast(_from_rows(of_rows, image.shape), image.dtype), cast(of_grid, grid.dtype)
+
+
+def _suits_rows(input: jax.Array, grid: jax.Array) -> bool:
+    if is_open(input) or is_open(grid) or not input.size or not grid.size:
+        return False
+    return input.size // input.shape[1] < 2**31
+
+
+def _sampled(input: jax.Array, grid: jax.Array, *settings: Any) -> jax.Array:
+    plain = partial(_sample, interpolation_mode=settings[0], padding_mode=settings[1], align_corners=settings[2])
+    if not _suits_rows(input, grid):
+        return plain(input, grid)
+    return by_platform(input, grid, cpu=lambda x, g: _sample_in_rows(x, g, *settings), default=plain)
 
 
 # aten::{grid_sampler_2d, grid_sampler_3d, _grid_sampler_2d_cpu_fallback}(Tensor input, Tensor grid,
 #     int interpolation_mode, int padding_mode, bool align_corners) -> Tensor
 @kernel("grid_sampler_2d", "grid_sampler_3d", "_grid_sampler_2d_cpu_fallback")
 def grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners):
-    return _sample(input, grid, interpolation_mode, padding_mode, align_corners)
+    return _sampled(input, grid, interpolation_mode, padding_mode, align_corners)
 
 
 _ROWS = 8  # channels that make a row
 
 
 def _sample_backward(grad: jax.Array, image: jax.Array, grid: jax.Array, *settings: Any) -> tuple[jax.Array, jax.Array]:
-    pick = _pick_rows if image.shape[1] >= _ROWS else _pick
-    _, pull = jax.vjp(lambda x, g: _sample(x, g, *settings, pick), image, grid)
-    return pull(grad)
+    has_rows = image.shape[1] >= _ROWS
+
+    def plain(grad: jax.Array, image: jax.Array, grid: jax.Array) -> tuple[jax.Array, jax.Array]:
+        _, pull = jax.vjp(lambda x, g: _sample(x, g, *settings, _pick_rows if has_rows else _pick), image, grid)
+        return pull(grad)
+
+    if not has_rows or not _suits_rows(image, grid):
+        return plain(grad, image, grid)
+    return by_platform(grad, image, grid, cpu=lambda *operands: _backward_in_rows(*operands, *settings), default=plain)
 
 
 # aten::{grid_sampler_2d_backward, grid_sampler_3d_backward}(Tensor grad_output, Tensor input, Tensor grid,
@@ -170,7 +264,7 @@ def grid_sampler_backward(grad_output, input, grid, *settings):
 # aten::cudnn_grid_sampler(Tensor self, Tensor grid) -> Tensor output
 @kernel("cudnn_grid_sampler")
 def cudnn_grid_sampler(self, grid):
-    return _sample(self, grid, _BILINEAR, _ZEROS, True)
+    return _sampled(self, grid, _BILINEAR, _ZEROS, True)
 
 
 # aten::cudnn_grid_sampler_backward(Tensor self, Tensor grid, Tensor grad_output) -> (Tensor grad_self,
