@@ -208,8 +208,10 @@ def _backward_in_rows(
     of_weights = [sum_of_last(_read(rows, r) * added, (1,)) for r in reads]
     # one scatter for all that a point reads: each has a cost of its own
     at = jnp.concatenate([r.row for r in reads], 1)
-    weights = jnp.concatenate([jnp.where(r.valid, r.weight, np.zeros((), compute)) for r in reads], 1)
-    updates = (added[:, None] * weights[:, :, None]).reshape(at.size, rows.shape[1])
+    weights = jnp.concatenate([r.weight for r in reads], 1)[:, :, None]
+    valid = jnp.concatenate([r.valid for r in reads], 1)[:, :, None]
+    # not by a weight of 0: the gradient of a point outside of the image may be NaN
+    updates = jnp.where(valid, added[:, None] * weights, np.zeros((), compute)).reshape(at.size, rows.shape[1])
     of_rows = jnp.zeros_like(rows).at[at.reshape(-1)].add(updates, mode=IN_BOUNDS)
     (of_grid,) = pull(lax.optimization_barrier(of_weights))
     return cast(_from_rows(of_rows, image.shape), image.dtype), cast(of_grid, grid.dtype)

@@ -64,6 +64,20 @@ def test_pixels_that_are_not_read_do_not_count(mode: str) -> None:
         torch.testing.assert_close(mine, atens, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_of_points_outside_of_the_image_do_not_count(mode: str) -> None:
+    grads = []
+    for call in (torch.compile(_sample, backend="jaten"), _sample):
+        image, grid = _operands(SHAPES["rows"])
+        grid[:, 0] = 3.0  # beyond the far border, with all that is read beside them
+        out = call(image.requires_grad_(), grid, mode, "zeros", False)
+        cotangent = torch.ones_like(out)
+        cotangent[:, :, 0] = math.nan
+        grads.append(torch.autograd.grad(out, image, cotangent)[0])
+    assert grads[1].isfinite().all()
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+
+
 def test_only_programs_for_a_cpu_have_rows() -> None:
     image, grid = (jnp.asarray(x.numpy()) for x in _operands(SHAPES["rows"]))
     traced = jax.jit(grid_sampler, static_argnums=(2, 3, 4)).trace(image, grid, 0, 0, False)
