@@ -6,6 +6,7 @@ import os
 import weakref
 from typing import Any
 
+import jax
 import torch
 from jax.sharding import Sharding
 from torch.autograd import profiler
@@ -82,7 +83,8 @@ class Executable:
             self._watched(args)
         call = self._calls.get(key)
         if call is None:
-            call = self._calls[key] = self._compiler.compile(args)
+            with jax.disable_jit(False):  # `jax.disable_jit()` would unroll the loops of kernels
+                call = self._calls[key] = self._compiler.compile(args)
         if profiler._is_profiler_enabled:
             with profiler.record_function(f"jaten {self.log.title}"):
                 results = call(args)

@@ -107,8 +107,16 @@ def generate_call(
             operands.append(f"convert_{i}(a{i})")
     run = f"results = run({', '.join([*operands, *(['seed()'] if program.seed else [])])})"
     scope |= {"NotFinite": InternalFloatingPointError, "not_finite": not_finite}
+    scope |= {"config": jax.config, "disable_jit": jax.disable_jit}
     inputs = ", ".join(f"a{i}" for i in range(count))
-    guarded = [f"try: {run}", f"except NotFinite as error: not_finite(error, [{inputs}])"]
+    guarded = [
+        f"try: {run}",
+        f"except NotFinite as error: not_finite(error, [{inputs}])",
+        # under `jax.disable_jit`, which is for functions in Python, JAX refuses to call an executable
+        "except ValueError:",
+        "    if not config.jax_disable_jit: raise",
+        f"    with disable_jit(False): {run}",
+    ]
     lines += ["before = enter()", *guarded, "finally: leave(before)"] if program.wide else guarded
     lines += [_write(w, scope) for w in program.writes if w.donated]
     if program.errors:

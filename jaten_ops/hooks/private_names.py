@@ -166,8 +166,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Weakly typed arrays: nothing public makes one of another array.": (
         "jax._src.lax.lax._convert_element_type",
     ),
-    "jax_debug_nans: what it raises in an executable has no public name, and what is public takes longer to ask.": (
-        "jax._src.api_util.InternalFloatingPointError", "jax._src.config.debug_nans",
+    "jax_debug_nans and jax_disable_jit: what the former raises in an executable has no public name, and what is public"
+    " takes longer to ask.": (
+        "jax._src.api_util.InternalFloatingPointError", "jax._src.config.debug_nans", "jax._src.config.disable_jit",
     ),
     "Whether JAX has started: all that is public starts it.": ("jax._src.xla_bridge",),
     "Symbolic sizes: jax.errors has the class of a question without an answer from JAX 0.10.1 on.": ("jax._src.core",),

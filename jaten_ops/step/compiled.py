@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import jax
 import torch
-from jax._src.config import debug_nans  # private: what is public takes longer
+from jax._src.config import debug_nans, disable_jit  # private: what is public takes longer
 from torch.autograd import forward_ad, profiler
 from torch.utils._pytree import tree_map_only, tree_unflatten
 
@@ -142,7 +142,7 @@ class Step:
             return self._step(*args, **kwargs)
         with _ONE_AT_A_TIME:
             given, structure = flat(args, kwargs)
-            if self._warm and not (debug_nans.value or torch.is_anomaly_enabled()):
+            if self._warm and not (debug_nans.value or disable_jit.value or torch.is_anomaly_enabled()):
                 if profiler._is_profiler_enabled:
                     with profiler.record_function(f"jaten step {self.name}"):
                         return self._call(given, structure)
