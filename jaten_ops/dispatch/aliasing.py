@@ -23,6 +23,7 @@ from .operands import to_carrier, wrapped
 
 def view_op(func: Any) -> Handler:
     """The handler of a view op, which returns one or more tensors in the operand's storage."""
+    is_writable = func is torch.ops.aten.view.dtype
 
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if is_traced(tensor):  # AOTAutograd tracks aliases by ATen's op; the graph is retargeted when it is complete
@@ -30,7 +31,9 @@ def view_op(func: Any) -> Handler:
                 raise UnsupportedInputError("the operand of as_strided", "not contiguous", "x.contiguous() before")
             return wrapped(func(to_carrier(tensor), *args, **kwargs))
         found = view_ops.views(func, carrier.view_of(tensor), tensor.dtype, args, kwargs)
-        return [view_like(tensor, *f) for f in found] if isinstance(found, list) else view_like(tensor, *found)
+        if isinstance(found, list):
+            return [view_like(tensor, *f) for f in found]
+        return view_like(tensor, *found, is_writable)
 
     return call
 
@@ -52,13 +55,19 @@ def in_place_view(func: Any) -> Handler:
     return call
 
 
-@handler("aten::alias", "aten::detach")
-def alias(tensor: torch.Tensor) -> torch.Tensor:
+@handler("aten::detach")
+def detach(tensor: torch.Tensor) -> torch.Tensor:
+    """The same, which has a version of its own."""
+    return alias(tensor, is_writable=True)
+
+
+@handler("aten::alias")
+def alias(tensor: torch.Tensor, is_writable: bool = False) -> torch.Tensor:
     """A tensor with the same elements of the same storage."""
     if is_traced(tensor):  # ATen's op: functionalization knows that its result shares memory
         inner = torch.ops.aten.alias(to_carrier(tensor))
         return Tensor.of_inner(inner, tensor.stride()) if isinstance(tensor, Tensor) else Tensor(inner)
-    return view_like(tensor, _same(carrier.view_of(tensor)), tensor.dtype)
+    return view_like(tensor, _same(carrier.view_of(tensor)), tensor.dtype, is_writable)
 
 
 @handler("aten::detach_")

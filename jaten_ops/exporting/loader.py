@@ -1,5 +1,6 @@
 """Loads a program that `jaten_ops.export` has saved: `load(folder)`. Needs jax, safetensors, flatbuffers."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -114,9 +115,12 @@ def _match(tree: Any, value: Any, found: dict[int, Any], where: str) -> None:
     if kind == "array":
         found[inner] = value
     elif kind == "constant":
-        if value != inner or isinstance(value, bool) != isinstance(inner, bool):
+        is_array = bool(getattr(value, "shape", ()))  # compared by each element
+        if is_array or value != inner or isinstance(value, bool) != isinstance(inner, bool):
             raise TypeError(f"{where}: expected {inner!r}, as exported, got {value!r}")
     elif kind == "dict":
+        if dataclasses.is_dataclass(value) and not hasattr(value, "keys"):
+            value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         if not hasattr(value, "keys") or set(value) != set(inner):
             got = sorted(value) if hasattr(value, "keys") else type(value).__name__
             raise TypeError(f"{where}: expected the names {sorted(inner)}, got {got}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import pickle
 import re
@@ -272,6 +273,32 @@ def test_wrong_arguments_are_named(name: str) -> None:
     args, kwargs, text = WRONG[name]
     with pytest.raises(TypeError, match=text):
         _exported("perceptron", "open sizes").call(*args, **kwargs)
+
+
+@dataclasses.dataclass
+class Pair:
+    """A dataclass as users register one."""
+
+    x: torch.Tensor
+    scale: int = 2
+
+
+torch.export.register_dataclass(Pair)
+
+
+def test_dataclasses_are_arguments() -> None:
+    exported = jaten_ops.export(lambda pair, y=None: pair.x * pair.scale + 1, (Pair(torch.ones(2)),))
+    assert exported.call(Pair(torch.arange(2.0))).tolist() == [1, 3]
+    assert exported.call({"x": torch.arange(2.0), "scale": 2}).tolist() == [1, 3]  # as a process without torch has it
+    with pytest.raises(TypeError, match="scale: expected 2, as exported, got 3"):
+        exported.call(Pair(torch.ones(2), 3))
+
+
+@pytest.mark.parametrize("constant", [None, 2], ids=["none", "number"])
+def test_an_array_in_the_place_of_a_constant_is_named(constant: int | None) -> None:
+    exported = jaten_ops.export(lambda x, y: x + 1, (torch.ones(2), constant))
+    with pytest.raises(TypeError, match=f"expected {constant}, as exported, got"):
+        exported.call(torch.ones(2), torch.ones(2))
 
 
 def _writes(x: torch.Tensor) -> torch.Tensor:

@@ -225,6 +225,35 @@ def test_views_in_inference_mode() -> None:
     assert outside.grad is not None and outside[:, 0].tolist() == [5, 5]
 
 
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "view": lambda x: x.view(-1),
+    "transposed": lambda x: x.t(),
+    "slice": lambda x: x[:, 1:],
+    "alias": torch.ops.aten.alias,
+    "unbound": lambda x: x.unbind()[0],
+    "of a view": lambda x: x[0][1:],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_views_of_inference_tensors_outside_the_mode(view: str) -> None:
+    """As on the CPU they are inference tensors, which autograd does not save and which cannot be written to."""
+    found = []
+    for device in ("cpu", "jax"):
+        with torch.inference_mode():
+            base = torch.ones(2, 3, device=device)
+        part, weight = VIEWS[view](base), torch.ones((), device=device, requires_grad=True)
+        with pytest.raises(RuntimeError, match="cannot be saved for backward"):
+            part * weight
+        with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+            part.add_(1)
+        found.append((part.is_inference(), part.clone().is_inference(), part.tolist()))
+        for write in (lambda x: x.detach(), lambda x: x.data, lambda x: x.view(torch.int32)):
+            write(base).zero_()
+        found.append(base.tolist())
+    assert found[:2] == found[2:]
+
+
 def test_no_warning_of_what_is_asked_beforehand() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
