@@ -24,6 +24,7 @@ from .windows import (
     Regular,
     adaptive,
     covering,
+    is_long_plane,
     is_valid,
     lowest,
     output_size,
@@ -100,6 +101,9 @@ def _max_by_axis(x: jax.Array, windows: Sequence[np.ndarray]) -> tuple[jax.Array
     """By slices that XLA's CPU fuses, one axis after the other, last one first."""
     n = len(windows)
     first, plane = x.ndim - n, x.shape[x.ndim - n :]
+    if n > 1 and is_long_plane(windows, plane):  # as one axis, each element is looked at once
+        found = _max_by_axis(_flat(x, n), [np.arange(math.prod(plane))[None]])
+        return tuple(lax.reshape(a, (*a.shape, *[1] * (n - 1))) for a in found)
     valid = [is_valid(w, size) for w, size in zip(windows, plane, strict=True)]
     x, windows, low = pad_to_windows(x, windows, lowest(x.dtype))
     at = jnp.broadcast_to(_positions(plane, x.shape[first:], low), x.shape)

@@ -6,6 +6,7 @@ axis stand for padding.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from jax import lax
 
 # Up to this many taps a window is unrolled into slices, which XLA fuses into one loop; beyond, it becomes an axis.
 _MOST_UNROLLED = 16
+_LONG = 1024  # elements of a plane: of fewer, one axis after the other takes no longer than all at once
 
 
 def per_dimension(values: Sequence[int], n: int, default: Sequence[int] = ()) -> tuple[int, ...]:
@@ -57,6 +59,12 @@ def covering(size: int, kernel: int, stride: int, padding: int) -> np.ndarray:
 
 def is_valid(windows: np.ndarray, size: int) -> np.ndarray:
     return (windows >= 0) & (windows < size)
+
+
+def is_long_plane(windows: Sequence[np.ndarray], plane: Sequence[int]) -> bool:
+    """True if the only window is the whole plane, which has many elements, and whose axes are not all unrolled."""
+    whole = all(np.array_equal(w, np.arange(size)[None]) for w, size in zip(windows, plane, strict=True))
+    return whole and max(plane) > _MOST_UNROLLED and math.prod(plane) >= _LONG
 
 
 class Regular(NamedTuple):

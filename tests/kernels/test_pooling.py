@@ -73,3 +73,20 @@ def test_values_and_gradient(name: str, settings: tuple[Any, ...]) -> None:
     (of_expected,) = torch.autograd.grad(expected, x, grad)
     (of_got,) = torch.autograd.grad(got, on_jax, grad.to("jax"))
     torch.testing.assert_close(of_got.cpu(), of_expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 26, 40), (3, 1024, 2), (2, 2, 8, 8, 20)], ids=str)
+def test_maximum_of_a_large_plane(shape: tuple[int, ...]) -> None:
+    """Whole numbers, many of them equal: of those the first counts, and of several NaNs the last."""
+    pool = F.adaptive_max_pool3d if len(shape) == 5 else F.adaptive_max_pool2d
+    torch.manual_seed(0)
+    x = torch.randint(-3, 4, shape).float()
+    x[0, ..., -2:], x[1] = float("nan"), -float("inf")
+    x, on_jax = x.requires_grad_(), x.to("jax").requires_grad_()
+    expected, got = pool(x, 1, return_indices=True), pool(on_jax, 1, return_indices=True)
+    for mine, atens in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine.cpu(), atens, rtol=0, atol=0, equal_nan=True)
+    grad = torch.randn(expected[0].shape)
+    (of_expected,) = torch.autograd.grad(expected[0], x, grad)
+    (of_got,) = torch.autograd.grad(got[0], on_jax, grad.to("jax"))
+    torch.testing.assert_close(of_got.cpu(), of_expected, rtol=0, atol=0)
