@@ -82,6 +82,8 @@ class Rewindable:
 def rewindable() -> Rewindable | None:
     """The seeds of the innermost `drawn_from`, if they can be drawn again."""
     seeds = _seeds.get()
+    if isinstance(seeds, SeedsOfGenerators):
+        seeds = seeds.of(None)
     return seeds if isinstance(seeds, Rewindable) else None
 
 

@@ -19,7 +19,7 @@ from torch.utils.weak import TensorWeakRef
 from .. import registry
 from ..arrays import bridge, partitioned
 from ..arrays.observers import Observer, observed_by
-from ..arrays.seeds import SeedsOfGenerators, seeds_of
+from ..arrays.seeds import Rewindable, SeedsOfGenerators
 from ..arrays.storage_views import Storage
 from ..errors import UnsupportedInputError
 from ..schema import VARIANTS
@@ -273,23 +273,32 @@ class Seeds(SeedsOfGenerators):
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
-        self._known: dict[int, Iterator[Any]] = {}
+        self._known: dict[int, _Stream] = {}
 
     def of(self, generator: torch.Generator | None) -> Iterator[Any]:
         generator = None if generator is torch.default_generator else generator
         if id(generator) not in self._known:
-            self._known[id(generator)] = self._stream(generator)
+            self._known[id(generator)] = _Stream(self._capture, generator)
         return self._known[id(generator)]
 
     def start_again(self) -> None:
         """Draws what follows from new operands."""
         self._known.clear()
 
-    def _stream(self, generator: torch.Generator | None) -> Iterator[Any]:
-        seed = self._capture.bind(Source("seed", generator), jax.core.ShapedArray((), "int64"))
-        seeds = self._capture.outermost(lambda: seeds_of(jax.random.key(seed)))
-        while True:
-            yield self._capture.outermost(lambda: next(seeds))
+
+class _Stream(Rewindable):
+    """Seeds of one operand, which is bound when the first is drawn; a checkpoint draws them again."""
+
+    def __init__(self, capture: Capture, generator: torch.Generator | None) -> None:
+        super().__init__(None)
+        self._capture, self._generator = capture, generator
+
+    def __next__(self) -> jax.Array:
+        if self._key is None:
+            seed = self._capture.bind(Source("seed", self._generator), jax.core.ShapedArray((), "int64"))
+            self._key = self._capture.outermost(lambda: jax.random.key(seed))
+        found: jax.Array = self._capture.outermost(super().__next__)
+        return found
 
 
 def _has_numbers(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
