@@ -33,7 +33,8 @@ def view_op(func: Any) -> Handler:
         found = view_ops.views(func, carrier.view_of(tensor), tensor.dtype, args, kwargs)
         if isinstance(found, list):
             return [view_like(tensor, *f) for f in found]
-        return view_like(tensor, *found, is_writable)
+        shared, dtype = found
+        return view_like(tensor, shared, dtype, is_writable)
 
     return call
 
