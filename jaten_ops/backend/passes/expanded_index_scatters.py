@@ -6,6 +6,7 @@ times faster; ATen's kernels look for such an index, too.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from ..nodes import overload_of
 def expanded_index_scatters(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
     """Replaces scatters with such an index by scatters of rows, and, in a backward graph, `gather` by `index_select`.
 
-    Elsewhere `gather` stays, since its error for an index out of range differs.
+    Elsewhere `gather` stays, since its error for an index out of range differs. Rows of several batches, each with
+    numbers of its own, are scattered as one in a backward graph.
     """
     for node in list(gm.graph.nodes):
         name = overload_of(node.target) if node.op == "call_function" else None
@@ -29,6 +31,9 @@ def expanded_index_scatters(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphI
             continue
         operand, dim, index, *source = node.args[:4]
         shapes = [_shape(x) for x in (operand, index, *source)]
+        if name == "scatter_add" and info.is_backward and (batch := _batch_numbers(index, shapes, dim)) is not None:
+            _scatter_batches(gm, node, batch, dim)
+            continue
         numbers = _numbers(index, dim)
         if numbers is None or None in shapes or (source and shapes[2] != shapes[1]):
             continue
@@ -78,3 +83,58 @@ def _numbers(index: Any, dim: int) -> torch.fx.Node | None:
     if long is None or short is None or len(long) != len(short) or not long or not isinstance(numbers, torch.fx.Node):
         return None
     return numbers if short[dim] == long[dim] and set(_without(short, dim)) <= {1} else None
+
+
+# In a backward graph most scatters are gradients of a gather, which has checked the index. Another index that is out of
+# range is an error here as well, though that of `index_add`.
+
+
+def _batch_numbers(index: Any, shapes: list[tuple[int, ...] | None], dim: int) -> torch.fx.Node | None:
+    """The tensor of which an index is an expansion, if it has row numbers for each of the same batches."""
+    if not isinstance(index, torch.fx.Node) or overload_of(index.target) != "expand" or None in shapes:
+        return None
+    numbers, (whole, long, source) = index.args[0], shapes
+    short = _shape(numbers)
+    if whole is None or long is None or short is None or not isinstance(numbers, torch.fx.Node) or source != long:
+        return None
+    axis = dim % len(long)
+    fits = len(short) == len(long) and short[: axis + 1] == long[: axis + 1] and set(short[axis + 1 :]) == {1}
+    return numbers if axis and fits and _without(whole, dim) == _without(long, dim) else None
+
+
+def _scatter_batches(gm: torch.fx.GraphModule, node: torch.fx.Node, numbers: torch.fx.Node, dim: int) -> None:
+    operand, source = node.args[0], node.args[3]
+    shape, rows = _shape(operand), _shape(source)
+    assert shape is not None and rows is not None and isinstance(operand, torch.fx.Node)
+    assert isinstance(source, torch.fx.Node)
+    axis = dim % len(shape)
+    batches, count = math.prod(shape[:axis]), shape[axis]
+    of_numbers = numbers.meta["val"]
+
+    def call(name: str, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.fx.Node:
+        made = gm.graph.call_function(operator_of(name), args, kwargs)
+        made.meta = node.meta | {"val": value}
+        return made
+
+    def of_rows(x: torch.fx.Node, size: int) -> torch.fx.Node:
+        to = [batches * size, *shape[axis + 1 :]]
+        return call("view", x.meta["val"].new_empty(to), x, to)
+
+    with gm.graph.inserting_before(node):
+        flat = call("view", of_numbers.new_empty((batches, rows[axis])), numbers, [batches, rows[axis]])
+        end, dtype = batches * count, of_numbers.dtype
+        step = of_numbers.new_empty(batches)
+        firsts = call("arange.start_step", step, 0, end, count, dtype=dtype, device=of_numbers.device)
+        column = call("view", of_numbers.new_empty((batches, 1)), firsts, [batches, 1])
+        like = of_numbers.new_empty((batches, rows[axis]))
+        is_wrong = like.new_empty(like.shape, dtype=torch.bool)
+        below, above = call("lt.Scalar", is_wrong, flat, 0), call("ge.Scalar", is_wrong, flat, count)
+        places = call("add.Tensor", like, flat, column)
+        # or else it would be a row of another batch
+        places = call("masked_fill.Scalar", like, places, call("logical_or", is_wrong, below, above), end)
+        places = call("view", of_numbers.new_empty(batches * rows[axis]), places, [-1])
+        target = of_rows(operand, count)
+        added = call("index_add", target.meta["val"], target, 0, places, of_rows(source, rows[axis]))
+        result = call("view", node.meta["val"], added, list(shape))
+    node.replace_all_uses_with(result)
+    gm.graph.erase_node(node)

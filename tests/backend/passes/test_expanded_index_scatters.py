@@ -12,6 +12,7 @@ import torch._dynamo
 from ...harness.passes import golden, watched
 
 INDEX = torch.tensor([2, 0, 2, 1, 0])
+BATCHES = torch.tensor([[4, 4], [0, 1], [3, 0]])
 ZEROS, SOURCE = torch.zeros(3, 4), torch.randn(5, 4)
 
 # the call, its operand, and whether it goes by rows in the forward graph
@@ -39,6 +40,17 @@ CALLS: dict[str, tuple[Any, torch.Tensor, bool]] = {
         for own in (True, False)
         if own or kind != "sum"  # by rows in the backward graph alone
     },
+    "gather of each batch": (lambda s: s.expand(3, 5, 4).gather(1, BATCHES[..., None].expand(-1, -1, 4)), SOURCE, False),
+    "gather of batches from the end": (
+        lambda s: torch.stack((s, 2 * s))[None].gather(-2, BATCHES[None, :2, :, None].expand(1, 2, 2, 4)),
+        SOURCE,
+        False,
+    ),
+    "gather of fewer batches": (
+        lambda s: torch.stack((s, s, s)).gather(1, BATCHES[:2, :, None].expand(-1, -1, 4)),
+        SOURCE,
+        False,
+    ),
     "gather": (lambda s: s.gather(0, INDEX[:, None].expand(-1, 4)), SOURCE, False),
 }  # fmt: skip
 
@@ -110,3 +122,35 @@ view_default: int64[5] = jaten::view(unsqueeze, [-1])
 index_add_default: float32[3, 4] = jaten::index_add(arg0_1, 0, view_default, arg2_1)
 return (index_add_default,)""",
         )
+
+
+class _Gathered(torch.autograd.Function):
+    """A gradient that nothing has checked the index of."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(index)
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (index,) = ctx.saved_tensors
+        return torch.zeros(3, 5, 4).scatter_add(1, index[..., None].expand(-1, -1, 4), grad[:, :2]), None
+
+
+def test_batches_go_by_rows_in_a_backward_graph() -> None:
+    seen: list[list[str]] = []
+    x = torch.randn(3, 5, 4, requires_grad=True)
+    with watched("expanded_index_scatters", lambda gm: seen.append([str(n.target) for n in gm.graph.nodes])):
+        torch.compile(_Gathered.apply, backend="jaten")(x, BATCHES).sum().backward()
+    assert x.grad is not None and x.grad[0, 4, 0] == 2
+    assert any("index_add" in target for target in seen[-1])
+
+
+@pytest.mark.parametrize("wrong", [-1, 5])
+def test_a_row_of_another_batch_is_an_error(wrong: int) -> None:
+    x = torch.randn(3, 5, 4, requires_grad=True)
+    index = BATCHES.clone()
+    index[1, 1] = wrong
+    with pytest.raises((IndexError, RuntimeError), match="out of"):
+        torch.compile(_Gathered.apply, backend="jaten")(x, index).sum().backward()
