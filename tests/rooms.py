@@ -172,7 +172,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "step": (
         "code_names gradient_hooks numbers places random_states torch_memory",
         "state_capture walk",
-        "holders",
+        "drawn_seeds holders",
         "arguments optimizer_state result_recipes stand_ins",
         "cpu_tensors microbatches replay tensor_changes",
         "accumulation",

@@ -76,25 +76,24 @@ class Rewindable:
                 "a random operator in a function made by as_jax needs a key. Fix: f(x, key=jax.random.key(0))"
             )
         self.position += 1
-        return _seed_at(self._key, self.position - 1)
+        return seed_at(self._key, self.position - 1)
 
 
 def rewindable() -> Rewindable | None:
     """The seeds of the innermost `drawn_from`, if they can be drawn again."""
     seeds = _seeds.get()
-    if isinstance(seeds, SeedsOfGenerators):
-        seeds = seeds.of(None)
     return seeds if isinstance(seeds, Rewindable) else None
 
 
-def _seed_at(key: jax.Array, count: int) -> jax.Array:
+def seed_at(key: jax.Array, count: int) -> jax.Array:
+    """The seed with a number, from 0, of those that a JAX PRNG key has."""
     return jax.random.bits(jax.random.fold_in(key, count), (), "uint32")
 
 
 def seeds_of(key: jax.Array) -> Iterator[jax.Array]:
     """An endless iterator of seeds from a JAX PRNG key."""
     for count in itertools.count():
-        yield _seed_at(key, count)
+        yield seed_at(key, count)
 
 
 def seeds_of_part(offset: int, generator: torch.Generator | None) -> Iterator[int]:

@@ -153,7 +153,8 @@ class JaxModule(types.ModuleType):
         torch.default_generator.manual_seed(seed)
 
     def manual_seed_all(self, seed: int) -> None:
-        """Does nothing: `torch.manual_seed` has already seeded torch's default generator."""
+        """Seeds torch's default generator, of which all devices draw their seeds."""
+        torch.default_generator.manual_seed(seed)
 
     def seed(self) -> None:
         """Seeds torch's default generator with a random number."""

@@ -21,7 +21,8 @@ from ..arrays import partitioned
 from ..arrays.storage_views import Storage, View
 from ..errors import UnsupportedInputError
 from ..tensor.tensor import Tensor, array_of, from_view
-from .state_capture import Capture, Seeds
+from .drawn_seeds import Seeds
+from .state_capture import Capture
 
 part = core.Primitive("jaten_part")
 """One part of a batch, of those of a program; `marked` has its parameters. No compiled program contains it."""

@@ -43,7 +43,7 @@ class RandomStates:
 
     def have_changed(self) -> bool:
         """True if one of them was drawn from."""
-        return any(_text(state.get()) != _text(old) for state, old in zip(self._all, self._before, strict=True))
+        return any(as_bytes(state.get()) != as_bytes(old) for state, old in zip(self._all, self._before, strict=True))
 
     def restore(self) -> None:
         """Makes them what they were."""
@@ -51,6 +51,6 @@ class RandomStates:
             state.put(old)
 
 
-def _text(state: Any) -> bytes:
+def as_bytes(state: Any) -> bytes:
     """A state for comparing: a tensor, an array, or tuples and dictionaries with these."""
     return state.numpy().tobytes() if isinstance(state, torch.Tensor) else pickle.dumps(state)

@@ -19,7 +19,6 @@ from torch.utils.weak import TensorWeakRef
 from .. import registry
 from ..arrays import bridge, partitioned
 from ..arrays.observers import Observer, observed_by
-from ..arrays.seeds import Rewindable, SeedsOfGenerators
 from ..arrays.storage_views import Storage
 from ..errors import UnsupportedInputError
 from ..schema import VARIANTS
@@ -52,7 +51,8 @@ class Source(NamedTuple):
     Attributes:
         kind: "held" (a tensor of the holders), "given" (an argument), "grad" (the gradient of a leaf), "met" (a tensor
             of no holder), "storage" (one whose tensors are all gone), "cpu" (a tensor in torch's memory), "constant"
-            (an array), "number" (of a parameter group), "seed" (of a generator, the default one if None).
+            (an array), "number" (of a parameter group), "seed" (of a generator, the default one if
+            None, or a number that is one).
         what: an index, or the operand itself.
     """
 
@@ -266,39 +266,6 @@ class Capture(Observer):
         for leaf, gradient in self.leaves.values():
             if leaf.is_leaf and leaf.grad is not gradient:
                 leaf.grad = gradient
-
-
-class Seeds(SeedsOfGenerators):
-    """Seeds that a program makes of its operands: of one for each generator, which a call draws from it."""
-
-    def __init__(self, capture: Capture) -> None:
-        self._capture = capture
-        self._known: dict[int, _Stream] = {}
-
-    def of(self, generator: torch.Generator | None) -> Iterator[Any]:
-        generator = None if generator is torch.default_generator else generator
-        if id(generator) not in self._known:
-            self._known[id(generator)] = _Stream(self._capture, generator)
-        return self._known[id(generator)]
-
-    def start_again(self) -> None:
-        """Draws what follows from new operands."""
-        self._known.clear()
-
-
-class _Stream(Rewindable):
-    """Seeds of one operand, which is bound when the first is drawn; a checkpoint draws them again."""
-
-    def __init__(self, capture: Capture, generator: torch.Generator | None) -> None:
-        super().__init__(None)
-        self._capture, self._generator = capture, generator
-
-    def __next__(self) -> jax.Array:
-        if self._key is None:
-            seed = self._capture.bind(Source("seed", self._generator), jax.core.ShapedArray((), "int64"))
-            self._key = self._capture.outermost(lambda: jax.random.key(seed))
-        found: jax.Array = self._capture.outermost(super().__next__)
-        return found
 
 
 def _has_numbers(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_unflatten
 
-from ..arrays import bridge, partitioned, seeds
+from ..arrays import bridge, partitioned
 from ..arrays.storage_views import Storage, onto_one_mesh, owned
 from ..errors import UnsupportedInputError
 from ..ops.executor import raise_first_broken
@@ -19,6 +19,7 @@ from ..xla import cpu_client, executables, malloc
 from ..xla.progress import announced
 from ..xla.x64 import Enabled
 from . import tensor_changes
+from .drawn_seeds import drawn_at_call
 from .holders import Reach
 from .lowered_step import groups_of, lowered
 from .result_recipes import Made, Outcome
@@ -72,7 +73,10 @@ class StepProgram:
             raise UnsupportedInputError(
                 "a step on the CPU", "a tensor of the device, which no holder has", f"one on the CPU, {MOVE}"
             )
-        self._generators = [_generator(self._sources[i].what, reach, given) for i in self._groups.seeds]
+        self._generators = [
+            (_generator(generator, reach, given), any(generator is other for other in trace.going_back))
+            for generator in (self._sources[i].what for i in self._groups.seeds)
+        ]
         self._assumed = trace.assumed
         self._storages = storages
         self._shapes = [[storages[i].array.shape for i in part] for part in (self._written, self._read)]
@@ -214,7 +218,7 @@ class StepProgram:
     def __call__(self, operands: Operands, reach: Reach, given: Sequence[Any], values: Sequence[float]) -> Any:
         """Runs the executable, and stores its results where the step would have."""
         trace = self.trace
-        drawn = [np.int64(seeds.draw_seed(find(reach, given))) for find in self._generators]
+        drawn = [drawn_at_call(find(reach, given), goes_back) for find, goes_back in self._generators]
         arrays = [s.array if self._in_memory else owned(s) for s in operands.written]
         with Enabled():
             written, made, left, holds = self.executable(
@@ -285,14 +289,16 @@ def _finder(
 
 
 def _generator(
-    generator: torch.Generator | None, reach: Reach, given: Sequence[Any]
-) -> Callable[[Reach, Sequence[Any]], torch.Generator | None]:
-    """Finds a generator at a call."""
+    generator: torch.Generator | int | None, reach: Reach, given: Sequence[Any]
+) -> Callable[[Reach, Sequence[Any]], torch.Generator | int | None]:
+    """Finds a generator at a call; a seed is itself."""
+    if generator is None or isinstance(generator, int):
+        return lambda *_: generator
     for i, value in enumerate(reach.values):
-        if generator is not None and value is generator:
+        if value is generator:
             return lambda reach, _: reach.values[i]
     for i, value in enumerate(given):
-        if generator is not None and value is generator:
+        if value is generator:
             return lambda _, given: given[i]  # type: ignore[no-any-return]  # a generator among arguments
     return lambda *_: generator
 

@@ -28,12 +28,13 @@ from ..tracing import uncompiled
 from . import optimizer_state
 from .accumulation import Accumulation, Roles
 from .cpu_tensors import CpuTensors
+from .drawn_seeds import Seeds
 from .holders import Reach, difference
 from .microbatches import Microbatches, Parts, argument_name
 from .random_states import RandomStates
 from .replay import replay
 from .result_recipes import Built, Kept, Made, Recipe, Recipes
-from .state_capture import Capture, Lifted, Seeds, Source, operand
+from .state_capture import Capture, Lifted, Source, operand
 from .tensor_changes import Watched
 
 
@@ -79,7 +80,7 @@ class Trace:
             if _is_leaf(tensor):
                 self.capture.leaves[id(tensor)] = tensor, tensor.grad
         self._watched, in_memory = Watched(reach.tensors, given), CpuTensors(reach.tensors)
-        drawn = RandomStates([*reach.values, *given])
+        drawn, self._seeds = RandomStates([*reach.values, *given]), Seeds(self.capture)
         self._parts = Parts(microbatches, given, reach.tensors, self._name) if microbatches.count > 1 else None
         try:
             with jax.check_tracer_leaks(False):  # tensors have traced arrays until the capture ends
@@ -95,7 +96,10 @@ class Trace:
             raise
         self.capture.restore()
         self._watched.undo()
-        if drawn.have_changed():
+        self.going_back, sets_a_state = self._seeds.settle()
+        if sets_a_state:
+            self.effects.append("it gives a random generator a state")
+        elif drawn.have_changed():
             self.effects.append("it draws random numbers on the CPU")
         if in_memory.are_written():
             self.effects.append("it writes to a tensor on the CPU")
@@ -128,7 +132,7 @@ class Trace:
         self.capture = Capture({}, [])
         del self.written, self.made, self.gradients
         del self._closed, self._given, self._reach, self._again, self._step, self._watched
-        del self._parts, self._accumulation
+        del self._parts, self._accumulation, self._seeds
 
     # under JAX's trace
 
@@ -138,14 +142,14 @@ class Trace:
         with capture.watching():
             with (
                 placement.traced_on(self._device()),
-                random.drawn_from(seeds := Seeds(capture)),
+                random.drawn_from(self._seeds),
                 torch.autograd.set_multithreading_enabled(False),  # JAX traces in one thread
                 optimizer_state.traced_reads(self._reach, capture, changed),
                 uncompiled(),
                 collecting() as unchecked,
                 observed_by(ModuleScopes()),
             ):
-                args, kwargs = tree_unflatten(self._taken(seeds), self._in_structure)
+                args, kwargs = tree_unflatten(self._taken(self._seeds), self._in_structure)
                 results, self.structure = tree_flatten(self._step(*args, **kwargs))
                 del args, kwargs
                 if self._parts is not None:
