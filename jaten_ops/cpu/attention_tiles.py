@@ -7,7 +7,6 @@ keys before them, a tile of queries leaves out the keys behind its last one, hal
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from ..kernel_base.platform import is_open
+from ..xla import cpu_features
 
 _LEAST = 2**20  # bytes of scores that do not stay in a cache anyway
 _LEAST_SHORT = 2**18  # bytes of the scores of a head in a short dtype, of which small products take long to begin
@@ -51,7 +51,8 @@ def over_heads(fn: Fn, query: jax.Array, key: jax.Array, others: tuple[Any, ...]
     """
     batch, heads = key.shape[:2]
     group = query.shape[1] // heads
-    at_once = max(n for n in range(1, heads + 1) if heads % n == 0 and n <= _threads())
+    threads = cpu_features.cores()  # as many heads at a time give each of them one
+    at_once = max(n for n in range(1, heads + 1) if heads % n == 0 and n <= threads)
     steps = heads // at_once
 
     def part(x: Any, at: jax.Array) -> Any:
@@ -69,11 +70,6 @@ def over_heads(fn: Fn, query: jax.Array, key: jax.Array, others: tuple[Any, ...]
 
     results = lax.map(tile, lax.iota(np.dtype("int32"), batch * steps))
     return tuple(r.reshape(batch, steps * r.shape[2], *r.shape[3:]) for r in results)
-
-
-def _threads() -> int:
-    """The threads that XLA has; as many heads at a time give each of them one."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def stretches(query: jax.Array, key: jax.Array, causal: bool) -> Iterator[tuple[int, int, int]]:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from ..xla import cpu_features
 from .ledger import Patch
 
 
@@ -27,24 +28,19 @@ def in_calling_thread(make: Callable[..., Any]) -> Callable[..., Any]:
 def _is_one_of_one(num_nodes: int = 1, num_devices: int | None = None, **_others: Any) -> bool:
     """True if the client has one device on one core: programs over several devices wait for each other."""
     several = (num_devices or 1) > 1 or "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    return num_nodes == 1 and not several and _cores() == 1
-
-
-def _cores() -> int:
-    known = getattr(os, "sched_getaffinity", None)  # on Linux
-    return len(known(0)) if known is not None else os.cpu_count() or 1
+    return num_nodes == 1 and not several and cpu_features.cores() == 1
 
 
 ROWS = [
     Patch(
         "jaxlib.xla_client:make_cpu_client", in_calling_thread,
-        "in a process with one core, a small operator would take twice as long, for changes of threads",
+        "in a process with one core, a small operator would take longer, for changes of threads",
         "hooks/test_cpu_dispatch",
         takes=(
             "asynchronous distributed_client node_id num_nodes collectives num_devices"
             " get_local_topology_timeout_minutes get_global_topology_timeout_minutes transfer_server_factory"
         ),
         for_device=False,
-        loss="in a process with one core, small operators on the device jax take twice as long",
+        loss="in a process with one core, small operators on the device jax take longer",
     ),
 ]  # fmt: skip

@@ -136,10 +136,11 @@ def formula_of(spec: OpSpec, *, one_by_one: bool = False) -> Formula | None:
     entry = registry.GRADIENTS.get(registry_key(spec))
     if entry is not None:
         fn = entry.fn
-        if "wanted" in inspect.signature(fn).parameters:
-            formula: Formula = lambda grads, args, results, wanted: fn(grads, args, results, wanted=wanted)  # noqa: E731  # one of two
-        else:
-            formula = lambda grads, args, results, wanted: fn(grads, args, results)  # noqa: E731  # the other one
+        takes_wanted = "wanted" in inspect.signature(fn).parameters
+
+        def formula(grads: Any, args: Any, results: Any, wanted: Any) -> Any:
+            return fn(grads, args, results, wanted=wanted) if takes_wanted else fn(grads, args, results)
+
         return formula if spec.namespace == "jaten" else _held_against_arguments(spec, formula)
     if registry_key(spec) not in BASES:
         return None

@@ -51,8 +51,7 @@ class Source(NamedTuple):
     Attributes:
         kind: "held" (a tensor of the holders), "given" (an argument), "grad" (the gradient of a leaf), "met" (a tensor
             of no holder), "storage" (one whose tensors are all gone), "cpu" (a tensor in torch's memory), "constant"
-            (an array), "number" (of a parameter group), "seed" (of a generator, the default one if
-            None, or a number that is one).
+            (an array), "number" (of a parameter group), "seed" (of a generator, the default one if None, or itself).
         what: an index, or the operand itself.
     """
 

@@ -1,4 +1,4 @@
-"""Puts values on one device as a `jax.Array`, in a twentieth of the time that `jax.device_put` takes."""
+"""Puts values on one device as a `jax.Array`, in a fraction of the time that `jax.device_put` takes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jaxlib import xla_client
 
-# private: `jax.device_put` takes twenty times as long
+# private: `jax.device_put` takes many times as long
 _put: Any = getattr(xla_client, "batched_device_put", None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 
 _DESCRIPTION = Path("/proc/cpuinfo")
@@ -23,6 +24,12 @@ def multiplies_fast() -> bool:
 def multiplies_bfloat16() -> bool:
     """True if the processor has instructions for products of bfloat16; False if Linux does not report it."""
     return any(f" {flag}" in _described() for flag in _BFLOAT16)
+
+
+def cores() -> int:
+    """The processor's cores that this process may use now: threads of XLA's pools."""
+    known = getattr(os, "sched_getaffinity", None)  # on Linux
+    return len(known(0)) if known is not None else os.cpu_count() or 1
 
 
 def _described() -> str:

@@ -22,7 +22,7 @@ import jaxlib
 import torch
 
 from .. import registry
-from . import autotune_mode, compiler_options, cpu_client
+from . import autotune_mode, compiler_options, cpu_client, cpu_features
 
 # The modules above were imported at most a few seconds before this one; in nanoseconds.
 _IMPORTED = time.time_ns() - 5_000_000_000
@@ -101,10 +101,6 @@ def _processor() -> str:
     return f"{platform.machine()} {sorted({line for line in lines if line.startswith(names)})}"
 
 
-def _threads() -> int | None:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
 def of_device(device: jax.Device) -> str | None:
     """The fingerprint of a device: it decides how JAX and XLA compile a JAX function for it. None if unknown."""
     if jax.process_count() > 1:
@@ -114,7 +110,7 @@ def of_device(device: jax.Device) -> str | None:
     versions = sys.version, platform.platform(), jax.__version__, jaxlib.__version__
     client: Any = device.client
     return repr((
-        versions, sorted(settings.items()), sorted(flags.items()), _processor(), _threads(),
+        versions, sorted(settings.items()), sorted(flags.items()), _processor(), cpu_features.cores(),
         client.platform, client.platform_version, device.device_kind, device.id, len(client.devices()),
         cpu_client.is_own(device), compiler_options.options_key(client.platform), autotune_mode.asked_mode(),
     ))  # fmt: skip

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import jaten_ops  # noqa: F401  # registers the backend and torch.ops.jaten
 from jaten_ops.cpu import attention_tiles
 from jaten_ops.kernels.attention_parts import attention
+from jaten_ops.xla import cpu_features
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -86,7 +87,7 @@ def test_results_and_gradients(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("threads", [1, 3, 64])
 def test_tiles_of_several_heads(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_tiles, "_threads", lambda: threads)
+    monkeypatch.setattr(cpu_features, "cores", lambda: threads)
     query, key, value, bias = (jnp.asarray(x.numpy()) for x in _operands(ROWS["a bias for each head"], torch.float32))
     found = jax.jit(attention)(query, key, value, bias)
     monkeypatch.setattr(attention_tiles, "_LEAST", np.inf)

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from jaten_ops.hooks import cpu_dispatch
+from jaten_ops.xla import cpu_features
 
 # environment variables, how many cores the process may use, the setting of JAX; whether another thread computes
 PROCESSES: dict[str, tuple[dict[str, str], int, bool, bool]] = {
@@ -19,18 +20,20 @@ PROCESSES: dict[str, tuple[dict[str, str], int, bool, bool]] = {
 }
 
 PROGRAM = """
-import os, sys
+import functools, os, sys
 os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[: int(sys.argv[1])]))
+from jaxlib import xla_client
+made, plain = [], xla_client.make_cpu_client
+
+@functools.wraps(plain)
+def noting(asynchronous=True, **options):
+    made.append(asynchronous)
+    return plain(asynchronous, **options)
+
+xla_client.make_cpu_client = noting
 import jax, torch, jaten_ops
 if sys.argv[2] == "False":
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-from jaxlib import xla_client
-made = []
-plain = xla_client.make_cpu_client.__wrapped__
-import jaten_ops.hooks.cpu_dispatch as cpu_dispatch
-xla_client.make_cpu_client = cpu_dispatch.in_calling_thread(
-    lambda asynchronous, **options: (made.append(asynchronous), plain(asynchronous, **options))[1]
-)
 x = torch.ones(64, 64, device="jax")
 assert (x + x).sum().item() == 2 * 64 * 64
 assert jax.jit(lambda a: a @ a)(jaten_ops.to_jax(x))[0, 0] == 64
@@ -54,7 +57,7 @@ def test_clients_of_several_devices_are_as_jax_makes_them(
     options: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    monkeypatch.setattr(cpu_dispatch, "_cores", lambda: 1)
+    monkeypatch.setattr(cpu_features, "cores", lambda: 1)
     make = cpu_dispatch.in_calling_thread(lambda asynchronous, **given: asynchronous)
     assert make(True, **options)
     assert not make(True)
