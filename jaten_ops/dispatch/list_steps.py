@@ -4,7 +4,8 @@ torch's own steps are a handful of operators on lists, each a program. These tak
 floating dtype on one device, and leave all else to torch's.
 
 XLA compiles a kernel for each parameter of a program: seconds for a net of some 60 parameters. So on a CPU the first
-steps call a program for pieces of one length, which parameters of all shapes are cut into and put together from.
+steps call a program for pieces of one length, which parameters of all shapes are cut into and put together from; and
+the steps after them a program for a few parameters of one shape, again and again.
 """
 
 from __future__ import annotations
@@ -36,10 +37,27 @@ _DTYPES = (torch.float32, torch.float64)
 _LENGTHS = (2**12, 2**16)
 """Elements of a piece: for steps over fewer elements than one, and for others."""
 
-_SECONDS = 0.14
-"""So long a step by pieces may take for each parameter, in all. One program for all takes half of it to compile."""
+_SECONDS = 0.05, 0.01
+"""So long steps by pieces may take, in all, for each of the programs that follow them, and for each parameter of one:
+about as long as XLA takes to compile these."""
 
-_MOST_LISTS = 64  # of which the steps are counted
+_MOST_IN_GROUP = 8
+"""Parameters of one shape in a program. With one, JAX's call of it takes longer than a small parameter's update."""
+
+_MOST_LISTS = 64  # whose courses are kept
+
+
+@dataclass
+class Course:
+    """The course of steps over parameters of some shapes.
+
+    Attributes:
+        groups: the parameters, by number, that are updated by one program each.
+        seconds: what steps by pieces may still take before that.
+    """
+
+    groups: list[list[int]]
+    seconds: float
 
 
 @dataclass
@@ -51,16 +69,17 @@ class ListStep:
         views: the targets' views.
         arrays: their arrays, a list for each list of tensors.
         grads: the gradients' arrays.
-        may_be_overwritten: whether a program may overwrite the arrays.
-        seconds: what steps over such lists by pieces may still take, a list of one number; None if they are not.
+        course: of the step.
+        may_be_overwritten: for each group of the course, whether its program may overwrite the arrays; empty for a step
+            by pieces.
     """
 
     targets: Sequence[torch.Tensor]
     views: Sequence[View]
     arrays: list[list[jax.Array]]
     grads: list[jax.Array]
-    may_be_overwritten: bool
-    seconds: list[float] | None
+    course: Course
+    may_be_overwritten: list[bool]
 
     def run(self, update: ListUpdate, shared: Sequence[float], own: Sequence[Sequence[float]] = ()) -> list[jax.Array]:
         """Updates the targets; returns what the update gives beside them, for each parameter.
@@ -70,19 +89,30 @@ class ListStep:
             shared: the numbers that all parameters have in common.
             own: for each parameter its own numbers, which follow them.
         """
+        own = own or [()] * len(self.grads)
         with Enabled():
-            if self.seconds is not None:
-                start = time.perf_counter()
-                made = self._run_by_pieces(update.piece, np.array(shared), own or [()] * len(self.grads))
-                self.seconds[0] -= time.perf_counter() - start
-                return made
-            numbers = np.array([*shared, *(number for numbers in own for number in numbers)])
-            parts = update.whole[self.may_be_overwritten](numbers, *self.arrays, self.grads)
-        results = [array for part in parts for array in part]
-        increment_version(self.targets)
-        for view, array in zip(self.views, results, strict=False):
-            view.write(array)
-        return results[len(self.views) :]
+            if self.may_be_overwritten:
+                return self._run_by_groups(update.group, shared, own)
+            start = time.perf_counter()
+            made = self._run_by_pieces(update.piece, np.array(shared), own)
+            self.course.seconds -= time.perf_counter() - start
+            return made
+
+    def _run_by_groups(
+        self, programs: dict[bool, Callable[..., Any]], shared: Sequence[float], own: Sequence[Sequence[float]]
+    ) -> list[jax.Array]:
+        lists, count = [*self.arrays, self.grads], len(self.grads)
+        beside: dict[int, jax.Array] = {}
+        for group, given in zip(self.course.groups, self.may_be_overwritten, strict=True):
+            numbers = np.array([*shared, *[number for i in group for number in own[i]]])
+            parts = programs[given](numbers, *[[arrays[i] for i in group] for arrays in lists])
+            places = [place + i for place in range(0, len(self.targets), count) for i in group]
+            increment_version([self.targets[place] for place in places])
+            results = [array for part in parts for array in part]
+            for place, array in zip(places, results, strict=False):
+                self.views[place].write(array)
+            beside |= zip(group, results[len(places) :], strict=False)
+        return [beside[i] for i in range(count)] if beside else []
 
     def _run_by_pieces(
         self, program: Callable[..., Any], shared: np.ndarray, own: Sequence[Sequence[float]]
@@ -163,14 +193,14 @@ class ListUpdate:
 
     Attributes:
         piece: the program for a piece: its numbers, and an array each of the parameters, states and gradients.
-        whole: the program for lists, which gives a list of each result, by whether it may overwrite the arrays.
+        group: the program for lists, which gives a list of each result, by whether it may overwrite the arrays.
     """
 
     def __init__(self, update: Callable[..., Sequence[jax.Array]], shared: int, written: int, name: str) -> None:
         def one(numbers: jax.Array, *arrays: jax.Array) -> Sequence[jax.Array]:
             return update([number.astype(arrays[0].dtype) for number in numbers], *arrays)
 
-        def whole(numbers: jax.Array, *lists: Arrays) -> list[Arrays]:
+        def group(numbers: jax.Array, *lists: Arrays) -> list[Arrays]:
             given = [number.astype(lists[0][0].dtype) for number in numbers]
             count, results = len(lists[0]), []
             each = (len(given) - shared) // count
@@ -180,22 +210,34 @@ class ListUpdate:
             return [*zip(*results, strict=True)]
 
         malloc.retain()
-        one.__name__ = whole.__name__ = name
+        one.__name__ = group.__name__ = name
         donated = {False: (), True: range(1, 1 + written)}
         self.piece: Callable[..., Any] = jitted(one)
-        self.whole = {given: jitted(whole, donate_argnums=places) for given, places in donated.items()}
-        self._seconds: dict[tuple[Shape, ...], list[float]] = {}
+        self.group = {given: jitted(group, donate_argnums=places) for given, places in donated.items()}
+        self._courses: dict[tuple[Shape, ...], Course] = {}
 
-    def seconds(self, shapes: tuple[Shape, ...]) -> list[float] | None:
-        """The time that steps by pieces may still take for parameters of these shapes; None if there are to be none."""
-        if not is_used() or not all(map(math.prod, shapes)):
-            return None
-        if shapes not in self._seconds:
-            if len(self._seconds) >= _MOST_LISTS:
-                self._seconds = {}
-            self._seconds[shapes] = [_SECONDS * len(shapes)]
-        left = self._seconds[shapes]
-        return left if left[0] > 0 else None
+    def course(self, shapes: tuple[Shape, ...]) -> Course:
+        """The course of steps over parameters of these shapes."""
+        if not is_used():
+            return Course([[*range(len(shapes))]], 0.0)
+        if shapes not in self._courses:
+            if len(self._courses) >= _MOST_LISTS:
+                self._courses = {}
+            self._courses[shapes] = _course_of(shapes)
+        return self._courses[shapes]
+
+
+def _course_of(shapes: tuple[Shape, ...]) -> Course:
+    by_shape: dict[Shape, list[int]] = {}
+    for i, shape in enumerate(shapes):
+        by_shape.setdefault(shape, []).append(i)
+    groups = []
+    for alike in by_shape.values():  # in groups of nearly one size, of which a program each is compiled
+        count = -(-len(alike) // _MOST_IN_GROUP)
+        groups += [alike[n::count] for n in range(count)]
+    programs = {(shapes[group[0]], len(group)) for group in groups}
+    seconds = sum(_SECONDS[0] + _SECONDS[1] * count for _, count in programs)
+    return Course(groups, seconds if all(map(math.prod, shapes)) else 0.0)
 
 
 def list_step(
@@ -217,13 +259,20 @@ def list_step(
     views = in_place.views_apart(targets, [grads])
     if views is None:
         return None
-    seconds = update.seconds(tuple(shapes))
-    may_be_overwritten = seconds is None and in_place.may_be_overwritten(views)  # asked while nothing holds the arrays
+    course = update.course(tuple(shapes))
+    # asked while nothing holds the arrays
+    may_be_overwritten = (
+        [] if course.seconds > 0 else [_may_be_overwritten(views, group, count) for group in course.groups]
+    )
     arrays, gradients = [view.read() for view in views], [array_of(g) for g in grads]
     if any(issubclass(kind, jax.core.Tracer) for kind in {type(a) for a in (*arrays, *gradients)}):
         return None
     parts = [arrays[i : i + count] for i in range(0, len(arrays), count)]
-    return ListStep(targets, views, parts, gradients, may_be_overwritten, seconds)
+    return ListStep(targets, views, parts, gradients, course, may_be_overwritten)
+
+
+def _may_be_overwritten(views: Sequence[View], group: Sequence[int], count: int) -> bool:
+    return in_place.may_be_overwritten([view for i in group for view in views[i::count]])
 
 
 def _is_uniform(tensors: Sequence[torch.Tensor]) -> bool:

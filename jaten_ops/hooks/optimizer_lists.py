@@ -66,7 +66,7 @@ ROWS = [
     Patch(
         "torch.optim.adam:_multi_tensor_adam",
         adam,
-        "a step of Adam or AdamW on the device is one program for all parameters, or for pieces of them",
+        "a step of Adam or AdamW on the device is one program for all parameters, or a few for groups of them",
         "dispatch/test_list_steps",
         takes="params grads exp_avgs exp_avg_sqs max_exp_avg_sqs state_steps grad_scale found_inf amsgrad has_complex"
         " beta1 beta2 lr weight_decay eps maximize capturable differentiable decoupled_weight_decay",
@@ -75,7 +75,7 @@ ROWS = [
     Patch(
         "torch.optim.sgd:_multi_tensor_sgd",
         sgd,
-        "a step of SGD on the device is one program for all parameters, or for pieces of them",
+        "a step of SGD on the device is one program for all parameters, or a few for groups of them",
         "dispatch/test_list_steps",
         takes="params grads momentum_buffer_list grad_scale found_inf weight_decay momentum lr dampening nesterov"
         " maximize has_sparse_grad",

@@ -109,8 +109,13 @@ def _state(optimizer: torch.optim.Optimizer, params: Params) -> list[torch.Tenso
     return [t.detach().cpu() for t in (*params, *(p.grad for p in params if p.grad is not None), *states)]
 
 
-PROGRAMS = {"by pieces": ((5, 7), 100.0), "one piece": ((100, 100), 100.0), "for all": ((5, 7), 0.0)}
-"""The lengths of pieces, and the seconds a parameter that steps by them may take."""
+PROGRAMS = {
+    "by pieces": ((5, 7), (100.0, 0.0), 8),
+    "one piece": ((100, 100), (100.0, 0.0), 8),
+    "one each": ((5, 7), (0.0, 0.0), 1),
+    "in groups": ((5, 7), (0.0, 0.0), 8),
+}
+"""The lengths of pieces, the seconds that steps by them may take, and the parameters of a program after them."""
 
 
 @pytest.mark.sampled(12)
@@ -149,7 +154,7 @@ def _run_by(programs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitioned, "MET", [])  # as in a process that has met no mesh
     for module in (adam_step, sgd_step):
         module._update.cache_clear()  # it counts steps
-    for name, value in zip(("_LENGTHS", "_SECONDS"), PROGRAMS[programs], strict=True):
+    for name, value in zip(("_LENGTHS", "_SECONDS", "_MOST_IN_GROUP"), PROGRAMS[programs], strict=True):
         monkeypatch.setattr(list_steps, name, value)
 
 
@@ -218,7 +223,7 @@ def test_what_else_holds_an_array_keeps_it(programs: str, monkeypatch: pytest.Mo
 
 
 def test_first_steps_share_a_program(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parameters of all shapes, until they have taken as long as a program for all takes to compile."""
+    """Parameters of all shapes, until they have taken as long as a program for each shape takes to compile."""
     _run_by("by pieces", monkeypatch)
     params = [torch.nn.Parameter(torch.ones(shape, device="jax")) for shape in [(7, 3), (5,), (2, 2, 2)]]
     optimizer = torch.optim.Adam(params)
@@ -231,9 +236,14 @@ def test_first_steps_share_a_program(caplog: pytest.LogCaptureFixture, monkeypat
         return sum("XLA compilation of jit(jaten_adam_step)" in message for message in caplog.messages)
 
     assert compiled(3) == 1
-    (left,) = adam_step._update(None, False, False)._seconds.values()
-    left[0] = 0
-    assert compiled(3) == 1
+    (course,) = adam_step._update(None, False, False)._courses.values()
+    course.seconds = 0
+    assert compiled(3) == 3
+
+
+def test_groups_are_of_one_shape_and_of_nearly_one_size() -> None:
+    shapes = [(3,), *[(2, 2)] * 9, (3,)]
+    assert list_steps._course_of(tuple(shapes)).groups == [[0, 10], [1, 3, 5, 7, 9], [2, 4, 6, 8]]
 
 
 def test_pieces_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
