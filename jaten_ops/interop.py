@@ -20,7 +20,7 @@ from .device import privateuse1
 from .errors import UnsupportedInputError
 from .ops import called_functions
 from .tensor.operand_values import Traced
-from .tensor.tensor import array_for_jax, from_array
+from .tensor.tensor import Tensor, array_for_jax, from_array
 from .tracing import uncaptured
 from .xla.x64 import Enabled
 
@@ -91,18 +91,23 @@ def to_jax(tree: Any) -> Any:
         [Array([1., 1.], dtype=float32)]
     """
 
-    def one(tensor: torch.Tensor) -> jax.Array:
-        if tensor.device.type != "jax":
-            raise UnsupportedInputError("tensor", f"one on {tensor.device}", "one on jax; move it with .to('jax')")
-        try:
-            return array_for_jax(tensor)
-        except Traced:
-            raise UnsupportedInputError(
-                "tensor", "one of a transform (torch.vmap, torch.func.grad) or of a program that torch captures",
-                "one with values; jaten_ops.call_jax(function, tensor) calls a JAX function there",
-            ) from None  # fmt: skip
+    if type(tree) is Tensor:  # without the walk
+        return _array_to_jax(tree)
+    return tree_map_only(torch.Tensor, _array_to_jax, tree)
 
-    return tree_map_only(torch.Tensor, one, tree)
+
+@uncaptured
+def _array_to_jax(tensor: torch.Tensor) -> jax.Array:
+    if tensor.device.type != "jax":
+        raise UnsupportedInputError("tensor", f"one on {tensor.device}", "one on jax; move it with .to('jax')")
+    try:
+        found: jax.Array = array_for_jax(tensor)
+    except Traced:
+        raise UnsupportedInputError(
+            "tensor", "one of a transform (torch.vmap, torch.func.grad) or of a program that torch captures",
+            "one with values; jaten_ops.call_jax(function, tensor) calls a JAX function there",
+        ) from None  # fmt: skip
+    return found
 
 
 _NO_LONGS = (

@@ -139,7 +139,7 @@ def _array_to_array(run: _Runs, general: Handler) -> Handler:
             return general(*args, **kwargs)
         if not _fits(view, new):
             return general(*args, **kwargs)
-        view.write(new)
+        view.replace(new)
         return args[0]
 
     return call
@@ -171,7 +171,7 @@ def _arrays_to_arrays(run: _Runs, general: Handler, written: int, counts: bool) 
         if counts:
             increment_version(targets)
         for view, array in zip(views, arrays, strict=True):
-            view.write(array)
+            view.replace(array)
         return None
 
     return call
@@ -185,7 +185,7 @@ def views_apart(targets: Sequence[Any], others: Iterable[Any]) -> list[View] | N
         return None
     for other in others:
         for tensor in other if isinstance(other, list | tuple) else (other,):
-            lies = attributes.view_or_none(tensor) if isinstance(tensor, torch.Tensor) else None
+            lies = shared_view(tensor) if isinstance(tensor, torch.Tensor) else None
             if lies is not None and id(lies.storage.root) in storages:
                 return None
     return views

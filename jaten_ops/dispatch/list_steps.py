@@ -110,7 +110,7 @@ class ListStep:
             increment_version([self.targets[place] for place in places])
             results = [array for part in parts for array in part]
             for place, array in zip(places, results, strict=False):
-                self.views[place].write(array)
+                self.views[place].replace(array)
             beside |= zip(group, results[len(places) :], strict=False)
         return [beside[i] for i in range(count)] if beside else []
 
@@ -135,7 +135,7 @@ class ListStep:
                 if end == sizes[i]:
                     arrays = [_like(self.arrays[0][i], whole) for whole in made]
                     for view, array in zip(self.views[i::count], arrays, strict=False):
-                        view.write(array)
+                        view.replace(array)
                     beside += arrays[len(self.arrays) :]
                     for replaced in self.arrays:  # which frees them
                         replaced[i] = self.grads[i]
@@ -264,7 +264,7 @@ def list_step(
     may_be_overwritten = (
         [] if course.seconds > 0 else [_may_be_overwritten(views, group, count) for group in course.groups]
     )
-    arrays, gradients = [view.read() for view in views], [array_of(g) for g in grads]
+    arrays, gradients = [view.storage.array for view in views], [array_of(g) for g in grads]
     if any(issubclass(kind, jax.core.Tracer) for kind in {type(a) for a in (*arrays, *gradients)}):
         return None
     parts = [arrays[i : i + count] for i in range(0, len(arrays), count)]
