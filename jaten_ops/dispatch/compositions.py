@@ -20,7 +20,7 @@ from ..tensor.operand_values import is_traced
 from ..tensor.tensor import array_of, has_values
 from ..tracing import recorded
 from .functional import functional
-from .operands import to_carrier, wrapped
+from .operands import to_carrier, with_constants, wrapped
 from .writes import variant
 
 _IMPLICIT = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -115,7 +115,21 @@ for _overload in ("_linalg_det", "_linalg_slogdet"):
     handler(f"aten::{_overload}")(_as_stored(_overload))
 
 
-# Operators with some tensors on the CPU, whatever the device.
+# Operators with some tensors on the CPU: constants, or whatever the device.
+
+
+def _beside_constants(overload: str) -> Handler:
+    """ATen's composition of an operator, which asks in C++ for one device, or writes to a copy of an operand."""
+    op = operator_of(overload, "aten")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return op._op_dk(_IMPLICIT, *with_constants(args), **kwargs)
+
+    return call
+
+
+for _overload in ("cartesian_prod", "cosine_similarity", "inner", "linalg_multi_dot", "take_along_dim"):
+    handler(f"aten::{_overload}", keys=(ABOVE_AUTOGRAD,))(_beside_constants(_overload))
 
 
 @handler("aten::ctc_loss.Tensor", keys=(ABOVE_AUTOGRAD,))

@@ -11,11 +11,10 @@ from .. import registry
 from ..arrays import bridge, carrier
 from ..arrays.view_ops import strides_kept
 from ..device import placement
-from ..errors import UnsupportedInputError
 from ..ops.overlap import make_check
 from ..registry.handlers import BELOW_PYTHON, handler
 from ..schema import VARIANTS
-from ..tensor.operand_values import has_row_major_values, is_traced, stays
+from ..tensor.operand_values import constant_written, has_row_major_values, is_traced, stays
 from ..tensor.tensor import array_of, from_array
 from ..tracing import is_traced_now, out_of_sight
 from .aliasing import alias
@@ -55,10 +54,7 @@ def copy_(target: torch.Tensor, source: torch.Tensor | complex, non_blocking: bo
     if not is_on_jax(target):  # out of the device: torch's memory is written
         values = array_of(source)
         if stays(source, values, target.device):
-            raise UnsupportedInputError(
-                "a torch function that JAX traces", "one that writes to a tensor of the CPU, which is a constant there",
-                "one that makes it on the device of its arguments: with device=x.device, or by x.new_zeros(...)",
-            )  # fmt: skip
+            raise constant_written()
         return target.copy_(bridge.to_host(values))
     if is_traced(target):
         to_carrier(target).copy_(to_carrier(source) if is_on_jax(source) else source)

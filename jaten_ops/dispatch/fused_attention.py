@@ -19,7 +19,7 @@ from ..registry.handlers import ABOVE_AUTOGRAD, handler
 from ..schema import RELEASE
 from ..tensor.operand_values import is_traced
 from ..tensor.tensor import Tensor as OnJax
-from .operands import is_on_jax
+from .operands import is_on_jax, with_constants
 
 _aten = torch.ops.aten
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -69,6 +69,7 @@ def scaled_dot_product_attention(
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False
 ) -> Tensor:  # fmt: skip
     """One operator where ATen would take its fused kernel on the CPU, else ATen's composition."""
+    query, key, value, attn_mask = with_constants((query, key, value, attn_mask))
     if attn_mask is None and not enable_gqa and all(map(_is_dtensor, (query, key, value))):
         found = _aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)
         return found[0]

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..arrays import bridge, carrier, partitioned
 from ..arrays.storage_views import onto_one_mesh
-from ..tensor.operand_values import is_traced
+from ..tensor.operand_values import is_traced, takes_constants
 from ..tensor.tensor import Tensor, array_of, from_array
 
 
@@ -58,6 +58,11 @@ def onto_device(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.device.type == "cpu":
         return value.to("jax") if is_traced(value) else from_array(borrowed_copy(value))
     return value
+
+
+def with_constants(args: Any) -> Any:
+    """Arguments, with those on the device that are constants on the CPU: ATen's checks of devices know no constants."""
+    return [onto_device(value) for value in args] if takes_constants() else args
 
 
 def on_one_mesh(args: Any, kwargs: Any) -> tuple[Any, Any] | None:

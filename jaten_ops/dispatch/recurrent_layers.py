@@ -15,7 +15,7 @@ from ..kernels import rnn
 from ..ops.user_ops import op
 from ..registry.handlers import ABOVE_AUTOGRAD, Handler, handler
 from ..tensor.operand_values import is_traced
-from .operands import is_on_jax
+from .operands import is_on_jax, with_constants
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
@@ -76,6 +76,7 @@ def _implementation(cell: str) -> Handler:
         input: Tensor, hx: Any, params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float,
         train: bool, bidirectional: bool, batch_first: bool
     ) -> Any:  # fmt: skip
+        input, hx, params = with_constants((input, hx, params))
         states, directions = hx if cell == "lstm" else [hx], 2 if bidirectional else 1
         steps = input.transpose(0, 1) if batch_first and input.dim() == 3 else input
         whole = states and states[0].shape[:1] == (num_layers * directions,)

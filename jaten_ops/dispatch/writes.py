@@ -13,7 +13,7 @@ from ..meta import aten_overload
 from ..ops import define, variants
 from ..registry.handlers import ABOVE_AUTOGRAD, Handler, handler
 from ..schema import COMPOSITE, VARIANTS
-from ..tensor.operand_values import is_traced
+from ..tensor.operand_values import constant_written, is_constant, is_traced
 from ..tensor.tensor import array_of
 from . import in_place
 from .functional import aten_op, functional
@@ -46,6 +46,8 @@ def store(target: torch.Tensor, result: torch.Tensor) -> None:
         return
     if result.dtype != target.dtype:
         result = functional("_to_copy")(result, dtype=target.dtype)
+    if view is None and is_constant(target):
+        raise constant_written()
     (view or carrier.view_of(target)).write(array_of(result))
 
 

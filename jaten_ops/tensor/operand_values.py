@@ -15,6 +15,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from ..arrays import attributes, carrier
 from ..arrays.storage_views import View
+from ..errors import UnsupportedInputError
 from ..xla.traced_constants import constant_value
 from ..xla.x64 import Enabled
 
@@ -96,9 +97,23 @@ def cpu_constants() -> Iterator[None]:
         _CONSTANTS.are_taken = before
 
 
+def takes_constants() -> bool:
+    """True where tensors of the CPU are constants."""
+    return _CONSTANTS.are_taken
+
+
 def is_constant(tensor: torch.Tensor) -> bool:
     """True for a tensor of the CPU where such are constants."""
     return _CONSTANTS.are_taken and tensor.device.type == "cpu"
+
+
+def constant_written() -> UnsupportedInputError:
+    """The error for a write of traced values to a constant."""
+    return UnsupportedInputError(
+        "a torch function that JAX traces", "one that writes to a tensor of the CPU, which is a constant there",
+        "one that makes it on the device of its arguments: with device=x.device, or by x.new_zeros(...); or whose"
+        " module, with its buffers, is given to as_jax(module, mutable=True)",
+    )  # fmt: skip
 
 
 def stays(tensor: torch.Tensor, array: Any, device: Any) -> bool:
