@@ -97,6 +97,29 @@ def owned(holder: Storage | View) -> jax.Array:
         return array.copy()
 
 
+def owned_arrays(storages: Sequence[Storage]) -> list[jax.Array]:
+    """Storages' arrays as `owned` gives them, in less time."""
+    found = []
+    for storage in storages:
+        array = storage.array
+        if sys.getrefcount(array) > _OF_ONE_OWNER:
+            with Enabled():
+                array = array.copy()
+        found.append(array)
+    return found
+
+
+def put_all(storages: Sequence[Storage], arrays: Sequence[jax.Array]) -> None:
+    """Replaces the values of storages, as `Storage.put` does, in less time."""
+    is_seen = OBSERVERS or partitioned.MET
+    for storage, array in zip(storages, arrays, strict=True):
+        if is_seen:
+            storage.put(array)
+        else:
+            storage.array = array
+            storage.version = next(_VERSIONS)
+
+
 def _count() -> int:
     storage: Any = Storage(object())  # type: ignore[arg-type]  # only its references are counted
     array = storage.array

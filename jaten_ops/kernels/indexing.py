@@ -266,11 +266,14 @@ def masked_select(self, mask):
         raise RuntimeError(f"masked_select: expected BoolTensor for mask, got {mask.dtype}")
     if not all(m == n or 1 in (m, n) for m, n in zip(self.shape[::-1], mask.shape[::-1], strict=False)):
         raise RuntimeError(f"masked_select: sizes {list(self.shape)} and {list(mask.shape)} cannot be broadcast")
-    self, mask = jnp.broadcast_arrays(self, mask)
+    shape = np.broadcast_shapes(self.shape, mask.shape)
+    self = jnp.broadcast_to(self, shape)
     flat = lax.reshape(self, (self.size,))
     if self.size == 0:
         return flat
-    return _rows(flat, 0, put_beside(np.flatnonzero(np.asarray(mask)), self))
+    places = np.flatnonzero(np.broadcast_to(np.asarray(mask), shape))
+    # JAX may trace what is masked, and know the mask
+    return _rows(flat, 0, jnp.asarray(places) if isinstance(self, jax.core.Tracer) else put_beside(places, self))
 
 
 # aten::_unsafe_masked_index(Tensor self, Tensor mask, Tensor?[] indices, Scalar fill) -> Tensor

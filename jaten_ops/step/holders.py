@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ..arrays.attributes import place_of
 from ..arrays.storage_views import Storage, View
 from ..tensor.tensor import Tensor
 from .code_names import Names
@@ -144,7 +145,7 @@ class Reach(StepWalk):
     def _are_in_place(self) -> bool:
         if self.memory is not None:
             return self.memory.is_current()
-        return all(map(is_, map(view_on_device, self.tensors), self.views))
+        return all(map(is_, map(place_of, self.tensors), self.views))
 
     def numbers(self) -> list[float]:
         """The values of `floats`, now."""

@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_unflatten
 
 from ..arrays import bridge, partitioned
-from ..arrays.storage_views import Storage, onto_one_mesh, owned
+from ..arrays.storage_views import Storage, onto_one_mesh, owned_arrays, put_all
 from ..errors import UnsupportedInputError
 from ..ops.executor import raise_first_broken
 from ..xla import cpu_client, executables, malloc
@@ -219,7 +219,7 @@ class StepProgram:
         """Runs the executable, and stores its results where the step would have."""
         trace = self.trace
         drawn = [drawn_at_call(find(reach, given), goes_back) for find, goes_back in self._generators]
-        arrays = [s.array if self._in_memory else owned(s) for s in operands.written]
+        arrays = [s.array for s in operands.written] if self._in_memory else owned_arrays(operands.written)
         with Enabled():
             written, made, left, holds = self.executable(
                 arrays, [s.array for s in operands.read], operands.others, self._array_of(values), drawn
@@ -228,10 +228,8 @@ class StepProgram:
             write_lent(operands.written, written)
             made = self._exported(made)
         else:
-            for storage, array in zip(operands.written, written, strict=True):
-                storage.put(array)
-        for storage, array in zip(trace.left, left, strict=True):
-            storage.put(array)
+            put_all(operands.written, written)
+        put_all(trace.left, left)
         if self._in_memory:
             come_home(tensor for ref in trace.left_in if (tensor := ref()) is not None)
         held = list(reach.tensors) if trace.slots else reach.tensors
