@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from .. import autograd, kernels, meta, registry
 from ..arrays import bridge, carrier
@@ -331,6 +332,8 @@ def _fake_from_kernel(spec: OpSpec) -> Callable[..., Any]:
     entry = registry.KERNELS.get(registry_key(spec))
     if entry is None:
         raise registry.missing(spec.name)
+    if not all(kind.startswith("Tensor") for kind in spec.returns):
+        return _fake_of_numbers(spec)
     if _is_eager_of_user(spec):
         remedy = f"one: jaten_ops.fake({spec.name!r}), with sizes of torch.library.get_ctx().new_dynamic_size()"
         raise UnsupportedInputError(f"{spec.name} in a graph", "an eager kernel without a fake", remedy)
@@ -346,6 +349,18 @@ def _fake_from_kernel(spec: OpSpec) -> Callable[..., Any]:
         return fake(*args, **kwargs)
 
     return keeping
+
+
+def _fake_of_numbers(spec: OpSpec) -> Callable[..., Any]:
+    """The default fake of a user's op with a number among its results: torch parts a graph at what it raises.
+
+    Shapes do not tell a number, as they do not tell that of `Tensor.item`.
+    """
+
+    def fake(*_: Any, **__: Any) -> Any:
+        raise DataDependentOutputException(op_of(spec))
+
+    return fake
 
 
 def define_aten() -> None:

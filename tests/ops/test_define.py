@@ -366,3 +366,64 @@ def test_factories_called_directly_give_tensors_of_users(name: str, device: Any,
     assert parameter.grad is not None and parameter.grad.cpu().eq(1).all()
     torch.save(made, tmp_path / "made.pt")
     assert torch.load(tmp_path / "made.pt").shape == made.shape
+
+
+NUMBERS: dict[str, Callable[..., Any]] = {
+    "int": lambda x: (x > 0).sum(),
+    "SymInt": lambda x: x.shape[0],
+    "float": lambda x: x.sum(),
+    "bool": lambda x: jnp.all(x > 0),
+    "Scalar": lambda x: x.max(),
+}
+for _kind, _kernel in NUMBERS.items():
+    _op(f"number_{_kind.lower()}(Tensor x) -> {_kind}")(lambda x, f=_kernel: jnp.asarray(f(x)))
+    _op(f"eager_{_kind.lower()}(Tensor x) -> (Tensor, {_kind})", eager=True)(
+        lambda x, f=_kernel: (x * 2, jnp.asarray(f(x)))
+    )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_graphs_are_parted_at_numbers(kind: str, device: str, dynamic: bool) -> None:
+    number, both = getattr(OPS, f"number_{kind.lower()}"), getattr(OPS, f"eager_{kind.lower()}")
+
+    def program(x: torch.Tensor) -> tuple[Any, ...]:
+        n = number(x)
+        doubled, again = both(x + 1)
+        return (x * n).cpu(), n, doubled.cpu(), again
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="jaten", dynamic=dynamic)
+    for x in (torch.tensor([-1.0, 2.0, 3.0]), torch.tensor([4.0, 2.0, 3.0, 8.0])):
+        got = compiled(x.to(device))
+        assert_close(got, program(x), rtol=0, atol=0)
+        assert [type(v) for v in got] == [type(v) for v in program(x)]
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="Data dependent operator"):
+        torch.compile(number, backend="jaten", fullgraph=True)(x)
+
+
+@_op("count(Tensor x) -> SymInt", eager=True)
+def _count(x):
+    return (x > 0).sum()
+
+
+@_op("with_rows(Tensor x) -> (Tensor, int)")
+def _with_rows(x):
+    return x * 2, jnp.asarray(x.shape[0])
+
+
+jaten_ops.fake("jaten_test_library::count")(lambda x: torch.library.get_ctx().new_dynamic_size())
+jaten_ops.fake("jaten_test_library::with_rows")(lambda x: (torch.empty_like(x), x.shape[0]))
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_graphs_have_the_numbers_of_fakes(device: str) -> None:
+    def program(x: torch.Tensor) -> Any:
+        doubled, rows = OPS.with_rows(x)
+        return (doubled * rows).cpu(), x.new_ones(OPS.count(x)).cpu()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="jaten", fullgraph=True)
+    for x in (torch.tensor([-1.0, 2.0, 3.0]), torch.tensor([4.0, 2.0, 3.0, 8.0])):
+        assert_close(compiled(x.to(device)), (x * 2 * len(x), torch.ones(int((x > 0).sum()))))
