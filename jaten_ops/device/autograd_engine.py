@@ -13,6 +13,9 @@ stream while such an exception is still set, and asks the device's guard for its
 call of Python. That call would fail because of the exception, in C++ that must not fail, and the process end. So the
 guard takes the exception, and the engine raises it.
 
+torch compares the device of a gradient with that of its tensor, unless one is of a subclass, as the device's are. So it
+is compared here, for what a pass begins with and for what it returns; one without dimensions is moved, as by torch.
+
 `DistributedDataParallel` that looks for unused parameters keeps in the CPU's memory which were used, and copies that to
 the device from pinned memory, for which torch asks the device in C++. JAX has no such memory: it is made as any other.
 """
@@ -82,6 +85,8 @@ class Engine(ImperativeEngine):
 
     @unwatched
     def _run(self, *args: Any, **kwargs: Any) -> Any:
+        if len(args) > 1 and any(map(_lie_apart, args[0], args[1])):
+            args = (args[0], _moved(args[0], args[1]), *args[2:])
         threads = torch._C._is_multithreading_enabled()
         # CUDA devices have threads from the first pass on, and run in parallel
         torch._C._set_multithreading_enabled(threads and bool(_CUDA.get("_initialized")))
@@ -101,9 +106,42 @@ class Engine(ImperativeEngine):
         finally:
             PASS.accumulates = around
             torch._C._set_multithreading_enabled(threads)
-        if found is not None and any(grad is None for grad in found):
+        if not found:
+            return found
+        if any(grad is None for grad in found):
             _refuse_second_derivatives(args[0])
+        inputs = args[4] if len(args) > 4 else kwargs["inputs"]
+        if any(map(_lie_apart, inputs, found)):
+            _moved(inputs, found, "a backward of an autograd.Function has returned an ")
         return found
+
+
+@opaque
+def _lie_apart(tensor: Any, gradient: torch.Tensor | None) -> bool:
+    """True if one of the two is on the device and the other is not; a `GradientEdge` has no device to compare."""
+    if gradient is None or not isinstance(tensor, torch.Tensor):
+        return False
+    kinds = tensor.device.type, gradient.device.type
+    return kinds[0] != kinds[1] and "jax" in kinds
+
+
+@opaque
+def _moved(tensors: Sequence[Any], gradients: Sequence[Any], problem: str = "") -> tuple[Any, ...]:
+    """Gradients where the tensors are. Only those without dimensions may lie apart.
+
+    Raises:
+        RuntimeError: torch's for a gradient on another device.
+    """
+    moved = list(gradients)
+    for i, (tensor, gradient) in enumerate(zip(tensors, gradients, strict=True)):
+        if _lie_apart(tensor, gradient):
+            if gradient.dim() or problem:
+                raise RuntimeError(
+                    f"{problem}invalid gradient at index {i} - expected device {tensor.device} but got"
+                    f" {gradient.device}. Fix: gradient.to({str(tensor.device)!r})"
+                )
+            moved[i] = gradient.to(tensor.device)
+    return tuple(moved)
 
 
 @opaque
@@ -148,9 +186,15 @@ def _looks_for_unused(outputs: Sequence[torch.Tensor]) -> bool:
     return any(node.name() == _LOOKS_FOR_UNUSED for node in _nodes_from(outputs))
 
 
-def _nodes_from(outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
-    """The nodes of the graph behind tensors."""
-    waiting: list[Any] = [t.grad_fn for t in outputs if t.grad_fn is not None]
+@opaque
+def _may_be_on_device(output: Any) -> bool:
+    return not isinstance(output, torch.Tensor) or output.device.type == "jax"
+
+
+def _nodes_from(outputs: Sequence[Any]) -> Iterator[Any]:
+    """The nodes of the graph behind tensors, or edges."""
+    nodes = [t.grad_fn if isinstance(t, torch.Tensor) else t.node for t in outputs]
+    waiting: list[Any] = [node for node in nodes if node is not None]
     seen = set(waiting)
     while waiting:
         node = waiting.pop()
@@ -164,7 +208,7 @@ _NOT_REACHED = "appears to not have been used in the graph"
 _STANDS_FOR_ONE = "CompiledFunctionBackwardBackward"  # AOTAutograd's name; a test fails when it changes
 
 
-def _refuse_second_derivatives(outputs: Sequence[torch.Tensor]) -> None:
+def _refuse_second_derivatives(outputs: Sequence[Any]) -> None:
     """Raises RuntimeError if a pass needs the derivative of a compiled backward graph on the device."""
     for node in _nodes_from(outputs):
         before = [n for n, _ in node.next_functions if n is not None]

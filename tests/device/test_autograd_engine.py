@@ -149,3 +149,52 @@ def test_second_derivatives_through_compiled_graphs_are_refused(device: str, all
         torch.autograd.grad(first.sum(), x, allow_unused=allow_unused)
     with pytest.raises(RuntimeError, match="to not have been used"):
         torch.autograd.grad((x * 2).sum(), other)
+
+
+class _Elsewhere(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return torch.ones(3)
+
+
+ELSEWHERE: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "backward": lambda x, grad: (x * 2).backward(grad),
+    "backward of several": lambda x, grad: torch.autograd.backward((x * 2, x * 3), (torch.ones_like(x), grad)),
+    "backward for inputs": lambda x, grad: (x * 2).backward(grad, inputs=(x,)),
+    "grad": lambda x, grad: torch.autograd.grad(x * 2, x, grad),
+    "grad that records": lambda x, grad: torch.autograd.grad(x * 2, x, grad, create_graph=True),
+}
+
+
+@pytest.mark.parametrize("devices", [("jax", "cpu"), ("cpu", "jax")])
+@pytest.mark.parametrize("call", ELSEWHERE)
+def test_gradients_on_another_device_are_refused(call: str, devices: tuple[str, str]) -> None:
+    x = torch.ones(3, device=devices[0], requires_grad=True)
+    with pytest.raises(RuntimeError, match=rf"invalid gradient at index . - expected device {devices[0]}.* but got"):
+        ELSEWHERE[call](x, torch.ones(3, device=devices[1]))
+    assert x.grad is None
+    (x.sum() * 2).backward(torch.ones((), device=devices[1]))  # torch moves those without dimensions
+    assert x.grad is not None and x.grad.device == x.device and x.grad.tolist() == [2, 2, 2]
+
+
+def test_a_function_that_returns_a_gradient_of_another_device() -> None:
+    x = torch.ones(3, device="jax", requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"autograd\.Function .*invalid gradient at index 0 - expected device jax:0"):
+        torch.autograd.grad(_Elsewhere.apply(x).sum(), x)
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_passes_from_edges(device: str) -> None:
+    x, other = (torch.ones(3, device=device, requires_grad=True) for _ in range(2))
+    edges = [(torch.autograd.graph.get_gradient_edge(x * 2),) for _ in range(3)]
+    ones = (torch.ones(3, device=device),)
+    first, none = torch.autograd.grad(edges[0], (x, other), ones, allow_unused=True)
+    assert none is None and first.tolist() == [2, 2, 2]
+    with pytest.raises(RuntimeError, match="to not have been used"):
+        torch.autograd.grad(edges[1], (x, other), ones)
+    torch.autograd.backward(edges[2], ones)
+    assert x.grad is not None and x.grad.tolist() == [2, 2, 2]
