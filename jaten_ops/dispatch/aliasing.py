@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 
 from ..arrays import carrier, uninitialized_values, view_ops
+from ..arrays.attributes import attributes_of, give
 from ..arrays.storage_views import View, resized
 from ..arrays.strides import row_major
 from ..errors import UnsupportedInputError
@@ -16,14 +17,16 @@ from ..registry.handlers import BELOW_PYTHON, Handler, handler
 from ..schema import VARIANTS
 from ..tensor import storage
 from ..tensor.operand_values import is_traced
-from ..tensor.tensor import Tensor, become, view_like
+from ..tensor.tensor import Tensor, become, from_view
 from .functional import aten_op, functional
 from .operands import to_carrier, wrapped
+
+_PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
 
 
 def view_op(func: Any) -> Handler:
     """The handler of a view op, which returns one or more tensors in the operand's storage."""
-    is_writable = func is torch.ops.aten.view.dtype
+    as_dtype = func is torch.ops.aten.view.dtype  # torch makes its result as any new tensor
 
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if is_traced(tensor):  # AOTAutograd tracks aliases by ATen's op; the graph is retargeted when it is complete
@@ -32,9 +35,8 @@ def view_op(func: Any) -> Handler:
             return wrapped(func(to_carrier(tensor), *args, **kwargs))
         found = view_ops.views(func, carrier.view_of(tensor), tensor.dtype, args, kwargs)
         if isinstance(found, list):
-            return [view_like(tensor, *f) for f in found]
-        shared, dtype = found
-        return view_like(tensor, shared, dtype, is_writable)
+            return [_view_like(tensor, *f) for f in found]
+        return from_view(*found) if as_dtype and tensor.is_inference() else _view_like(tensor, *found)
 
     return call
 
@@ -58,17 +60,32 @@ def in_place_view(func: Any) -> Handler:
 
 @handler("aten::detach")
 def detach(tensor: torch.Tensor) -> torch.Tensor:
-    """The same, which has a version of its own."""
-    return alias(tensor, is_writable=True)
+    """The same, which has a version of its own: outside of inference mode it can be written."""
+    shared = alias(tensor)
+    if not shared.is_inference() or torch.is_inference_mode_enabled() or is_traced(shared):
+        return shared
+    with torch._C._ExcludeDispatchKeyGuard(_PYTHON):  # made outside of the mode a copy in C++ has a version
+        written = torch.Tensor._make_subclass(Tensor, shared)
+    give(written, attributes_of(shared))
+    return written
 
 
 @handler("aten::alias")
-def alias(tensor: torch.Tensor, is_writable: bool = False) -> torch.Tensor:
+def alias(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with the same elements of the same storage."""
     if is_traced(tensor):  # ATen's op: functionalization knows that its result shares memory
         inner = torch.ops.aten.alias(to_carrier(tensor))
         return Tensor.of_inner(inner, tensor.stride()) if isinstance(tensor, Tensor) else Tensor(inner)
-    return view_like(tensor, _same(carrier.view_of(tensor)), tensor.dtype, is_writable)
+    return _view_like(tensor, _same(carrier.view_of(tensor)), tensor.dtype)
+
+
+def _view_like(base: torch.Tensor, view: View, dtype: torch.dtype) -> Tensor:
+    """A new tensor that shares a storage with another; an inference tensor if that is one, in any mode."""
+    is_inference = base.is_inference()
+    if torch.is_inference_mode_enabled() is is_inference:
+        return from_view(view, dtype)
+    with torch.inference_mode(is_inference):
+        return from_view(view, dtype)
 
 
 @handler("aten::detach_")

@@ -40,7 +40,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "torch._dispatch.python.enable_python_dispatcher",
     ),
     "Tensors of a subclass without memory, and calls that bypass their class: both are documented as private names.": (
-        "torch.Tensor._make_wrapper_subclass", "torch._C.DisableTorchFunction",
+        "torch.Tensor._make_subclass", "torch.Tensor._make_wrapper_subclass", "torch._C.DisableTorchFunction",
         "torch._C.DisableTorchFunctionSubclass", "torch._C._disabled_torch_function_impl",
         "torch.utils._python_dispatch.TorchDispatchMode",
     ),

@@ -366,23 +366,16 @@ def from_view(view: View, dtype: torch.dtype) -> Tensor:
     return self
 
 
-def view_like(base: torch.Tensor, view: View, dtype: torch.dtype, is_writable: bool = False) -> Tensor:
-    """A new tensor that shares a storage with another; an inference tensor if that is one, in any mode.
-
-    Args:
-        base, view, dtype: the other one, and what the new one is.
-        is_writable: whether torch allows writes to the new one, outside of the mode, even if that is one.
-    """
-    is_inference = base.is_inference()
-    if torch.is_inference_mode_enabled() is not is_inference and not (is_inference and is_writable):
-        with torch.inference_mode(is_inference):
-            return from_view(view, dtype)
-    return from_view(view, dtype)
-
-
 def become(tensor: torch.Tensor, view: View, dtype: torch.dtype) -> None:
-    """Changes the storage of a tensor in place, with its sizes, strides and dtype."""
-    _set_data(tensor, from_view(view, dtype))
+    """Changes the storage of a tensor in place, with its sizes, strides and dtype.
+
+    It stays an inference tensor, or none, since torch takes the sizes of no other.
+    """
+    if torch.is_inference_mode_enabled() is (is_inference := tensor.is_inference()):
+        _set_data(tensor, from_view(view, dtype))
+    else:
+        with torch.inference_mode(is_inference):
+            _set_data(tensor, from_view(view, dtype))
     held = held_by(tensor)
     held.place = view  # this makes it a tensor of the device
     if hasattr(held, "inner"):

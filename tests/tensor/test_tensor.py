@@ -249,9 +249,36 @@ def test_views_of_inference_tensors_outside_the_mode(view: str) -> None:
             part.add_(1)
         found.append((part.is_inference(), part.clone().is_inference(), part.tolist()))
         for write in (lambda x: x.detach(), lambda x: x.data, lambda x: x.view(torch.int32)):
-            write(base).zero_()
+            written = write(base)
+            written.zero_()
+            found.append((written.is_inference(), written._version, written.tolist(), type(written * 2) is type(base)))
+        frozen = nn.Parameter(base, requires_grad=False)
+        assert isinstance(frozen, nn.Parameter) and frozen.is_inference()
+        with pytest.raises(RuntimeError, match="cannot be saved for backward"):
+            base.detach() * weight
+        with pytest.raises(RuntimeError, match="Setting requires_grad=True on inference tensor"):
+            nn.Parameter(base)
         found.append(base.tolist())
-    assert found[:2] == found[2:]
+    assert found[: len(found) // 2] == found[len(found) // 2 :]
+
+
+@pytest.mark.parametrize("of_mode", [False, True])
+@pytest.mark.parametrize("to_mode", [False, True])
+@pytest.mark.parametrize("in_mode", [False, True])
+def test_data_in_inference_mode(of_mode: bool, to_mode: bool, in_mode: bool) -> None:
+    """The values are as on the CPU; a tensor stays one of the mode or of none, while the CPU's becomes one."""
+    with torch.inference_mode(of_mode):
+        x = nn.Parameter(torch.zeros(2, device="jax"), requires_grad=not of_mode)
+    with torch.inference_mode(to_mode):
+        y = torch.arange(3.0, device="jax")
+    with torch.inference_mode(in_mode):
+        x.data = y
+        y.add_(1) if in_mode or not to_mode else y.detach().add_(1)
+        assert x.is_inference() == of_mode
+    assert x.tolist() == [1, 2, 3] and isinstance(x, nn.Parameter)
+    if not of_mode:
+        (x * x).sum().backward()
+        assert x.grad is not None and x.grad.tolist() == [2, 4, 6]
 
 
 def test_no_warning_of_what_is_asked_beforehand() -> None:
