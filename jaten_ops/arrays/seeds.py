@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import torch
 
+from ..tracing import out_of_sight
+
 _seeds: contextvars.ContextVar[Iterator[Any] | None] = contextvars.ContextVar("seeds", default=None)
 
 
@@ -29,7 +31,7 @@ def draw_seed(generator: torch.Generator | None = None) -> Any:
 
 
 def _drawn(generator: torch.Generator | None) -> int:
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
+    return int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator))
 
 
 @contextlib.contextmanager
@@ -56,33 +58,52 @@ class SeedsOfGenerators(ABC):
         return next(self.of(None))
 
 
-class Rewindable:
-    """Seeds from a JAX PRNG key, which can be drawn again from the beginning; without a key, drawing raises.
+class SeedsOfKey(SeedsOfGenerators):
+    """Seeds from a JAX PRNG key; without a key, drawing raises.
 
-    Attributes:
-        position: the number of seeds drawn: the state of the device's generator in this context.
+    Each draw moves torch's generator on, and its seed is that of the state before: what goes back to a state, as an
+    activation checkpoint does that computes again, draws the same seed again. They are numbered as they are met, so
+    that the seeds are the key's, whatever the states are.
     """
 
     def __init__(self, key: jax.Array | None) -> None:
         self._key = key
-        self.position = 0
+        self._places: dict[tuple[int, bytes], int] = {}
+        self._before: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
 
-    def __iter__(self) -> Iterator[jax.Array]:
-        return self
+    def of(self, generator: torch.Generator | None) -> Iterator[jax.Array]:
+        moved = torch.default_generator if generator is None else generator
+        while True:
+            state = moved.get_state()
+            place = self._places.setdefault((id(moved), state.numpy().tobytes()), len(self._places))
+            found = self.at(place)
+            self._before.setdefault(id(moved), (moved, state))
+            with out_of_sight():
+                _drawn(moved)
+            yield found
 
-    def __next__(self) -> jax.Array:
+    def at(self, place: int) -> jax.Array:
+        """The seed with a number, from 0."""
         if self._key is None:
             raise RuntimeError(
                 "a random operator in a function made by as_jax needs a key. Fix: f(x, key=jax.random.key(0))"
             )
-        self.position += 1
-        return seed_at(self._key, self.position - 1)
+        return seed_at(self._key, place)
+
+    def start_again(self) -> None:
+        """Draws the first seed next."""
+        self._places.clear()
+
+    def restore(self) -> None:
+        """Gives the generators the states back that they had before the first draw."""
+        for generator, state in self._before.values():
+            generator.set_state(state)
 
 
-def rewindable() -> Rewindable | None:
-    """The seeds of the innermost `drawn_from`, if they can be drawn again."""
+def seeds_of_key() -> SeedsOfKey | None:
+    """The seeds of the innermost `drawn_from`, if they are those of a key."""
     seeds = _seeds.get()
-    return seeds if isinstance(seeds, Rewindable) else None
+    return seeds if isinstance(seeds, SeedsOfKey) else None
 
 
 def seed_at(key: jax.Array, count: int) -> jax.Array:

@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import torch
 
-from ..arrays import seeds
 from . import streams
 from .placement import Device, index_of
 
@@ -166,20 +165,12 @@ class JaxModule(types.ModuleType):
         return torch.initial_seed()
 
     def get_rng_state(self, device: Device = "jax") -> torch.Tensor:
-        """The state of torch's default generator, from which the device's random ops draw their seeds.
-
-        In a function made by `as_jax`, which draws from a key, it is the number of draws.
-        """
-        drawn = seeds.rewindable()
-        return torch.get_rng_state() if drawn is None else torch.tensor([drawn.position], device="cpu")
+        """The state of torch's default generator, from which the device's random ops draw their seeds."""
+        return torch.get_rng_state()
 
     def set_rng_state(self, new_state: torch.Tensor, device: Device = "jax") -> None:
         """Sets the state that `get_rng_state` returned."""
-        drawn = seeds.rewindable()
-        if drawn is None:
-            torch.set_rng_state(new_state)
-        else:
-            drawn.position = int(new_state)
+        torch.set_rng_state(new_state)
 
     def get_rng_state_all(self) -> list[torch.Tensor]:
         return [self.get_rng_state() for _ in jax.local_devices()]

@@ -55,9 +55,9 @@ def _drawing_anew(fn: FlatFunction) -> FlatFunction:
     """The function with the same random numbers in each run, since it is run again for its derivatives."""
 
     def run(operands: list[torch.Tensor]) -> list[torch.Tensor]:
-        drawn = seeds.rewindable()
+        drawn = seeds.seeds_of_key()
         assert drawn is not None
-        drawn.position = 0
+        drawn.start_again()
         return fn(operands)
 
     return run

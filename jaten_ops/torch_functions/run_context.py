@@ -41,7 +41,9 @@ def inside(key: Any, arrays: Sequence[Any]) -> Iterator[None]:
         # the backward pass runs in this thread: JAX traces in one
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(cpu_constants())
-        stack.enter_context(seeds.drawn_from(seeds.Rewindable(key)))
+        drawn = seeds.SeedsOfKey(key)
+        stack.callback(drawn.restore)
+        stack.enter_context(seeds.drawn_from(drawn))
         if any(isinstance(a, jax.core.Tracer) for a in arrays):
             stack.enter_context(_told_compiling())
             stack.enter_context(unvalidated())

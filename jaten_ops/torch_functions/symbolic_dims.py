@@ -83,7 +83,7 @@ def _evaluated(fn: FlatFunction, arrays: Sequence[Any], key: jax.Array | None) -
     lowered = captured.lowered
     values = dict(zip(lowered.placeholders, [*arrays, *map(array_of, captured.held)], strict=True))
     with tracing():
-        seed = next(seeds.Rewindable(key)).astype("int64") if lowered.random else None
+        seed = seeds.SeedsOfKey(key).at(0).astype("int64") if lowered.random else None
         results, _ = lowered(values, seed, lowered.outputs)
     return list(results)
 
