@@ -182,6 +182,63 @@ def test_a_reader_never_keeps_what_was_before_a_write(monkeypatch: pytest.Monkey
         assert view.cpu().reshape(-1)[0] == 1
 
 
+PARTS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "rows": lambda x, n: x[n],
+    "columns": lambda x, n: x[:, n],
+    "steps": lambda x, n: x.view(-1)[n::THREADS],
+    "bytes of an element": lambda x, n: x.view(-1)[n : n + 1].view(torch.int32),
+    "parts of complex numbers": lambda x, n: torch.view_as_complex(x.view(-1, 2)).real[n::THREADS],
+}
+WRITES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "add_": lambda part: part.add_(1),
+    "of views of it": lambda part: part.view(-1, 1)[0].add_(1),
+    "in a list": lambda part: torch._foreach_add_([part], 1),
+    "out=": lambda part: torch.add(part, 1, out=part),
+    "copy_": lambda part: part.copy_(part + 1),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("part", PARTS)
+def test_threads_write_to_parts_of_one_tensor(part: str, write: str) -> None:
+    """Nothing is lost: their elements are others, though all of them are in one array."""
+    found = []
+    for device in ("cpu", "jax"):
+        x = torch.zeros(THREADS, THREADS, device=device)
+        parts = [PARTS[part](x, n) for n in range(THREADS)]
+        WRITES[write](parts[0])  # compiles
+        together(lambda n: [WRITES[write](parts[n]) for _ in range(10)] and n)  # noqa: B023  # it is called here
+        found.append(x.cpu())
+    assert torch.equal(*found)
+
+
+ELEMENTS: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]] = {
+    "index_put_": lambda x, n, one: x.index_put_((n,), x[n] + one),
+    "index_add_": lambda x, n, one: x.index_add_(0, n, one),
+    "index_copy_": lambda x, n, one: x.index_copy_(0, n, x[n] + one),
+    "scatter_add_": lambda x, n, one: x.scatter_add_(0, n[:, None].expand(-1, x.shape[1]), one),
+    "scatter_": lambda x, n, one: x.scatter_(0, n[:, None].expand(-1, x.shape[1]), x[n] + one),
+    "masked_fill_": lambda x, n, one: x.masked_fill_(
+        torch.arange(len(x), device=x.device)[:, None] == n, (x[n, 0] + 1)[0]
+    ),
+    "a mask": lambda x, n, one: x.__setitem__(torch.arange(len(x), device=x.device) == n, x[n] + one),
+    "an index and a slice": lambda x, n, one: x.__setitem__((n, slice(1, None)), x[n, 1:] + one[:, 1:]),
+}
+
+
+@pytest.mark.parametrize("size", [4, 4096])
+@pytest.mark.parametrize("write", ELEMENTS)
+def test_threads_write_to_elements_of_one_tensor(write: str, size: int) -> None:
+    found = []
+    for device in ("cpu", "jax"):
+        x, one = torch.zeros(THREADS, size, device=device), torch.ones(1, size, device=device)
+        numbers = torch.arange(THREADS, device=device)[:, None]
+        ELEMENTS[write](x, numbers[0], one)
+        together(lambda n: [ELEMENTS[write](x, numbers[n], one) for _ in range(10)] and n)  # noqa: B023  # as above
+        found.append(x.cpu())
+    assert torch.equal(*found)
+
+
 def test_two_captures_do_not_take_each_others_operators() -> None:
     kernels = {op: dict(op.py_kernels) for op in keep_whole.kept_operators()}
     gm = torch.fx.symbolic_trace(lambda x: x)

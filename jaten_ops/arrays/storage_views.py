@@ -11,6 +11,7 @@ import copy
 import itertools
 import math
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -76,6 +77,8 @@ class Storage:
 
 
 _VERSIONS = itertools.count(1)
+_LOCKS = tuple([threading.RLock() for _ in range(16)])
+"""The locks of all storages, each of some of them."""
 
 
 # How often Python counts an array that has one owner, asked as the functions below ask. They call `getrefcount` with a
@@ -177,6 +180,11 @@ class Lens:
 AnyStorage = Storage | Lens
 
 
+def lock_of(storage: AnyStorage) -> threading.RLock:
+    """The lock of a write to some elements, which makes a new array of all: threads may write to others meanwhile."""
+    return _LOCKS[id(storage.root) // 64 % len(_LOCKS)]
+
+
 class View:
     """A tensor's part of a storage: its shape, strides and offset.
 
@@ -263,13 +271,12 @@ class View:
     def write(self, array: jax.Array) -> None:
         """Writes new values, of the tensor's shape and dtype, which all tensors of the storage see."""
         storage = self.storage
-        old = storage.array
-        if self._covers(old):
+        if self._covers(storage.array):
             version = storage.put(array)
             self._array = None if isinstance(storage, Storage) else array
         else:
-            with Enabled():
-                version = storage.put(self._scatter(old, array))
+            with lock_of(storage), Enabled():
+                version = storage.put(self._scatter(storage.array, array))
             if storage.root.is_freed:
                 self._array = None
                 return

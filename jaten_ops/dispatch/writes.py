@@ -9,6 +9,7 @@ import torch
 
 from .. import registry
 from ..arrays import attributes, carrier
+from ..arrays.storage_views import lock_of
 from ..meta import aten_overload
 from ..ops import define, variants
 from ..registry.handlers import ABOVE_AUTOGRAD, Handler, handler
@@ -29,7 +30,27 @@ def variant(overload: str) -> Handler:
         return variants.make_variant(spec, COMPOSITE[spec.base], aten_op(spec.base), write, aten)
     base = registry.SPECS[spec.base]
     general = variants.make_variant(spec, base, functional(spec.base), write, aten)
-    return in_place.with_fast_path(spec, base, general)
+    found = in_place.with_fast_path(spec, base, general)
+    return _one_at_a_time(found) if spec.kind == "inplace" and spec.packet in _TO_SOME_ELEMENTS else found
+
+
+_TO_SOME_ELEMENTS = {
+    *("index_put_", "_index_put_impl_", "index_add_", "index_copy_", "index_fill_", "index_reduce_", "put_"),
+    *("scatter_", "scatter_add_", "scatter_reduce_", "masked_fill_", "masked_scatter_"),
+}
+
+
+def _one_at_a_time(write: Handler) -> Handler:
+    """A write to some elements of its first argument, to others of which threads may write at the same time."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        view = attributes.view_or_none(args[0]) if args and isinstance(args[0], torch.Tensor) else None
+        if view is None:
+            return write(*args, **kwargs)
+        with lock_of(view.storage):
+            return write(*args, **kwargs)
+
+    return call
 
 
 def _store_counted(target: torch.Tensor, result: torch.Tensor) -> None:
