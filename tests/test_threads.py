@@ -6,6 +6,7 @@ import contextlib
 import copy
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,8 +14,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 import jaten_ops
+from jaten_ops import UnsupportedInputError
+from jaten_ops.arrays import storage_views
 from jaten_ops.arrays.storage_views import View
 from jaten_ops.backend import keep_whole
 
@@ -252,6 +256,67 @@ def test_two_captures_do_not_take_each_others_operators() -> None:
 
     assert all(together(work))
     assert {op: dict(op.py_kernels) for op in keep_whole.kept_operators()} == kernels
+
+
+USES: dict[str, Callable[[nn.Module, Any, torch.Tensor], Any]] = {
+    "a call": lambda model, _, x: model(x),
+    "a backward pass": lambda model, _, x: torch.autograd.grad(model(x).sum(), list(model.parameters())),
+    "a compiled call": lambda _, compiled, x: compiled(x),
+    "cpu": lambda model, _, x: [t.cpu() for t in model.state_dict().values()],
+    "a copy": lambda model, _, x: copy.deepcopy(model)(x),
+    "item": lambda model, *_: model[0].weight[0, 0].item(),
+    "to_jax": lambda model, *_: jaten_ops.to_jax(model[0].weight.detach()),
+    "a view": lambda model, *_: model[0].weight.t() * 2,
+    "another layout": lambda model, *_: model[3].weight + 1,
+    "a list": lambda model, *_: torch._foreach_mul(list(model.parameters()), 2),
+    "a write": lambda model, *_: model[0].bias.data.add_(0),
+    "a repr": lambda model, *_: repr(model[0].bias),
+}
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_threads_use_what_another_thread_traces() -> None:
+    """They get the values, when the trace has ended."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Unflatten(1, (2, 2, 2)), nn.Conv2d(2, 2, 1)).to("jax")
+    model[3].weight.data = model[3].weight.data.expand(2, 2, 2, 1).contiguous().permute(0, 1, 3, 2)
+    x, given = torch.ones(2, 4, device="jax"), torch.ones(2, 4, device="jax")
+    compiled = torch.compile(model, backend="jaten")
+    expected = {name: use(model, compiled, given) for name, use in USES.items()}
+    with ThreadPoolExecutor(len(USES)) as pool:
+        running: dict[str, Any] = {}
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            loss = model(x).square().sum()
+            if torch.compiler.is_compiling():
+                running.update({name: pool.submit(use, model, compiled, given) for name, use in USES.items()})
+                time.sleep(0.05)
+                assert not running["a call"].done()
+            loss.backward()
+            return loss
+
+        compiled_step = jaten_ops.compile_step(step)
+        losses = [compiled_step(x) for _ in range(3)]
+        found = {name: future.result() for name, future in running.items()}
+    assert losses[0] == losses[1] == losses[2] and found.keys() == USES.keys()
+    for name, result in found.items():
+        for got, want in zip(tree_leaves(result), tree_leaves(expected[name]), strict=True):
+            assert got == want if isinstance(want, str | float) else bool((got == want).all()), name
+
+
+def test_a_step_does_not_wait_for_threads_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_views, "_PATIENCE", 0.05)
+    model, x = _model(0, "jax"), torch.ones(2, 4, device="jax")
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        model(x)
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(model, x).result().sum()
+
+    compiled_step = jaten_ops.compile_step(step)
+    compiled_step(x)
+    with pytest.raises(UnsupportedInputError, match="a step that another thread traces"):
+        compiled_step(x)
+    assert torch.equal(compiled_step._step(x), step(x))  # type: ignore[attr-defined]  # the module is as it was
 
 
 def test_only_the_thread_that_traces_a_step_is_compiling() -> None:

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Sharding
 
-from ..errors import MissingValuesError
+from ..errors import MissingValuesError, UnsupportedInputError
 from ..xla.x64 import Enabled
 from . import partitioned
 from .abstract_arrays import is_abstract
@@ -74,6 +74,82 @@ class Storage:
         """Replaces the array by one with the same values on other devices."""
         self.array = array
         self.version = next(_VERSIONS)
+
+
+class _Tracing:
+    """A trace of what a thread computes of a storage's values.
+
+    Attributes:
+        array: the traced array, which only that thread may have.
+    """
+
+    def __init__(self, array: jax.Array) -> None:
+        self.thread, self.array, self.ended = threading.get_ident(), array, threading.Event()
+
+
+class InTrace(Storage):
+    """A storage in one thread's trace, whose array other threads get when the trace has ended: they wait for it.
+
+    Views keep no values of it: those would be traced ones.
+    """
+
+    __slots__ = ()
+
+    @property
+    def array(self) -> jax.Array:  # type: ignore[override]  # a slot of the base
+        found = _slot.__get__(self)
+        if type(found) is not _Tracing:  # the trace has just ended
+            return found  # type: ignore[no-any-return]  # so it is an array
+        if found.thread == threading.get_ident():
+            return found.array
+        if not found.ended.wait(_PATIENCE):
+            raise UnsupportedInputError(
+                "a tensor of a step that another thread traces", "a call that uses it in the meantime",
+                "one before or after; a step itself does not compute in threads",
+            )  # fmt: skip
+        return self.array
+
+    @array.setter
+    def array(self, new: jax.Array) -> None:
+        found = _slot.__get__(self)
+        if type(found) is _Tracing and found.thread == threading.get_ident():
+            found.array = new
+        else:
+            self.array  # noqa: B018  # waits for the end
+            _slot.__set__(self, new)
+
+    @property
+    def is_freed(self) -> bool:  # type: ignore[override]  # a slot of the base
+        return True
+
+    @is_freed.setter
+    def is_freed(self, new: bool) -> None:
+        _freed.__set__(self, new)
+
+
+_slot, _freed = (vars(Storage)[name] for name in ("array", "is_freed"))
+_PATIENCE = 60.0
+"""Seconds for which a thread waits for another one's trace, which may itself wait for this thread."""
+
+
+def begin_trace(storage: Storage, traced: jax.Array) -> None:
+    """Gives this thread a traced array in place of a storage's values, until `end_trace`."""
+    if type(storage) is Storage:
+        array = storage.array
+        storage.__class__ = InTrace
+        _slot.__set__(storage, _Tracing(array))
+    storage.put(traced)
+
+
+def end_trace(storage: Storage, array: jax.Array) -> None:
+    """Gives a storage its values back."""
+    storage.put(array)
+    found: Any = storage
+    if type(found) is InTrace:
+        tracing = _slot.__get__(storage)
+        _slot.__set__(storage, array)
+        storage.__class__ = Storage
+        tracing.ended.set()
 
 
 _VERSIONS = itertools.count(1)

@@ -14,7 +14,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from ..arrays import attributes
-from ..arrays.storage_views import Storage, View, may_give
+from ..arrays.storage_views import InTrace, Storage, View, may_give
 from ..ops.executor import Unsuitable
 from ..ops.op_call import OpKernel
 from ..ops.variants import mutated_arguments
@@ -102,10 +102,13 @@ def _may_give(view: View) -> bool:
     return not isinstance(storage.array, jax.core.Tracer) and storage.array.sharding.num_devices == 1
 
 
+_WITH_ARRAYS = (Storage, InTrace)
+
+
 def _own(tensor: Any) -> View | None:
     """The view of a tensor that is all of a storage; None for other tensors."""
     view = attributes.view_or_none(tensor) if isinstance(tensor, torch.Tensor) else None
-    if view is None or type(view.storage) is not Storage or not view.is_row_major():
+    if view is None or type(view.storage) not in _WITH_ARRAYS or not view.is_row_major():
         return None
     return view if view.storage.array.shape == view.shape else None
 

@@ -19,7 +19,7 @@ from torch.utils.weak import TensorWeakRef
 from .. import registry
 from ..arrays import bridge, partitioned
 from ..arrays.observers import Observer, observed_by
-from ..arrays.storage_views import Storage
+from ..arrays.storage_views import Storage, begin_trace, end_trace
 from ..errors import UnsupportedInputError
 from ..schema import VARIANTS
 from ..tensor.operand_values import is_traced
@@ -162,7 +162,7 @@ class Capture(Observer):
         index = len(self.operands)
         traced = self.bind(source, partitioned.as_traced(array))
         self.lifted[id(root)] = Lifted(root, array, traced, index)
-        root.put(traced)
+        begin_trace(root, traced)
 
     def _from_cpu(self, tensor: torch.Tensor) -> torch.Tensor:
         known = self._moved.get(id(tensor))
@@ -261,7 +261,7 @@ class Capture(Observer):
     def restore(self) -> None:
         """Gives the storages their own arrays back."""
         for found in self.lifted.values():
-            found.storage.put(found.array)
+            end_trace(found.storage, found.array)
         for leaf, gradient in self.leaves.values():
             if leaf.is_leaf and leaf.grad is not gradient:
                 leaf.grad = gradient
