@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 import torch
 from torch.utils._pytree import tree_leaves
 
-from .. import registry
 from ..errors import UnsupportedInputError
 from ..ops.namespace import operator_of
 from ..registry.handlers import Handler, handler
@@ -37,12 +36,16 @@ def measure(overload: str) -> Handler:
 
 
 def _no_nested(operator: str) -> Handler:
-    """An operator whose composition, or view, in ATen would be a nested tensor."""
+    """An operator whose composition, or view, in ATen would be a nested tensor. Attention of jagged ones calls it."""
 
-    def missing(*_args: Any, **_kwargs: Any) -> Any:
-        raise registry.missing(operator)
+    def refuse(*_args: Any, **_kwargs: Any) -> NoReturn:
+        # not as a missing kernel: for jagged tensors torch would take a NotImplementedError for its own
+        raise UnsupportedInputError(
+            operator, "the device jax, on which no tensor is strided and nested",
+            "layout=torch.jagged; for attention dense tensors and a mask, as of torch.nested.to_padded_tensor(x, 0.0)",
+        )  # fmt: skip
 
-    return missing
+    return refuse
 
 
 for _operator in ("aten::_nested_tensor_from_tensor_list", "aten::_nested_view_from_buffer"):

@@ -190,6 +190,14 @@ def test_jagged_nested_tensors(name: str) -> None:
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
 
 
+def test_attention_of_jagged_nested_tensors_is_refused() -> None:
+    """torch makes strided nested tensors for it."""
+    sequences = [torch.ones(n, 2, 4, device="jax") for n in (2, 3)]
+    x = torch.nested.nested_tensor(sequences, layout=torch.jagged).transpose(1, 2)
+    with pytest.raises(UnsupportedInputError, match=r"for attention dense tensors and a mask.*to_padded_tensor"):
+        nn.functional.scaled_dot_product_attention(x, x, x)
+
+
 class Tagged(nn.Parameter):
     """A parameter with more to its name."""
 
