@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 _ELEMENTWISE = """
-abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj
-convert_element_type copy copy_p cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac
-imag integer_pow is_finite le lgamma log log1p log2 logistic lt max min mul ne neg nextafter not one_minus_square or
-polygamma population_count pow real reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left
-shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta
+abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e bitcast_convert_type cbrt ceil clamp
+clz complex conj convert_element_type copy copy_p cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt
+igamma igammac imag integer_pow is_finite le lgamma log log1p log2 logistic lt max min mul ne neg nextafter not
+one_minus_square or polygamma population_count pow real reduce_precision regularized_incomplete_beta rem round rsqrt
+select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh
+xor zeta
 """
 ELEMENTWISE = frozenset(_ELEMENTWISE.split())
 """The names of the primitives that compute each element of a result from those at the same place."""

@@ -40,7 +40,7 @@ def _without(state: Rows, removed: Sequence[int]) -> Rows:
     return replace(state, axis=state.axis - sum(d < state.axis for d in removed))
 
 
-@rule("bitcast_convert_type", *ELEMENTWISE)
+@rule(*ELEMENTWISE)
 def _elementwise(step: EquationPair) -> Sequence[State]:
     for shape in map(step.shape, range(len(step.operands))):  # an operand may be a number, or have size 1
         fits = len(shape) == len(step.out_shape) and all(

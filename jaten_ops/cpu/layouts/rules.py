@@ -31,8 +31,8 @@ RULES: dict[str, LayoutRule] = {}
 
 
 SIMPLE = """
-abs add add_any and ceil clamp convert_element_type copy eq floor ge gt is_finite le lt max min mul ne neg not or round
-select_n sign square stop_gradient sub xor
+abs add add_any and bitcast_convert_type ceil clamp convert_element_type copy eq floor ge gt is_finite le lt max min mul
+ne neg not or round select_n shift_left shift_right_logical sign square stop_gradient sub xor
 """
 _MOVES = "concatenate pad reshape rev slice split squeeze transpose"
 MUCH_WORK = 13  # more than to store it and read it again
