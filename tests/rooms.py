@@ -71,7 +71,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "layouts.rules",
         "layouts.steps",
         "layouts.break_chains layouts.joined_products layouts.short_rows layouts.serialize_lapack"
-        " layouts.tile_gather_scatter",
+        " layouts.sums_as_products layouts.tile_gather_scatter",
         "layouts.program",
         "layouts.__init__",
         "__init__",
