@@ -2,7 +2,8 @@
 
 An executable's results lie each by itself. Of outputs that share memory AOTAutograd makes some again, by the tensor
 that owns it, but not those that need no gradient, nor the parts of a tensor that is taken apart, and none on the
-device, where it sees no memory. Of these the graph returns the owner alone, and their views are called on that.
+device, where it sees no memory. Of these the graph returns the owner alone, and their views are called on that. So they
+are of large inputs of which a view is saved for the backward, as matrices are that a product takes transposed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ..view_calls import DETACH, ITEM, NumberRef, ViewCall, Views
 from .output_offsets import MADE_AGAIN
 
 _Call = tuple[str, tuple[Any, ...]]
+_LEAST_SAVED = 2**16  # bytes: to copy fewer takes no longer than to call a view
 
 
 def output_views(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
@@ -40,6 +42,7 @@ def output_views(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
         first + len(infos) + info.metadata.num_intermediate_bases,
         infos,
         info.new_values,
+        frozenset(info.metadata.mutated_inp_runtime_indices),
         info.kind == "inference",
     )
     views = _taken_out(gm.graph, known)
@@ -54,6 +57,7 @@ class _Known:
         first, last: those between are what the program returns, and owners of memory of which it makes others again.
         infos: its account of what the program returns.
         rewritten: for outputs before the first that are new values of inputs the number of the input.
+        mutated: the numbers of all inputs that the program writes to.
         inference: whether no gradient is computed.
     """
 
@@ -61,6 +65,7 @@ class _Known:
     last: int
     infos: Sequence[Any]
     rewritten: Mapping[int, int]
+    mutated: frozenset[int]
     inference: bool
 
 
@@ -85,8 +90,29 @@ def _taken_out(graph: torch.fx.Graph, known: _Known) -> Views | None:
         for n, (owner, chain) in chains.items()
         if owner in new
         or (chain if owner in inputs else _has_layout(owner) and (owners[owner] > 1 or _is_permuted(owner, chain)))
-    }
+    } | _saved_views(outputs, known, inputs)
     return _Maker(graph, known, inputs, new).made(outputs, shared) if shared else None
+
+
+def _saved_views(
+    outputs: Sequence[Any], known: _Known, inputs: Mapping[torch.fx.Node, int]
+) -> dict[int, tuple[torch.fx.Node, list[torch.fx.Node]]]:
+    """The outputs saved for the backward that are views of a whole input, to which the program does not write."""
+    found = {}
+    for n in range(known.last, len(outputs)):
+        value = outputs[n].meta.get("val") if isinstance(outputs[n], torch.fx.Node) else None
+        if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
+            continue
+        owner, chain = _chain(outputs[n], inputs)
+        if not chain or inputs.get(owner, -1) in {-1, *known.mutated, *known.rewritten.values()}:
+            continue
+        values = [node.meta["val"] for node in chain]
+        if not all(isinstance(v, torch.Tensor) and all(isinstance(n, int) for n in v.shape) for v in values):
+            continue
+        is_whole = value.numel() == owner.meta["val"].numel() and _has_layout(outputs[n])
+        if is_whole and value.nbytes >= _LEAST_SAVED * len(chain):
+            found[n] = owner, chain
+    return found
 
 
 def _new_values(
@@ -221,7 +247,7 @@ class _Maker:
         if not chain or self._known.inference or _is_on_jax(owner):
             return self._along(chain, place, of)
         # What autograd is told of tensors is between those that AOTAutograd hands over; here is their memory alone.
-        if self._known.infos[n - self._known.first].requires_grad:
+        if n < self._known.last and self._known.infos[n - self._known.first].requires_grad:
             return self._put(ViewCall(DETACH, self._along(chain, place, of), (), {}, False), (chain[-1], DETACH))
         place = self._put(ViewCall(DETACH, place, (), {}, False), (owner, DETACH))
         return self._along(chain, place, DETACH)

@@ -15,7 +15,7 @@ from torch._dynamo.utils import counters
 
 from jaten_ops.xla import fingerprint
 
-from ...harness.passes import golden
+from ...harness.passes import golden, watched
 
 Tensors = Sequence[torch.Tensor]
 Break = Callable[[], None]
@@ -286,6 +286,31 @@ def test_a_graph_that_is_found_on_the_disk(
         counters.clear()
         _check(_chain, _whole, "grad" if requires_grad else "", device, dynamic=False)
         assert counters["aot_autograd"]["autograd_cache_hit"] == found
+
+
+def _results_of_forward(fn: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+    """What a compiled function returns, and how many results each of its graphs has."""
+    counts: list[int] = []
+    with watched("output_views", lambda gm: counts.append(len(gm.graph.output_node().args[0]))):
+        return torch.compile(fn, backend="jaten")(*inputs), counts
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_saved_views_of_inputs_are_no_results() -> None:
+    x, y = (torch.randn(4, 128, 96, requires_grad=True) for _ in range(2))
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.bmm(x.transpose(1, 2), y)
+
+    found, counts = _results_of_forward(fn, x, y)
+    assert counts == [1]  # the product
+    grad = torch.randn_like(found)
+    expected = torch.autograd.grad(fn(x, y), (x, y), grad)
+    torch.testing.assert_close(torch.autograd.grad(found, (x, y), grad, retain_graph=True), expected)
+    with torch.no_grad():
+        x.mul_(2)  # as for eager tensors, the backward needs what was there before
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(found, (x, y), grad)
 
 
 class TestGolden(expecttest.TestCase):
