@@ -81,7 +81,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         " conversion convolution ctc distance dropout embedding fft flex_attention foreach matrices normalization"
         " optimizers philox polynomials ragged reduction reparameterized rnn views windows",
         "activation creation decomposition fake_quantization im2col indexing joining ldl matmul padding"
-        " pooling randomness resampling scan sorting third_party_ops unary variance weight_norm",
+        " pooling randomness resampling scan sorting third_party_ops unary unfolding variance weight_norm",
         "arithmetic detection grid_sampler histogram linalg offsets scaled_matmul scatter segment_reduce softmax"
         " special unique",
         "attention bessel loss matrix_roots norms predicates",

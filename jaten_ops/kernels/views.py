@@ -1,12 +1,11 @@
 """View ops, as copies, and their backward ops.
 
 A kernel sees row-major arrays, so a view is a reshape, a transpose, a broadcast or a slice, which XLA fuses away. The
-backward of a slice is a `lax.pad`; gathers are left to the few views that overlap.
+backward of a slice is a `lax.pad`.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 from collections.abc import Sequence
@@ -23,8 +22,6 @@ from jaten_ops.registry import kernel
 
 from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import cast, is_complex, to_real
-
-_MOST_SLICES = 32  # up to this many windows are slices, more are a gather
 
 
 def wrap_dim(dim: int, ndim: int) -> int:
@@ -228,30 +225,22 @@ def _on_diagonal(x: jax.Array, rows: int, columns: int, offset: int) -> jax.Arra
     start, length = _diagonal_extent(rows, columns, offset)
     if length == 0:
         return lax.full((*x.shape[:-1], rows, columns), 0, x.dtype)
-    rest = rows * columns - (start + (length - 1) * (columns + 1) + 1)
-    flat = lax.pad(x, np.zeros((), x.dtype), [(0, 0, 0)] * (x.ndim - 1) + [(start, rest, columns)])
-    return lax.reshape(flat, (*x.shape[:-1], rows, columns))
 
+    def padded(x: jax.Array) -> jax.Array:
+        rest = rows * columns - (start + (length - 1) * (columns + 1) + 1)
+        flat = lax.pad(x, np.zeros((), x.dtype), [(0, 0, 0)] * (x.ndim - 1) + [(start, rest, columns)])
+        return lax.reshape(flat, (*x.shape[:-1], rows, columns))
 
-# aten::{unfold, unfold_copy}(Tensor self, int dimension, int size, int step) -> Tensor
-@kernel("unfold", "unfold_copy")
-def unfold(self, dimension, size, step):
-    x = at_least_1d(self)
-    if self.ndim == 0:
-        return lax.slice_in_dim(x, 0, size)
-    dim = wrap_dim(dimension, x.ndim)
-    count = (x.shape[dim] - size) // step + 1
-    if size == 0:
-        return lax.full((*x.shape[:dim], count, *x.shape[dim + 1 :], 0), 0, x.dtype)
-    if min(size, count) > _MOST_SLICES:
-        starts = lax.iota(np.int32, count) * np.int32(step)
-        windows = jnp.take(x, starts[:, None] + lax.iota(np.int32, size), axis=dim, mode="clip")
-        return move_axis(windows, dim + 1, x.ndim)
-    if size <= count:
-        parts = [lax.slice_in_dim(x, k, k + (count - 1) * step + 1, step, dim) for k in range(size)]
-        return lax.concatenate([lax.expand_dims(p, (x.ndim,)) for p in parts], x.ndim)
-    windows = [lax.slice_in_dim(x, k * step, k * step + size, 1, dim) for k in range(count)]
-    return move_axis(lax.concatenate([lax.expand_dims(w, (dim,)) for w in windows], dim), dim + 1, x.ndim)
+    def selected(x: jax.Array) -> jax.Array:
+        shape, n, first = (*x.shape[:-1], rows, columns), x.ndim, max(offset, 0)
+        zero = np.zeros((), x.dtype)
+        in_columns = lax.pad(x, zero, [(0, 0, 0)] * (n - 1) + [(first, columns - first - length, 0)])
+        row, column = (lax.broadcasted_iota(np.int32, shape, d) for d in (n - 1, n))
+        repeated = lax.broadcast_in_dim(in_columns, shape, (*range(n - 1), n))
+        return lax.select(column - row == np.int32(offset), repeated, lax.full(shape, zero))
+
+    # XLA's CPU tests each element for whether it is padding, after a division
+    return by_platform(x, cpu=selected, default=padded)
 
 
 # Backward of slices
@@ -296,15 +285,6 @@ def diagonal_backward(grad_output, input_sizes, offset, dim1, dim2):
 def diag_embed(self, offset=0, dim1=-2, dim2=-1):
     size = self.shape[-1] + abs(offset)
     return _from_matrices(_on_diagonal(self, size, size, offset), dim1, dim2)
-
-
-# aten::unfold_backward(Tensor grad_in, SymInt[] input_sizes, int dim, int size, int step) -> Tensor
-@kernel("unfold_backward")
-def unfold_backward(grad_in, input_sizes, dim, size, step):
-    like = jax.ShapeDtypeStruct(input_sizes, grad_in.dtype)
-    unfolded = functools.partial(unfold, dimension=dim, size=size, step=step)
-    grad_in = jnp.broadcast_to(grad_in, jax.eval_shape(unfolded, like).shape)  # ATen broadcasts it, as istft asks
-    return jax.linear_transpose(unfolded, like)(grad_in)[0]
 
 
 # A slice replaced in a copy

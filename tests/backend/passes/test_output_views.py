@@ -289,7 +289,7 @@ def test_a_graph_that_is_found_on_the_disk(
 
 
 def _results_of_forward(fn: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
-    """What a compiled function returns, and how many results each of its graphs has."""
+    """The result of a compiled function, and how many results each of its graphs has."""
     counts: list[int] = []
     with watched("output_views", lambda gm: counts.append(len(gm.graph.output_node().args[0]))):
         return torch.compile(fn, backend="jaten")(*inputs), counts
