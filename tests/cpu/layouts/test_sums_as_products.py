@@ -78,12 +78,36 @@ def test_what_stays() -> None:
     assert "dot_general" not in _names(lambda a, b: lax.reduce_sum(a * b, (0,)), a[0, 0, :8], b[0, 0, :8])
 
 
+def test_several_factors() -> None:
+    """What is not repeated is multiplied once for two sums, and by itself for none."""
+    x, g, w, s = _array(0, 1, 2), _array(0, 1, 2), _array(2), _array(0, 1)
+
+    def two(x: Any, g: Any, w: Any, s: Any) -> Any:
+        return lax.reduce_sum(x * (g * w), (2,)), lax.reduce_sum((x * s) * g * 2.0, (0, 1))
+
+    def alone(x: Any, g: Any, w: Any) -> Any:
+        return lax.reduce_sum(x * (g * w), (2,))
+
+    def used(x: Any, g: Any, w: Any) -> Any:
+        weighted = g * w
+        return lax.reduce_sum(x * weighted, (2,)), weighted
+
+    assert "dot_general" not in _names(alone, x, g, w)
+    for fn, arrays, count in ((two, (x, g, w, s), 2), (used, (x, g, w), 1)):
+        program = with_sums_as_products(jax.make_jaxpr(fn)(*arrays))
+        assert [e.primitive.name for e in program.jaxpr.eqns].count("dot_general") == count
+        for found, expected in zip(core.jaxpr_as_fun(program)(*arrays), fn(*arrays), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
 _FORMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "pooled": lambda x, w: (x * w.softmax(-1)[..., None]).sum(1),
     "weighted": lambda x, w: (x * w[:1, :, None]).mean((0, 1)),
     "outer": lambda x, w: (x[:, 0, :, None] * w[:, None, :]).sum(0),
     "repeated": lambda x, w: (w[..., None].expand_as(x) * x).sum(-1).sin(),
     "normalized": lambda x, w: (x / x.norm(dim=-1, keepdim=True)) * w[..., None],
+    "rms norm": lambda x, w: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * w[0, :, None],
+    "squared": lambda x, w: (x * x * w[..., None] * 0.5).sum(1),
     "gated": lambda x, w: (x * w.sigmoid()[..., None]).sum((1, 2), keepdim=True) * x,
 }
 
