@@ -3,7 +3,9 @@
 XLA's CPU runs a sum, and what is multiplied in it, operator by operator; where two sums repeat the same value it stores
 that at full size. A weighted sum of rows, the gradient of weights that are repeated, or a sum of pairs is a product of
 the values that are repeated, as XLA has libraries for. Of more factors, as in gradients of norms, those that are not
-repeated are multiplied first, where that serves several sums, or another one would have to be stored.
+repeated are multiplied first, where that serves several sums, or another one would have to be stored. And a sum over
+rows of quotients is a product with ones: the library for sums takes no divisors as `division.quotient` has them, which
+XLA would store.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend import core
+
+from jaten_ops.xla.equations import ELEMENTWISE
 
 from .rules import within
 from .steps import Instruction, Listed, Value
@@ -46,6 +50,19 @@ class _Factor(NamedTuple):
     def array(self, known: dict[int, Any]) -> jax.Array:
         array = known[id(self.value)] if isinstance(self.value, Value) else jnp.asarray(self.value)
         return lax.squeeze(array, [i for i, d in enumerate(self.dims) if d is None])
+
+
+class _Total(NamedTuple):
+    """A sum over the last dimensions, of so many elements each, that is computed as a product with ones."""
+
+    length: int
+
+    def computed(self, step: Instruction, known: dict[int, Any]) -> jax.Array:
+        terms = known[id(step.taken[0])]
+        rows = lax.reshape(terms, (terms.size // self.length, self.length))
+        ones = jnp.ones((self.length,), terms.dtype)
+        totals = lax.dot_general(rows, ones, (((1,), (0,)), ((), ())), precision=lax.Precision.HIGHEST)
+        return lax.reshape(totals, step.made[0].aval.shape)
 
 
 class _Product(NamedTuple):
@@ -99,13 +116,15 @@ class _Product(NamedTuple):
 
 def with_sums_as_products(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """The program with such sums computed as products; the same object if it has none."""
-    if not {"reduce_sum", "mul"} <= {e.primitive.name for e in program.jaxpr.eqns}:
+    if "reduce_sum" not in {e.primitive.name for e in program.jaxpr.eqns}:
         return program
     listed = Listed(program)
     found = {id(s): p for s in listed.steps if (p := _product(s, listed.users)) is not None}
     times = Counter(p.group() for p in found.values())
-    products = {k: p for k, p in found.items() if not p.first or p.is_shared or times[p.group()] > 1}
-    left_out = {id(s.taken[0].maker) for s in listed.steps if id(s) in products}
+    kept = {k: p for k, p in found.items() if not p.first or p.is_shared or times[p.group()] > 1}
+    left_out = {id(s.taken[0].maker) for s in listed.steps if id(s) in kept}
+    totals = {id(s): t for s in listed.steps if id(s) not in kept and (t := _total(s)) is not None}
+    products: dict[int, _Product | _Total] = {**kept, **totals}
 
     def apply(step: Instruction, known: dict[int, Any]) -> Any:
         if id(step) in left_out:
@@ -118,14 +137,41 @@ def with_sums_as_products(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
     return listed.applied(apply) if products else program
 
 
-def _product(step: Instruction, users: dict[int, list[Any]]) -> _Product | None:
-    """The product that a step can be computed as; None for other steps."""
+def _summed(step: Instruction) -> Value | None:
+    """The terms of a sum that is worth a product; None for other steps."""
     terms = step.taken[0] if step.name == "reduce_sum" and step.equation.params.get("out_sharding") is None else None
-    if not isinstance(terms, Value) or terms.maker is None or terms.maker.name != "mul" or len(users[id(terms)]) > 1:
+    if not isinstance(terms, Value) or terms.maker is None or terms.aval.dtype not in _DTYPES:
         return None
     shape = terms.aval.shape
-    if terms.aval.dtype not in _DTYPES or not all(isinstance(n, int) for n in shape) or math.prod(shape) < _LEAST:
+    return terms if all(isinstance(n, int) for n in shape) and math.prod(shape) >= _LEAST else None
+
+
+def _total(step: Instruction) -> _Total | None:
+    """How a sum over rows of quotients is computed; None for other steps."""
+    terms = _summed(step)
+    if terms is None or not _has_quotient(terms, terms.aval.shape):
         return None
+    shape, axes = terms.aval.shape, step.equation.params["axes"]
+    length = math.prod(shape[d] for d in axes)
+    is_of_rows = tuple(axes) == tuple(range(len(shape) - len(axes), len(shape)))
+    return _Total(length) if is_of_rows and _LEAST_ROW <= length < math.prod(shape) else None
+
+
+def _has_quotient(x: Any, shape: tuple[int, ...], depth: int = 8) -> bool:
+    """True if a value is computed, element by element, of what has been divided, as `division.quotient` does it."""
+    if not isinstance(x, Value) or x.maker is None or x.maker.name not in ELEMENTWISE or x.aval.shape != shape:
+        return False
+    return x.maker.name == "bitcast_convert_type" or (
+        depth > 0 and any(_has_quotient(v, shape, depth - 1) for v in x.maker.taken)
+    )
+
+
+def _product(step: Instruction, users: dict[int, list[Any]]) -> _Product | None:
+    """The product that a step can be computed as; None for other steps."""
+    terms = _summed(step)
+    if terms is None or terms.maker is None or terms.maker.name != "mul" or len(users[id(terms)]) > 1:
+        return None
+    shape = terms.aval.shape
     factors = [_repeated(x, shape) for x in _multiplied_in(terms)]
     if len(factors) > _MOST_FACTORS:
         factors = [_repeated(x, shape) for x in terms.maker.taken]

@@ -13,6 +13,7 @@ from jax import lax
 from jax.extend import core
 
 from jaten_ops.cpu.layouts.sums_as_products import with_sums_as_products
+from jaten_ops.kernel_base.division import quotient
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -100,6 +101,19 @@ def test_several_factors() -> None:
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_sums_of_quotients() -> None:
+    x, n = _array(0, 1, 2), np.abs(_array(0, 1)) + 1
+
+    def rows(x: Any, n: Any) -> Any:
+        return lax.reduce_sum(lax.neg(quotient(x, n)) * x, (2,))
+
+    assert "dot_general" in _names(rows, x, n)
+    program = with_sums_as_products(jax.make_jaxpr(rows)(x, n))
+    np.testing.assert_allclose(core.jaxpr_as_fun(program)(x, n)[0], rows(x, n), rtol=1e-5, atol=1e-5)
+    assert "dot_general" not in _names(lambda x, n: lax.reduce_sum(quotient(x, n), (0, 1, 2)), x, n)
+    assert "dot_general" not in _names(lambda x, n: lax.reduce_sum(quotient(x, n), (0,)), x, n)
+
+
 _FORMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "pooled": lambda x, w: (x * w.softmax(-1)[..., None]).sum(1),
     "weighted": lambda x, w: (x * w[:1, :, None]).mean((0, 1)),
@@ -108,6 +122,7 @@ _FORMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "normalized": lambda x, w: (x / x.norm(dim=-1, keepdim=True)) * w[..., None],
     "rms norm": lambda x, w: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * w[0, :, None],
     "squared": lambda x, w: (x * x * w[..., None] * 0.5).sum(1),
+    "cosines": lambda x, w: torch.nn.functional.cosine_similarity(x, x.flip(1) * w[..., None], dim=-1),
     "gated": lambda x, w: (x * w.sigmoid()[..., None]).sum((1, 2), keepdim=True) * x,
 }
 
