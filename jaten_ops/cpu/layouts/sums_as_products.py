@@ -3,8 +3,8 @@
 XLA's CPU runs a sum, and what is multiplied in it, operator by operator; where two sums repeat the same value it stores
 that at full size. A weighted sum of rows, the gradient of weights that are repeated, or a sum of pairs is a product of
 the values that are repeated, as XLA has libraries for. Of more factors, as in gradients of norms, those that are not
-repeated are multiplied first, where that serves several sums, or another one would have to be stored. And a sum over
-rows of quotients is a product with ones: the library for sums takes no divisors as `division.quotient` has them, which
+repeated are multiplied first, where that serves several sums, or another one would have to be stored. And a sum of
+quotients is a product with ones: the library for sums takes no divisors as `division.quotient` has them, which
 XLA would store.
 """
 
@@ -53,15 +53,23 @@ class _Factor(NamedTuple):
 
 
 class _Total(NamedTuple):
-    """A sum over the last dimensions, of so many elements each, that is computed as a product with ones."""
+    """A sum over neighbouring dimensions that is computed as a product with ones.
 
+    Attributes:
+        before, length, behind: the numbers of elements of the dimensions before those, of those, and behind.
+    """
+
+    before: int
     length: int
+    behind: int
 
     def computed(self, step: Instruction, known: dict[int, Any]) -> jax.Array:
-        terms = known[id(step.taken[0])]
-        rows = lax.reshape(terms, (terms.size // self.length, self.length))
-        ones = jnp.ones((self.length,), terms.dtype)
-        totals = lax.dot_general(rows, ones, (((1,), (0,)), ((), ())), precision=lax.Precision.HIGHEST)
+        terms, numbers = known[id(step.taken[0])], (((1,), (1,)), ((0,), (0,)))
+        ones = jnp.ones((self.before, self.length), terms.dtype)
+        factors = (ones, lax.reshape(terms, self))
+        if self.behind == 1:
+            factors, numbers = (lax.reshape(terms, self[:2]), ones[0]), (((1,), (0,)), ((), ()))
+        totals = lax.dot_general(*factors, numbers, precision=lax.Precision.HIGHEST)
         return lax.reshape(totals, step.made[0].aval.shape)
 
 
@@ -147,14 +155,16 @@ def _summed(step: Instruction) -> Value | None:
 
 
 def _total(step: Instruction) -> _Total | None:
-    """How a sum over rows of quotients is computed; None for other steps."""
+    """How a sum of quotients is computed; None for other steps."""
     terms = _summed(step)
     if terms is None or not _has_quotient(terms, terms.aval.shape):
         return None
     shape, axes = terms.aval.shape, step.equation.params["axes"]
-    length = math.prod(shape[d] for d in axes)
-    is_of_rows = tuple(axes) == tuple(range(len(shape) - len(axes), len(shape)))
-    return _Total(length) if is_of_rows and _LEAST_ROW <= length < math.prod(shape) else None
+    first, last = min(axes, default=0), max(axes, default=-1)
+    parts = _Total(*(math.prod(part) for part in (shape[:first], shape[first : last + 1], shape[last + 1 :])))
+    are_neighbours = last - first + 1 == len(axes)
+    is_long = parts.length >= _LEAST_ROW and (parts.behind == 1 or parts.behind >= _LEAST_ROW)
+    return parts if are_neighbours and is_long and parts.length < math.prod(shape) else None
 
 
 def _has_quotient(x: Any, shape: tuple[int, ...], depth: int = 8) -> bool:

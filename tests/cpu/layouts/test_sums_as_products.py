@@ -101,17 +101,20 @@ def test_several_factors() -> None:
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_sums_of_quotients() -> None:
-    x, n = _array(0, 1, 2), np.abs(_array(0, 1)) + 1
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 1), (1, 2)], ids=str)
+def test_sums_of_quotients(axes: tuple[int, ...]) -> None:
+    x, n = _array(0, 1, 2)[:, :, :16], np.abs(_array(0, 1)) + 1
+    x = np.concatenate([x, x, x])
 
-    def rows(x: Any, n: Any) -> Any:
-        return lax.reduce_sum(lax.neg(quotient(x, n)) * x, (2,))
+    def fn(x: Any, n: Any) -> Any:
+        return lax.reduce_sum(lax.neg(quotient(x, n)) * x, axes)
 
-    assert "dot_general" in _names(rows, x, n)
-    program = with_sums_as_products(jax.make_jaxpr(rows)(x, n))
-    np.testing.assert_allclose(core.jaxpr_as_fun(program)(x, n)[0], rows(x, n), rtol=1e-5, atol=1e-5)
-    assert "dot_general" not in _names(lambda x, n: lax.reduce_sum(quotient(x, n), (0, 1, 2)), x, n)
-    assert "dot_general" not in _names(lambda x, n: lax.reduce_sum(quotient(x, n), (0,)), x, n)
+    n = np.concatenate([n, n, n])
+    assert "dot_general" in _names(fn, x, n)
+    program = with_sums_as_products(jax.make_jaxpr(fn)(x, n))
+    np.testing.assert_allclose(core.jaxpr_as_fun(program)(x, n)[0], fn(x, n), rtol=1e-5, atol=1e-5)
+    for others in ((0, 1, 2), (0, 2)):
+        assert "dot_general" not in _names(lambda x, n, axes=others: lax.reduce_sum(quotient(x, n), axes), x, n)
 
 
 _FORMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
