@@ -70,7 +70,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "conv_primitive",
         "layouts.rules",
         "layouts.steps",
-        "layouts.break_chains layouts.joined_products layouts.short_rows layouts.serialize_lapack"
+        "layouts.break_chains layouts.joined_products layouts.nan_checks layouts.short_rows layouts.serialize_lapack"
         " layouts.sums_as_products layouts.tile_gather_scatter",
         "layouts.program",
         "layouts.__init__",

@@ -7,6 +7,7 @@ vector is a kernel of its own, and what goes into that a compiled loop.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -78,7 +79,7 @@ def sum_of_last(x: jax.Array, dims: _Dims) -> jax.Array:
 
 
 def all_finite(x: jax.Array) -> jax.Array:
-    """True if there is neither an infinity nor a NaN in a floating-point array of two or more dimensions."""
-    row = x.shape[-1] * x.shape[-2]
+    """True if there is neither an infinity nor a NaN in a floating-point array, which is not empty."""
+    row = math.prod(x.shape[-2:])
     zeros = lax.optimization_barrier(jnp.zeros((row,), x.dtype))  # no constant, by which XLA could drop x
     return jnp.isfinite(jnp.sum(lax.dot(lax.reshape(x, (x.size // row, row)), zeros)))

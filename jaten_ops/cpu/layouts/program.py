@@ -19,6 +19,7 @@ from jaten_ops.xla.platform_branches import cpu_branch
 
 from .break_chains import with_chains_stored
 from .joined_products import with_joined_products
+from .nan_checks import with_quick_nan_checks
 from .rules import MATRIX_RULES, RULES, LayoutRule, traced_scope, within, work_of
 from .steps import bodies_of, body_of, branch_of
 from .sums_as_products import with_sums_as_products
@@ -61,7 +62,7 @@ def ordered(
         if on_cpu:
             program = in_stretches(program)
             if not _has_images(program.jaxpr):  # whose dimensions will lie in another order
-                program = with_sums_as_products(program)
+                program = with_sums_as_products(with_quick_nan_checks(program))
             program = with_chains_stored(with_joined_products(program))
         values = [Ordered(x.shape, {order: a}) for x, order, a in zip(inputs, orders, leaves, strict=True)]
         rules = _rules_for(program.jaxpr) if on_cpu else {}

@@ -105,7 +105,7 @@ def list_steps(
         inner = "/".join(filter(None, (scope, traced_scope(equation))))
         if (branch := branch_of(equation)) is not None:
             made = list_steps(branch.jaxpr, [*branch.consts, *taken[1:]], steps, kind, inner)
-        elif _is_simple_call(equation):
+        elif equation.primitive.name == "custom_jvp_call" or _is_simple_call(equation):
             body = body_of(equation)
             made = list_steps(body.jaxpr, [*body.consts, *taken], steps, kind, inner)
         else:

@@ -79,7 +79,7 @@ class _Product(NamedTuple):
     Attributes:
         factors: two of them.
         batch, contracted: the dimensions of the terms that are in both, and are kept and added up.
-        first: what the first factor is a product of, if it has several parts: they have the shape of the terms, or are
+        first: the factors of the first one, if it has several parts: they have the shape of the terms, or are
             repeated.
         numbers: by which the second factor is multiplied.
         is_shared: whether one of these parts, times another factor, is used by something else.
@@ -155,7 +155,7 @@ def _summed(step: Instruction) -> Value | None:
 
 
 def _total(step: Instruction) -> _Total | None:
-    """How a sum of quotients is computed; None for other steps."""
+    """A sum of quotients as a product with ones; None for other steps."""
     terms = _summed(step)
     if terms is None or not _has_quotient(terms, terms.aval.shape):
         return None

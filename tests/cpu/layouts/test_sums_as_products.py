@@ -80,7 +80,7 @@ def test_what_stays() -> None:
 
 
 def test_several_factors() -> None:
-    """What is not repeated is multiplied once for two sums, and by itself for none."""
+    """Parts that are not repeated are multiplied once for two sums, and by themselves for none."""
     x, g, w, s = _array(0, 1, 2), _array(0, 1, 2), _array(2), _array(0, 1)
 
     def two(x: Any, g: Any, w: Any, s: Any) -> Any:
