@@ -371,7 +371,9 @@ def become(tensor: torch.Tensor, view: View, dtype: torch.dtype) -> None:
 
     It stays an inference tensor, or none, since torch takes the sizes of no other.
     """
-    if torch.is_inference_mode_enabled() is (is_inference := tensor.is_inference()):
+    with torch._C.DisableTorchFunctionSubclass():  # a parameter of a lazy module refuses to say
+        is_inference = tensor.is_inference()
+    if torch.is_inference_mode_enabled() is is_inference:
         _set_data(tensor, from_view(view, dtype))
     else:
         with torch.inference_mode(is_inference):
