@@ -44,8 +44,8 @@ def ordered(
     Args:
         fn: a JAX function.
         platform: what it runs on, by default JAX's first choice. Only a CPU's program becomes another one: its
-            convolutions ask for an order, rows are gathered and scattered in stretches, sums
-            become products, long chains are stored.
+            convolutions ask for an order, rows are gathered and scattered in stretches, sums become products, long
+            chains are stored.
         taken: for each array that it takes the order in which its dimensions come; None for the program's.
         free: asked after `fn` was traced, for each result whether it may be left in any order.
         left: is filled with the order of each result, None for the program's.

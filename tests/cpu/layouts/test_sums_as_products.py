@@ -64,6 +64,7 @@ def test_results(name: str) -> None:
     names = [e.primitive.name for e in program.jaxpr.eqns]
     assert ("dot_general" in names, "mul" in names) == (name in _PRODUCTS, name in _OTHERS)
     (found,) = core.jaxpr_as_fun(program)(a, b)
+    # sums of float32 in another order
     np.testing.assert_allclose(found, fn(a, b), rtol=1e-5, atol=1e-5)
 
 
@@ -98,6 +99,7 @@ def test_several_factors() -> None:
         program = with_sums_as_products(jax.make_jaxpr(fn)(*arrays))
         assert [e.primitive.name for e in program.jaxpr.eqns].count("dot_general") == count
         for found, expected in zip(core.jaxpr_as_fun(program)(*arrays), fn(*arrays), strict=True):
+            # sums of float32 in another order, of up to four factors
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -112,6 +114,7 @@ def test_sums_of_quotients(axes: tuple[int, ...]) -> None:
     n = np.concatenate([n, n, n])
     assert "dot_general" in _names(fn, x, n)
     program = with_sums_as_products(jax.make_jaxpr(fn)(x, n))
+    # sums of float32 in another order
     np.testing.assert_allclose(core.jaxpr_as_fun(program)(x, n)[0], fn(x, n), rtol=1e-5, atol=1e-5)
     for others in ((0, 1, 2), (0, 2)):
         assert "dot_general" not in _names(lambda x, n, axes=others: lax.reduce_sum(quotient(x, n), axes), x, n)
@@ -135,10 +138,11 @@ def test_gradients(name: str) -> None:
     x, w = torch.randn(8, 24, 40, requires_grad=True), torch.randn(8, 24, requires_grad=True)
     fn = _FORMS[name]
     found, expected = torch.compile(fn, backend="jaten")(x, w), fn(x, w)
+    # sums of float32 in another order
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     grad = torch.randn_like(expected)
     grads = torch.autograd.grad(found, (x, w), grad), torch.autograd.grad(expected, (x, w), grad)
-    torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-5)  # as above
 
 
 def test_edges() -> None:
