@@ -128,6 +128,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "list_steps",
         "adam_step functional fused_attention higher_order other_layouts partitioned_products recurrent_layers"
         " sgd_step",
+        "fused_products",
         "aliasing queries writes",
         "collectives compositions copies factories first_gradients scattered_rows",
         "handler_rules redirects",

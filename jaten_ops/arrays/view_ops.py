@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -51,37 +52,36 @@ def is_view(func: torch._ops.OpOverload) -> bool:
     return aliases and not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
-def views(func: torch._ops.OpOverload, view: View, dtype: torch.dtype, args: Any, kwargs: Any) -> Any:
-    """The result of a view op, or a list of them: each a pair of a view and its dtype.
+def viewer(func: torch._ops.OpOverload) -> Callable[[View, torch.dtype, Any, Any], Any]:
+    """The function that gives a view op's result, or a list of them: each a pair of a view and its dtype.
 
     Args:
         func: the ATen operator.
-        view, dtype: of its first operand.
-        args, kwargs: the others; none is a tensor.
+
+    It takes the view and the dtype of the operator's first operand, and the other arguments; none is a tensor.
     """
-    looked_at = (_hashable(args), tuple(kwargs.items()))
-    found = _geometry(func, view.storage.array.size, dtype, view.shape, view.strides(), view.offset, *looked_at)
-    if isinstance(found, list):
-        return [_view(func, view.storage, dtype, g) for g in found]
-    return _view(func, view.storage, dtype, found)
-
-
-def _view(
-    func: torch._ops.OpOverload, storage: AnyStorage, dtype: torch.dtype, geometry: Geometry
-) -> tuple[View, torch.dtype]:
-    shape, stride, offset, to = geometry
     lens = _LENSES.get(func)
-    return View(storage if lens is None else lens(storage, dtype, to), shape, stride, offset), to
+    geometry = functools.lru_cache(4096)(functools.partial(_geometry, func))
+
+    def made(storage: AnyStorage, dtype: torch.dtype, found: Geometry) -> tuple[View, torch.dtype]:
+        shape, stride, offset, to = found
+        return View(storage if lens is None else lens(storage, dtype, to), shape, stride, offset), to
+
+    def views(view: View, dtype: torch.dtype, args: Any, kwargs: Any) -> Any:
+        storage, stride = view.storage, view.stride
+        given = tuple([tuple(a) if type(a) is list else a for a in args])
+        found = geometry(
+            storage.array.shape, dtype, view.shape, view.strides() if stride is None else stride, view.offset, given,
+            tuple(kwargs.items()) if kwargs else (),
+        )  # fmt: skip
+        return [made(storage, dtype, g) for g in found] if isinstance(found, list) else made(storage, dtype, found)
+
+    return views
 
 
-def _hashable(value: Any) -> Any:
-    return tuple([_hashable(v) for v in value]) if isinstance(value, list | tuple) else value
-
-
-@functools.lru_cache(maxsize=8192)
 def _geometry(
     func: torch._ops.OpOverload,
-    elements: int,
+    own: tuple[int, ...],
     dtype: torch.dtype,
     shape: tuple[int, ...],
     stride: tuple[int, ...],
@@ -89,6 +89,7 @@ def _geometry(
     args: tuple[Any, ...],
     kwargs: tuple[tuple[str, Any], ...],
 ) -> Geometry | list[Geometry]:
+    elements = math.prod(own)
     # without modes: these tensors are not the user's
     with out_of_sight():
         operand = torch.empty(elements, dtype=dtype, device="meta").as_strided(shape, stride, offset)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from jaten_ops.arrays import carrier
-from jaten_ops.arrays.view_ops import views
+from jaten_ops.arrays.view_ops import viewer
 from jaten_ops.ops.namespace import operator_of
 
 from .layout import concretize, geometry_of, symbols_of
@@ -54,8 +54,10 @@ class ViewCall:
 
 
 def _of_carriers(func: torch._ops.OpOverload) -> Callable[..., Any]:
+    views = viewer(func)
+
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        found = views(func, carrier.view_of(tensor), tensor.dtype, args, kwargs)
+        found = views(carrier.view_of(tensor), tensor.dtype, args, kwargs)
         return [carrier.of(view) for view, _ in found] if isinstance(found, list) else carrier.of(found[0])
 
     return call

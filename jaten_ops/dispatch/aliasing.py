@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 
-from ..arrays import carrier, uninitialized_values, view_ops
+from ..arrays import attributes, carrier, uninitialized_values, view_ops
 from ..arrays.attributes import attributes_of, give
 from ..arrays.storage_views import View, resized
 from ..arrays.strides import row_major
@@ -27,14 +27,22 @@ _PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
 def view_op(func: Any) -> Handler:
     """The handler of a view op, which returns one or more tensors in the operand's storage."""
     as_dtype = func is torch.ops.aten.view.dtype  # torch makes its result as any new tensor
+    views = view_ops.viewer(func)
+
+    def traced(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        # AOTAutograd tracks aliases by ATen's op; the graph is retargeted when it is complete
+        if func is torch.ops.aten.as_strided.default and tensor.stride() != to_carrier(tensor).stride():
+            raise UnsupportedInputError("the operand of as_strided", "not contiguous", "x.contiguous() before")
+        return wrapped(func(to_carrier(tensor), *args, **kwargs))
 
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if is_traced(tensor):  # AOTAutograd tracks aliases by ATen's op; the graph is retargeted when it is complete
-            if func is torch.ops.aten.as_strided.default and tensor.stride() != to_carrier(tensor).stride():
-                raise UnsupportedInputError("the operand of as_strided", "not contiguous", "x.contiguous() before")
-            return wrapped(func(to_carrier(tensor), *args, **kwargs))
-        found = view_ops.views(func, carrier.view_of(tensor), tensor.dtype, args, kwargs)
-        if isinstance(found, list):
+        view = attributes.view_or_none(tensor)
+        if view is None:
+            if is_traced(tensor):
+                return traced(tensor, *args, **kwargs)
+            view = carrier.view_of(tensor)  # which says what the tensor is
+        found = views(view, tensor.dtype, args, kwargs)
+        if type(found) is list:
             return [_view_like(tensor, *f) for f in found]
         return from_view(*found) if as_dtype and tensor.is_inference() else _view_like(tensor, *found)
 
@@ -43,7 +51,7 @@ def view_op(func: Any) -> Handler:
 
 def in_place_view(func: Any) -> Handler:
     """The handler of `t_` and similar: the tensor gets the sizes and strides of the view op of that name."""
-    view = aten_op(VARIANTS[func.name().removeprefix("aten::")].base)
+    views = view_ops.viewer(aten_op(VARIANTS[func.name().removeprefix("aten::")].base))
 
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if is_traced(tensor):
@@ -52,7 +60,7 @@ def in_place_view(func: Any) -> Handler:
             if isinstance(tensor, Tensor) and tensor.shape != inner.shape:
                 tensor.data = Tensor(inner)  # its sizes and strides
             return tensor
-        become(tensor, *view_ops.views(view, carrier.view_of(tensor), tensor.dtype, args, kwargs))
+        become(tensor, *views(carrier.view_of(tensor), tensor.dtype, args, kwargs))
         return tensor
 
     return call

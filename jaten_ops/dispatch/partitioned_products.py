@@ -25,10 +25,10 @@ from .operands import is_on_jax
 
 _IMPLICIT = torch._C.DispatchKey.CompositeImplicitAutograd
 
-op("jaten_nn::product(Tensor self, Tensor other) -> Tensor", differentiable=("self", "other"))(kernels.product)
 op("jaten_nn::linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor", differentiable=("input", "weight", "bias"))(
     kernels.affine
 )
+op("jaten_nn::product(Tensor self, Tensor other) -> Tensor", differentiable=("self", "other"))(kernels.product)
 op(
     "jaten_nn::bilinear(Tensor input1, Tensor input2, Tensor weight, Tensor? bias) -> Tensor",
     differentiable=("input1", "input2", "weight", "bias"),
@@ -61,8 +61,7 @@ def _suit(*tensors: Any) -> bool:
     return all(is_on_jax(t) and t.is_floating_point() and t.dtype == tensors[0].dtype for t in tensors)
 
 
-@handler("aten::matmul")
-def matmul(self: Tensor, other: Tensor) -> Tensor:
+def matmul_over_mesh(self: Tensor, other: Tensor) -> Tensor:
     """One operator if ATen would make one dimension of several, else its composition, which also refuses."""
     if _are_tensors(self, other) and _folds(self.shape, other.shape) and _suit(self, other):
         return torch.ops.jaten_nn.product(self, other)
@@ -84,8 +83,7 @@ def _broadcast(a: torch.Size, b: torch.Size) -> bool:
     return all(m == n or 1 in (m, n) for m, n in zip(reversed(a), reversed(b), strict=False))
 
 
-@handler("aten::linear")
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear_over_mesh(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """One operator for inputs of three or more dimensions, else ATen's composition, which also refuses.
 
     A matrix that is a view, in which dimensions are merged, is taken apart for it, as in `nn.MultiheadAttention`.
@@ -95,7 +93,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return composition._op_dk(_IMPLICIT, input, weight, bias)
     lead = _merged(input) if input.dim() == 2 else None
     if lead is not None:
-        return linear(input.view(*lead, -1), weight, bias).flatten(0, -2)
+        return linear_over_mesh(input.view(*lead, -1), weight, bias).flatten(0, -2)
     biases = [] if bias is None else [bias]
     sizes = [tuple(b.shape) for b in biases]
     known = input.dim() > 2 and weight.dim() == 2 and input.shape[-1] == weight.shape[1]
@@ -175,6 +173,6 @@ def instance_norm(
 
 
 OVER_A_MESH: dict[str, Handler] = {
-    "matmul": matmul, "linear": linear, "bilinear": bilinear, "reshape": reshape, "instance_norm": instance_norm,
+    "bilinear": bilinear, "reshape": reshape, "instance_norm": instance_norm,
 }  # fmt: skip
 """The handlers, which stand above autograd from the first tensor over a mesh on: a call costs microseconds."""

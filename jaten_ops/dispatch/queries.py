@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from ..arrays import bridge, carrier
+from ..arrays import attributes, bridge, carrier, partitioned
 from ..arrays.observers import OBSERVERS, read_number
+from ..arrays.storage_views import Storage, View
 from ..registry.handlers import ABOVE_AUTOGRAD, BELOW_PYTHON, handler
 from ..tensor.operand_values import is_traced
 from ..tensor.tensor import array_of, has_values, may_leave
@@ -21,8 +22,21 @@ def item(tensor: torch.Tensor) -> Any:
     """The number in a tensor of one element."""
     if is_traced(tensor):
         return torch.ops.aten._local_scalar_dense(to_carrier(tensor))
-    array = array_of(tensor)
-    return read_number(array) if OBSERVERS else traced_constants.number_in(array)
+    if OBSERVERS:
+        return read_number(array_of(tensor))
+    number = _element(tensor)
+    return traced_constants.number_in(array_of(tensor)) if number is None else number
+
+
+def _element(tensor: torch.Tensor) -> Any:
+    """The number in a view of one element, read in the storage's memory; None where it is not on a CPU."""
+    place = attributes.place_of(tensor)
+    if type(place) is not View or type(place.storage) is not Storage:
+        return None
+    values = partitioned.values_on_host(place.storage.array)
+    if values is None or place.offset >= values.size:  # its memory may be freed
+        return None
+    return values.reshape(-1)[place.offset].item()
 
 
 @handler("aten::_linalg_check_errors")

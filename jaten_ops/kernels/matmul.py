@@ -210,6 +210,28 @@ def affine(input, weight, bias):
     return cast(found, input.dtype) if bias is None else blend(bias, found, 1, 1)
 
 
+def affine_gradients(grad, input, weight, bias):
+    """Gradients of `affine`: to the input if a weight is given, to the weight if an input is, and to the bias."""
+    lead = tuple(range(grad.ndim - 1))
+    return (
+        None if weight is None else cast(contract(grad, weight, (((grad.ndim - 1,), (0,)), ((), ()))), grad.dtype),
+        None if input is None else cast(contract(grad, input, ((lead, lead), ((), ()))), grad.dtype),
+        cast(cast(grad, compute_type(grad.dtype)).sum(lead), grad.dtype) if bias else None,
+    )
+
+
+def product_gradients(grad, self, other, self_sizes, other_sizes):
+    """Gradients of `product`: to `self`, of some sizes, if `other` is given, and to `other` if `self` is."""
+    wide = compute_type(grad.dtype)
+    given, left, right = (None if x is None else cast(x, wide) for x in (grad, self, other))
+    by_self, by_other = (jax.ShapeDtypeStruct(tuple(sizes), wide) for sizes in (self_sizes, other_sizes))
+    found = (
+        None if right is None else jax.linear_transpose(lambda x: jnp.matmul(x, right), by_self)(given)[0],
+        None if left is None else jax.linear_transpose(lambda x: jnp.matmul(left, x), by_other)(given)[0],
+    )
+    return tuple(None if x is None else cast(x, grad.dtype) for x in found)
+
+
 def bilinear_form(input1, input2, weight, bias):
     """`x1 @ w @ x2 + b` for each of the matrices w, with each leading dimension of the inputs apart."""
     operands = [cast(x, compute_type(input1.dtype)) for x in (input1, weight, input2)]

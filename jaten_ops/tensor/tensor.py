@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import sys
 from collections import OrderedDict
 from typing import Any
@@ -356,7 +357,7 @@ def from_view(view: View, dtype: torch.dtype) -> Tensor:
     else:
         self = _make_wrapper(
             Tensor, view.shape, strides=view.strides(), storage_offset=view.offset, dtype=dtype,
-            device=placement.of_array(array), storage_size=array.nbytes,
+            device=placement.of_array(array), storage_size=math.prod(array.shape) * dtype.itemsize,
         )  # fmt: skip
     held = Attributes()
     held.place = view

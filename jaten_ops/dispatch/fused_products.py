@@ -1,0 +1,180 @@
+"""`linear` and `matmul` on the device `jax`: one operator, and one for the gradients, where ATen has up to fifteen.
+
+ATen composes them from views of the operands, a product of matrices, and a view of that, which autograd differentiates
+one by one. An operator costs microseconds before it computes anything.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import torch
+from torch import Tensor
+from torch.autograd.function import _SingleLevelFunction
+
+from .. import autograd
+from ..arrays import attributes, partitioned
+from ..arrays.observers import OBSERVERS
+from ..arrays.storage_views import View
+from ..kernels import matmul as kernels
+from ..ops.user_ops import op
+from ..registry.handlers import ABOVE_AUTOGRAD, handler
+from ..tensor.tensor import Tensor as OnJax
+from ..tracing import opaque
+from .functional import kernel_of
+from .partitioned_products import linear_over_mesh, matmul_over_mesh
+
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+op("jaten_nn::linear_gradients(Tensor grad, Tensor? input, Tensor? weight, bool bias) -> (Tensor?, Tensor?, Tensor?)")(
+    kernels.affine_gradients
+)
+op(
+    "jaten_nn::product_gradients(Tensor grad, Tensor? self, Tensor? other, int[] self_sizes, int[] other_sizes)"
+    " -> (Tensor?, Tensor?)",
+    static=("self_sizes", "other_sizes"),
+)(kernels.product_gradients)
+
+
+def _eager(*tensors: Any) -> bool:
+    """True for tensors with values, if nothing records, traces, watches or transforms operators, or uses a mesh."""
+    return not (
+        OBSERVERS
+        or partitioned.MET
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._is_tracing()
+        or autograd.is_transformed()
+    ) and all(map(_has_values, tensors))
+
+
+def _given(*tensors: Tensor | None) -> list[Tensor]:
+    return [t for t in tensors if t is not None]
+
+
+def _has_values(tensor: Any) -> bool:
+    if type(tensor) is not OnJax:
+        return False
+    place = attributes.place_of(tensor)
+    array: Any = place.storage.root.array if type(place) is View else place
+    return array is not None and not isinstance(array, jax.core.Tracer)
+
+
+# Both keep for the gradients what ATen keeps: a program may overwrite the rest before it asks for them. `Function`
+# itself would look for transforms of torch.func, in which ATen's compositions run
+
+
+class FusedLinear(_SingleLevelFunction):
+    """`input @ weight.T + bias`, for input (..., K), weight (N, K) and bias (N)."""
+
+    @staticmethod
+    @opaque
+    def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        by_input, by_weight, _ = ctx.needs_input_grad
+        ctx.save_for_backward(input if by_weight else None, weight if by_input else None)
+        return kernel_of("jaten_nn::linear")(input, weight, bias)  # type: ignore[no-any-return]  # handlers have no types
+
+    @staticmethod
+    @opaque
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        input, weight = ctx.saved_tensors
+        by_bias = ctx.needs_input_grad[2]
+        if not torch.is_grad_enabled() and _eager(grad, *_given(input, weight)):
+            return kernel_of("jaten_nn::linear_gradients")(grad, input, weight, by_bias)
+        count = math.prod(grad.shape[:-1])
+        rows = grad.reshape(count, grad.shape[-1])
+        return (
+            None if weight is None else grad @ weight,
+            None if input is None else rows.t() @ input.reshape(count, input.shape[-1]),
+            rows.sum(0) if by_bias else None,
+        )
+
+
+class FusedProduct(_SingleLevelFunction):
+    """`self @ other`, for matrices, batches of them, and a batch and a matrix."""
+
+    @staticmethod
+    @opaque
+    def forward(ctx: Any, self: Tensor, other: Tensor) -> Tensor:
+        by_self, by_other = ctx.needs_input_grad
+        ctx.save_for_backward(self if by_other else None, other if by_self else None)
+        ctx.sizes = self.shape, other.shape
+        return kernel_of("jaten_nn::product")(self, other)  # type: ignore[no-any-return]  # handlers have no types
+
+    @staticmethod
+    @opaque
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        self, other = ctx.saved_tensors
+        if not torch.is_grad_enabled() and _eager(grad, *_given(self, other)):
+            return kernel_of("jaten_nn::product_gradients")(grad, self, other, *ctx.sizes)
+        return (
+            None if other is None else grad @ other.mT,
+            None if self is None else (self.mT @ grad).sum_to_size(ctx.sizes[1]),
+        )
+
+
+@handler("aten::linear", keys=(ABOVE_AUTOGRAD,))
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """One operator for matrices and batches of them, else ATen's composition, which also refuses."""
+    if not (_eager(input, weight, *_given(bias)) and _are_matrices(input, weight) and _fit(input, weight, bias)):
+        return linear_over_mesh(input, weight, bias)
+    if bias is not None and input.dtype.itemsize == 2 and not input.is_contiguous():
+        return linear(input, weight) + bias  # ATen rounds the product here
+    input = _as_kept(input, 1)
+    is_recorded = input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    if is_recorded and torch.is_grad_enabled():
+        return FusedLinear.apply(input, weight, bias)  # type: ignore[attr-defined, no-any-return]  # not in its stubs
+    return kernel_of("jaten_nn::linear")(input, weight, bias)  # type: ignore[no-any-return]  # handlers have no types
+
+
+@handler("aten::matmul", keys=(ABOVE_AUTOGRAD,))
+def matmul(self: Tensor, other: Tensor) -> Tensor:
+    """One operator for matrices and batches of them, else ATen's composition, which also refuses."""
+    if not (_eager(self, other) and _are_matrices(self, other) and _multiply(self, other)):
+        return matmul_over_mesh(self, other)
+    self, other = _as_kept(self, 1 if other.dim() == 2 else 2), _as_kept(other, 2)
+    if (self.requires_grad or other.requires_grad) and torch.is_grad_enabled():
+        return FusedProduct.apply(self, other)  # type: ignore[attr-defined, no-any-return]  # not in its stubs
+    return kernel_of("jaten_nn::product")(self, other)  # type: ignore[no-any-return]  # handlers have no types
+
+
+def _are_matrices(a: Tensor, b: Tensor) -> bool:
+    is_known = a.dtype in _FLOATS and b.dtype is a.dtype and a.dim() > 1 and b.dim() > 1
+    return is_known and a.numel() > 0 and b.numel() > 0
+
+
+# Of matrices whose rows are not contiguous, and where it repeats one, ATen's gradients lie in another order in memory
+
+
+def _fit(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """True for sizes that ATen takes, and contiguous matrices."""
+    if weight.dim() != 2 or input.shape[-1] != weight.shape[1] or not weight.is_contiguous():
+        return False
+    if input.dim() == 2 and not input.is_contiguous():
+        return False
+    return bias is None or (bias.dtype is input.dtype and bias.shape == weight.shape[:1])
+
+
+def _multiply(self: Tensor, other: Tensor) -> bool:
+    """True for equally many matrices, and for some and one that is contiguous, of sizes that ATen multiplies."""
+    a, b = self.shape, other.shape
+    if a[-1] != b[-2]:
+        return False
+    if len(b) > 2:
+        return a[:-2] == b[:-2]
+    return other.is_contiguous() and (len(a) > 2 or self.is_contiguous())
+
+
+def _as_kept(tensor: Tensor, last: int) -> Tensor:
+    """An operand as ATen keeps it for the gradient: a copy if it could not make one of the dimensions before the last.
+
+    Args:
+        tensor: the operand.
+        last: how many dimensions it leaves as they are.
+    """
+    if tensor.dim() <= last + 1 or tensor.is_contiguous():
+        return tensor
+    first = [(n, s) for n, s in zip(tensor.shape[:-last], tensor.stride(), strict=False) if n > 1]
+    in_order = [s for _, s in first[:-1]] == [n * s for n, s in first[1:]]
+    return tensor if in_order else tensor.contiguous()
