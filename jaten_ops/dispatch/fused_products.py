@@ -133,6 +133,8 @@ def matmul(self: Tensor, other: Tensor) -> Tensor:
     """One operator for matrices and batches of them, else ATen's composition, which also refuses."""
     if not (_eager(self, other) and _are_matrices(self, other) and _multiply(self, other)):
         return matmul_over_mesh(self, other)
+    if other.dim() == 2 and not other.is_contiguous():
+        return linear(self, other.t())
     self, other = _as_kept(self, 1 if other.dim() == 2 else 2), _as_kept(other, 2)
     if (self.requires_grad or other.requires_grad) and torch.is_grad_enabled():
         return FusedProduct.apply(self, other)  # type: ignore[attr-defined, no-any-return]  # not in its stubs
@@ -157,13 +159,14 @@ def _fit(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 def _multiply(self: Tensor, other: Tensor) -> bool:
-    """True for equally many matrices, and for some and one that is contiguous, of sizes that ATen multiplies."""
+    """True for equally many matrices, and for some and one that is contiguous or transposed, if their sizes fit."""
     a, b = self.shape, other.shape
     if a[-1] != b[-2]:
         return False
     if len(b) > 2:
         return a[:-2] == b[:-2]
-    return other.is_contiguous() and (len(a) > 2 or self.is_contiguous())
+    in_order = other.is_contiguous() or other.stride() == (1, b[0])
+    return in_order and (len(a) > 2 or self.is_contiguous())
 
 
 def _as_kept(tensor: Tensor, last: int) -> Tensor:
