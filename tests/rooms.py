@@ -61,7 +61,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "cpu": (
-        "attention_tiles conv_direct conv_fold_full_dims conv_taps dot_reductions elementary layouts.values"
+        "attention_tiles conv_direct conv_fold_full_dims conv_taps dot_reductions elementary folding layouts.values"
         " ragged_tiles reductions row_scans slice_writes",
         "conv_eigen conv_grouped conv_matrix conv_onednn conv_patches conv_rows conv_space_to_depth conv_winograd",
         "conv_volumes",
@@ -70,8 +70,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "conv_primitive",
         "layouts.rules",
         "layouts.steps",
-        "layouts.break_chains layouts.joined_products layouts.nan_checks layouts.short_rows layouts.serialize_lapack"
-        " layouts.sums_as_products layouts.tile_gather_scatter",
+        "layouts.break_chains layouts.folded_sums layouts.joined_products layouts.nan_checks layouts.short_rows"
+        " layouts.serialize_lapack layouts.sums_as_products layouts.tile_gather_scatter",
         "layouts.program",
         "layouts.__init__",
         "__init__",

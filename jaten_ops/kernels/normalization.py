@@ -19,6 +19,7 @@ from jax.export import is_symbolic_dim
 from jaten_ops.registry import kernel
 
 from ..cpu.dot_reductions import sum_of_last, sum_of_products
+from ..cpu.folding import folded_sum
 from ..kernel_base.promotion import cast, compute_type, size_number
 
 Dims = tuple[int, ...]
@@ -289,7 +290,7 @@ def _row_moments(x: jax.Array, dims: Dims) -> tuple[jax.Array, jax.Array]:
     """`_moments` over the last dimensions."""
     size = size_number(math.prod(x.shape[d] for d in dims), x.dtype)
     mean = sum_of_last(x, dims) / size
-    return mean, sum_of_last((x - mean) ** 2, dims) / size
+    return mean, folded_sum((x - mean) ** 2, dims) / size
 
 
 # aten::native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor,

@@ -3,9 +3,7 @@
 XLA's CPU runs a sum, and what is multiplied in it, operator by operator; where two sums repeat the same value it stores
 that at full size. A weighted sum of rows, the gradient of weights that are repeated, or a sum of pairs is a product of
 the values that are repeated, as XLA has libraries for. Of more factors, as in gradients of norms, those that are not
-repeated are multiplied first, where that serves several sums, or another one would have to be stored. And a sum of
-quotients is a product with ones: the library for sums takes no divisors as `division.quotient` has them, which
-XLA would store.
+repeated are multiplied first, where that serves several sums, or another one would have to be stored.
 """
 
 from __future__ import annotations
@@ -20,8 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend import core
-
-from jaten_ops.xla.equations import ELEMENTWISE
 
 from .rules import within
 from .steps import Instruction, Listed, Value
@@ -50,27 +46,6 @@ class _Factor(NamedTuple):
     def array(self, known: dict[int, Any]) -> jax.Array:
         array = known[id(self.value)] if isinstance(self.value, Value) else jnp.asarray(self.value)
         return lax.squeeze(array, [i for i, d in enumerate(self.dims) if d is None])
-
-
-class _Total(NamedTuple):
-    """A sum over neighbouring dimensions that is computed as a product with ones.
-
-    Attributes:
-        before, length, behind: the numbers of elements of the dimensions before those, of those, and behind.
-    """
-
-    before: int
-    length: int
-    behind: int
-
-    def computed(self, step: Instruction, known: dict[int, Any]) -> jax.Array:
-        terms, numbers = known[id(step.taken[0])], (((1,), (1,)), ((0,), (0,)))
-        ones = jnp.ones((self.before, self.length), terms.dtype)
-        factors = (ones, lax.reshape(terms, self))
-        if self.behind == 1:
-            factors, numbers = (lax.reshape(terms, self[:2]), ones[0]), (((1,), (0,)), ((), ()))
-        totals = lax.dot_general(*factors, numbers, precision=lax.Precision.HIGHEST)
-        return lax.reshape(totals, step.made[0].aval.shape)
 
 
 class _Product(NamedTuple):
@@ -131,18 +106,16 @@ def with_sums_as_products(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
     times = Counter(p.group() for p in found.values())
     kept = {k: p for k, p in found.items() if not p.first or p.is_shared or times[p.group()] > 1}
     left_out = {id(s.taken[0].maker) for s in listed.steps if id(s) in kept}
-    totals = {id(s): t for s in listed.steps if id(s) not in kept and (t := _total(s)) is not None}
-    products: dict[int, _Product | _Total] = {**kept, **totals}
 
     def apply(step: Instruction, known: dict[int, Any]) -> Any:
         if id(step) in left_out:
             return ()
-        if id(step) not in products:
+        if id(step) not in kept:
             return step.apply(known)
         with within(step.scope):
-            return [products[id(step)].computed(step, known)]
+            return [kept[id(step)].computed(step, known)]
 
-    return listed.applied(apply) if products else program
+    return listed.applied(apply) if kept else program
 
 
 def _summed(step: Instruction) -> Value | None:
@@ -152,28 +125,6 @@ def _summed(step: Instruction) -> Value | None:
         return None
     shape = terms.aval.shape
     return terms if all(isinstance(n, int) for n in shape) and math.prod(shape) >= _LEAST else None
-
-
-def _total(step: Instruction) -> _Total | None:
-    """A sum of quotients as a product with ones; None for other steps."""
-    terms = _summed(step)
-    if terms is None or not _has_quotient(terms, terms.aval.shape):
-        return None
-    shape, axes = terms.aval.shape, step.equation.params["axes"]
-    first, last = min(axes, default=0), max(axes, default=-1)
-    parts = _Total(*(math.prod(part) for part in (shape[:first], shape[first : last + 1], shape[last + 1 :])))
-    are_neighbours = last - first + 1 == len(axes)
-    is_long = parts.length >= _LEAST_ROW and (parts.behind == 1 or parts.behind >= _LEAST_ROW)
-    return parts if are_neighbours and is_long and parts.length < math.prod(shape) else None
-
-
-def _has_quotient(x: Any, shape: tuple[int, ...], depth: int = 8) -> bool:
-    """True if a value is computed, element by element, of what has been divided, as `division.quotient` does it."""
-    if not isinstance(x, Value) or x.maker is None or x.maker.name not in ELEMENTWISE or x.aval.shape != shape:
-        return False
-    return x.maker.name == "bitcast_convert_type" or (
-        depth > 0 and any(_has_quotient(v, shape, depth - 1) for v in x.maker.taken)
-    )
 
 
 def _product(step: Instruction, users: dict[int, list[Any]]) -> _Product | None:

@@ -1,0 +1,80 @@
+"""Sums of what is computed for them, folded (`cpu/folding.py`): losses, norms, their gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from jax.extend import core
+
+from jaten_ops.cpu.folding import Fold, fold_of
+from jaten_ops.xla.equations import ELEMENTWISE
+
+from .rules import within
+from .steps import Instruction, Listed, Value
+
+_LEAST = 2**12  # elements that are added: of fewer, no kernel takes long
+_DTYPES = (np.float32, np.float64)
+_LIGHT_NAMES = """
+abs add add_any and bitcast_convert_type clamp convert_element_type copy eq ge gt integer_pow is_finite le lt max min
+mul ne neg not or select_n shift_right_logical sign square stop_gradient sub xor
+"""
+_LIGHT = frozenset(_LIGHT_NAMES.split())
+_KNOWN = _LIGHT | {"ceil", "div", "erf", "exp", "exp2", "floor", "logistic", "round", "rsqrt", "sqrt", "tanh"}
+"""Functions for which the library for sums has no better loops than XLA."""
+
+
+def with_folded_sums(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """The program with such sums folded; the same object if it has none."""
+    if "reduce_sum" not in {e.primitive.name for e in program.jaxpr.eqns}:
+        return program
+    listed = Listed(program)
+    folds = {id(s): found for s in listed.steps if (found := _fold(s, listed.users)) is not None}
+
+    def apply(step: Instruction, known: dict[int, Any]) -> Any:
+        if id(step) not in folds:
+            return step.apply(known)
+        with within(step.scope):
+            return [folds[id(step)].computed(known[id(step.taken[0])])]
+
+    return listed.applied(apply) if folds else program
+
+
+def _fold(step: Instruction, users: dict[int, list[Any]]) -> Fold | None:
+    """The fold of a step; None for other steps."""
+    terms = step.taken[0] if step.name == "reduce_sum" and step.equation.params.get("out_sharding") is None else None
+    if not isinstance(terms, Value) or terms.aval.dtype not in _DTYPES:
+        return None
+    shape = terms.aval.shape
+    if not all(isinstance(n, int) for n in shape) or math.prod(shape) < _LEAST:
+        return None
+    # what others take, too, is computed once more if that is light
+    gains = _are_computed(terms, _KNOWN if len(users[id(terms)]) == 1 else _LIGHT)
+    return fold_of(shape, step.equation.params["axes"]) if gains else None
+
+
+def _are_computed(terms: Value, functions: frozenset[str]) -> bool:
+    """True if terms are computed element by element, by some functions alone, and are more than squares."""
+    maker = terms.maker
+    if maker is None or maker.name not in ELEMENTWISE or _is_square(maker):
+        return False
+    left, seen = [terms], {id(terms)}
+    while left:
+        step = left.pop().maker
+        if step is None or step.name not in ELEMENTWISE:
+            continue
+        if step.name not in functions:
+            return False
+        new = [v for v in step.values() if v.aval.shape == terms.aval.shape and id(v) not in seen]
+        seen.update(map(id, new))
+        left += new
+    return True
+
+
+def _is_square(step: Instruction) -> bool:
+    """True if a step squares what is stored, which the library for sums does as fast as it reads."""
+    if step.name not in ("integer_pow", "mul", "square") or len({id(x) for x in step.taken}) > 1:
+        return False
+    factor = step.taken[0]
+    return not isinstance(factor, Value) or factor.maker is None or factor.maker.name not in ELEMENTWISE
