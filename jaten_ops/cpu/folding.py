@@ -106,9 +106,10 @@ def folded_sum(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     def total(x: jax.Array) -> jax.Array:
         return jnp.sum(x, axes, keepdims=True)
 
-    if fold is None:
-        return total(x)
-    return by_platform(x, cpu=lambda x: lax.expand_dims(fold.computed(x), axes), default=total)
+    def folded(x: jax.Array) -> jax.Array:
+        return total(x) if fold is None else lax.expand_dims(fold.computed(x), axes)
+
+    return by_platform(x, cpu=folded, default=total)
 
 
 def _neighbours(dims: list[int]) -> list[list[int]]:

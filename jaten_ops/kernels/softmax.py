@@ -12,7 +12,8 @@ from jax import lax
 from jaten_ops.registry import kernel
 
 from ..cpu.dot_reductions import sum_of_last
-from ..kernel_base.extrema import reduce_max
+from ..cpu.folding import folded_sum
+from ..kernel_base.extrema import highest, reduce_max
 from ..kernel_base.promotion import cast, compute_type, get_default_float, is_complex, is_inexact, to_real
 from .reduction import axes_of, count, with_axis
 from .unary import exp, log
@@ -23,7 +24,7 @@ def _sum(x: jax.Array, axis: int) -> jax.Array:
 
 
 def _max(x: jax.Array, axis: int) -> jax.Array:
-    return lax.expand_dims(lax.reduce_max(x, (axis,)), (axis,))
+    return lax.expand_dims(highest(x, (axis,)), (axis,))
 
 
 # Gradients are written out: they need one sum, where the derivative of the composition has several.
@@ -99,7 +100,7 @@ def softmax_backward_data(grad_output, output, dim, input_dtype):
     def backward(grad: jax.Array, axis: int) -> jax.Array:
         out = lax.reshape(output, grad.shape)
         weighted = grad * out
-        return weighted - out * sum_of_last(weighted, (axis,))
+        return weighted - out * folded_sum(weighted, (axis,))
 
     return _along(backward, grad_output, dim, input_dtype)
 
@@ -161,7 +162,7 @@ def log_sum_exp(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     shift = jnp.zeros((), real)
     if count(x, axes):
         # the exponential of a real NaN is NaN, whatever is subtracted; in a complex one a part may be a number
-        top = reduce_max(lax.real(x), axes) if is_complex(x.dtype) else lax.reduce_max(x, axes)
+        top = reduce_max(lax.real(x), axes) if is_complex(x.dtype) else highest(x, axes)
         shift = lax.expand_dims(top, axes)
         shift = jnp.where(lax.abs(shift) == jnp.inf, jnp.zeros((), real), shift)
     return log(lax.expand_dims(lax.reduce_sum(exp(x - shift), axes), axes)) + shift

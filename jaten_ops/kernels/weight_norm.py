@@ -14,6 +14,7 @@ from jaten_ops.registry import kernel
 from ..kernel_base.extrema import reduce_max
 from ..kernel_base.promotion import cast
 from .normalization import Dims, widen
+from .reduction import extremum
 
 
 def _norm_except(v: jax.Array, dim: int) -> jax.Array:
@@ -43,7 +44,7 @@ def _p_norm(x: jax.Array, p: float, dims: Dims) -> jax.Array:
     """The p-norm over `dims`, kept, with gradient 0 where it is 0."""
     size = jnp.abs(x)
     if p == math.inf:
-        return jnp.maximum(lax.expand_dims(reduce_max(size, dims), dims), 0)
+        return jnp.maximum(extremum(size, reduce_max, dims, False), 0)
     if p == 0:
         return jnp.sum(cast(size != 0, size.dtype), dims, keepdims=True)
     if p == 1:

@@ -6,6 +6,7 @@ axis stand for padding.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+
+from ..kernel_base.extrema import reduce_max
 
 # Up to this many taps a window is unrolled into slices, which XLA fuses into one loop; beyond, it becomes an axis.
 _MOST_UNROLLED = 16
@@ -235,5 +238,16 @@ def select_max(x: jax.Array, at: jax.Array, axis: int, valid: np.ndarray | None 
         last_nan = jnp.max(jnp.where(x != x, tap, -1), axis, keepdims=True)
         chosen = jnp.where(last_nan >= 0, last_nan, chosen)
     here = tap == chosen
-    best = jnp.sum(jnp.where(here, x, jnp.zeros((), x.dtype)), axis, dtype=x.dtype)
-    return best, jnp.sum(jnp.where(here, at, 0), axis, dtype=at.dtype)
+    return _greatest(x, here, axis), jnp.sum(jnp.where(here, at, 0), axis, dtype=at.dtype)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _greatest(x: jax.Array, here: jax.Array, axis: int) -> jax.Array:
+    """The greatest elements along an axis, differentiable as those `here`, which a program without gradients drops."""
+    return reduce_max(x, (axis,))
+
+
+@_greatest.defjvp
+def _greatest_jvp(axis, primals, tangents):
+    picked = jnp.where(primals[1], tangents[0], jnp.zeros((), primals[0].dtype))
+    return _greatest(*primals, axis), lax.reduce_sum(picked, (axis,))

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 import torch
 
 import jaten_ops
+from jaten_ops.kernel_base.extrema import reduce_max, reduce_min
 
 from ..harness.crossings import crossed
 
-_SHAPES = {"rows": (4096, 8), "long rows": (64, 4096), "one": (100_000,)}
+_SHAPES = {"rows": (4096, 8), "long rows": (64, 4096), "one": (100_000,), "few rows": (5, 4096), "ten": (10, 4096)}
 _OPS: dict[str, Callable[[torch.Tensor], Any]] = {
     "amax": lambda x: x.amax(-1),
     "amin": lambda x: x.amin(0),
@@ -77,6 +79,16 @@ def test_gradients_go_to_nans_as_atens_do(shape: str) -> None:
         assert x.grad is not None
         grads.append(x.grad.cpu())
     torch.testing.assert_close(grads[1], grads[0], equal_nan=True)
+
+
+@pytest.mark.parametrize(("reduce", "plain"), [(reduce_max, np.max), (reduce_min, np.min)])
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1), (0, 2), (2,)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 11, 160), (2, 70, 40), (9, 8, 128)], ids=str)
+def test_columns(reduce: Any, plain: Any, axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal(shape, dtype="float32")
+    np.testing.assert_array_equal(jax.jit(reduce, static_argnums=1)(x, axes), plain(x, axes))
+    x.flat[5::37] = np.nan
+    np.testing.assert_array_equal(jax.jit(reduce, static_argnums=1)(x, axes), plain(x, axes))
 
 
 def test_a_histogram_refuses_nans() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -12,9 +13,10 @@ from jaten_ops.cpu.folding import Fold, fold_of
 from jaten_ops.xla.equations import ELEMENTWISE
 
 from .rules import within
-from .steps import Instruction, Listed, Value
+from .steps import Instruction, Listed, Value, bodies_of, branch_of
 
 _LEAST = 2**12  # elements that are added: of fewer, no kernel takes long
+_FEW = 32  # rows
 _DTYPES = (np.float32, np.float64)
 _LIGHT_NAMES = """
 abs add add_any and bitcast_convert_type clamp convert_element_type copy eq ge gt integer_pow is_finite le lt max min
@@ -27,7 +29,7 @@ _KNOWN = _LIGHT | {"ceil", "div", "erf", "exp", "exp2", "floor", "logistic", "ro
 
 def with_folded_sums(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """The program with such sums folded; the same object if it has none."""
-    if "reduce_sum" not in {e.primitive.name for e in program.jaxpr.eqns}:
+    if not _has_sum(program.jaxpr):
         return program
     listed = Listed(program)
     folds = {id(s): found for s in listed.steps if (found := _fold(s, listed.users)) is not None}
@@ -41,6 +43,13 @@ def with_folded_sums(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
     return listed.applied(apply) if folds else program
 
 
+@functools.lru_cache(maxsize=1024)
+def _has_sum(jaxpr: Any) -> bool:
+    return any(e.primitive.name == "reduce_sum" or any(map(_has_sum, bodies_of(e))) for e in jaxpr.eqns) or any(
+        _has_sum(branch.jaxpr) for e in jaxpr.eqns if (branch := branch_of(e)) is not None
+    )
+
+
 def _fold(step: Instruction, users: dict[int, list[Any]]) -> Fold | None:
     """The fold of a step; None for other steps."""
     terms = step.taken[0] if step.name == "reduce_sum" and step.equation.params.get("out_sharding") is None else None
@@ -49,9 +58,15 @@ def _fold(step: Instruction, users: dict[int, list[Any]]) -> Fold | None:
     shape = terms.aval.shape
     if not all(isinstance(n, int) for n in shape) or math.prod(shape) < _LEAST:
         return None
+    axes = step.equation.params["axes"]
     # what others take, too, is computed once more if that is light
-    gains = _are_computed(terms, _KNOWN if len(users[id(terms)]) == 1 else _LIGHT)
-    return fold_of(shape, step.equation.params["axes"]) if gains else None
+    are_computed = _are_computed(terms, _KNOWN if len(users[id(terms)]) == 1 else _LIGHT)
+    return fold_of(shape, axes) if are_computed or _are_few(shape, axes) else None
+
+
+def _are_few(shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
+    """True if so few rows are added that the library for sums is slow even where they are stored."""
+    return len(shape) - 1 not in axes and math.prod(shape[d] for d in axes) <= _FEW
 
 
 def _are_computed(terms: Value, functions: frozenset[str]) -> bool:

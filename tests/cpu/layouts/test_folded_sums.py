@@ -32,12 +32,14 @@ _FOLDED: dict[str, _Fn] = {
     "of narrow numbers": lambda x, y: lax.reduce_sum(x.astype("bfloat16").astype("float32") * y, (2,)),
     "counted": lambda x, y: lax.reduce_sum((x > y).astype("float32"), (2,)),
     "light, and of use elsewhere": lambda x, y: (lax.reduce_sum(x - y, (2,)), x - y),
+    "few stored rows": lambda x, _: lax.reduce_sum(x, (0,)),
     "within": lambda x, y: lax.reduce_sum(jax.jit(lambda x: x * 2)(x) - y, (2,)),
 }
 _LEFT: dict[str, _Fn] = {
     "squares": lambda x, _: lax.reduce_sum(x * x, (2,)),
     "what is stored": lambda x, _: lax.reduce_sum(x, (2,)),
     "the library's functions": lambda x, y: lax.reduce_sum(lax.log1p(x * x) + y, (2,)),
+    "stored rows": lambda x, _: lax.reduce_sum(x.reshape(192, 160), (0,)),
     "integers": lambda x, y: lax.reduce_sum(lax.round(x * 8).astype("int32"), (2,)),
     "a bfloat16": lambda x, y: lax.reduce_sum((x - y).astype("bfloat16"), (2,)),
     "few": lambda x, y: lax.reduce_sum(x[0] * y[0], (1,)),
