@@ -22,7 +22,7 @@ from jaten_ops.xla import cpu_client
 from .graph_info import GraphInfo, PartialWrite
 from .layout import StridedLayout, concretize, is_symbolic, strided_layout_of
 from .lowering import Lowered
-from .nodes import fake_value, source_line
+from .nodes import fake_value, is_of_meta, source_line
 
 
 class Output:
@@ -168,6 +168,8 @@ def describe(lowered: Lowered, info: GraphInfo) -> Description:
     outputs, arrays = _outputs(lowered, info, index)
     # as the ids of nested tensors' lengths
     passed = frozenset(index[n] for n in info.numbers if all(user.op == "output" for user in n.users))
+    without = frozenset(i for i, v in enumerate(values) if is_of_meta(v))  # handed back at most
+    passed, values = passed | without, [None if i in without else v for i, v in enumerate(values)]
     numbers = {index[n] for n in info.numbers} - passed
     tensors = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor) or i in numbers]
     writes = list(info.partial_writes.values())

@@ -44,14 +44,22 @@ def _values_in(gm: torch.fx.GraphModule) -> Iterator[object]:
             yield from tree_leaves([node.meta.get("example_value") for node in graph.graph.nodes])
 
 
+def _is_empty(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() == 0
+
+
 # one capture at a time: the first of two to end would restore the tables of the other
 _LOCK = threading.RLock()
 
 
 @contextlib.contextmanager
 def traced_whole(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Iterator[None]:
-    """A context in which torch traces them whole, if all sizes are known: their C++ code does not take symbols."""
-    if any(map(has_symbolic_size, (*inputs, *_values_in(gm)))):
+    """A context in which torch traces them whole, if all sizes are known, and none is 0.
+
+    Their C++ code does not take symbols, and ATen's meta functions of `upsample_nearest2d` and its kin refuse empty
+    batches, by a number where a bool is expected.
+    """
+    if any(has_symbolic_size(value) or _is_empty(value) for value in (*inputs, *_values_in(gm))):
         with _LOCK:  # another capture may have changed the tables that this one needs
             yield
         return

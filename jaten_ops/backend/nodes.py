@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from jaten_ops.hooks.dtensor_draws import PART
 from jaten_ops.registry import external_ops
@@ -34,6 +35,18 @@ def fake_value(node: Any) -> Any:
 def is_higher_order(node: torch.fx.Node) -> bool:
     """True if a node calls an operator that takes graphs."""
     return isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
+def is_of_meta(value: Any) -> bool:
+    """True for a tensor of the device `meta`."""
+    return isinstance(value, torch.Tensor) and value.device.type == "meta"
+
+
+def is_without_values(node: torch.fx.Node) -> bool:
+    """True if a node calls an operator that takes or gives tensors of the device `meta`: ATen runs it."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    return any(map(is_of_meta, tree_leaves([fake_value(n) for n in (node, *node.all_input_nodes)])))
 
 
 def attribute_of(gm: torch.nn.Module, node: torch.fx.Node) -> Any:

@@ -45,6 +45,16 @@ def test_values_gradients_and_graphs(name: str) -> None:
     assert _tables() == before and any(before)
 
 
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+@pytest.mark.parametrize("name", ["nearest", "nearest-exact", "bilinear"])
+def test_no_images(name: str, device: str) -> None:
+    """ATen's meta functions of the operators that are kept refuse them."""
+    x = torch.randn(0, 3, 4, 6, device=device, requires_grad=True)
+    got = torch.compile(CALLS[name], backend="jaten")(x)
+    assert got.shape == CALLS[name](x).shape
+    assert torch.autograd.grad(got.sum(), x)[0].shape == x.shape
+
+
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("name", ["nearest", "bilinear", "bicubic"])

@@ -2,9 +2,9 @@
 
 Such are those by which a size or a number depends on values, as `nonzero` or `item()`: XLA's shapes are fixed when it
 compiles, and the stretches behind a call that binds new symbols are compiled for the sizes that come out. Such are also
-operators of other libraries that have no kernel (see `third_party_calls`), those of users with `eager` kernels, and
-`print`. A branch or a loop that has one of these in its graphs runs by itself, too, and these graphs are cut in their
-turn (see `split_graph`).
+operators of other libraries that have no kernel (see `third_party_calls`), those of users with `eager` kernels, those
+of tensors of the device `meta`, and `print`. A branch or a loop that has one of these in its graphs runs by itself,
+too, and these graphs are cut in their turn (see `split_graph`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jaten_ops.registry import external_ops
 
 from ..graph_info import GraphInfo
 from ..layout import is_symbolic
-from ..nodes import attribute_of, is_higher_order, overload_of
+from ..nodes import attribute_of, is_higher_order, is_without_values, overload_of
 from .third_party_calls import is_printed, is_unknown
 
 
@@ -64,7 +64,7 @@ def _unbacked(values: Any) -> set[Any]:
 
 def _runs_by_itself(gm: torch.fx.GraphModule, node: torch.fx.Node) -> bool:
     """True if a node binds a symbol, if no kernel runs it, or if a graph among its operands has such a node."""
-    if _binds(node) or is_unknown(node) or is_printed(node) or takes_values(node):
+    if _binds(node) or is_unknown(node) or is_printed(node) or takes_values(node) or is_without_values(node):
         return True
     graphs = [attribute_of(gm, n) for n in node.all_input_nodes if n.op == "get_attr"] if is_higher_order(node) else []
     return any(is_cut(graph) for graph in graphs if isinstance(graph, torch.fx.GraphModule))

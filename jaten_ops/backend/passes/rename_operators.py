@@ -8,26 +8,48 @@ from typing import Any
 import torch
 
 from jaten_ops import registry
+from jaten_ops.meta import aten_overload
 from jaten_ops.ops.namespace import operator_of
 from jaten_ops.registry import external_ops
 from jaten_ops.schema import READS_MEMORY
 
 from ..graph_info import GraphInfo
-from ..nodes import overload_of, source_line
+from ..nodes import attribute_of, is_of_meta, is_without_values, overload_of, source_line
 from .third_party_calls import is_unknown
 
 
 def rename_operators(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
-    """Renames them. Sizes (`sym_size.int` and its kin) stay Python, and operators of a user as they are.
+    """Renames them. Sizes (`sym_size.int` and its kin) stay Python, operators of a user as they are, and those of
+    tensors of the device `meta` ATen's.
 
     Raises:
         MissingKernelError: an op of ATen's without kernel, with the line of the user's program.
         InvalidSchemaError: the kernel for an op of another library is for another schema than that has.
     """
+    for node in gm.graph.find_nodes(op="get_attr"):
+        _copy_without_values(node, attribute_of(gm, node))
     for node in gm.graph.nodes:
-        if node.op == "call_function":
+        if is_without_values(node):
+            _leave_to_aten(node)
+        elif node.op == "call_function":
             _rename(node)
     return info
+
+
+def _copy_without_values(node: torch.fx.Node, constant: Any) -> None:
+    """Makes a constant of the device `meta` the operand of a call, as a part of a graph begins with one."""
+    if is_of_meta(constant):
+        with node.graph.inserting_after(node):
+            copy = node.graph.call_function(torch.ops.aten.clone.default, (node,))
+        copy.meta["val"] = constant
+        node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
+
+
+def _leave_to_aten(node: torch.fx.Node) -> None:
+    """Makes an operator of jaten's, as tensors of the device have recorded it, ATen's."""
+    overload = overload_of(node.target)
+    if overload in registry.SPECS and not external_ops.is_foreign(overload):
+        node.target = aten_overload(registry.SPECS[overload].overload) or node.target
 
 
 def _rename(node: torch.fx.Node) -> None:

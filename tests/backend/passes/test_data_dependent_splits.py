@@ -112,6 +112,63 @@ def test_on_the_device_jax(name: str) -> None:
         torch.testing.assert_close(got, program(_input(shift)))
 
 
+def _sum_and_product_of_none(x: torch.Tensor) -> Any:
+    empty = torch.empty(2, 3, device="meta")
+    return x + 1, empty.t() @ empty, torch.zeros_like(empty, device=x.device) + x
+
+
+WITHOUT_VALUES: dict[str, Callable[..., Any]] = {
+    "moved": lambda x: (x + 1, (x * 3).to("meta") * 2),
+    "made": _sum_and_product_of_none,
+    "made like": lambda x: (torch.empty_like(x, device="meta"), x.new_zeros(2, device="meta") + 1, torch.rand_like(x)),
+    "constant": lambda x: (torch.tensor([1.0], device="meta"), x * 2),
+    "operand": lambda x: (x.to("meta") + torch.ones(3, device="meta")).sum(),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+@pytest.mark.parametrize("name", WITHOUT_VALUES)
+def test_tensors_of_the_device_meta(name: str, device: str) -> None:
+    """They have no values to compute, in programs that compute others."""
+    x = torch.randn(3).to(device)
+    expected = tree_map_only(torch.Tensor, _form, WITHOUT_VALUES[name](x))
+    for given in (x, x.clone().requires_grad_()):
+        got = torch.compile(WITHOUT_VALUES[name], backend="jaten")(given)
+        assert tree_map_only(torch.Tensor, _form, got) == expected
+
+
+def _form(tensor: torch.Tensor) -> Any:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_inputs_of_the_device_meta(device: str) -> None:
+    """A program computes with them, writes to them, hands them back, or does nothing with them."""
+
+    def fn(x: torch.Tensor, weight: torch.Tensor, unused: torch.Tensor, buffer: torch.Tensor) -> Any:
+        return x.sin(), weight.t() @ weight, weight, buffer.add_(1)[1:]
+
+    weight, unused, buffer = (torch.empty(2, 3, device="meta", requires_grad=i == 0) for i in range(3))
+    x = torch.randn(3).to(device)
+    sines, product, given, view = torch.compile(fn, backend="jaten", fullgraph=True)(x, weight, unused, buffer)
+    torch.testing.assert_close(sines.cpu(), x.cpu().sin())
+    assert product.shape == (3, 3) and product.requires_grad and given is weight and buffer._version == 1
+    assert view.shape == (1, 3) and view._base is buffer
+    product.sum().backward()
+    assert weight.grad is not None and weight.grad.device.type == "meta"
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_linearize(device: str) -> None:
+    """torch traces it on the device `meta`."""
+
+    def fn(x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.func.linearize(lambda x: x.sin() * 2, x)[1](v)
+
+    x, v = torch.randn(2, 3).to(device)
+    torch.testing.assert_close(torch.compile(fn, backend="jaten")(x, v), x.cos() * 2 * v)
+
+
 def test_a_size_out_of_range_is_an_error_and_the_next_call_works() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         n = int(x.sum().item())
