@@ -31,8 +31,8 @@ def view_op(func: Any) -> Handler:
 
     def traced(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         # AOTAutograd tracks aliases by ATen's op; the graph is retargeted when it is complete
-        if func is torch.ops.aten.as_strided.default and tensor.stride() != to_carrier(tensor).stride():
-            raise UnsupportedInputError("the operand of as_strided", "not contiguous", "x.contiguous() before")
+        if func is torch.ops.aten.as_strided.default:
+            _require_row_major(tensor)
         return wrapped(func(to_carrier(tensor), *args, **kwargs))
 
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -47,6 +47,39 @@ def view_op(func: Any) -> Handler:
         return from_view(*found) if as_dtype and tensor.is_inference() else _view_like(tensor, *found)
 
     return call
+
+
+def _require_row_major(tensor: torch.Tensor) -> None:
+    """Raises for an operand of `as_strided` in a capture, which has the elements in their order, if that is another."""
+    if tensor.stride() != to_carrier(tensor).stride():
+        raise UnsupportedInputError("the operand of as_strided", "not contiguous", "x.contiguous() before")
+
+
+@handler("aten::as_strided_copy")
+def as_strided_copy(self: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
+    """A copy of what `as_strided` gives: it reads the operand's memory, and not its elements."""
+    if is_traced(self):
+        _require_row_major(self)
+        return functional("as_strided_copy")(self, size, stride, storage_offset)
+    return self.as_strided(size, stride, storage_offset).clone(memory_format=torch.contiguous_format)
+
+
+@handler("aten::as_strided_scatter")
+def as_strided_scatter(
+    self: torch.Tensor, src: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
+) -> torch.Tensor:
+    """A copy, with all of the memory behind it, to which `src` is written where `as_strided` says."""
+    if is_traced(self):
+        _require_row_major(self)
+        return functional("as_strided_scatter")(self, src, size, stride, storage_offset)
+    if any(n > 1 and step == 0 for n, step in zip(self.shape, self.stride(), strict=True)):  # as in ATen
+        copy = self.clone()
+    else:
+        elements = self.untyped_storage().nbytes() // self.itemsize
+        memory = self.as_strided((elements,), (1,), 0).clone()
+        copy = memory.as_strided(self.shape, self.stride(), self.storage_offset())
+    copy.as_strided(size, stride, storage_offset).copy_(src)
+    return copy
 
 
 def in_place_view(func: Any) -> Handler:

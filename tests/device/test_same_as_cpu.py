@@ -78,6 +78,18 @@ def _printed_inside(device: str) -> str:
     return seen[0].replace(", device='jax:0'", "")
 
 
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a whole": lambda x: x,
+    "a part": lambda x: x[1:],
+    "every second": lambda x: x[..., ::2],
+    "a transposed one": lambda x: x.transpose(0, 3),
+}
+
+
+def _scattered(x: torch.Tensor) -> torch.Tensor:
+    return torch.as_strided_scatter(x, torch.zeros(2, 3, device=x.device), (2, 3), (1, 2), x.storage_offset() + 3)
+
+
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "to": lambda x: x.to(memory_format=torch.channels_last),
     "to a dtype": lambda x: x.to(torch.float64, memory_format=torch.channels_last),
@@ -93,6 +105,11 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     ),
     "resize_ to its sizes": lambda x: x.clone().resize_(2, 3, 4, 5, memory_format=torch.channels_last),
     "resize_ keeps strides": lambda x: x.clone().transpose(0, 1).resize_(3, 2, 4, 5),
+    **{
+        f"as_strided_copy of {n}": (lambda x, v=v: torch.as_strided_copy(v(x), (2, 3), (1, 2), 41))
+        for n, v in VIEWS.items()
+    },
+    **{f"as_strided_scatter to {n}": (lambda x, v=v: _scattered(v(x))) for n, v in VIEWS.items()},
 }
 
 CALLS: dict[str, Call] = {

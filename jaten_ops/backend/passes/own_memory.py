@@ -1,6 +1,7 @@
 """Operators that look at how a tensor lies in memory, of arrays that are all of that memory, row by row.
 
-An array has no strides. `as_strided` becomes one of what owns the memory, and `resize` one of row-major tensors.
+An array has no strides. `as_strided` becomes one of what owns the memory, and writes by it, `as_strided_scatter`, and
+`resize` ones of row-major tensors.
 """
 
 from __future__ import annotations
@@ -31,9 +32,27 @@ def own_memory(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
         overload = overload_of(node.target)
         if overload in READS_MEMORY:
             _read_of_owner(node, aten_overload(overload))
+        elif overload == "as_strided_scatter":
+            _write_in_memory_order(node)
         elif overload in KEEPS_MEMORY_ORDER:
             _keep_memory_order(node)
     return info
+
+
+def _write_in_memory_order(node: Any) -> None:
+    """Makes a write by `as_strided` one to a row-major array: dimensions are put in the order in which they lie."""
+    operand, value = node.args[0], node.args[0].meta["val"]
+    if value.is_contiguous():
+        return
+    order = _order_of_dense(value, node)
+    with node.graph.inserting_before(node):
+        given = node.graph.call_function(torch.ops.aten.permute.default, (operand, list(order)))
+    with node.graph.inserting_after(node):
+        result = node.graph.call_function(torch.ops.aten.permute.default, (node, memory_layout.inverse_order(order)))
+    given.meta["val"], result.meta = value.permute(order), dict(node.meta)
+    node.replace_all_uses_with(result, lambda user: user is not result)
+    node.args = (given, *node.args[1:])
+    node.meta["val"] = node.meta["val"].permute(order)
 
 
 def _keep_memory_order(node: Any) -> None:
@@ -72,10 +91,7 @@ def _read_of_owner(node: Any, target: Any) -> None:
         offset = node.args[0].meta["val"].storage_offset()
     value = owner.meta["val"]
     if not value.is_contiguous():
-        order = _order(value)
-        if order is None:
-            got = f"strides {tuple(value.stride())} in as_strided{source_line(node)}"
-            raise UnsupportedInputError("tensor", got, "a contiguous one; call .contiguous() before")
+        order = _order_of_dense(value, node)
         with node.graph.inserting_before(node):
             owner = node.graph.call_function(torch.ops.aten.permute.default, (owner, list(order)))
         owner.meta["val"] = value.permute(order)
@@ -83,10 +99,14 @@ def _read_of_owner(node: Any, target: Any) -> None:
     node.target, node.args, node.kwargs = target, (owner, size, stride, offset), {}
 
 
-def _order(value: torch.Tensor) -> tuple[int, ...] | None:
-    """The order in which the dimensions of a dense tensor lie that is not row-major; None of others."""
+def _order_of_dense(value: torch.Tensor, node: Any) -> tuple[int, ...]:
+    """The order in which the dimensions of a dense tensor lie that is not row-major; others are refused."""
     geometry = (*value.shape, *value.stride())
-    return order_of(tuple(value.shape), value.stride()) if all(isinstance(n, int) for n in geometry) else None
+    order = order_of(tuple(value.shape), value.stride()) if all(isinstance(n, int) for n in geometry) else None
+    if order is None:
+        got = f"strides {tuple(value.stride())} in as_strided{source_line(node)}"
+        raise UnsupportedInputError("tensor", got, "a contiguous one; call .contiguous() before")
+    return order
 
 
 def _owner_of_memory(operand: Any) -> Any:

@@ -66,21 +66,21 @@ def _rename(node: torch.fx.Node) -> None:
     if external_ops.is_foreign(key):
         external_ops.require_schema(registry.SPECS[key], target)
     if target.namespace == "aten":
-        if key in READS_MEMORY:
+        if key in READS_MEMORY or (key == "as_strided_scatter" and node.args[4:] not in ((), (None,))):
             _count_from_first_element(node)
         node.target = operator_of(key)
 
 
 def _count_from_first_element(node: Any) -> None:
     """Has an offset, which ATen counts from where the memory begins, count from the operand's first element."""
-    operand, size, stride, offset = node.args
+    operand, *others, offset = node.args
     first = operand.meta["val"].storage_offset()
     if isinstance(offset, int):
         offset = offset - first
     elif first:
         with node.graph.inserting_before(node):
             offset = node.graph.call_function(operator.sub, (offset, first))
-    node.args = operand, size, stride, offset
+    node.args = (operand, *others, offset)
 
 
 def _returns_symints(target: torch._ops.OpOverload) -> bool:

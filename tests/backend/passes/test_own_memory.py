@@ -56,6 +56,36 @@ def test_as_without_compiling(name: str, begin: int, trains: bool) -> None:
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("trains", [False, True])
+def test_writes(trains: bool) -> None:
+    """They go to the places in memory that they name, whatever the order of the dimensions there."""
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        y = x * 2
+        y.as_strided((2, 2), (1, 2)).mul_(-1)
+        x.as_strided((2, 2), (3, 1)).add_(x.sum())
+        return y, torch.as_strided_scatter(x.detach(), y[0, :2], (2,), (5,)), x.exp()
+
+    def of(call: Callable[..., tuple[torch.Tensor, ...]]) -> list[torch.Tensor]:
+        leaf = torch.arange(20.0, requires_grad=trains)
+        x = (leaf / 20)[8:].view(4, 3).t()
+        results = call(x)
+        return [*results, x, *([torch.autograd.grad(results[0].sum() + x.sum(), leaf)[0]] if trains else [])]
+
+    expected, got = of(fn), of(torch.compile(fn, backend="jaten"))
+    torch.testing.assert_close(got, expected)
+    assert [t.stride() for t in got] == [t.stride() for t in expected]
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_a_write_to_every_second_element_is_refused() -> None:
+    with pytest.raises(Exception, match="contiguous"):
+        torch.compile(lambda x: torch.as_strided_scatter(x[:, ::2], x[0, :2], (2,), (1,)), backend="jaten")(
+            torch.ones(4, 6)
+        )
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
 def test_a_part_that_no_whole_is_made_of() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return torch.view_as_complex((x * 2).view(-1, 2)[1:]).as_strided((2,), (2,)).abs()
