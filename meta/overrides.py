@@ -376,6 +376,14 @@ def fractional_max_pool2d_backward(grad_output, self, kernel_size, output_size, 
 # Empty batches. ATen's meta functions in Python divide by their size, or return a number instead of a bool.
 
 
+@fake("linalg_vector_norm")
+def linalg_vector_norm(self, ord=2, dim=None, keepdim=False, *, dtype=None):
+    """The dims are counted from the first one: ATen's meta function takes others for empty, where another dim is."""
+    if dim is not None and self.dim():
+        dim = [d + self.dim() if -self.dim() <= d < 0 else d for d in dim]
+    return as_contiguous(torch.ops.aten.linalg_vector_norm(self, ord, dim, keepdim, dtype=dtype))
+
+
 def _of_losses(overload: str) -> None:
     op = aten_overload(overload)
     assert op is not None

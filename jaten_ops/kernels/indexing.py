@@ -215,6 +215,8 @@ def index_select(self, dim, index):
         raise IndexError("index_select(): Index is supposed to be a vector")
     if i.dtype not in (np.int32, np.int64):
         raise RuntimeError(f"index_select(): Expected dtype int32 or int64 for index, got {i.dtype}")
+    if self.ndim == 0 and i.size != 1:
+        raise RuntimeError(f"index_select(): Index to scalar can have only 1 value, got {i.size} value(s)")
     dim = wrap_dim(dim, x.ndim)
     i = in_range(i, x.shape[dim], IndexError, "index out of range in self")
     found = _rows(x, dim, i)

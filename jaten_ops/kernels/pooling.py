@@ -417,7 +417,8 @@ def _adaptive_counts(plane: _Ints, output_size: _Ints) -> np.ndarray:
 def _adaptive_avg_pool(n: int, self, output_size):
     if len(output_size) != n:
         raise RuntimeError(f"adaptive_avg_pool{n}d: output_size must be {n} numbers, got {list(output_size)}")
-    plane = self.shape[-n:]
+    if 0 in (plane := self.shape[-n:]):
+        raise RuntimeError(f"adaptive_avg_pool{n}d(): Expected input to have non-zero size, got {list(self.shape)}")
     windows = [adaptive(size, outputs) for size, outputs in zip(plane, output_size, strict=True)]
     return _mean(self, windows, _adaptive_counts(plane, output_size))
 

@@ -124,6 +124,7 @@ CALLS: dict[str, Call] = {
     "deepcopy": _copies,
     "repr inside a transform": _printed_inside,
     "a tensor of nothing, filled": _filled,
+    "largest numbers of no rows": lambda d: torch.linalg.vector_norm(torch.zeros(0, 3, device=d), torch.inf, dim=-1),
     "same sizes": lambda d: torch.ops.aten.is_same_size(torch.ones(2, device=d), torch.ones(2)),
     "arange": _out(lambda out: torch.arange(0, 4, out=out)),
     "linspace": _out(lambda out: torch.linspace(0, 3, 4, out=out)),
@@ -151,6 +152,13 @@ REFUSED: dict[str, Call] = {
     "max": lambda d: torch.max(torch.ones(2, 3, device=d), 0, out=(torch.zeros(3, device=d), torch.zeros(3, device=d))),
     "index_select": lambda d: torch.index_select(
         torch.ones(2, device=d), 0, torch.zeros(1, dtype=torch.int64, device=d), out=torch.zeros(1, device=d).long()
+    ),
+    "adaptive_avg_pool2d of no pixels": lambda d: torch.nn.functional.adaptive_avg_pool2d(
+        torch.zeros(2, 3, 0, 4, device=d), 2
+    ),
+    "the largest of no numbers": lambda d: torch.linalg.vector_norm(torch.zeros(0, 3, device=d), torch.inf, dim=-2),
+    "index_select of no element of a number": lambda d: torch.tensor(1.0, device=d).index_select(
+        0, torch.zeros(0, dtype=torch.int64, device=d)
     ),
     "matmul that requires a gradient": lambda d: torch.matmul(
         torch.ones(2, 3, device=d, requires_grad=True), torch.ones(3, device=d), out=torch.zeros(2, device=d)
