@@ -127,8 +127,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "dispatch": (
         "in_place operands traced_control_flow",
         "list_steps",
-        "adam_step functional fused_attention higher_order other_layouts partitioned_products recurrent_layers"
-        " sgd_step",
+        "adam_step functional fused_attention fused_norms higher_order other_layouts partitioned_products"
+        " recurrent_layers sgd_step",
         "fused_products",
         "aliasing queries writes",
         "collectives compositions copies factories first_gradients scattered_rows",

@@ -9,24 +9,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import jax
 import torch
 from torch import Tensor
 from torch.autograd.function import _SingleLevelFunction
 
-from .. import autograd
-from ..arrays import attributes, partitioned
-from ..arrays.observers import OBSERVERS
-from ..arrays.storage_views import View
 from ..kernels import matmul as kernels
 from ..ops.user_ops import op
 from ..registry.handlers import ABOVE_AUTOGRAD, handler
-from ..tensor.tensor import Tensor as OnJax
 from ..tracing import opaque
 from .functional import kernel_of
+from .operands import are_eager
 from .partitioned_products import linear_over_mesh, matmul_over_mesh
-
-_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 op("jaten_nn::linear_gradients(Tensor grad, Tensor? input, Tensor? weight, bool bias) -> (Tensor?, Tensor?, Tensor?)")(
     kernels.affine_gradients
@@ -38,27 +31,8 @@ op(
 )(kernels.product_gradients)
 
 
-def _eager(*tensors: Any) -> bool:
-    """True for tensors with values, if nothing records, traces, watches or transforms operators, or uses a mesh."""
-    return not (
-        OBSERVERS
-        or partitioned.MET
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._is_tracing()
-        or autograd.is_transformed()
-    ) and all(map(_has_values, tensors))
-
-
 def _given(*tensors: Tensor | None) -> list[Tensor]:
     return [t for t in tensors if t is not None]
-
-
-def _has_values(tensor: Any) -> bool:
-    if type(tensor) is not OnJax:
-        return False
-    place = attributes.place_of(tensor)
-    array: Any = place.storage.root.array if type(place) is View else place
-    return array is not None and not isinstance(array, jax.core.Tracer)
 
 
 # Both keep for the gradients what ATen keeps: a program may overwrite the rest before it asks for them. `Function`
@@ -80,7 +54,7 @@ class FusedLinear(_SingleLevelFunction):
     def backward(ctx: Any, grad: Tensor) -> Any:
         input, weight = ctx.saved_tensors
         by_bias = ctx.needs_input_grad[2]
-        if not torch.is_grad_enabled() and _eager(grad, *_given(input, weight)):
+        if not torch.is_grad_enabled() and are_eager(grad, *_given(input, weight)):
             return kernel_of("jaten_nn::linear_gradients")(grad, input, weight, by_bias)
         count = math.prod(grad.shape[:-1])
         rows = grad.reshape(count, grad.shape[-1])
@@ -106,7 +80,7 @@ class FusedProduct(_SingleLevelFunction):
     @opaque
     def backward(ctx: Any, grad: Tensor) -> Any:
         self, other = ctx.saved_tensors
-        if not torch.is_grad_enabled() and _eager(grad, *_given(self, other)):
+        if not torch.is_grad_enabled() and are_eager(grad, *_given(self, other)):
             return kernel_of("jaten_nn::product_gradients")(grad, self, other, *ctx.sizes)
         return (
             None if other is None else grad @ other.mT,
@@ -117,7 +91,7 @@ class FusedProduct(_SingleLevelFunction):
 @handler("aten::linear", keys=(ABOVE_AUTOGRAD,))
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """One operator for matrices and batches of them, else ATen's composition, which also refuses."""
-    if not (_eager(input, weight, *_given(bias)) and _are_matrices(input, weight) and _fit(input, weight, bias)):
+    if not (are_eager(input, weight, *_given(bias)) and _are_matrices(input, weight) and _fit(input, weight, bias)):
         return linear_over_mesh(input, weight, bias)
     if bias is not None and input.dtype.itemsize == 2 and not input.is_contiguous():
         return linear(input, weight) + bias  # ATen rounds the product here
@@ -131,7 +105,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 @handler("aten::matmul", keys=(ABOVE_AUTOGRAD,))
 def matmul(self: Tensor, other: Tensor) -> Tensor:
     """One operator for matrices and batches of them, else ATen's composition, which also refuses."""
-    if not (_eager(self, other) and _are_matrices(self, other) and _multiply(self, other)):
+    if not (are_eager(self, other) and _are_matrices(self, other) and _multiply(self, other)):
         return matmul_over_mesh(self, other)
     if other.dim() == 2 and not other.is_contiguous():
         return linear(self, other.t())
@@ -142,7 +116,7 @@ def matmul(self: Tensor, other: Tensor) -> Tensor:
 
 
 def _are_matrices(a: Tensor, b: Tensor) -> bool:
-    is_known = a.dtype in _FLOATS and b.dtype is a.dtype and a.dim() > 1 and b.dim() > 1
+    is_known = a.is_floating_point() and b.dtype is a.dtype and a.dim() > 1 and b.dim() > 1
     return is_known and a.numel() > 0 and b.numel() > 0
 
 

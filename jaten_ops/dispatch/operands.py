@@ -4,17 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ..arrays import bridge, carrier, partitioned
-from ..arrays.storage_views import onto_one_mesh
+from .. import autograd
+from ..arrays import attributes, bridge, carrier, partitioned
+from ..arrays.observers import OBSERVERS
+from ..arrays.storage_views import View, onto_one_mesh
 from ..tensor.operand_values import is_traced, takes_constants
 from ..tensor.tensor import Tensor, array_of, from_array
 
 
 def is_on_jax(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "jax"
+
+
+def are_eager(*tensors: Any) -> bool:
+    """True for tensors of jaten's own class with values, if nothing records, watches or transforms operators.
+
+    Then one operator may stand for several of ATen's. Those over a mesh have others.
+    """
+    return not (
+        OBSERVERS
+        or partitioned.MET
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._is_tracing()
+        or autograd.is_transformed()
+    ) and all(map(_is_concrete, tensors))
+
+
+def _is_concrete(tensor: Any) -> bool:
+    if type(tensor) is not Tensor:
+        return False
+    place = attributes.place_of(tensor)
+    array: Any = place.storage.root.array if type(place) is View else place
+    return array is not None and not isinstance(array, jax.core.Tracer)
 
 
 def to_carrier(tensor: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,7 @@ from . import (
     factories,
     first_gradients,  # noqa: F401  # its handler
     fused_attention,  # noqa: F401  # its handler
+    fused_norms,  # noqa: F401  # its handler
     fused_products,  # noqa: F401  # its handler
     handler_rules,  # noqa: F401  # the choice of all other handlers
     other_layouts,

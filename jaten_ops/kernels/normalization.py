@@ -330,6 +330,15 @@ def native_layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, we
     )
 
 
+def by_root_mean_square(input, normalized_shape, weight, eps):
+    """`aten::rms_norm`, which ATen composes: rounded once, as there."""
+    x, scale = widen(input, weight, like=input)
+    dims = _last_dims(x, normalized_shape)
+    size = size_number(math.prod(x.shape[d] for d in dims), x.dtype)
+    out = x * lax.rsqrt(sum_of_last(x * x, dims) / size + cast(eps, x.dtype))
+    return cast(out if scale is None else out * scale, input.dtype)
+
+
 # aten::_fused_rms_norm_backward(Tensor grad_out, Tensor input, int[] normalized_shape, Tensor rstd, Tensor? weight,
 #     bool[2] output_mask) -> (Tensor, Tensor)
 @kernel("_fused_rms_norm_backward")

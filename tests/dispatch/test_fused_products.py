@@ -10,18 +10,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import jaten_ops
 from jaten_ops.dispatch import fused_products
 
 from ..harness.crossings import crossed
+from ..harness.ways_of_calls import LAID_OUT, WAYS, Call, assert_alike, backward, jacobian, loss
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
-
-Call = Callable[..., Tensor]
 
 # Each call, the sizes of its operands, and whether it is one operator.
 CALLS: dict[str, tuple[Call, Sequence[tuple[int, ...]], bool]] = {
@@ -79,121 +76,13 @@ def _operands(name: str, device: str, dtype: torch.dtype = torch.float64) -> lis
     return [x.to(dtype).to(device).requires_grad_() for x in made]
 
 
-def _loss(result: Tensor) -> Tensor:
-    return result.sin().sum()
-
-
-def _backward(call: Call, operands: list[Tensor]) -> list[Any]:
-    result = call(*operands)
-    _loss(result).backward()
-    return [result, *[x.grad for x in operands]]
-
-
-def _of_expanded(call: Call, operands: list[Tensor]) -> list[Any]:
-    return [*torch.autograd.grad(call(*operands).sum(), operands)]
-
-
-def _second(call: Call, operands: list[Tensor]) -> list[Any]:
-    first = torch.autograd.grad(_loss(call(*operands)), operands, create_graph=True)
-    return [*first, *torch.autograd.grad(sum(g.square().sum() for g in first), operands)]
-
-
-def _one_by_one(call: Call, operands: list[Tensor]) -> list[Any]:
-    """The gradient of each operand, with the others constant."""
-    found = []
-    for i, operand in enumerate(operands):
-        others = [x if x is operand else x.detach() for x in operands]
-        found += torch.autograd.grad(_loss(call(*others)), operands[i])
-    return found
-
-
-def _batched(call: Call, operands: list[Tensor]) -> list[Any]:
-    result = call(*operands)
-    grads = torch.stack([torch.ones_like(result), result.detach()])
-    return [*torch.autograd.grad(result, operands, grads, is_grads_batched=True)]
-
-
-def _forward_mode(call: Call, operands: list[Tensor]) -> list[Any]:
-    with forward_ad.dual_level():
-        duals = [forward_ad.make_dual(x, x.detach().cos()) for x in operands]
-        return [*forward_ad.unpack_dual(call(*duals))]
-
-
-def _func_grad(call: Call, operands: list[Tensor]) -> list[Any]:
-    at = tuple(range(len(operands)))
-    return [*torch.func.grad(lambda *xs: _loss(call(*xs)), at)(*[x.detach() for x in operands])]
-
-
-def _func_vmap(call: Call, operands: list[Tensor]) -> list[Any]:
-    found = torch.func.vmap(call)(*[torch.stack([x, x.sin()]) for x in operands])
-    return [found, *torch.autograd.grad(_loss(found), operands)]
-
-
-def _func_hessian(call: Call, operands: list[Tensor]) -> list[Any]:
-    return [torch.func.hessian(lambda x: _loss(call(x, *operands[1:])))(operands[0].detach())]
-
-
-def _jacobian(call: Call, operands: list[Tensor]) -> list[Any]:
-    return [*torch.autograd.functional.jacobian(call, tuple(operands), vectorize=True)]
-
-
-def _checkpointed(call: Call, operands: list[Tensor]) -> list[Any]:
-    result = checkpoint(call, *operands, use_reentrant=False)
-    return [result, *torch.autograd.grad(_loss(result), operands)]
-
-
-def _kept_elsewhere(call: Call, operands: list[Tensor]) -> list[Any]:
-    with torch.autograd.graph.save_on_cpu():
-        result = call(*operands)
-    return [result, *torch.autograd.grad(_loss(result), operands)]
-
-
-def _no_grad(call: Call, operands: list[Tensor]) -> list[Any]:
-    with torch.no_grad():
-        return [call(*operands)]
-
-
-def _inference(call: Call, operands: list[Tensor]) -> list[Any]:
-    with torch.inference_mode():
-        return [call(*operands).clone()]
-
-
-def _autocast(call: Call, operands: list[Tensor]) -> list[Any]:
-    with torch.autocast(operands[0].device.type, torch.bfloat16):
-        result = call(*[x.float() for x in operands])
-    return [result, *torch.autograd.grad(_loss(result), operands)]
-
-
-def _compiled(call: Call, operands: list[Tensor]) -> list[Any]:
-    return _backward(torch.compile(call, backend="jaten", fullgraph=True), operands)
-
-
-LAID_OUT = [_backward, _one_by_one, _no_grad, _inference, _autocast, _compiled]
-"""Ways whose results lie in memory as ATen's do. In others rules of transforms decide, and the order of sums."""
-WAYS = [
-    _backward, _of_expanded, _second, _one_by_one, _batched, _forward_mode, _func_grad, _func_vmap, _func_hessian,
-    _jacobian, _checkpointed, _kept_elsewhere, _no_grad, _inference, _autocast, _compiled,
-]  # fmt: skip
-
-
-def _assert_alike(
-    found: Sequence[Any], expected: Sequence[Any], *, check_stride: bool = True, **tolerances: Any
-) -> None:
-    for got, want in zip(found, expected, strict=True):
-        assert (got is None) is (want is None)
-        if want is not None:
-            assert got.requires_grad is want.requires_grad
-            in_order = check_stride and want.numel() > 0
-            torch.testing.assert_close(got.detach().cpu(), want.detach(), check_stride=in_order, **tolerances)
-
-
 @pytest.mark.parametrize(("name", "way"), crossed(CALLS, WAYS))
 def test_a_call_in_a_way(name: str, way: Callable[[Call, list[Tensor]], list[Any]]) -> None:
     call, sizes, _ = CALLS[name]
-    if way is _jacobian and any(0 in size for size in sizes):
+    if way is jacobian and any(0 in size for size in sizes):
         pytest.skip("torch's own has no batch of gradients of nothing")
     expected, found = (way(call, _operands(name, device)) for device in ("cpu", "jax"))
-    _assert_alike(found, expected, check_stride=way in LAID_OUT)
+    assert_alike(found, expected, check_stride=way in LAID_OUT)
 
 
 @pytest.mark.parametrize(("name", "dtype"), crossed(FUSED, (torch.float32, torch.bfloat16, torch.float16)))
@@ -202,8 +91,8 @@ def test_a_dtype(name: str, dtype: torch.dtype) -> None:
     tolerances = (
         {} if dtype is torch.float32 else {"rtol": 2 * torch.finfo(dtype).eps, "atol": 2 * torch.finfo(dtype).eps}
     )
-    expected, found = (_backward(CALLS[name][0], _operands(name, device, dtype)) for device in ("cpu", "jax"))
-    _assert_alike(found, expected, **tolerances)
+    expected, found = (backward(CALLS[name][0], _operands(name, device, dtype)) for device in ("cpu", "jax"))
+    assert_alike(found, expected, **tolerances)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.complex128, torch.bool])
@@ -273,13 +162,13 @@ def test_operands_that_no_gradient_needs_may_be_overwritten(name: str) -> None:
                 with torch.no_grad():
                     operands[written].mul_(2)
                 try:
-                    outcomes.append([*torch.autograd.grad(_loss(result), operands[by])])
+                    outcomes.append([*torch.autograd.grad(loss(result), operands[by])])
                 except RuntimeError as error:
                     outcomes.append([str(error).partition(":")[0]])
             if str in map(type, outcomes[0] + outcomes[1]):
                 assert outcomes[1] == outcomes[0]
             else:
-                _assert_alike(outcomes[1], outcomes[0])
+                assert_alike(outcomes[1], outcomes[0])
 
 
 @pytest.mark.parametrize("name", FUSED)
@@ -292,13 +181,13 @@ def test_hooks_and_a_second_backward_pass(name: str) -> None:
             x.register_hook(lambda grad, seen=seen: seen.append(grad.detach().cpu()))
             x.register_hook(lambda grad: grad * 2)
         result = CALLS[name][0](*operands)
-        _loss(result).backward(retain_graph=True)
+        loss(result).backward(retain_graph=True)
         result.sum().backward()
         met[device] = [*seen, *[x.grad.cpu().clone() for x in operands if x.grad is not None]]
         with pytest.raises(RuntimeError, match="second time"):
             result.sum().backward()
     key = lambda t: (t.shape, t.flatten()[:1].tolist())  # noqa: E731  # hooks of operands run in another order
-    _assert_alike(sorted(met["jax"], key=key), sorted(met["cpu"], key=key))
+    assert_alike(sorted(met["jax"], key=key), sorted(met["cpu"], key=key))
 
 
 @pytest.mark.parametrize("name", FUSED)
@@ -307,7 +196,7 @@ def test_what_watches_operators_sees_atens(name: str) -> None:
     counts = []
     for device in ("cpu", "jax"):
         with FlopCounterMode(display=False) as counter:
-            _loss(CALLS[name][0](*_operands(name, device))).backward()
+            loss(CALLS[name][0](*_operands(name, device))).backward()
         counts.append(counter.get_total_flops())
     assert counts[0] == counts[1]
     operands = _operands(name, "jax")
@@ -318,11 +207,11 @@ def test_what_watches_operators_sees_atens(name: str) -> None:
 @pytest.mark.parametrize("name", FUSED)
 def test_in_a_step_and_as_a_function_of_jax(name: str) -> None:
     call = CALLS[name][0]
-    expected = _backward(call, _operands(name, "cpu"))
+    expected = backward(call, _operands(name, "cpu"))
 
     def step(*operands: Tensor) -> list[Any]:
         result = call(*operands)
-        return [result.detach(), *torch.autograd.grad(_loss(result), operands)]
+        return [result.detach(), *torch.autograd.grad(loss(result), operands)]
 
     compiled = jaten_ops.compile_step(step)
     for _ in range(2):
@@ -331,7 +220,7 @@ def test_in_a_step_and_as_a_function_of_jax(name: str) -> None:
             torch.testing.assert_close(got.cpu(), want.detach())
     with jax.enable_x64(True):
         arrays = [jaten_ops.to_jax(x.detach()) for x in _operands(name, "jax")]
-        grads = jax.jit(jax.grad(jaten_ops.as_jax(lambda *xs: _loss(call(*xs))), argnums=tuple(range(len(arrays)))))(
+        grads = jax.jit(jax.grad(jaten_ops.as_jax(lambda *xs: loss(call(*xs))), argnums=tuple(range(len(arrays)))))(
             *arrays
         )
         for got, want in zip(grads, expected[1:], strict=True):
