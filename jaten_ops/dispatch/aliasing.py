@@ -13,6 +13,7 @@ from ..arrays.attributes import attributes_of, give
 from ..arrays.storage_views import View, resized
 from ..arrays.strides import row_major
 from ..errors import UnsupportedInputError
+from ..ops import memory_layout
 from ..registry.handlers import BELOW_PYTHON, Handler, handler
 from ..schema import VARIANTS
 from ..tensor import storage
@@ -55,13 +56,19 @@ def _require_row_major(tensor: torch.Tensor) -> None:
         raise UnsupportedInputError("the operand of as_strided", "not contiguous", "x.contiguous() before")
 
 
-@handler("aten::as_strided_copy")
+@handler("aten::as_strided_copy", "jaten::as_strided_copy", "jaten::as_strided")
 def as_strided_copy(self: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
     """A copy of what `as_strided` gives: it reads the operand's memory, and not its elements."""
     if is_traced(self):
         _require_row_major(self)
         return functional("as_strided_copy")(self, size, stride, storage_offset)
     return self.as_strided(size, stride, storage_offset).clone(memory_format=torch.contiguous_format)
+
+
+@handler("jaten::as_strided_scatter")
+def direct_scatter(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """jaten's own, by its kernel, whose gradient is about elements, too."""
+    return memory_layout.within_memory(functional("as_strided_scatter"))(*args, **kwargs)
 
 
 @handler("aten::as_strided_scatter")
@@ -72,6 +79,8 @@ def as_strided_scatter(
     if is_traced(self):
         _require_row_major(self)
         return functional("as_strided_scatter")(self, src, size, stride, storage_offset)
+    if self.requires_grad and not self.is_contiguous():  # as in ATen, whose gradient would be another's
+        raise RuntimeError("as_strided_scatter is currently only supported for contiguous inputs")
     if any(n > 1 and step == 0 for n, step in zip(self.shape, self.stride(), strict=True)):  # as in ATen
         copy = self.clone()
     else:

@@ -12,7 +12,7 @@ from ..arrays import attributes, carrier
 from ..arrays.storage_views import lock_of
 from ..meta import aten_overload
 from ..ops import define, variants
-from ..registry.handlers import ABOVE_AUTOGRAD, Handler, handler
+from ..registry.handlers import ABOVE_AUTOGRAD, HANDLERS, Handler, handler
 from ..schema import COMPOSITE, VARIANTS
 from ..tensor.operand_values import constant_written, is_constant, is_traced
 from ..tensor.tensor import array_of
@@ -29,10 +29,14 @@ def variant(overload: str) -> Handler:
     if spec.base in COMPOSITE:
         return variants.make_variant(spec, COMPOSITE[spec.base], aten_op(spec.base), write, aten)
     base = registry.SPECS[spec.base]
-    general = variants.make_variant(spec, base, functional(spec.base), write, aten)
+    run = HANDLERS[f"aten::{spec.base}"].run if spec.base in _OF_MEMORY else functional(spec.base)
+    general = variants.make_variant(spec, base, run, write, aten)
     found = in_place.with_fast_path(spec, base, general)
     return _one_at_a_time(found) if spec.kind == "inplace" and spec.packet in _TO_SOME_ELEMENTS else found
 
+
+_OF_MEMORY = {"as_strided_copy", "as_strided_scatter"}
+"""Functional operators that read an operand's memory, which their handlers have, and kernels have not."""
 
 _TO_SOME_ELEMENTS = {
     *("index_put_", "_index_put_impl_", "index_add_", "index_copy_", "index_fill_", "index_reduce_", "put_"),

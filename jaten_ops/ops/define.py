@@ -146,6 +146,8 @@ def register_op(spec: OpSpec, *, overrides: bool = False) -> None:
         return
     plain = OpKernel(spec, bridge.borrow, bridge.as_tensor)
     of_plain = memory_layout.on_memory(plain) if spec.overload in READS_MEMORY else plain
+    if spec.overload == "as_strided_scatter":
+        of_plain = memory_layout.within_memory(plain)
     if spec.overload in KEEPS_MEMORY_ORDER:
         of_plain = memory_layout.in_memory_order(OpKernel(registry.SPECS["resize"], bridge.borrow, bridge.as_tensor))
     on_jax = OpKernel(spec, _unwrap_operand, carrier.wrap)

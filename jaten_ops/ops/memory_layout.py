@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..errors import UnsupportedInputError
 from ..tracing import opaque, out_of_sight
 
 
@@ -22,6 +23,27 @@ def on_memory(plain: Callable[..., Any]) -> Callable[..., Any]:
         elements = self.untyped_storage().nbytes() // self.itemsize
         memory = self.new_empty(0).set_(self.untyped_storage(), 0, (elements,), (1,))
         return plain(memory, size, stride, start + self.storage_offset())
+
+    return call
+
+
+def within_memory(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel of `as_strided_scatter`, which writes to a copy of the operand's elements, and not beyond them.
+
+    Raises:
+        UnsupportedInputError: the operand's elements are not those of its memory, in their order.
+    """
+
+    @opaque
+    def call(
+        self: torch.Tensor, src: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
+    ) -> torch.Tensor:
+        if not self.is_contiguous() or (storage_offset is not None and self.storage_offset()):
+            raise UnsupportedInputError(
+                "the operand of as_strided_scatter", "one that begins later in memory or is not contiguous",
+                "x.clone(memory_format=torch.contiguous_format) before, or ATen's operator",
+            )  # fmt: skip
+        return plain(self, src, size, stride, storage_offset)
 
     return call
 

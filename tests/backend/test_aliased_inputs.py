@@ -166,3 +166,31 @@ def test_a_stride_is_a_number_of_the_program(device: str) -> None:
             product, expanded = compiled(view)
             torch.testing.assert_close(product.cpu(), view.cpu() * view.stride(0))
             torch.testing.assert_close(expanded.cpu(), view.cpu().expand(2, *view.shape) * 2)
+
+
+def _cosines(x: torch.Tensor) -> torch.Tensor:
+    return x[:2].cos()
+
+
+PLACES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a view": lambda x: x.as_strided((2,), (1,), 3) * 2,
+    "the first element": lambda x: x[1:].as_strided((2,), (1,), storage_offset=0) * 2,
+    "its own": lambda x: x.as_strided((2,), (1,)) * 2,
+    "a copy": lambda x: torch.as_strided_copy(x, (2,), (1,), 1).sin(),
+    "a scatter": lambda x: torch.as_strided_scatter(x, x[:2], (2,), (1,), 3),
+    "a write": lambda x: (x * 2, x.as_strided((2,), (1,), 3).mul_(2))[0],
+    "another memory": lambda x: (x * 2).as_strided((2,), (1,), 1),
+    "in a branch": lambda x: torch.cond(x.sum() > 0, lambda x: x.as_strided((2,), (1,), 3).sin(), _cosines, (x,)),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_place_is_one_of_memory(name: str) -> None:
+    """Also if an input begins later in it, which a program of the device does not know."""
+    torch._dynamo.reset()
+    call = PLACES[name]
+    compiled = torch.compile(call, backend="jaten")
+    for start in (0, 2, 3, 0):
+        one, other = (torch.arange(10.0).to(device) for device in ("cpu", "jax"))
+        torch.testing.assert_close(compiled(other[start:]).cpu(), call(one[start:]))
+        torch.testing.assert_close(other.cpu(), one)

@@ -10,6 +10,8 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.testing import assert_close
 
+from jaten_ops import UnsupportedInputError
+
 from ..harness.beside import Call, assert_same_outcome
 
 z = torch.arange(6) * torch.tensor(1 + 2j)
@@ -91,3 +93,34 @@ def test_what_is_resized_keeps_the_order_in_memory(name: str, operand: str) -> N
             assert got.shape == expected.shape and got.cpu().unique().numel() >= 12
         else:
             assert torch.equal(got.cpu(), expected), got
+
+
+_DIRECT: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[int, ...], bool]] = {
+    "a whole": (lambda x: x, (3,), False),
+    "a part": (lambda x: x[2:], (), False),
+    "a part, with a place": (lambda x: x[2:], (3,), True),
+    "a transposed one": (lambda x: x.view(3, 4).t(), (), True),
+    "every second": (lambda x: x[::2], (), True),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+@pytest.mark.parametrize("name", _DIRECT)
+def test_direct_calls(name: str, device: str) -> None:
+    """They read memory; a write beyond the operand's elements, whose gradient would be another's, is refused."""
+    view, place, is_refused = _DIRECT[name]
+    one, other = view(torch.arange(12.0)), view(torch.arange(12.0).to(device))
+    for op in ("as_strided", "as_strided_copy"):
+        expected, got = (getattr(ops, op)(x, (2, 2), (2, 1), *place) for ops, x in _beside(one, other))
+        assert torch.equal(got.cpu(), expected)
+    call: Any = lambda ops, x: ops.as_strided_scatter(x, x.new_zeros(2, 2), (2, 2), (2, 1), *place)  # noqa: E731
+    if is_refused:
+        with pytest.raises(UnsupportedInputError, match="as_strided_scatter"):
+            call(torch.ops.jaten, other)
+    else:
+        expected, got = (call(ops, x) for ops, x in _beside(one, other))
+        assert torch.equal(got.cpu(), expected)
+
+
+def _beside(one: torch.Tensor, other: torch.Tensor) -> Any:
+    return (torch.ops.aten, one), (torch.ops.jaten, other)
