@@ -403,6 +403,11 @@ def _of_batches(overload: str) -> None:
     assert op is not None
 
     def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        sizes = list(self.shape)
+        if 0 in sizes[2:]:
+            raise RuntimeError(f"Input and output sizes should be greater than 0, but got input sizes {sizes}")
+        if 0 in sizes[1:2]:
+            raise RuntimeError(f"Non-empty {len(sizes)}D data tensor expected but got a tensor with sizes {sizes}")
         if self.dim() == 0 or self.shape[0] != 0:
             return as_contiguous(op(self, *args, **kwargs))
         of_one = op(self.new_empty((1, *self.shape[1:])), *args, **kwargs)

@@ -291,7 +291,9 @@ class View:
     def laid_out(cls, array: jax.Array, stride: Shape) -> View:
         """A view of a new storage with dense strides that are not contiguous, such as channels-last."""
         if is_row_major(array.shape, stride):
-            return cls.whole(array)
+            self = cls.whole(array)
+            self.stride = stride  # of dimensions of one element, and of tensors of none, it may be any
+            return self
         order = sorted(range(array.ndim), key=lambda i: -stride[i])
         with Enabled():
             return cls(Storage(transposed(array, tuple(order))), array.shape, stride, 0)
@@ -309,6 +311,10 @@ class View:
         if self._row_major is None:
             self._row_major = self.stride is None or is_row_major(self.shape, self.stride)
         return self._row_major
+
+    def is_plain(self) -> bool:
+        """True if the strides are those of a new tensor: a contiguous one of one element or none may have others."""
+        return self.stride is None or self.stride == row_major(self.shape)
 
     def is_whole(self, array: jax.Array) -> bool:
         """True if the view is contiguous, and has all of its storage's array, in its shape."""

@@ -17,6 +17,7 @@ from ..interpreter import interpreted
 from ..tracing import out_of_sight
 from . import bridge
 from .storage_views import AnyStorage, Lens, View
+from .strides import is_row_major
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
 
@@ -30,6 +31,8 @@ def strides_in_format(memory_format: torch.memory_format, shape: Sequence[int]) 
 @functools.lru_cache(maxsize=4096)
 def strides_kept(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of a new tensor like one with these strides, in the same order of dimensions, without gaps."""
+    if is_row_major(shape, strides):  # for these torch's meta function has others than its kernel
+        return strides
     with out_of_sight():
         return torch.empty_like(torch.empty_strided(shape, strides, device="meta")).stride()
 

@@ -26,7 +26,7 @@ from .writes import store
 @handler("aten::clone")
 def clone(tensor: torch.Tensor, *, memory_format: Any = None) -> torch.Tensor:
     """The same array, which is immutable, in a storage of its own."""
-    if is_traced(tensor) or not carrier.view_of(tensor).is_row_major() or memory_format not in _KEPT:
+    if is_traced(tensor) or not carrier.view_of(tensor).is_plain() or memory_format not in _KEPT:
         return functional("clone")(tensor, memory_format=memory_format)
     return from_array(array_of(tensor))
 
@@ -103,7 +103,7 @@ def to_copy(tensor: torch.Tensor, *, dtype: torch.dtype | None = None, **kwargs:
 def _in_its_strides(tensor: torch.Tensor) -> torch.Tensor:
     """The values as a tensor on the CPU with the layout of `clone`."""
     exported, view = bridge.to_host(array_of(tensor)), carrier.view_of(tensor)
-    if view.is_row_major():
+    if view.is_plain():
         return exported
     stride = strides_kept(view.shape, view.strides())
     return torch.empty_strided(view.shape, stride, dtype=exported.dtype).copy_(exported)

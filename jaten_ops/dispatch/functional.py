@@ -103,7 +103,7 @@ def on_named_device(result: torch.Tensor, wanted: Any) -> torch.Tensor:
     if where.index is None or where == result.device:
         return result
     view, array = carrier.view_of(result), placement.put_on(array_of(result), where)
-    return from_array(array) if view.is_row_major() else from_view(View.laid_out(array, view.strides()), result.dtype)
+    return from_array(array) if view.is_plain() else from_view(View.laid_out(array, view.strides()), result.dtype)
 
 
 def _where(like: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
@@ -121,7 +121,7 @@ def _laid_out(result: torch.Tensor, like: torch.Tensor, memory_format: torch.mem
         return result
     if memory_format in (None, torch.preserve_format):
         view = carrier.view_of(like) if is_on_jax(like) else None
-        if view is None or view.is_row_major() or result.shape != like.shape:
+        if view is None or view.is_plain() or result.shape != like.shape:
             return result
         stride = view_ops.strides_kept(view.shape, view.strides())
     elif memory_format is torch.contiguous_format:

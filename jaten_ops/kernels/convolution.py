@@ -82,6 +82,8 @@ def _transposed_shape(x: jax.Array, weight: jax.Array, windows: Windows, output_
 
 
 def _check(input: jax.Array, weight: jax.Array, bias: jax.Array | None, stride: _Ints, padding: _Ints, dilation: _Ints):
+    if not weight.shape[0]:
+        raise RuntimeError(f"convolution: expected weight to be at least 1 at dimension 0, got {list(weight.shape)}")
     if min(stride) < 1 or min(dilation) < 1 or min(padding) < 0:
         raise RuntimeError(
             "convolution: stride and dilation must be positive, padding must not be negative,"
@@ -103,6 +105,9 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
     windows = _windows(weight, stride, padding, dilation, groups)
     if not input.shape[1]:  # no channels in, none out, as ATen has it
         return jnp.zeros((input.shape[0], 0, *windows.positions(input.shape[2:])), dtype)
+    if 0 in input.shape[2:] and input.shape[0]:
+        shape = [*input.shape[:2], *[1] * (input.ndim == 3), *input.shape[2:]]  # ATen computes those of lines as planes
+        raise RuntimeError(f"Only zero batch or zero channel inputs are supported, but got input shape: {shape}")
     # half precision with a bias: both in float32, rounded once
     compute = dtype if bias is None else compute_type(dtype)
     x, w = cast(input, compute), cast(weight, compute)

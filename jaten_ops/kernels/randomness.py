@@ -354,19 +354,16 @@ def multinomial(self, num_samples, replacement=False, *, key):
     require(is_float(self.dtype), RuntimeError, "multinomial only supports floating-point dtypes for input")
     categories = self.shape[-1]
     require(num_samples > 0, RuntimeError, "cannot sample n_sample <= 0 samples")
+    too_many = "cannot sample n_sample > prob_dist.size(-1) samples without replacement"
+    require(replacement or num_samples <= categories, RuntimeError, too_many)
     require(categories <= 2**24, RuntimeError, "number of categories cannot exceed 2^24")
     p = cast(self, compute_type(self.dtype))
     message = "probability tensor contains either `inf`, `nan` or element < 0"
     require(jnp.isfinite(p) & (p >= 0), RuntimeError, message)
     cumulative = jnp.cumsum(p, -1)
-    total = lax.slice_in_dim(cumulative, categories - 1, categories, 1, self.ndim - 1)
+    total = cumulative[..., -1:] if categories else jnp.zeros((*self.shape[:-1], 1), p.dtype)
     require(total > 0, RuntimeError, "invalid multinomial distribution (sum of probabilities <= 0)")
     if not replacement:
-        require(
-            num_samples <= categories,
-            RuntimeError,
-            "cannot sample n_sample > prob_dist.size(-1) samples without replacement",
-        )
         # the indices of the largest p / exponential are a sample without replacement
         race = p / -jnp.log(_open_uniform(key, p.shape, p.dtype))
         return lax.convert_element_type(lax.top_k(race, num_samples)[1], np.int64)

@@ -201,6 +201,22 @@ def _is_antialiased(mode: Mode) -> bool:
     return isinstance(mode, partial)
 
 
+def _refuse_nothing(shape: _Ints, output_size: _Ints) -> None:
+    """Raises ATen's errors for images without pixels or channels; a batch may be empty."""
+    pixels = shape[2:]
+    if 0 in pixels or 0 in output_size:
+        got, wanted = (
+            ", ".join(f"{name}: {n}" for name, n in zip("DHW"[-len(pixels) :], sizes, strict=True))
+            for sizes in (pixels, output_size)
+        )
+        and_ = " and" if len(pixels) == 1 else ""
+        raise RuntimeError(
+            f"Input and output sizes should be greater than 0, but got input ({got}){and_} output ({wanted})"
+        )
+    if 0 in shape[1:2]:
+        raise RuntimeError(f"Non-empty {len(shape)}D data tensor expected but got a tensor with sizes {list(shape)}")
+
+
 def _resample(mode: Mode, x: jax.Array, output_size: _Ints, align_corners: bool, scales: Scales) -> jax.Array:
     on_bytes = x.dtype == np.uint8 and mode not in (_nearest, _nearest_exact)
     compute = np.dtype("float64") if on_bytes else compute_type(x.dtype)
@@ -258,6 +274,7 @@ def _register(name: str, mode: Mode, has_corners: bool) -> None:
 
     def forward(self, output_size, *settings):
         align_corners, scales = (settings[0], settings[1:]) if has_corners else (False, settings)
+        _refuse_nothing(self.shape, output_size)
         return _resample(mode, self, output_size, align_corners, scales)
 
     def backward(grad_output, output_size, input_size, *settings):

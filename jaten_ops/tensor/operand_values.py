@@ -34,7 +34,7 @@ def is_traced(tensor: torch.Tensor) -> bool:
 def has_row_major_values(tensor: torch.Tensor) -> bool:
     """True if a tensor has values and is contiguous."""
     place = attributes.place_of(tensor)
-    return place is not None and (type(place) is not View or place.is_row_major())
+    return place is not None and (type(place) is not View or place.is_plain())
 
 
 def shared_view(tensor: torch.Tensor) -> View | None:

@@ -352,7 +352,7 @@ def from_array(array: jax.Array) -> Tensor:
 def from_view(view: View, dtype: torch.dtype) -> Tensor:
     """A new tensor with the storage, shape and strides of a view."""
     array = view.storage.array
-    if view.is_whole(array):  # torch finds the same strides and size
+    if view.is_whole(array) and view.is_plain():  # torch finds the same strides and size
         self = _make_wrapper(Tensor, view.shape, None, None, None, dtype, _STRIDED, placement.of_array(array))
     else:
         self = _make_wrapper(

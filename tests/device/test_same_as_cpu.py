@@ -110,6 +110,19 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         for n, v in VIEWS.items()
     },
     **{f"as_strided_scatter to {n}": (lambda x, v=v: _scattered(v(x))) for n, v in VIEWS.items()},
+    **{
+        f"as_strided_copy to a tensor of {n}": (
+            lambda x, v=v: torch.as_strided_copy(v(x), (2, 3), (1, 2), 41, out=torch.zeros(2, 3, device=x.device))
+        )
+        for n, v in VIEWS.items()
+    },
+    "clone of nothing": lambda x: x[:0].transpose(0, 3).clone(),
+    "nothing to a dtype": lambda x: x[:, :0].transpose(0, 3).to(torch.float64),
+    "nothing to a format": lambda x: x[:0].to(memory_format=torch.channels_last),
+    "nothing to the CPU": lambda x: x[:0].transpose(0, 3).cpu(),
+    "like nothing": lambda x: torch.zeros_like(x[..., :0].transpose(0, 1)),
+    "clone of a row": lambda x: x[:1, 0, 0].t().clone(),
+    "pixels to a format": lambda x: x[..., :1, :1].to(memory_format=torch.channels_last),
 }
 
 CALLS: dict[str, Call] = {
@@ -206,6 +219,34 @@ REFUSED: dict[str, Call] = {
     "the inverse of a singular matrix": lambda d: torch.linalg.inv(torch.zeros(2, 2, device=d)),
     "singular values of NaN": lambda d: torch.linalg.svdvals(torch.full((2, 2), torch.nan, device=d)),
     "the pseudo-inverse of NaN": lambda d: torch.linalg.pinv(torch.full((2, 2), torch.nan, device=d)),
+    "a transposed convolution of no pixels": lambda d: torch.nn.functional.conv_transpose2d(
+        torch.ones(2, 3, 0, 4, device=d), torch.ones(3, 2, 2, 2, device=d)
+    ),
+    "a transposed convolution of no channels": lambda d: torch.nn.functional.conv_transpose1d(
+        torch.ones(2, 0, 4, device=d), torch.ones(0, 2, 2, device=d)
+    ),
+    **{
+        f"{mode} pixels of {what}": (
+            lambda d, mode=mode, sizes=sizes, to=to: torch.nn.functional.interpolate(
+                torch.ones(sizes, device=d), to, mode=mode
+            )
+        )
+        for mode in ("bilinear", "bicubic", "nearest", "nearest-exact")
+        for what, sizes, to in (
+            ("no channels", (2, 0, 3, 4), 2),
+            ("no pixels", (2, 3, 0, 4), 2),
+            ("an image to none", (2, 3, 3, 4), 0),
+        )
+    },
+    **{
+        f"samples of nothing, {replacement=}": (
+            lambda d, replacement=replacement: torch.multinomial(torch.ones(2, 0, device=d), 2, replacement)
+        )
+        for replacement in (False, True)
+    },
+    "a scatter to a transposed tensor with a gradient": lambda d: torch.as_strided_scatter(
+        torch.ones(2, 3, device=d, requires_grad=True).t(), torch.zeros(2, device=d), (2,), (1,)
+    ),
     "resize_ to preserve": lambda d: torch.ones(2, device=d).resize_(3, memory_format=torch.preserve_format),
 }
 
