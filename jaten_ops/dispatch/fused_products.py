@@ -7,15 +7,20 @@ one by one. An operator costs microseconds before it computes anything.
 from __future__ import annotations
 
 import math
-from typing import Any
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import _SingleLevelFunction
 
+from ..arrays import carrier
+from ..arrays.storage_views import View
 from ..kernels import matmul as kernels
 from ..ops.user_ops import op
 from ..registry.handlers import ABOVE_AUTOGRAD, handler
+from ..tensor.tensor import from_view
 from ..tracing import opaque
 from .functional import kernel_of
 from .operands import are_eager
@@ -35,6 +40,26 @@ def _given(*tensors: Tensor | None) -> list[Tensor]:
     return [t for t in tensors if t is not None]
 
 
+class _Leaf(NamedTuple):
+    """A leaf of the graph that is kept for a gradient, and where its values are: ATen keeps a view of them."""
+
+    tensor: Callable[[], Tensor | None]
+    view: View
+
+
+def _noted(tensor: Tensor | None) -> _Leaf | None:
+    is_leaf = tensor is not None and tensor.is_leaf
+    return _Leaf(weakref.ref(tensor), carrier.view_of(tensor)) if is_leaf else None  # type: ignore[arg-type]  # as it is one
+
+
+def _as_noted(tensor: Tensor | None, leaf: _Leaf | None) -> Tensor | None:
+    """A leaf with the values that it had, although it may have others by `tensor.data = ...`."""
+    if leaf is None or tensor is None or leaf.tensor() is not tensor or carrier.view_of(tensor) is leaf.view:
+        return tensor
+    old = from_view(leaf.view, tensor.dtype)
+    return old + (tensor - tensor.detach()) if torch.is_grad_enabled() else old
+
+
 # Both keep for the gradients what ATen keeps: a program may overwrite the rest before it asks for them. `Function`
 # itself would look for transforms of torch.func, in which ATen's compositions run
 
@@ -46,13 +71,15 @@ class FusedLinear(_SingleLevelFunction):
     @opaque
     def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         by_input, by_weight, _ = ctx.needs_input_grad
-        ctx.save_for_backward(input if by_weight else None, weight if by_input else None)
+        kept = input if by_weight else None, weight if by_input else None
+        ctx.save_for_backward(*kept)
+        ctx.leaves = _noted(kept[0]) if input.dim() > 2 else None, _noted(kept[1])
         return kernel_of("jaten_nn::linear")(input, weight, bias)  # type: ignore[no-any-return]  # handlers have no types
 
     @staticmethod
     @opaque
     def backward(ctx: Any, grad: Tensor) -> Any:
-        input, weight = ctx.saved_tensors
+        input, weight = map(_as_noted, ctx.saved_tensors, ctx.leaves)
         by_bias = ctx.needs_input_grad[2]
         if not torch.is_grad_enabled() and are_eager(grad, *_given(input, weight)):
             return kernel_of("jaten_nn::linear_gradients")(grad, input, weight, by_bias)
@@ -72,14 +99,16 @@ class FusedProduct(_SingleLevelFunction):
     @opaque
     def forward(ctx: Any, self: Tensor, other: Tensor) -> Tensor:
         by_self, by_other = ctx.needs_input_grad
-        ctx.save_for_backward(self if by_other else None, other if by_self else None)
+        kept = self if by_other else None, other if by_self else None
+        ctx.save_for_backward(*kept)
+        ctx.leaves = [_noted(t) if t is not None and t.dim() > 2 else None for t in kept]
         ctx.sizes = self.shape, other.shape
         return kernel_of("jaten_nn::product")(self, other)  # type: ignore[no-any-return]  # handlers have no types
 
     @staticmethod
     @opaque
     def backward(ctx: Any, grad: Tensor) -> Any:
-        self, other = ctx.saved_tensors
+        self, other = map(_as_noted, ctx.saved_tensors, ctx.leaves)
         if not torch.is_grad_enabled() and are_eager(grad, *_given(self, other)):
             return kernel_of("jaten_nn::product_gradients")(grad, self, other, *ctx.sizes)
         return (

@@ -171,6 +171,23 @@ def test_operands_that_no_gradient_needs_may_be_overwritten(name: str) -> None:
                 assert_alike(outcomes[1], outcomes[0])
 
 
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("name", FUSED)
+def test_operands_that_get_other_values_after_the_call(name: str, create_graph: bool) -> None:
+    """By `x.data = y`, of which autograd knows nothing."""
+    for changed in range(len(CALLS[name][1])):
+        outcomes = []
+        for device in ("cpu", "jax"):
+            operands = _operands(name, device)
+            result = loss(CALLS[name][0](*operands))
+            operands[changed].data = operands[changed].detach().cos()
+            found = torch.autograd.grad(result, operands, create_graph=create_graph)
+            if create_graph:
+                found += torch.autograd.grad(sum(g.square().sum() for g in found), operands)
+            outcomes.append(found)
+        assert_alike(outcomes[1], outcomes[0], check_stride=not create_graph)
+
+
 @pytest.mark.parametrize("name", FUSED)
 def test_hooks_and_a_second_backward_pass(name: str) -> None:
     met: dict[str, list[Any]] = {}
