@@ -12,7 +12,6 @@ from jax import lax
 
 from ..kernel_base.platform import by_platform, is_open
 from ..kernel_base.promotion import cast, compute_type, is_complex
-from .folding import fold_of
 
 Axes = tuple[int, ...]
 
@@ -73,7 +72,7 @@ def in_one_pass(x: jax.Array, axes: Axes) -> bool:
     n = math.prod(x.shape[a] for a in axes)
     if is_open(x) or is_complex(x.dtype) or x.dtype == np.float64 or not n or len(axes) == x.ndim:
         return False
-    return x.ndim - 1 in axes or n <= _LANES or fold_of(x.shape, axes) is not None
+    return x.ndim - 1 in axes or n <= _LANES
 
 
 def wide_squares(x: jax.Array, axes: Axes) -> tuple[jax.Array, jax.Array]:
@@ -114,11 +113,7 @@ def _squares_jvp(axes, primals, tangents):
 
 
 def _sums(distances: jax.Array, axes: Axes) -> tuple[jax.Array, jax.Array]:
-    """The sums of an array and of its squares, in one pass; those of many rows folded, by themselves."""
-    n = math.prod(distances.shape[a] for a in axes)
-    fold = fold_of(distances.shape, axes) if n > _LANES and distances.ndim - 1 not in axes else None
-    if fold is not None:
-        return fold.computed(distances), fold.computed(distances * distances)
+    """The sums of an array and of its squares, in one pass."""
     zeros = (np.zeros((), distances.dtype),) * 2
     total, squares = lax.reduce(
         (distances, distances * distances), zeros, lambda a, b: (a[0] + b[0], a[1] + b[1]), axes

@@ -10,18 +10,10 @@ import pytest
 from jaten_ops.cpu.reductions import in_one_pass, wide_squares
 from jaten_ops.xla.x64 import Enabled
 
-# shapes and reduced dimensions: rows that are shorter than the sums side by side, whole blocks, blocks and a rest;
-# columns, few and many
+# shapes and reduced dimensions: rows that are shorter than the sums side by side, whole blocks, blocks and a rest
 CASES = [
     *[((5, 30), (1,)), ((3, 256), (1,)), ((2, 300), (1,)), ((2, 3, 70, 61), (2, 3)), ((3, 9000), (1,)), ((7, 2), (1,))],
-    *[
-        ((4, 50), (0,)),
-        ((6, 5, 4), (0, 2)),
-        ((3, 1), (1,)),
-        ((70, 50), (0,)),
-        ((3, 600, 40), (1,)),
-        ((40, 8, 32), (0, 1)),
-    ],
+    *[((4, 50), (0,)), ((6, 5, 4), (0, 2)), ((3, 1), (1,))],
 ]
 
 
@@ -51,7 +43,7 @@ def test_equal_elements_have_no_spread_and_what_is_not_finite_is_nan() -> None:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(("shape", "axes"), [((3, 300), (1,)), ((6, 5, 4), (0, 2)), ((70, 20), (0,))])
+@pytest.mark.parametrize(("shape", "axes"), [((3, 300), (1,)), ((6, 5, 4), (0, 2))])
 def test_derivatives(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
     draw = np.random.default_rng(0).standard_normal
     x, dx = draw(shape).astype(np.float32), draw(shape).astype(np.float32)
@@ -72,4 +64,4 @@ def test_derivatives(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
 def test_arrays_that_are_left_to_two_passes() -> None:
     f32 = np.zeros((40, 50), np.float32)
     assert not in_one_pass(f32.astype(np.float64), (1,)) and not in_one_pass(f32.astype(np.complex64), (1,))
-    assert not in_one_pass(f32, (0, 1)) and not in_one_pass(f32[:, :5], (0,)) and not in_one_pass(f32[:, :0], (1,))
+    assert not in_one_pass(f32, (0, 1)) and not in_one_pass(f32, (0,)) and not in_one_pass(f32[:, :0], (1,))
