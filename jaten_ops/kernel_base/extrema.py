@@ -20,8 +20,8 @@ Reduce = Callable[[jax.Array, tuple[int, ...]], jax.Array]
 
 _OF_TWO: dict[Reduce, Callable[[jax.Array, jax.Array], jax.Array]] = {lax.reduce_max: lax.max, lax.reduce_min: lax.min}
 
-
 _LEAST = 2**12  # elements
+_CACHED = 2**14  # elements: of more that are stored, the library takes less time than two loops
 _PARTS = 8  # stretches that are compared element by element: of more, XLA stores what they are made of
 
 
@@ -63,7 +63,8 @@ def highest(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     """`lax.reduce_max`, where it makes no difference whether a NaN is lost."""
 
     def by_columns(x: jax.Array) -> jax.Array:
-        found, left = _folded(lax.reduce_max, x, axes) if _are_columns(x, axes) else (x, axes)
+        is_folded = _are_columns(x, axes) and x.size <= _CACHED
+        found, left = _folded(lax.reduce_max, x, axes) if is_folded else (x, axes)
         return lax.reduce_max(found, left) if left else found
 
     return by_platform(x, cpu=by_columns, default=lambda x: lax.reduce_max(x, axes))
