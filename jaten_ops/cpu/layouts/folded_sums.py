@@ -23,8 +23,11 @@ abs add add_any and bitcast_convert_type clamp convert_element_type copy eq ge g
 mul ne neg not or select_n shift_right_logical sign square stop_gradient sub xor
 """
 _LIGHT = frozenset(_LIGHT_NAMES.split())
-_KNOWN = _LIGHT | {"ceil", "div", "erf", "exp", "exp2", "floor", "logistic", "round", "rsqrt", "sqrt", "tanh"}
-"""Functions for which the library for sums has no better loops than XLA."""
+_KNOWN = _LIGHT | {"ceil", "div", "erf", "exp2", "floor", "logistic", "round", "rsqrt", "sqrt", "tanh"}
+"""Functions for which the library for sums has no better loops than XLA.
+
+Not exponentials: a program may compute one twice, in `softmax` and in `log_softmax`, and XLA shares what is the same.
+"""
 
 
 def with_folded_sums(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
@@ -59,9 +62,7 @@ def _fold(step: Instruction, users: dict[int, list[Any]]) -> Fold | None:
     if not all(isinstance(n, int) for n in shape) or math.prod(shape) < _LEAST:
         return None
     axes = step.equation.params["axes"]
-    # what others take, too, is computed once more if that is light
-    are_computed = _are_computed(terms, _KNOWN if len(users[id(terms)]) == 1 else _LIGHT)
-    return fold_of(shape, axes) if are_computed or _are_few(shape, axes) else None
+    return fold_of(shape, axes) if _are_computed(terms, users) or _are_few(shape, axes) else None
 
 
 def _are_few(shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
@@ -69,21 +70,27 @@ def _are_few(shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
     return len(shape) - 1 not in axes and math.prod(shape[d] for d in axes) <= _FEW
 
 
-def _are_computed(terms: Value, functions: frozenset[str]) -> bool:
-    """True if terms are computed element by element, by some functions alone, and are more than squares."""
+def _are_computed(terms: Value, users: dict[int, list[Any]]) -> bool:
+    """True if terms are computed element by element, by known functions alone, and are more than squares.
+
+    What others take, too, would be stored for them, or computed once more: that must be light.
+    """
     maker = terms.maker
     if maker is None or maker.name not in ELEMENTWISE or _is_square(maker):
         return False
-    left, seen = [terms], {id(terms)}
+    left, found = [(terms, len(users[id(terms)]) > 1)], {}
     while left:
-        step = left.pop().maker
+        value, is_shared = left.pop()
+        step = value.maker
         if step is None or step.name not in ELEMENTWISE:
             continue
-        if step.name not in functions:
+        if step.name not in (_LIGHT if is_shared else _KNOWN):
             return False
-        new = [v for v in step.values() if v.aval.shape == terms.aval.shape and id(v) not in seen]
-        seen.update(map(id, new))
-        left += new
+        for v in step.values():
+            shared = is_shared or len(set(map(id, users[id(v)]))) > 1
+            if v.aval.shape == terms.aval.shape and found.get(id(v)) not in (True, shared):
+                found[id(v)] = shared
+                left.append((v, shared))
     return True
 
 

@@ -28,10 +28,13 @@ _FOLDED: dict[str, _Fn] = {
     "everything": lambda x, y: lax.reduce_sum(lax.abs(x - y), (0, 1, 2)),
     "no neighbours": lambda x, y: lax.reduce_sum(x * y, (0, 2)),
     "quotients": lambda x, y: lax.reduce_sum(lax.neg(quotient(x, y)) * x, (2,)),
-    "other functions": lambda x, y: lax.reduce_sum(lax.exp(x) * lax.tanh(y), (2,)),
+    "other functions": lambda x, y: lax.reduce_sum(lax.logistic(x) * lax.tanh(y), (2,)),
     "of narrow numbers": lambda x, y: lax.reduce_sum(x.astype("bfloat16").astype("float32") * y, (2,)),
     "counted": lambda x, y: lax.reduce_sum((x > y).astype("float32"), (2,)),
     "light, and of use elsewhere": lambda x, y: (lax.reduce_sum(x - y, (2,)), x - y),
+    "heavy, of what is light and of use elsewhere": lambda x, y: (lambda z: (lax.reduce_sum(lax.tanh(z) * z, (2,)), z))(
+        x - y
+    ),
     "few stored rows": lambda x, _: lax.reduce_sum(x, (0,)),
     "within": lambda x, y: lax.reduce_sum(jax.jit(lambda x: x * 2)(x) - y, (2,)),
 }
@@ -39,11 +42,15 @@ _LEFT: dict[str, _Fn] = {
     "squares": lambda x, _: lax.reduce_sum(x * x, (2,)),
     "what is stored": lambda x, _: lax.reduce_sum(x, (2,)),
     "the library's functions": lambda x, y: lax.reduce_sum(lax.log1p(x * x) + y, (2,)),
+    "exponentials": lambda x, y: lax.reduce_sum(lax.exp(x - y), (2,)),
     "stored rows": lambda x, _: lax.reduce_sum(x.reshape(192, 160), (0,)),
     "integers": lambda x, y: lax.reduce_sum(lax.round(x * 8).astype("int32"), (2,)),
     "a bfloat16": lambda x, y: lax.reduce_sum((x - y).astype("bfloat16"), (2,)),
     "few": lambda x, y: lax.reduce_sum(x[0] * y[0], (1,)),
-    "heavy, and of use elsewhere": lambda x, y: (lambda z: (lax.reduce_sum(z, (2,)), z))(lax.exp(x) * y),
+    "heavy, and of use elsewhere": lambda x, y: (lambda z: (lax.reduce_sum(z, (2,)), z))(lax.tanh(x) * y),
+    "made of what is heavy, and of use elsewhere": lambda x, y: (lambda z: (lax.reduce_sum(z * y, (2,)), z))(
+        lax.tanh(x)
+    ),
 }
 
 
