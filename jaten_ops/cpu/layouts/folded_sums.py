@@ -62,11 +62,13 @@ def _fold(step: Instruction, users: dict[int, list[Any]]) -> Fold | None:
     if not all(isinstance(n, int) for n in shape) or math.prod(shape) < _LEAST:
         return None
     axes = step.equation.params["axes"]
-    return fold_of(shape, axes) if _are_computed(terms, users) or _are_few(shape, axes) else None
+    is_stored = terms.maker is None or terms.maker.name not in ELEMENTWISE
+    folds = _are_few(shape, axes) if is_stored else _are_computed(terms, users)
+    return fold_of(shape, axes) if folds else None
 
 
 def _are_few(shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
-    """True if so few rows are added that the library for sums is slow even where they are stored."""
+    """True if of what is stored so few rows are added that the library for sums is slow."""
     return len(shape) - 1 not in axes and math.prod(shape[d] for d in axes) <= _FEW
 
 

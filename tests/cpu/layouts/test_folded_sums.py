@@ -43,6 +43,7 @@ _LEFT: dict[str, _Fn] = {
     "what is stored": lambda x, _: lax.reduce_sum(x, (2,)),
     "the library's functions": lambda x, y: lax.reduce_sum(lax.log1p(x * x) + y, (2,)),
     "exponentials": lambda x, y: lax.reduce_sum(lax.exp(x - y), (2,)),
+    "few exponentials": lambda x, y: lax.reduce_sum(lax.exp(x - y), (0,)),
     "stored rows": lambda x, _: lax.reduce_sum(x.reshape(192, 160), (0,)),
     "integers": lambda x, y: lax.reduce_sum(lax.round(x * 8).astype("int32"), (2,)),
     "a bfloat16": lambda x, y: lax.reduce_sum((x - y).astype("bfloat16"), (2,)),
