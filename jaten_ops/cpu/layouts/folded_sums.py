@@ -16,6 +16,7 @@ from .rules import within
 from .steps import Instruction, Listed, Value, bodies_of, branch_of
 
 _LEAST = 2**12  # elements that are added: of fewer, no kernel takes long
+_MOST_IN_ROWS = 2**21  # elements that are added along rows: of more, reading the stretches at once takes longer
 _FEW = 32  # rows
 _DTYPES = (np.float32, np.float64)
 _LIGHT_NAMES = """
@@ -62,6 +63,8 @@ def _fold(step: Instruction, users: dict[int, list[Any]]) -> Fold | None:
     if not all(isinstance(n, int) for n in shape) or math.prod(shape) < _LEAST:
         return None
     axes = step.equation.params["axes"]
+    if len(shape) - 1 in axes and math.prod(shape) > _MOST_IN_ROWS:
+        return None
     is_stored = terms.maker is None or terms.maker.name not in ELEMENTWISE
     folds = _are_few(shape, axes) if is_stored else _are_computed(terms, users)
     return fold_of(shape, axes) if folds else None

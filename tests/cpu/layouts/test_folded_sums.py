@@ -47,6 +47,7 @@ _LEFT: dict[str, _Fn] = {
     "stored rows": lambda x, _: lax.reduce_sum(x.reshape(192, 160), (0,)),
     "integers": lambda x, y: lax.reduce_sum(lax.round(x * 8).astype("int32"), (2,)),
     "a bfloat16": lambda x, y: lax.reduce_sum((x - y).astype("bfloat16"), (2,)),
+    "very many": lambda x, y: lax.reduce_sum(jnp.tile(x, (70, 1, 1)) * jnp.tile(y, (70, 1, 1)), (0, 1, 2)),
     "few": lambda x, y: lax.reduce_sum(x[0] * y[0], (1,)),
     "heavy, and of use elsewhere": lambda x, y: (lambda z: (lax.reduce_sum(z, (2,)), z))(lax.tanh(x) * y),
     "made of what is heavy, and of use elsewhere": lambda x, y: (lambda z: (lax.reduce_sum(z * y, (2,)), z))(
