@@ -19,10 +19,9 @@ from ..registry.handlers import ABOVE_AUTOGRAD, handler
 from ..schema import RELEASE
 from ..tensor.operand_values import is_traced
 from ..tensor.tensor import Tensor as OnJax
-from .operands import is_on_jax, with_constants
+from .operands import FLOATS, is_on_jax, with_constants
 
 _aten = torch.ops.aten
-_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 @op(
@@ -48,7 +47,7 @@ def _suits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropo
         return False
     if mask is not None and settings["is_causal"] and RELEASE >= (2, 14):
         return False
-    return query.dtype in _FLOATS and fused_sdp_choice(query, key, value, mask, dropout_p, **settings) == 1
+    return query.dtype in FLOATS and fused_sdp_choice(query, key, value, mask, dropout_p, **settings) == 1
 
 
 def _is_carrier(x: Tensor) -> bool:

@@ -12,7 +12,7 @@ from ..kernels import normalization as kernels
 from ..ops.user_ops import op
 from ..registry import fake
 from ..registry.handlers import ABOVE_AUTOGRAD, handler
-from .operands import are_eager
+from .operands import FLOATS, are_eager
 
 op(
     "jaten_nn::rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float eps) -> Tensor",
@@ -45,4 +45,4 @@ def _fit(given: Sequence[Tensor], sizes: tuple[int, ...]) -> bool:
     input = given[0]
     if not sizes or input.shape[-len(sizes) :] != sizes or not (input.is_contiguous() and input.numel()):
         return False
-    return input.is_floating_point() and all(t.dtype is input.dtype and t.shape == sizes for t in given[1:])
+    return input.dtype in FLOATS and all(t.dtype is input.dtype and t.shape == sizes for t in given[1:])

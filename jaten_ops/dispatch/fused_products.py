@@ -23,7 +23,7 @@ from ..registry.handlers import ABOVE_AUTOGRAD, handler
 from ..tensor.tensor import from_view
 from ..tracing import opaque
 from .functional import kernel_of
-from .operands import are_eager
+from .operands import FLOATS, are_eager
 from .partitioned_products import linear_over_mesh, matmul_over_mesh
 
 op("jaten_nn::linear_gradients(Tensor grad, Tensor? input, Tensor? weight, bool bias) -> (Tensor?, Tensor?, Tensor?)")(
@@ -145,7 +145,7 @@ def matmul(self: Tensor, other: Tensor) -> Tensor:
 
 
 def _are_matrices(a: Tensor, b: Tensor) -> bool:
-    is_known = a.is_floating_point() and b.dtype is a.dtype and a.dim() > 1 and b.dim() > 1
+    is_known = a.dtype in FLOATS and b.dtype is a.dtype and a.dim() > 1 and b.dim() > 1
     return is_known and a.numel() > 0 and b.numel() > 0
 
 

@@ -15,6 +15,9 @@ from ..arrays.storage_views import View, onto_one_mesh
 from ..tensor.operand_values import is_traced, takes_constants
 from ..tensor.tensor import Tensor, array_of, from_array
 
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+"""The dtypes of operators that stand for several of ATen's: some of its parts refuse others."""
+
 
 def is_on_jax(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "jax"
