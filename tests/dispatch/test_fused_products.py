@@ -148,6 +148,7 @@ def test_none_for_a_tensor_is_refused_as_by_aten(call: Any, at: int) -> None:
         call(*operands)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FUSED)
 def test_operands_that_no_gradient_needs_may_be_overwritten(name: str) -> None:
     """And of those that one needs ATen's error tells."""
@@ -171,6 +172,7 @@ def test_operands_that_no_gradient_needs_may_be_overwritten(name: str) -> None:
                 assert_alike(outcomes[1], outcomes[0])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("create_graph", [False, True])
 @pytest.mark.parametrize("name", FUSED)
 def test_operands_that_get_other_values_after_the_call(name: str, create_graph: bool) -> None:
@@ -188,6 +190,7 @@ def test_operands_that_get_other_values_after_the_call(name: str, create_graph: 
         assert_alike(outcomes[1], outcomes[0], check_stride=not create_graph)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FUSED)
 def test_hooks_and_a_second_backward_pass(name: str) -> None:
     met: dict[str, list[Any]] = {}
@@ -207,6 +210,7 @@ def test_hooks_and_a_second_backward_pass(name: str) -> None:
     assert_alike(sorted(met["jax"], key=key), sorted(met["cpu"], key=key))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FUSED)
 def test_what_watches_operators_sees_atens(name: str) -> None:
     """A counter of operations, and `torch.jit.trace`."""
@@ -221,6 +225,7 @@ def test_what_watches_operators_sees_atens(name: str) -> None:
     torch.testing.assert_close(traced(*operands), CALLS[name][0](*operands))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FUSED)
 def test_in_a_step_and_as_a_function_of_jax(name: str) -> None:
     call = CALLS[name][0]
