@@ -48,8 +48,9 @@ class _Leaf(NamedTuple):
 
 
 def _noted(tensor: Tensor | None) -> _Leaf | None:
-    is_leaf = tensor is not None and tensor.is_leaf
-    return _Leaf(weakref.ref(tensor), carrier.view_of(tensor)) if is_leaf else None  # type: ignore[arg-type]  # as it is one
+    if tensor is None or not tensor.is_leaf:
+        return None
+    return _Leaf(weakref.ref(tensor), carrier.view_of(tensor))
 
 
 def _as_noted(tensor: Tensor | None, leaf: _Leaf | None) -> Tensor | None:
@@ -57,6 +58,7 @@ def _as_noted(tensor: Tensor | None, leaf: _Leaf | None) -> Tensor | None:
     if leaf is None or tensor is None or leaf.tensor() is not tensor or carrier.view_of(tensor) is leaf.view:
         return tensor
     old = from_view(leaf.view, tensor.dtype)
+    # a second derivative is by the leaf
     return old + (tensor - tensor.detach()) if torch.is_grad_enabled() else old
 
 

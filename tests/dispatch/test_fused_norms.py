@@ -13,7 +13,7 @@ from torch import Tensor
 import jaten_ops  # noqa: F401  # the device jax
 
 from ..harness.crossings import crossed
-from ..harness.ways_of_calls import LAID_OUT, WAYS, Call, assert_alike, autocast, backward
+from ..harness.ways_of_calls import LAID_OUT, WAYS, Call, assert_alike, autocast, backward, made_of
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -30,9 +30,7 @@ CALLS: dict[str, tuple[Call, list[tuple[int, ...]], bool]] = {
 
 
 def _operands(name: str, device: str, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    made = [torch.randn(sizes, generator=generator, dtype=torch.float64) for sizes in CALLS[name][1]]
-    return [x.to(dtype).to(device).requires_grad_() for x in made]
+    return made_of(CALLS[name][1], device, dtype)
 
 
 @pytest.mark.parametrize(("name", "way"), crossed([n for n in CALLS if n != "nothing"], WAYS))
@@ -44,7 +42,7 @@ def test_a_call_in_a_way(name: str, way: Callable[[Call, list[Tensor]], list[Any
 
 @pytest.mark.parametrize(("name", "dtype"), crossed(CALLS, (torch.float32, torch.bfloat16, torch.float16)))
 def test_a_dtype(name: str, dtype: torch.dtype) -> None:
-    """Gradients of halves within twice the unit of the largest term: ATen rounds each of its operators."""
+    """Gradients of halves within four units: ATen rounds the result of each of its operators."""
     tolerances = (
         {} if dtype is torch.float32 else {"rtol": 4 * torch.finfo(dtype).eps, "atol": 4 * torch.finfo(dtype).eps}
     )

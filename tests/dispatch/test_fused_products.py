@@ -16,7 +16,7 @@ import jaten_ops
 from jaten_ops.dispatch import fused_products
 
 from ..harness.crossings import crossed
-from ..harness.ways_of_calls import LAID_OUT, WAYS, Call, assert_alike, backward, jacobian, loss
+from ..harness.ways_of_calls import LAID_OUT, WAYS, Call, assert_alike, backward, jacobian, loss, made_of
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -71,9 +71,7 @@ FUSED = [name for name, (_, _, fused) in CALLS.items() if fused]
 
 
 def _operands(name: str, device: str, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    made = [torch.randn(sizes, generator=generator, dtype=torch.float64) for sizes in CALLS[name][1]]
-    return [x.to(dtype).to(device).requires_grad_() for x in made]
+    return made_of(CALLS[name][1], device, dtype)
 
 
 @pytest.mark.parametrize(("name", "way"), crossed(CALLS, WAYS))

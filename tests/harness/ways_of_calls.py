@@ -13,6 +13,13 @@ from torch.utils.checkpoint import checkpoint
 Call = Callable[..., Tensor]
 
 
+def made_of(sizes: Sequence[tuple[int, ...]], device: str, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """Operands of some sizes, which require gradients: the same numbers in each call."""
+    generator = torch.Generator().manual_seed(0)
+    made = [torch.randn(size, generator=generator, dtype=torch.float64) for size in sizes]
+    return [x.to(dtype).to(device).requires_grad_() for x in made]
+
+
 def loss(result: Tensor) -> Tensor:
     return result.sin().sum()
 
