@@ -19,7 +19,7 @@ from jaten_ops.schema import FUNCTIONAL, OpSpec
 from . import scalars
 from .reuse import aten_overload
 
-# Kinds of numbers are refused, not widths: JAX has kernels where ATen lacks one for a width.
+# Kinds of numbers are refused, and mostly not widths: JAX has kernels where ATen lacks one for a width.
 _SAME_KIND = {
     **dict.fromkeys((torch.float16, torch.bfloat16), torch.float32),
     **{getattr(torch, n): torch.float32 for n in dir(torch) if n.startswith("float8_")},
@@ -37,6 +37,13 @@ _OTHERS = frozenset({
     "linalg_lstsq", "unique_consecutive", "_unique2", "bucketize.Tensor", "searchsorted.Tensor", "hash_tensor",
     "bincount", "_softmax_backward_data", "ormqr", "binary_cross_entropy", "_linalg_det", "_linalg_slogdet",
     "_linalg_solve_ex", "_linalg_svd",
+})  # fmt: skip
+
+# JAX has no kernels for these widths either: LAPACK's and FFTs are for single and double precision.
+_OF_WIDTHS = frozenset({
+    "complex", "polar", "cholesky", "linalg_cholesky_ex", "geqrf", "linalg_qr", "linalg_lu", "linalg_lu_factor_ex",
+    "linalg_eig", "_linalg_eigh", "linalg_householder_product", "linalg_lstsq", "_linalg_solve_ex", "linalg_inv_ex",
+    "_linalg_svd", "_linalg_det", "_linalg_slogdet", "_fft_r2c",
 })  # fmt: skip
 
 # Operators that have sizes among their arguments, and the kinds of self that their kernels on the CPU take:
@@ -61,11 +68,15 @@ _KINDS = {
 }
 _TAKEN = {overload: kinds for kinds, overloads in _KINDS.items() for overload in overloads.split()}
 
-ASKED: frozenset[str] = _OTHERS | {
-    o
-    for o, spec in FUNCTIONAL.items()
-    if (spec.tags & {"pointwise", "reduction"} or o.startswith("_foreach_")) and not spec.random
-}
+ASKED: frozenset[str] = (
+    _OTHERS
+    | _OF_WIDTHS
+    | {
+        o
+        for o, spec in FUNCTIONAL.items()
+        if (spec.tags & {"pointwise", "reduction"} or o.startswith("_foreach_")) and not spec.random
+    }
+)
 """The overloads for which ATen is called."""
 
 
@@ -78,7 +89,7 @@ def refuse(spec: OpSpec, args: Any, kwargs: Any) -> None:
     if spec.overload in ASKED:
         if "correction" in kwargs:  # with sizes of 1 nothing would be left, and ATen would warn
             kwargs = kwargs | {"correction": 0}
-        same_kind = {} if _mixes_widths(args, kwargs) else _SAME_KIND
+        same_kind = {} if spec.overload in _OF_WIDTHS or _mixes_widths(args, kwargs) else _SAME_KIND
         cut_args, kwargs = tree_map(lambda value: _cut(value, same_kind), (args, kwargs))
         if kwargs.get("sorter") is not None:  # indices of elements, of which there is one
             kwargs = kwargs | {"sorter": kwargs["sorter"] - 1}

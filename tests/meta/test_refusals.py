@@ -150,6 +150,33 @@ def test_refused_as_by_aten(name: str, path: str) -> None:
     assert isinstance(found, type(expected) if own else Exception), repr(found)
 
 
+NARROW: dict[str, Callable[[torch.Tensor], Any]] = {
+    **{
+        name: getattr(torch.linalg, name)
+        for name in ("cholesky", "cholesky_ex", "det", "eig", "eigh", "eigvals", "inv", "lu", "lu_factor", "qr")
+    },
+    "householder_product": lambda x: torch.linalg.householder_product(x, x[0]),
+    "lstsq": lambda x: torch.linalg.lstsq(x, x),
+    "solve": lambda x: torch.linalg.solve(x, x),
+    "svdvals": torch.linalg.svdvals,
+    "complex": lambda x: torch.complex(x, x),
+    "polar": lambda x: torch.polar(x, x),
+    "stft": lambda x: torch.stft(x.flatten(), 4, window=torch.ones_like(x[0]), return_complex=True),
+}
+
+
+@pytest.mark.parametrize("path", ["compiled", "on the device"])
+@pytest.mark.parametrize("name", NARROW)
+def test_half_precision_is_refused_in_the_words_of_aten(name: str, path: str) -> None:
+    fn, x = NARROW[name], torch.eye(4, dtype=torch.bfloat16)
+    expected = _raised(fn, x)
+    torch._dynamo.reset()
+    found = _raised(compile_whole(fn), x) if path == "compiled" else _raised(fn, x.to("jax"))
+    by_dynamo = type(found).__module__ == "torch._dynamo.exc"  # whose fakes have words of their own
+    assert found is not None
+    assert by_dynamo or str(expected).partition("BFloat16")[0] in str(found).replace("torch.bfloat16", "BFloat16")
+
+
 # In place, their gradient is by the result, which does not tell the input's sign if the slope is negative
 BACKWARD: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "leaky_relu_": lambda x, slope: F.leaky_relu_(x * 1, slope),
