@@ -52,7 +52,9 @@ def autocast_operators() -> list[str]:
 
 
 def _eligible(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.device.type == "jax"
+    # in a function of `as_jax` tensors on the CPU are constants of the program; elsewhere the operator refuses them
+    is_operand = tensor.device.type == "jax" or (tensor.dim() > 0 and tensor.device.type == "cpu")
+    return is_operand and tensor.is_floating_point() and tensor.dtype != torch.float64
 
 
 def _cast(tree: Any, dtype: torch.dtype) -> Any:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
+import jax
 import pytest
 import torch
 from torch import nn
 
+import jaten_ops
 from jaten_ops.device import autocast
 
 
@@ -31,6 +35,26 @@ def test_policies() -> None:
         with torch.autocast("jax", enabled=False):
             assert (x @ x).dtype == torch.float32
     assert (x @ x).dtype == torch.float32
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(4, 3), nn.LayerNorm(4), nn.Conv1d(4, 2, 3), nn.Bilinear(4, 4, 2)])
+def test_modules_that_are_constant_in_jax_functions(layer: nn.Module) -> None:
+    x = torch.randn(4, 4)
+    on_device = copy.deepcopy(layer).to("jax")
+
+    def call(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
+        with torch.autocast("jax", dtype=torch.bfloat16):
+            return layer(x, x) if isinstance(layer, nn.Bilinear) else layer(x)
+
+    found = jax.jit(jaten_ops.as_jax(lambda x: call(x, layer)))(x.numpy())
+    expected = call(x.to("jax"), on_device)
+    assert str(found.dtype) == str(expected.dtype).removeprefix("torch.")
+    torch.testing.assert_close(torch.tensor(found.astype("float32").tolist()), expected.detach().float().cpu())
+
+
+def test_operands_on_two_devices_are_refused() -> None:
+    with torch.autocast("jax", dtype=torch.bfloat16), pytest.raises(RuntimeError, match="same device"):
+        torch.ones(2, 2, device="jax") @ torch.ones(2, 2)
 
 
 @pytest.mark.sampled(2)
