@@ -3,18 +3,22 @@
 An executable's results lie each by itself. Of outputs that share memory AOTAutograd makes some again, by the tensor
 that owns it, but not those that need no gradient, nor the parts of a tensor that is taken apart, and none on the
 device, where it sees no memory. Of these the graph returns the owner alone, and their views are called on that. So they
-are of large inputs of which a view is saved for the backward, as matrices are that a product takes transposed.
+are of large inputs of which a view is saved for the backward, as matrices are that a product takes transposed, and of
+large outputs that are saved themselves, as a softmax is. And so they are, as in ATen's own backward, of large gradients
+that are parts of one that comes in, as those of what is concatenated.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
+from torch.utils import _pytree as pytree
 
 from jaten_ops.arrays.view_ops import is_view
 
@@ -29,12 +33,14 @@ _LEAST_SAVED = 2**16  # bytes: to copy fewer takes no longer than to call a view
 
 
 def output_views(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
-    """Has a forward graph return the owners of memory in the place of outputs that are views of them.
+    """Has a graph return the owners of memory in the place of outputs that are views of them.
 
     The outputs beyond those that the program returns, and owners of memory of which AOTAutograd makes others again, are
     saved for the backward: the user sees none of them.
     """
-    if info.is_backward or info.metadata is None:
+    if info.is_backward:
+        return info.having(views=_gradient_views(gm.graph))
+    if info.metadata is None:
         return info
     infos, first = info.metadata.output_info, info.first_result
     known = _Known(
@@ -90,8 +96,30 @@ def _taken_out(graph: torch.fx.Graph, known: _Known) -> Views | None:
         for n, (owner, chain) in chains.items()
         if owner in new
         or (chain if owner in inputs else _has_layout(owner) and (owners[owner] > 1 or _is_permuted(owner, chain)))
-    } | _saved_views(outputs, known, inputs)
+    }
+    shared |= _saved_views(outputs, known, inputs) | _saved_outputs(outputs, known, shared.keys() | not_owned)
     return _Maker(graph, known, inputs, new).made(outputs, shared) if shared else None
+
+
+def _gradient_views(graph: torch.fx.Graph) -> Views | None:
+    """Makes a backward graph return no gradients that are views of one that comes in, but not expanded ones."""
+    inputs = {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
+    tangents = {node for node in inputs if "tangents" in str(node.target)}
+    outputs: list[Any] = list(graph.output_node().args[0])  # type: ignore[arg-type]  # a backend's graph has a tuple
+    found = {}
+    for n, node in enumerate(outputs):
+        value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+        if not _is_large(value) or value.device.type != "cpu" or 0 in value.stride():
+            continue
+        owner, chain = _chain(node, inputs)
+        sizes = [size for step in chain for v in pytree.tree_leaves(step.meta["val"]) for size in v.shape]
+        if owner in tangents and chain and all(isinstance(size, int) for size in sizes):
+            found[n] = owner, chain
+    if not found:
+        return None
+    views = _Maker(graph, _Known(0, len(outputs), (), {}, frozenset(), True), inputs, {}).made(outputs, found)
+    views.grad = False
+    return views
 
 
 def _saved_views(
@@ -106,13 +134,58 @@ def _saved_views(
         owner, chain = _chain(outputs[n], inputs)
         if not chain or inputs.get(owner, -1) in {-1, *known.mutated, *known.rewritten.values()}:
             continue
-        values = [node.meta["val"] for node in chain]
-        if not all(isinstance(v, torch.Tensor) and all(isinstance(n, int) for n in v.shape) for v in values):
-            continue
-        is_whole = value.numel() == owner.meta["val"].numel() and _has_layout(outputs[n])
-        if is_whole and value.nbytes >= _LEAST_SAVED * len(chain):
+        if _is_whole(outputs[n], owner, chain) and value.nbytes >= _LEAST_SAVED * len(chain):
             found[n] = owner, chain
     return found
+
+
+def _is_large(value: Any) -> TypeGuard[torch.Tensor]:
+    """True for a tensor, of a size that is known, that takes longer to copy than to view."""
+    is_known = isinstance(value, torch.Tensor) and all(isinstance(n, int) for n in value.shape)
+    return is_known and math.prod(value.shape) * value.itemsize >= _LEAST_SAVED  # `numel` needs known strides, too
+
+
+def _is_whole(node: torch.fx.Node, owner: torch.fx.Node, chain: Sequence[torch.fx.Node]) -> bool:
+    """True if views, of sizes that are known, lead from a tensor to another one of all its elements."""
+    values = [n.meta["val"] for n in (*chain, node)]
+    if not all(isinstance(v, torch.Tensor) and all(isinstance(n, int) for n in v.shape) for v in values):
+        return False
+    return math.prod(values[-1].shape) == math.prod(owner.meta["val"].shape) and _has_layout(node)
+
+
+def _saved_outputs(
+    outputs: Sequence[Any], known: _Known, others: Set[Any]
+) -> dict[int, tuple[torch.fx.Node, list[torch.fx.Node]]]:
+    """The outputs saved for the backward that are, or are views of, one that the program returns, and that one.
+
+    As for eager tensors, the backward is refused if the program writes to that in between.
+
+    Args:
+        others: nodes, and numbers of outputs, that something else is known of.
+    """
+    infos = known.infos
+    own = {
+        outputs[n]: n
+        for n in range(known.first, min(known.last, len(outputs)))
+        if n not in others
+        and _is_alone(outputs[n], infos[n - known.first] if n - known.first < len(infos) else None)
+        and outputs[n] not in others
+        and outputs[n].meta["val"].device.type == "cpu"
+        and _has_layout(outputs[n])
+    }
+    found: dict[int, tuple[torch.fx.Node, list[torch.fx.Node]]] = {}
+    for n in range(known.last, len(outputs)):
+        value = outputs[n].meta.get("val") if isinstance(outputs[n], torch.fx.Node) else None
+        if not _is_large(value):
+            continue
+        owner, chain = _chain(outputs[n], own)
+        if owner in own and _is_whole(outputs[n], owner, chain):
+            found |= {n: (owner, [node for node in chain if not _is_detach(node)]), own[owner]: (owner, [])}
+    return found
+
+
+def _is_detach(node: torch.fx.Node) -> bool:
+    return overload_of(node.target) == DETACH
 
 
 def _new_values(

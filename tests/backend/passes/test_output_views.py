@@ -313,6 +313,54 @@ def test_saved_views_of_inputs_are_no_results() -> None:
         torch.autograd.grad(found, (x, y), grad)
 
 
+SAVED_OUTPUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "softmax": lambda x: x.softmax(-1),
+    "channels_last": lambda x: x.to(memory_format=torch.channels_last).exp(),
+    "taken_on": lambda x: (y := x + 1) * y.sigmoid().detach(),
+}
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("name", SAVED_OUTPUTS)
+def test_saved_outputs_are_no_second_results(name: str) -> None:
+    fn, x = SAVED_OUTPUTS[name], torch.randn(4, 8, 64, 16, requires_grad=True)
+    found, counts = _results_of_forward(fn, x)
+    assert counts[0] == 1 + (name == "taken_on")
+    assert found.stride() == fn(x).stride()
+    grad = torch.randn_like(found)
+    expected = torch.autograd.grad(fn(x), x, grad)
+    torch.testing.assert_close(torch.autograd.grad(found, x, grad, retain_graph=True), expected)
+    if name != "taken_on":  # what it saves the user does not see
+        found.detach().add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(found, x, grad)
+
+
+JOINED: dict[str, Callable[..., torch.Tensor]] = {
+    "channels": lambda x, y: torch.cat([x, y], 1),
+    "rows": lambda x, y: torch.cat([x, y], 0),
+    "stacked": lambda x, y: torch.stack([x, y], 1).view(8, 8, 64, 16),
+    "both": lambda x, y: torch.cat([x, y * 2], 1),
+}
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("name", JOINED)
+def test_gradients_that_are_parts_of_another_are_views_of_it(name: str) -> None:
+    fn, xs = JOINED[name], [torch.randn(4, 8, 64, 16, requires_grad=True) for _ in range(2)]
+    counts: list[int] = []
+    with watched("output_views", lambda gm: counts.append(len(gm.graph.output_node().args[0]))):
+        found = torch.compile(fn, backend="jaten")(*xs)
+        grad = torch.randn_like(found)
+        got = torch.autograd.grad(found, xs, grad, retain_graph=True)
+        found.backward(grad)
+    expected = torch.autograd.grad(fn(*xs), xs, grad)
+    torch.testing.assert_close(got, expected)
+    torch.testing.assert_close([x.grad for x in xs], list(expected))
+    assert counts[-1] == (name == "both")
+    assert [t.stride() for t in got[:1]] == [t.stride() for t in expected[:1]]
+
+
 class TestGolden(expecttest.TestCase):
     """`EXPECTTEST_ACCEPT=1` rewrites the text below."""
 
