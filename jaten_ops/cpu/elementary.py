@@ -225,6 +225,28 @@ def _atan(x: jax.Array) -> jax.Array:
     return _like_identity(x, jnp.copysign(jnp.where(size > 1, math.pi / 2 - angle, angle), _wide(x)))
 
 
+def _arcsine(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The angles with the sine |x|, and with the cosine |x|, in double precision; NaN beyond 1."""
+    size = lax.abs(_wide(x))
+    other = lax.sqrt((1 - size) * (1 + size))
+    is_near_one = size > other
+    angle = _arctangent(lax.min(size, other), lax.max(size, other))
+    angle = jnp.where(size <= 1, angle, np.nan)
+    rest = math.pi / 2 - angle
+    return jnp.where(is_near_one, rest, angle), jnp.where(is_near_one, angle, rest)
+
+
+def _asin(x: jax.Array) -> jax.Array:
+    return _like_identity(x, jnp.copysign(_arcsine(x)[0], _wide(x)))
+
+
+def _acos(x: jax.Array) -> jax.Array:
+    angle = _arcsine(x)[1]
+    return _rounded(jnp.where(x < 0, math.pi - angle, angle))
+
+
+asin = _for_floats(lax.asin, _asin)
+acos = _for_floats(lax.acos, _acos)
 atan2 = _for_floats(lax.atan2, _atan2)
 atan = _for_floats(lax.atan, _atan)
 

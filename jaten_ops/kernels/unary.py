@@ -82,9 +82,9 @@ def _reciprocal(x: jax.Array) -> jax.Array:
 
 
 _FLOAT_FUNCTIONS = {
-    "acos": _of_numbers(lax.acos, complex_functions.acos),
+    "acos": _of_numbers(with_partials(elementary.acos, lambda r, x: -lax.rsqrt(1 - x * x)), complex_functions.acos),
     "acosh": _of_numbers(with_partials(lax.acosh, lambda r, x: lax.rsqrt(x * x - 1)), complex_functions.acosh),
-    "asin": _of_numbers(lax.asin, complex_functions.asin),
+    "asin": _of_numbers(with_partials(elementary.asin, lambda r, x: lax.rsqrt(1 - x * x)), complex_functions.asin),
     "asinh": _of_numbers(lax.asinh, complex_functions.asinh),
     "atan": _of_numbers(with_partials(elementary.atan, lambda r, x: 1 / (1 + x * x)), complex_functions.atan),
     "atanh": _of_numbers(lax.atanh, complex_functions.atanh),
