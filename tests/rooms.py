@@ -71,7 +71,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "layouts.rules",
         "layouts.steps",
         "layouts.break_chains layouts.folded_sums layouts.joined_products layouts.nan_checks layouts.short_rows"
-        " layouts.serialize_lapack layouts.sums_as_products layouts.tile_gather_scatter",
+        " layouts.serialize_lapack layouts.sums_as_products layouts.tile_batches layouts.tile_gather_scatter",
         "layouts.program",
         "layouts.__init__",
         "__init__",

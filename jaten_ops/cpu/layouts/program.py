@@ -24,6 +24,7 @@ from .nan_checks import with_quick_nan_checks
 from .rules import MATRIX_RULES, RULES, LayoutRule, traced_scope, within, work_of
 from .steps import bodies_of, body_of, branch_of
 from .sums_as_products import with_sums_as_products
+from .tile_batches import in_batches
 from .tile_gather_scatter import in_stretches
 from .values import Order, Ordered, places, program_order
 
@@ -45,8 +46,8 @@ def ordered(
     Args:
         fn: a JAX function.
         platform: what it runs on, by default JAX's first choice. Only a CPU's program becomes another one: its
-            convolutions ask for an order, rows are gathered and scattered in stretches, sums become products or are
-            folded, long chains are stored.
+            convolutions ask for an order, rows are gathered and scattered in stretches, as are products of a batch,
+            sums become products or are folded, long chains are stored.
         taken: for each array that it takes the order in which its dimensions come; None for the program's.
         free: asked after `fn` was traced, for each result whether it may be left in any order.
         left: is filled with the order of each result, None for the program's.
@@ -61,7 +62,7 @@ def ordered(
         inputs = [_as_program(a, order) for a, order in zip(leaves, orders, strict=True)]
         program, shape = jax.make_jaxpr(fn, return_shape=True)(*jax.tree.unflatten(jax.tree.structure(arrays), inputs))
         if on_cpu:
-            program = in_stretches(program)
+            program = in_batches(in_stretches(program))
             if not _has_images(program.jaxpr):  # whose dimensions will lie in another order
                 program = with_folded_sums(with_sums_as_products(with_quick_nan_checks(program)))
             program = with_chains_stored(with_joined_products(program))
