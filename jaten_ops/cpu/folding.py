@@ -89,12 +89,17 @@ class Fold(NamedTuple):
         return lax.reduce_sum(totals, self.others) if self.others else totals
 
 
-def fold_of(shape: tuple[int, ...], axes: tuple[int, ...]) -> Fold | None:
-    """The fold of terms of a shape over some axes; None if that is no gain."""
+def fold_of(shape: tuple[int, ...], axes: tuple[int, ...], in_stretches: bool = True) -> Fold | None:
+    """The fold of terms of a shape over some axes; None if that is no gain.
+
+    Not in stretches, the terms are stored as they are, and all of the sum is a product.
+    """
     if not axes:
         return None
     block = max(_neighbours(sorted(axes)), key=lambda b: (b[-1] == len(shape) - 1, math.prod(shape[d] for d in b)))
     part = _part_of(shape, block[0], block[-1])
+    if part is not None and not in_stretches:
+        part = part._replace(parts=1)
     others = tuple(a if a < block[0] else a - len(block) for a in axes if a not in block)
     return None if part is None else Fold(part, others)
 

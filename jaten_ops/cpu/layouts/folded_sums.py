@@ -29,6 +29,12 @@ _KNOWN = _LIGHT | {"ceil", "div", "erf", "exp2", "floor", "logistic", "round", "
 
 Not exponentials: a program may compute one twice, in `softmax` and in `log_softmax`, and XLA shares what is the same.
 """
+_BITS = "bitcast_convert_type"
+"""A function that the library for sums does not take, as of the divisors of `division.quotient`.
+
+XLA would store what is made of that, and then each operand of the library's part of the terms: also where terms are
+shared, or too many to be read in stretches, storing the terms alone takes less time.
+"""
 
 
 def with_folded_sums(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
@@ -63,11 +69,15 @@ def _fold(step: Instruction, users: dict[int, list[Any]]) -> Fold | None:
     if not all(isinstance(n, int) for n in shape) or math.prod(shape) < _LEAST:
         return None
     axes = step.equation.params["axes"]
-    if len(shape) - 1 in axes and math.prod(shape) > _MOST_IN_ROWS:
-        return None
-    is_stored = terms.maker is None or terms.maker.name not in ELEMENTWISE
-    folds = _are_few(shape, axes) if is_stored else _are_computed(terms, users)
-    return fold_of(shape, axes) if folds else None
+    if terms.maker is None or terms.maker.name not in ELEMENTWISE:
+        return fold_of(shape, axes) if _are_few(shape, axes) else None
+    alone, shared = _functions(terms, users)
+    has_bits = _BITS in alone | shared
+    are_many = len(shape) - 1 in axes and math.prod(shape) > _MOST_IN_ROWS
+    is_light = shared <= _LIGHT and not _is_square(terms.maker)
+    if alone | shared <= _KNOWN and (has_bits or is_light) and not are_many:
+        return fold_of(shape, axes)
+    return fold_of(shape, axes, in_stretches=False) if has_bits else None
 
 
 def _are_few(shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
@@ -75,28 +85,26 @@ def _are_few(shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
     return len(shape) - 1 not in axes and math.prod(shape[d] for d in axes) <= _FEW
 
 
-def _are_computed(terms: Value, users: dict[int, list[Any]]) -> bool:
-    """True if terms are computed element by element, by known functions alone, and are more than squares.
+def _functions(terms: Value, users: dict[int, list[Any]]) -> tuple[set[str], set[str]]:
+    """The functions that terms are computed by, element by element: of what they alone take, and of what others take.
 
-    What others take, too, would be stored for them, or computed once more: that must be light.
+    The latter would be stored for the others, or computed once more.
     """
-    maker = terms.maker
-    if maker is None or maker.name not in ELEMENTWISE or _is_square(maker):
-        return False
+    alone: set[str] = set()
+    shared: set[str] = set()
     left, found = [(terms, len(users[id(terms)]) > 1)], {}
     while left:
         value, is_shared = left.pop()
         step = value.maker
         if step is None or step.name not in ELEMENTWISE:
             continue
-        if step.name not in (_LIGHT if is_shared else _KNOWN):
-            return False
+        (shared if is_shared else alone).add(step.name)
         for v in step.values():
-            shared = is_shared or len(set(map(id, users[id(v)]))) > 1
-            if v.aval.shape == terms.aval.shape and found.get(id(v)) not in (True, shared):
-                found[id(v)] = shared
-                left.append((v, shared))
-    return True
+            is_taken = is_shared or len(set(map(id, users[id(v)]))) > 1
+            if v.aval.shape == terms.aval.shape and found.get(id(v)) not in (True, is_taken):
+                found[id(v)] = is_taken
+                left.append((v, is_taken))
+    return alone, shared
 
 
 def _is_square(step: Instruction) -> bool:

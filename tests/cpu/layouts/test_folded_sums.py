@@ -28,6 +28,11 @@ _FOLDED: dict[str, _Fn] = {
     "everything": lambda x, y: lax.reduce_sum(lax.abs(x - y), (0, 1, 2)),
     "no neighbours": lambda x, y: lax.reduce_sum(x * y, (0, 2)),
     "quotients": lambda x, y: lax.reduce_sum(lax.neg(quotient(x, y)) * x, (2,)),
+    "quotients, and of use elsewhere": lambda x, y: (lambda q: (lax.reduce_sum(q * x, (2,)), q))(quotient(x, y)),
+    "quotients, not in stretches": lambda x, y: lax.reduce_sum(quotient(lax.exp(x), lax.exp(y)), (2,)),
+    "very many quotients": lambda x, y: lax.reduce_sum(
+        quotient(jnp.tile(x, (70, 1, 1)), 1 + jnp.tile(lax.abs(y), (70, 1, 1))), (2,)
+    ),
     "other functions": lambda x, y: lax.reduce_sum(lax.logistic(x) * lax.tanh(y), (2,)),
     "of narrow numbers": lambda x, y: lax.reduce_sum(x.astype("bfloat16").astype("float32") * y, (2,)),
     "counted": lambda x, y: lax.reduce_sum((x > y).astype("float32"), (2,)),
@@ -66,6 +71,15 @@ def test_results(name: str) -> None:
         # sums of float32 in another order; those of quotients are large
         close = 1e-5 * float(jnp.max(jnp.abs(expected))) if expected.dtype == np.float32 else 0
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=close)
+
+
+@pytest.mark.parametrize("name", [n for n in _FOLDED if "quotients" in n])
+def test_sums_of_quotients(name: str) -> None:
+    program = with_folded_sums(jax.make_jaxpr(_FOLDED[name])(_X, _Y))
+    names = [e.primitive.name for e in program.jaxpr.eqns]
+    assert "reduce_sum" not in names
+    # those that are not known to gain from stretches, or too many to be read at once, are one product as they are
+    assert (names.count("slice") > 1) == (name not in ("quotients, not in stretches", "very many quotients"))
 
 
 def test_open_sizes() -> None:
