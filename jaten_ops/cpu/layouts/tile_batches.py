@@ -211,7 +211,15 @@ def _broadcast(step: Instruction, shapes: list[_Shape], prefix: _Shape, batch: _
     (shape,), places = shapes, step.equation.params["broadcast_dimensions"]
     if all(n == 1 for n, d in zip(shape, places, strict=True) if d < len(prefix)):
         return [None]
+    form = batch.of(shape)
+    if form is not None and [places[i] for i in _longer(form)] == _longer(prefix):
+        return [form]
     return [prefix] if tuple(places[: len(prefix)]) == tuple(range(len(prefix))) else None
+
+
+def _longer(sizes: _Shape) -> list[int]:
+    """The dimensions of more than one element; one of one element may stand anywhere."""
+    return [i for i, n in enumerate(sizes) if n > 1]
 
 
 def _reshape(step: Instruction, shapes: list[_Shape], prefix: _Shape, batch: _Batch) -> _Forms | None:
@@ -225,8 +233,8 @@ def _reduction(step: Instruction, shapes: list[_Shape], prefix: _Shape, batch: _
 
 
 def _transposition(step: Instruction, shapes: list[_Shape], prefix: _Shape, batch: _Batch) -> _Forms | None:
-    is_kept = tuple(step.equation.params["permutation"][: len(prefix)]) == tuple(range(len(prefix)))
-    return [prefix] if is_kept and batch.of(shapes[0]) == prefix else None
+    form, places = batch.of(shapes[0]), step.equation.params["permutation"]
+    return [form] if form is not None and [places[i] for i in _longer(prefix)] == _longer(form) else None
 
 
 _RULES = {

@@ -86,6 +86,15 @@ def _einsum(q: Any, k: Any, v: Any) -> Any:
     return jnp.einsum("bhij,bhjk->bhik", _softmax(jnp.einsum("bhik,bhjk->bhij", q, k)), v)
 
 
+def _in_torchs_einsum(q: Any, k: Any, v: Any) -> Any:
+    """With dimensions of one element that come and go."""
+    q, k, v = (x.reshape(-1, *x.shape[2:]) for x in (q, k, v))
+    scores = jnp.einsum("nik,njk->nij", q, k)[None, :, :, None]
+    values = jnp.swapaxes(v, 1, 2)[None, :, None]
+    weights = _softmax(jnp.transpose(scores, (1, 2, 4, 0, 3)).reshape(-1, QUERIES, KEYS))
+    return jnp.einsum("nij,njk->nik", weights, jnp.transpose(values, (1, 4, 0, 3, 2)).reshape(v.shape))
+
+
 def _without_softmax(q: Any, k: Any, v: Any) -> Any:
     return _values(jnp.tanh(_scores(q, k)).astype(jnp.bfloat16).astype(jnp.float32), v)
 
@@ -124,7 +133,8 @@ def _small(q: Any, k: Any, v: Any) -> Any:
 
 
 PROGRAMS: dict[Callable[..., Any], int] = {
-    _of_heads: 1, _causal: 1, _nothing_is_seen: 1, _in_one_batch: 1, _flat: 1, _einsum: 1, _without_softmax: 1,
+    _of_heads: 1, _causal: 1, _nothing_is_seen: 1, _in_one_batch: 1, _flat: 1, _einsum: 1,
+    _in_torchs_einsum: 1, _without_softmax: 1,
     _biased(1, 1, 1): 1, _biased(1, 1, QUERIES): 1, _biased(BATCH, 1, 1): 1, _biased(1, HEADS, 1): 1,
     _biased(BATCH, 1, QUERIES): 1, _biased(BATCH, HEADS, QUERIES): 1, _three_products: 1, _two_layers: 2,
     _kept: 0, _across: 0, _turned: 0, _few: 0, _small: 0,
