@@ -181,12 +181,8 @@ def _forms(step: Instruction, batch: _Batch) -> _Forms | None:
     if not all(isinstance(n, int) for shape in (step.made[0].aval.shape, *shapes) for n in shape):
         return None
     prefix = batch.of(step.made[0].aval.shape)
-    if prefix is None:
-        return None
     rule = _RULES.get("elementwise" if step.name in ELEMENTWISE else step.name)
-    if rule is None or (rule is not _elementwise and len(shapes) != (2 if rule is _product else 1)):
-        return None
-    return rule(step, shapes, prefix, batch)
+    return None if prefix is None or rule is None else rule(step, shapes, prefix, batch)
 
 
 def _elementwise(step: Instruction, shapes: list[_Shape], prefix: _Shape, batch: _Batch) -> _Forms | None:
