@@ -129,7 +129,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "adam_step functional fused_attention fused_norms higher_order other_layouts partitioned_products"
         " recurrent_layers sgd_step",
         "fused_products",
-        "aliasing in_place_views queries writes",
+        "aliasing queries writes",
         "collectives compositions copies factories first_gradients scattered_rows",
         "handler_rules redirects",
         "register",

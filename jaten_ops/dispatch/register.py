@@ -24,7 +24,6 @@ from . import (
     fused_norms,  # noqa: F401  # its handler
     fused_products,  # noqa: F401  # its handler
     handler_rules,  # noqa: F401  # the choice of all other handlers
-    in_place_views,
     other_layouts,
     partitioned_products,
     queries,  # noqa: F401  # its handlers
@@ -82,9 +81,6 @@ if privateuse1.CLAIMED:
     for _spec in registry.SPECS.values():
         if _spec.namespace == "jaten" and _spec.takes_no_tensors and _spec.overload in registry.KERNELS:
             _ATEN.impl(_spec.overload, opaque(factories.factory(_spec.overload)), BELOW_PYTHON)
-    for _overload in in_place_views.overloads():
-        _autograd = torch.library.get_kernel(f"aten::{_overload}", ABOVE_AUTOGRAD).call_boxed
-        _ATEN.impl(_overload, in_place_views.of_recorded(_overload, _autograd), ABOVE_AUTOGRAD, with_keyset=True)
     partitioned.AT_FIRST.append(_at_first_mesh)
     # carriers come here; wrappers are caught above, by __torch_dispatch__
     _FALLBACK.fallback(_fallback, BELOW_PYTHON)

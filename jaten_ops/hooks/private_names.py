@@ -51,9 +51,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Objects that get another tensor of C++: torch.utils.swap_tensors refuses those in a graph.": (
         "torch._C._swap_tensor_impl",
     ),
-    "Views that autograd lets nobody change in place, as of several at once: the error alone tells of them.": (
-        "torch._C._autograd.CreationMeta.DEFAULT", "torch._C._autograd._get_creation_meta",
-    ),
     "Memory that is shared with JAX: the public from_dlpack takes seven times as long for a small tensor.": (
         "torch._C._from_dlpack", "torch._C._to_dlpack", "jaxlib._jax.buffer_to_dlpack_managed_tensor",
         "jaxlib._jax.dlpack_managed_tensor_to_buffer",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from jaten_ops.dispatch import in_place_views, redirects
+from jaten_ops.dispatch import redirects
 from jaten_ops.dispatch.partitioned_products import OVER_A_MESH
 from jaten_ops.errors import DuplicateRegistrationError
 from jaten_ops.registry import handlers
@@ -27,15 +27,11 @@ def test_torch_has_the_handlers_at_their_keys() -> None:
 
 
 def test_torch_has_nothing_above_autograd_but_handlers() -> None:
-    """Handlers above autograd also run in inference mode, where `__torch_dispatch__` gets the composite operator.
-
-    What stands there for in-place views concerns autograd alone.
-    """
+    """Handlers above autograd also run in inference mode, where `__torch_dispatch__` gets the composite operator."""
     found = {o for o in torch._C._dispatch_get_registrations_for_dispatch_key(ABOVE_AUTOGRAD) if o.startswith("aten::")}
     found -= {
         f"aten::{name}" for name in OVER_A_MESH
     }  # which stand there once this process has had a tensor over a mesh
-    found -= {f"aten::{name}" for name in in_place_views.overloads()}
     # those of overrides stay there while there are other threads, and may stand above handlers
     overridden = {op.name() for r in redirects._ALL.values() for op, _ in redirects.operators(r._spec)}
     handled = {operator for operator, row in HANDLERS.items() if ABOVE_AUTOGRAD in row.keys}
