@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -24,7 +24,7 @@ from jaten_ops.arrays.view_ops import is_view
 
 from ..graph_info import GraphInfo
 from ..layout import expressions_of, geometry_of, strided_layout_of
-from ..nodes import overload_of
+from ..nodes import fake_value, overload_of
 from ..view_calls import DETACH, ITEM, NumberRef, ViewCall, Views
 from .output_offsets import MADE_AGAIN
 
@@ -75,21 +75,27 @@ class _Known:
     inference: bool
 
 
+def _ends(graph: torch.fx.Graph) -> tuple[dict[torch.fx.Node, int], list[Any]]:
+    """The numbers of a graph's inputs, and its outputs."""
+    outputs: list[Any] = list(graph.output_node().args[0])  # type: ignore[arg-type]  # a backend's graph has a tuple
+    return {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}, outputs
+
+
 def _taken_out(graph: torch.fx.Graph, known: _Known) -> Views | None:
     """Makes a graph return the owners of memory in place of views of them.
 
     Returns:
         How these are made; None if there are none, and the graph is as it was.
     """
-    inputs = {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
-    outputs: list[Any] = list(graph.output_node().args[0])  # type: ignore[arg-type]  # a backend's graph has a tuple
+    inputs, outputs = _ends(graph)
     new = _new_values(outputs, known.rewritten, inputs)
     not_owned = inputs | {owner: i for owner, (i, _) in new.items()}
-    chains = {
-        n: _chain(outputs[n], not_owned)
+    alone = [
+        n
         for n in range(known.first, min(known.last, len(outputs)))
         if _is_alone(outputs[n], known.infos[n - known.first] if n - known.first < len(known.infos) else None)
-    }
+    ]
+    chains = {n: _chain(outputs[n], not_owned) for n in alone}
     owners = Counter(owner for owner, _ in chains.values())
     shared = {
         n: (owner, chain)
@@ -97,18 +103,19 @@ def _taken_out(graph: torch.fx.Graph, known: _Known) -> Views | None:
         if owner in new
         or (chain if owner in inputs else _has_layout(owner) and (owners[owner] > 1 or _is_permuted(owner, chain)))
     }
-    shared |= _saved_views(outputs, known, inputs) | _saved_outputs(outputs, known, shared.keys() | not_owned)
+    shared |= _saved_views(outputs, known, inputs) | _saved_outputs(
+        outputs, known, {outputs[n]: n for n in alone if n not in shared and outputs[n] not in not_owned}
+    )
     return _Maker(graph, known, inputs, new).made(outputs, shared) if shared else None
 
 
 def _gradient_views(graph: torch.fx.Graph) -> Views | None:
     """Makes a backward graph return no gradients that are views of one that comes in, but not expanded ones."""
-    inputs = {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
+    inputs, outputs = _ends(graph)
     tangents = {node for node in inputs if "tangents" in str(node.target)}
-    outputs: list[Any] = list(graph.output_node().args[0])  # type: ignore[arg-type]  # a backend's graph has a tuple
     found = {}
     for n, node in enumerate(outputs):
-        value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+        value = fake_value(node)
         if not _is_large(value) or value.device.type != "cpu" or 0 in value.stride():
             continue
         owner, chain = _chain(node, inputs)
@@ -118,7 +125,7 @@ def _gradient_views(graph: torch.fx.Graph) -> Views | None:
     if not found:
         return None
     views = _Maker(graph, _Known(0, len(outputs), (), {}, frozenset(), True), inputs, {}).made(outputs, found)
-    views.grad = False
+    views.grad = False  # as what a backward computes: AOTAutograd records second derivatives itself
     return views
 
 
@@ -128,7 +135,7 @@ def _saved_views(
     """The outputs saved for the backward that are views of a whole input, to which the program does not write."""
     found = {}
     for n in range(known.last, len(outputs)):
-        value = outputs[n].meta.get("val") if isinstance(outputs[n], torch.fx.Node) else None
+        value = fake_value(outputs[n])
         if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
             continue
         owner, chain = _chain(outputs[n], inputs)
@@ -154,28 +161,19 @@ def _is_whole(node: torch.fx.Node, owner: torch.fx.Node, chain: Sequence[torch.f
 
 
 def _saved_outputs(
-    outputs: Sequence[Any], known: _Known, others: Set[Any]
+    outputs: Sequence[Any], known: _Known, returned: Mapping[torch.fx.Node, int]
 ) -> dict[int, tuple[torch.fx.Node, list[torch.fx.Node]]]:
     """The outputs saved for the backward that are, or are views of, one that the program returns, and that one.
 
     As for eager tensors, the backward is refused if the program writes to that in between.
 
     Args:
-        others: nodes, and numbers of outputs, that something else is known of.
+        returned: the numbers of those that the program returns, and of which nothing else is known.
     """
-    infos = known.infos
-    own = {
-        outputs[n]: n
-        for n in range(known.first, min(known.last, len(outputs)))
-        if n not in others
-        and _is_alone(outputs[n], infos[n - known.first] if n - known.first < len(infos) else None)
-        and outputs[n] not in others
-        and outputs[n].meta["val"].device.type == "cpu"
-        and _has_layout(outputs[n])
-    }
+    own = {v: n for v, n in returned.items() if v.meta["val"].device.type == "cpu" and _has_layout(v)}
     found: dict[int, tuple[torch.fx.Node, list[torch.fx.Node]]] = {}
     for n in range(known.last, len(outputs)):
-        value = outputs[n].meta.get("val") if isinstance(outputs[n], torch.fx.Node) else None
+        value = fake_value(outputs[n])
         if not _is_large(value):
             continue
         owner, chain = _chain(outputs[n], own)
@@ -222,7 +220,7 @@ def _inverse(node: torch.fx.Node) -> _Call | tuple[()] | None:
 
 
 def _is_on_jax(node: Any) -> bool:
-    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    value = fake_value(node)
     return isinstance(value, torch.Tensor) and value.device.type == "jax"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 from jax.extend import core
@@ -147,6 +147,24 @@ def users_of(steps: Sequence[Instruction], results: Sequence[Any]) -> dict[int, 
     return users
 
 
+class Loop(Protocol):
+    """A loop in the place of some steps.
+
+    Attributes:
+        last: the step whose result it makes.
+        steps: those before that it takes the place of, each with what the loop knows of it; nothing else takes theirs.
+    """
+
+    @property
+    def last(self) -> Instruction: ...
+
+    @property
+    def steps(self) -> Sequence[tuple[Instruction, Any]]: ...
+
+    def run(self, known: dict[int, Any]) -> Any:
+        """The result, from the values that are known by their `id`."""
+
+
 class Listed:
     """A program as steps.
 
@@ -175,3 +193,16 @@ class Listed:
             return [known[id(atom)] if isinstance(atom, Value) else atom for atom in self._results]
 
         return jax.make_jaxpr(run)(*[v.aval for v in self._program.jaxpr.invars])
+
+    def looped(self, loop_at: Callable[[int], Loop | None]) -> core.ClosedJaxpr:
+        """The program with the loops that `loop_at` makes for the numbers of last steps; itself if there are none."""
+        loops = {id(loop.last): loop for i, _ in enumerate(self.steps) if (loop := loop_at(i)) is not None}
+        inner = {id(step) for loop in loops.values() for step, _ in loop.steps}
+
+        def apply(step: Instruction, known: dict[int, Any]) -> Sequence[Any]:
+            if id(step) in inner:
+                return ()
+            loop = loops.get(id(step))
+            return step.apply(known) if loop is None else [loop.run(known)]
+
+        return self.applied(apply) if loops else self._program

@@ -34,16 +34,7 @@ def in_batches(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
     if not _may_pay(program.jaxpr):
         return program
     listed = Listed(program)
-    loops = {id(loop.last): loop for i, _ in enumerate(listed.steps) if (loop := _loop_at(listed, i)) is not None}
-    inner = {id(s) for loop in loops.values() for s, _ in loop.steps[:-1]}
-
-    def apply(step: Instruction, known: dict[int, Any]) -> Sequence[Any]:
-        if id(step) in inner:
-            return ()
-        loop = loops.get(id(step))
-        return step.apply(known) if loop is None else [loop.run(known)]
-
-    return listed.applied(apply) if loops else program
+    return listed.looped(lambda at: _loop_at(listed, at))
 
 
 def _may_pay(jaxpr: Any) -> bool:
@@ -87,15 +78,15 @@ class _Loop:
     """
 
     def __init__(self, steps: list[tuple[Instruction, _Forms]], batch: _Batch, length: int) -> None:
-        self.steps, self.batch, self.length = steps, batch, length
-        self.last = steps[-1][0]
+        *self.steps, self._end = steps
+        self.last, self.batch, self.length = self._end[0], batch, length
 
     def run(self, known: dict[int, Any]) -> Any:
         """The products, from the values that are known by their `id`."""
 
         def stretch(at: jax.Array) -> Any:
             first, made = at * at.dtype.type(self.length), dict[int, Any]()
-            for step, forms in self.steps:
+            for step, forms in (*self.steps, self._end):
                 outside = [known[id(a)] if isinstance(a, Value) and id(a) not in made else a for a in step.taken]
                 taken = [
                     made[id(a)] if isinstance(a, Value) else self._part(a, form, first)
@@ -186,9 +177,8 @@ def _forms(step: Instruction, batch: _Batch) -> _Forms | None:
 
 
 def _elementwise(step: Instruction, shapes: list[_Shape], prefix: _Shape, batch: _Batch) -> _Forms | None:
-    forms = [_repeated(shape, prefix) if len(shape) == step.made[0].aval.ndim else None for shape in shapes]
-    are_known = all(not s or len(s) == step.made[0].aval.ndim for s in shapes)
-    return forms if are_known else None
+    are_known = all(len(shape) in (0, step.made[0].aval.ndim) for shape in shapes)
+    return [_repeated(shape, prefix) for shape in shapes] if are_known else None
 
 
 def _repeated(shape: _Shape, prefix: _Shape) -> _Shape | None:

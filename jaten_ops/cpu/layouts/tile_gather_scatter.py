@@ -28,17 +28,7 @@ def in_stretches(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
     if not any(e.primitive.name in _SCATTERS and _bytes(e.invars[2].aval) >= _LEAST for e in program.jaxpr.eqns):
         return program
     listed = Listed(program)
-    steps, users = listed.steps, listed.users
-    loops = {id(loop.scatter): loop for i, _ in enumerate(steps) if (loop := _loop_at(steps, i, users)) is not None}
-    inner = {id(s) for loop in loops.values() for s, _ in loop.steps}
-
-    def apply(step: Instruction, known: dict[int, Any]) -> Sequence[Any]:
-        if id(step) in inner:
-            return ()
-        loop = loops.get(id(step))
-        return step.apply(known) if loop is None else [loop.run(known)]
-
-    return listed.applied(apply) if loops else program
+    return listed.looped(lambda at: _loop_at(listed.steps, at, listed.users))
 
 
 def _bytes(aval: Any) -> int:
@@ -49,17 +39,17 @@ class _Loop:
     """A scatter of rows, and the steps that make its updates of what is gathered.
 
     Attributes:
-        scatter: the last step.
+        last: the scatter.
         steps: those before, in order, each with which of its operands it takes by rows.
         sliced: values of as many rows, of which a stretch takes a part.
     """
 
     def __init__(self, scatter: Instruction, steps: list[tuple[Instruction, list[bool]]], sliced: list[Value]) -> None:
-        self.scatter, self.steps, self.sliced = scatter, steps, sliced
+        self.last, self.steps, self.sliced = scatter, steps, sliced
 
     def run(self, known: dict[int, Any]) -> Any:
         """The scatter's result, from the values that are known by their `id`."""
-        target, index, updates = self.scatter.taken
+        target, index, updates = self.last.taken
         count = updates.aval.shape[0]
         length = max(1, _STRETCH * count // _bytes(updates.aval))
 
@@ -71,7 +61,7 @@ class _Loop:
                     for a, by_rows in zip(step.taken, takes, strict=True)
                 ]
                 rows[id(step.made[0])] = _of_rows(step, taken, len(parts[0]))
-            return rebind(self.scatter.equation, [target, rows[id(index)], rows[id(updates)]])[0], None
+            return rebind(self.last.equation, [target, rows[id(index)], rows[id(updates)]])[0], None
 
         arrays = [known[id(v)] for v in self.sliced]
         whole = count // length * length

@@ -25,7 +25,6 @@ def _normal(*shape: int) -> np.ndarray:
 
 
 Q, K, V = _normal(BATCH, HEADS, QUERIES, SIZE), _normal(BATCH, HEADS, KEYS, SIZE), _normal(BATCH, HEADS, KEYS, SIZE)
-LARGE = _normal(BATCH * HEADS, QUERIES, SIZE)
 
 
 def _scores(q: Any, k: Any) -> Any:
@@ -174,5 +173,5 @@ def test_attention_that_is_written_out(dynamic: bool, monkeypatch: pytest.Monkey
     for x in given:
         x.requires_grad_()
     gradients = [torch.autograd.grad(f(*given).square().sum(), given) for f in (compiled, attention)]
-    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(*gradients)
     assert len(loops) == 1  # in training the weights are kept
