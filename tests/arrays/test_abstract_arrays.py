@@ -22,12 +22,6 @@ from jaten_ops.arrays.placements import Layout, layout_of_text
 MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)  # JAX 0.12 made Explicit the default
 
 
-@pytest.fixture(autouse=True)
-def _no_mesh_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other tests of this process know of one device only."""
-    monkeypatch.setattr(partitioned, "MET", [])
-
-
 def batch() -> Tensor:
     found: Tensor = distributed.distribute_batch(torch.ones(8, 6), MESH)
     return found

@@ -14,7 +14,6 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import jaten_ops  # noqa: F401  # the device jax
-from jaten_ops.arrays import partitioned
 from jaten_ops.backend import compile_log, jaten
 from jaten_ops.backend.buckets import padded_tensors
 from jaten_ops.backend.buckets.bucket_sizes import POWERS, Buckets, rounded
@@ -25,9 +24,8 @@ Program = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _fresh() -> Iterator[None]:
     torch._dynamo.reset(), counters.clear(), torch.manual_seed(0)
-    monkeypatch.setattr(partitioned, "MET", [])  # as in a process without a mesh, which rounds no sizes
     with torch._dynamo.config.patch(recompile_limit=64, allow_rnn=True):
         yield
 

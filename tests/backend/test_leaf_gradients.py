@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from jaten_ops.arrays import partitioned
 from jaten_ops.backend import leaf_gradients
 from jaten_ops.tensor.tensor import PUT_IN_PLACE
 from tests.harness.crossings import crossed
@@ -194,7 +193,6 @@ def test_gradients_are_put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
         left.append([g is None or g is PUT_IN_PLACE for g in gradients])
 
     monkeypatch.setattr(leaf_gradients, "put_in_place", watched)
-    monkeypatch.setattr(partitioned, "MET", [])  # as in a process without a mesh
     model = nn.Linear(4, 4).to("jax")
     fn = torch.compile(model, backend="jaten")
     x = torch.randn(3, 4, device="jax")

@@ -12,7 +12,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import jaten_ops
-from jaten_ops.arrays import partitioned
 from jaten_ops.dispatch import adam_step, in_place, list_steps, sgd_step
 from jaten_ops.hooks import optimizer_lists
 from tests.harness.crossings import crossed
@@ -151,7 +150,6 @@ def test_steps(
 
 
 def _run_by(programs: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitioned, "MET", [])  # as in a process that has met no mesh
     for module in (adam_step, sgd_step):
         module._update.cache_clear()  # it counts steps
     for name, value in zip(("_LENGTHS", "_SECONDS", "_MOST_IN_GROUP"), PROGRAMS[programs], strict=True):
@@ -177,7 +175,6 @@ def _by_torch(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any]) -> bool:
 
 @pytest.mark.parametrize(("cls", "options"), [(torch.optim.AdamW, {}), (torch.optim.SGD, {"momentum": 0.9})])
 def test_a_step_is_one_program(cls: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitioned, "MET", [])  # as in a process that has met no mesh
     params, optimizer = _fresh(cls, **options)
     assert not _by_torch(monkeypatch, lambda: _plain(optimizer, params))
 

@@ -14,7 +14,6 @@ from jax.sharding import AbstractMesh
 
 import jaten_ops
 from jaten_ops import distributed
-from jaten_ops.arrays import partitioned
 from jaten_ops.dispatch import redirects
 
 from ..harness.overridden import factor, scaled
@@ -93,10 +92,8 @@ def test_programs_that_are_compiled_after_one_have_gradients(backend: str) -> No
             redirects.take_out_unneeded()
 
 
-def test_an_override_beside_handlers_of_tensors_over_a_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as m:  # the other tests of this process know of one device only
-        m.setattr(partitioned, "MET", [])
-        distributed.distribute_batch(torch.ones(8, 4), AbstractMesh((4, 2), ("data", "model")))
+def test_an_override_beside_handlers_of_tensors_over_a_mesh() -> None:
+    distributed.distribute_batch(torch.ones(8, 4), AbstractMesh((4, 2), ("data", "model")))
     x = torch.ones(2, 4, device="jax")
     override = jaten_ops.override("linear", kernel=lambda input, weight, bias=None: 3 * (input @ weight.T))
     for _ in range(2):

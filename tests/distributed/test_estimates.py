@@ -18,7 +18,6 @@ from torch.distributed.tensor import Shard
 import jaten_ops
 from benchmarks import mesh_llama
 from jaten_ops import distributed
-from jaten_ops.arrays import partitioned
 from jaten_ops.distributed import Traffic
 from jaten_ops.distributed.estimates import Estimate
 from jaten_ops.errors import UnsupportedInputError
@@ -30,12 +29,6 @@ from ..programs.mesh_models import MODELS, OPTIMIZERS, PLANS
 
 MESH = AbstractMesh((4, 2), ("data", "model"))
 OFTEN = ("mlp",)
-
-
-@pytest.fixture(autouse=True)
-def _no_mesh_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other tests of this process know of one device only."""
-    monkeypatch.setattr(partitioned, "MET", [])
 
 
 @pytest.mark.exhaustive

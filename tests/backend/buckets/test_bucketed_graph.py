@@ -13,7 +13,6 @@ from torch import nn
 from torch._dynamo.utils import counters
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from jaten_ops.arrays import partitioned
 from jaten_ops.backend import compile_log
 from jaten_ops.backend.buckets import padded_tensors
 
@@ -24,7 +23,6 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     counters.clear()
     torch.manual_seed(0)
     monkeypatch.setattr(padded_tensors, "FILL", float("nan"))
-    monkeypatch.setattr(partitioned, "MET", [])  # as in a process without a mesh, which rounds no sizes
     with torch._dynamo.config.patch(recompile_limit=64):
         yield
 

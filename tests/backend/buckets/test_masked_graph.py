@@ -8,14 +8,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from jaten_ops.arrays import partitioned
-
 F = torch.nn.functional
-
-
-@pytest.fixture(autouse=True)
-def _without_meshes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitioned, "MET", [])  # as in a process without a mesh, which rounds no sizes
 
 
 DRAWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
