@@ -139,8 +139,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "accelerator constructors default_backend dtensor_draws export foreach_types generators graph_cache"
         " higher_order make_fx partition_specs private_names process_groups schemas torchscript version_errors",
         "ledger",
-        "cpu_dispatch jax_arguments loop_residuals optimizer_lists override_blocks recomputed_inputs tensor_guards"
-        " value_checks",
+        "compiled_optimizers cpu_dispatch jax_arguments loop_residuals optimizer_lists override_blocks"
+        " recomputed_inputs tensor_guards value_checks",
         "patches",
         "__init__",
     ),

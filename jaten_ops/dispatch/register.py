@@ -81,6 +81,10 @@ if privateuse1.CLAIMED:
     for _spec in registry.SPECS.values():
         if _spec.namespace == "jaten" and _spec.takes_no_tensors and _spec.overload in registry.KERNELS:
             _ATEN.impl(_spec.overload, opaque(factories.factory(_spec.overload)), BELOW_PYTHON)
+    _aten = torch.ops.aten
+    for _view in (_aten.alias.default, _aten._unsafe_view.default, _aten.view.dtype):
+        # ATen's own of these serve all keys, before a fallback, and would give a carrier no values
+        _ATEN.impl(_view.name(), opaque(handler_of(_view)), BELOW_PYTHON)
     partitioned.AT_FIRST.append(_at_first_mesh)
     # carriers come here; wrappers are caught above, by __torch_dispatch__
     _FALLBACK.fallback(_fallback, BELOW_PYTHON)

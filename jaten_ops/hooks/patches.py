@@ -15,6 +15,7 @@ from ..dispatch.higher_order import NAMES, teach
 from ..xla import kernel_cache
 from . import (
     accelerator,
+    compiled_optimizers,
     constructors,
     cpu_dispatch,
     default_backend,
@@ -291,6 +292,7 @@ _PROGRAMS = [
     *(*jax_arguments.ROWS, *recomputed_inputs.ROWS),
     override_blocks.ROW,
     tensor_guards.ROW,
+    compiled_optimizers.ROW,
 ]
 
 _IN_CAPTURES = [

@@ -88,3 +88,20 @@ def test_nested_tensors_that_work(outcomes: dict[str, str]) -> None:
     """The remedy that the errors name."""
     for make in (torch.nested.as_nested_tensor, torch.nested.nested_tensor):
         assert make(_rows(), layout=torch.jagged).values().sum().item() == 15  # type: ignore[operator]  # a function
+
+
+OF_CARRIERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "detach": lambda x: x.detach().clone(),
+    "alias": lambda x: torch.ops.aten.alias(x) + 1,
+    "a product of matrices": lambda x: x @ x.mT,
+    "bits": lambda x: (x * 2).view(torch.int32),
+}
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("name", OF_CARRIERS)
+def test_graphs_that_torch_runs_itself(name: str) -> None:
+    """Operators of carriers for which torch has kernels that serve all keys."""
+    x = torch.arange(24.0).view(2, 3, 4)
+    found = torch.compile(OF_CARRIERS[name], backend="aot_eager")(x.to("jax"))
+    torch.testing.assert_close(found.cpu(), OF_CARRIERS[name](x))
