@@ -137,11 +137,17 @@ def _bag_sizes(bag: jax.Array, bags: int, counts: jax.Array) -> jax.Array:
 
 
 def _maximum(rows: jax.Array, indices: jax.Array, bag: jax.Array, bags: int, counts: jax.Array) -> Any:
-    """The largest value of each bag, 0 if it is empty, and the index of the row that it is in."""
+    """The largest value of each bag, 0 if it is empty, and the index of the row that it is in.
+
+    ATen takes what is larger than what it has: NaN stays where it comes first, and is passed over where it comes later.
+    """
     shape, count = (bags, rows.shape[1]), rows.shape[0]
     bag = jnp.where(counts, bag, bags)
-    top = jnp.full(shape, -np.inf, rows.dtype).at[bag].max(lax.stop_gradient(rows), mode="drop")
-    position = jnp.where(rows == _rows(top, bag), lax.broadcasted_iota(np.int32, rows.shape, 0), count)
+    entry = lax.iota(np.int32, count)
+    leads = entry == jnp.full((bags,), count, np.int32).at[bag].min(entry, mode="drop")[bag]
+    ranks = jnp.where(jnp.isnan(rows), jnp.where(leads[:, None], np.inf, -np.inf), rows)
+    top = jnp.full(shape, -np.inf, rows.dtype).at[bag].max(lax.stop_gradient(ranks), mode="drop")
+    position = jnp.where(ranks == _rows(top, bag), entry[:, None], count)
     first = jnp.full(shape, count, np.int32).at[bag].min(position, mode="drop")
     found = first < count
     first = jnp.where(found, first, 0)

@@ -66,7 +66,11 @@ def in_place_of(
         if gradient is not None:
             found = doubles.get(id(gradient))
             if found is None and not can_be_lent(gradient):
-                raise UnsupportedInputError("a step", f"a gradient of type {type(gradient).__name__}", MOVE)
+                raise UnsupportedInputError(
+                    "a step",
+                    f"a gradient of type {type(gradient).__name__}, {gradient.layout} and {gradient.dtype}",
+                    f"a dense one on the CPU, as an embedding with sparse=False has, {MOVE}",
+                )
             doubles[key].grad = _double(gradient, lent(gradient), _Storages(is_kept)) if found is None else found
     with contextlib.ExitStack() as stack:
         for key, (tensor, _) in views.items():

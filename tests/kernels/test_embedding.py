@@ -46,6 +46,7 @@ def _called(backend: str, offsets: Tensor, options: dict[str, Any]) -> list[Tens
         options = options | {"per_sample_weights": leaves[1]}
     with torch.no_grad():
         weight[4, 0] = torch.inf  # a row of the padding is not multiplied by 0
+        weight[[1, 3], [1, 2]] = torch.nan  # the first of some bags, and a later one of others
 
     def call(indices: Tensor, offsets: Tensor) -> Tensor:
         return F.embedding_bag(indices, weight, offsets, **options)

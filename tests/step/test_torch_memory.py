@@ -355,6 +355,14 @@ def test_an_error_leaves_everything(name: str) -> None:
     torch.testing.assert_close(compile_step(model)(torch.ones(2, 3)), model(torch.ones(2, 3)))
 
 
+def test_a_sparse_gradient_from_before_is_refused() -> None:
+    rows = nn.Embedding(3, 2, sparse=True)
+    step = compile_step(lambda indices: rows(indices).sum().backward())
+    step(torch.tensor([1]))  # the first call runs as it is
+    with pytest.raises(UnsupportedInputError, match=r"torch.sparse_coo.*expected a dense one.*sparse=False"):
+        step(torch.tensor([1]))
+
+
 def test_where_the_device_is_no_cpu_modules_are_to_be_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     with pytest.raises(UnsupportedInputError, match=r"Linear.weight.*\.to\('jax'\)"):
