@@ -261,10 +261,17 @@ def _choose_for_groups(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowerin
         return None  # products written out, in the program's order
     if conv_grouped.are_sums(part, windows.kernel, *of_group):
         return SUMS
-    if not follows and a.shape[0] == 1:
+    if not follows and a.shape[0] == 1 and _stays_in_order(call, size):
         return None
     takes = part == "weight_gradient" or fits(windows, a.shape[2:])
     return ONE_BY_ONE if takes and conv_grouped.are_large(*of_group) else None
+
+
+def _stays_in_order(call: ConvCall, size: Size) -> bool:
+    """True if the groups of one image are computed in the program's order: each one's convolution saves too little."""
+    if call.part == "weight_gradient" or cpu_features.multiplies_fast():
+        return True
+    return size.of_group[0] <= _CHANNELS_OF_FEW or is_small(call.windows, size.image, size.outputs)
 
 
 def _choose_for_volumes(call: ConvCall, channels: int, outputs: int) -> Lowering | None:

@@ -23,6 +23,7 @@ from jax import lax
 from ..arrays.strides import Shape
 from ..kernel_base.conv_parts import LAST, Windows
 from ..kernel_base.materialize import stored
+from .conv_phases import Phases, interleaved
 from .conv_taps import padded, products
 
 # Measured on one core: 3x3 kernels, 4 to 64 channels of a group, images of 7 to 56 rows.
@@ -137,45 +138,18 @@ def _times(a: Sequence[int], b: Sequence[int]) -> Shape:
 
 def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The transpose, as SUMS: of every stride-th element by itself, which only so many elements of a kernel meet."""
-    groups, n, sizes, stride = windows.groups, len(windows.kernel), shape[1:-1], windows.stride
+    groups, n, sizes = windows.groups, len(windows.kernel), shape[1:-1]
     channels, outputs = weight.shape[-2], weight.shape[-1] // groups
     cut = _Cut.of(groups, outputs, channels, _OF_A_PART)
     kernel = stored(lambda w: cut.kernel(_swapped(w, groups)), weight)
-    phases = [_met(windows, phase) for phase in np.ndindex(*stride)]
-    positions = tuple(-(-size // s) for size, s in zip(sizes, stride, strict=True))
-    at = list(zip(*(start for starts in phases for start in starts.values()), strict=True))
-    low = tuple(max(0, -min(a)) for a in at)
-    ends = zip(positions, at, grad.shape[1:-1], strict=True)
-    high = tuple(max(0, size - 1 + max(a) - (there - 1)) for size, a, there in ends)
-    image = cut.image(padded(grad, weight, LAST, low, high))
+    phases = Phases.of(windows, sizes, grad.shape[1:-1])
+    image = cut.image(padded(grad, weight, LAST, phases.low, phases.high))
     found = []
-    for phase in phases:
-        starts = {i: tuple(map(operator.add, start, low)) for i, start in phase.items()}
-        sums = functools.partial(_sum_over_kernel, starts=starts, stride=(1,) * n, positions=positions)
-        none = jnp.zeros((grad.shape[0], *positions, shape[-1]), grad.dtype)
+    for starts in phases.starts:
+        sums = functools.partial(_sum_over_kernel, starts=starts, stride=(1,) * n, positions=phases.sizes)
+        none = jnp.zeros((grad.shape[0], *phases.sizes, shape[-1]), grad.dtype)
         found.append(cut.joined(stored(sums, image, kernel)) if starts else none)
-    return found[0] if len(found) == 1 else _interleaved(found, stride, shape)
-
-
-def _met(windows: Windows, phase: Shape) -> dict[Shape, Shape]:
-    """The elements of a kernel that lie on every stride-th element from `phase` on, and the first window of each."""
-    met = {}
-    for index in np.ndindex(*windows.kernel):
-        offsets = zip(phase, windows.padding, windows.dilation, index, windows.stride, strict=True)
-        starts = [divmod(at + p - d * i, s) for at, p, d, i, s in offsets]
-        if not any(rest for _, rest in starts):
-            met[index] = tuple(start for start, _ in starts)
-    return met
-
-
-def _interleaved(phases: Sequence[jax.Array], stride: Shape, shape: Shape) -> jax.Array:
-    """Images of every stride-th element each, as one of this shape."""
-    n, small = len(stride), phases[0].shape
-    every = lax.reshape(jnp.stack(phases), (*stride, *small))
-    mixed = [d for pair in zip(range(n + 1, 2 * n + 1), range(n), strict=True) for d in pair]
-    moved = lax.transpose(every, (n, *mixed, 2 * n + 1))
-    image = lax.reshape(moved, (small[0], *_times(small[1:-1], stride), small[-1]))
-    return lax.slice(image, (0,) * len(shape), shape)
+    return interleaved(found, windows.stride, shape, first=1)
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:

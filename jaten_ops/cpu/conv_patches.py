@@ -17,6 +17,7 @@ from ..arrays.strides import Shape
 from ..kernel_base.conv_parts import FIRST, Windows
 from ..kernel_base.materialize import stored
 from ..kernel_base.promotion import cast
+from .conv_phases import Phases, interleaved
 from .dot_reductions import contract
 
 _FEW_POSITIONS = 64  # of an image: below, a matrix product of all images beats one for each
@@ -43,6 +44,8 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
     """The transpose by the input, of this shape; of half precision in single precision if terms are added up."""
     overlap = windows_overlap(windows)
     if overlap and grad.dtype != jnp.bfloat16:
+        if math.prod(grad.shape[2:]) >= _FEW_POSITIONS:  # of fewer, the zeros around would be many
+            return _by_phases(grad, weight, windows, shape)
         image = jax.ShapeDtypeStruct(shape, grad.dtype)
         return jax.linear_transpose(lambda x: forward(x, weight, windows, ()), image)(grad)[0]
     images = _batch(shape, windows)
@@ -53,6 +56,24 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
         columns = cast(contract(_turned(matrices), rows, _dims(matrices)), grad.dtype)
     image = jax.ShapeDtypeStruct(shape, columns.dtype)
     return jax.linear_transpose(lambda x: _columns(x, windows), image)(columns)[0]
+
+
+def _by_phases(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+    """The transpose by the input: a product of the kernel and the gradient, and for each element the sum over it."""
+    images, sizes = shape[0], shape[2:]
+    phases = Phases.of(windows, sizes, grad.shape[2:])
+    padded = FIRST.pad(grad, phases.low, phases.high)
+    matrices = _matrices(weight, windows.groups, images)
+    columns = contract(_turned(matrices), _rows(padded, windows.groups, images), _dims(matrices))
+    columns = lax.reshape(columns, (*shape[:2], *windows.kernel, *padded.shape[2:]))
+
+    def under(index: Shape, start: Shape) -> jax.Array:
+        stop = tuple(map(operator.add, start, phases.sizes))
+        return lax.slice(columns[(slice(None), slice(None), *index)], (0, 0, *start), (*shape[:2], *stop))
+
+    none = jnp.zeros((*shape[:2], *phases.sizes), grad.dtype)
+    found = [functools.reduce(operator.add, itertools.starmap(under, s.items())) if s else none for s in phases.starts]
+    return interleaved(found, windows.stride, shape, first=2)
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:

@@ -13,6 +13,7 @@ import torch
 
 from jaten_ops.cpu import conv_choice, conv_grouped, conv_volumes
 from jaten_ops.kernel_base.conv_parts import ConvCall, Windows
+from jaten_ops.xla import cpu_features
 
 from ..harness.convolutions import PARTS, convolved, parts_of
 from ..harness.crossings import crossed
@@ -155,7 +156,9 @@ FOLLOWS, LEADS, NEITHER = "where images come in that order", "by itself", "not a
         (_flat(32, 32, 8, (28, 28), kernel=(5, 5)), "weight_gradient", LEADS),
         (_flat(240, 240, 3, (28, 28), kernel=(1, 1), padding=(0, 0)), "forward", FOLLOWS),
         (_flat(512, 512, 32, (14, 14)), "input_gradient", LEADS),
-        (_flat(512, 512, 32, (14, 14), batch=1), "input_gradient", FOLLOWS),
+        (_flat(512, 512, 32, (14, 14), batch=1), "input_gradient", LEADS),
+        (_flat(512, 512, 32, (14, 14), batch=1), "weight_gradient", FOLLOWS),
+        (_flat(512, 512, 32, (7, 7), batch=1), "input_gradient", FOLLOWS),
         (_flat(512, 512, 32, (14, 14), batch=0), "forward", NEITHER),
         (_flat(64, 64, 8, (14, 14), batch=0), "forward", NEITHER),
         (_flat(6, 6, 3, (14, 14), kernel=(5, 5)), "forward", NEITHER),
@@ -165,7 +168,8 @@ FOLLOWS, LEADS, NEITHER = "where images come in that order", "by itself", "not a
         (_deep(8, 16, (8, 16, 16), kernel=(2, 2, 2), stride=(2, 2, 2), padding=(0, 0, 0)), "forward", NEITHER),
     ],
 )
-def test_the_choice(case: Case, part: str, chosen: str) -> None:
+def test_the_choice(case: Case, part: str, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_features, "multiplies_fast", lambda: False)
     given = [tuple(t.shape) for t in _operands(case)]
     out = (case.batch, case.outputs, *case.windows.positions(case.sizes))
     shapes = {"forward": given, "input_gradient": [out, given[1]], "weight_gradient": [given[0], out]}[part]

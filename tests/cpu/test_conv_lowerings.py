@@ -19,6 +19,8 @@ CASES = {
     "images of many positions": (PLAIN, (2, 3, 9, 8), 4),
     "images of few positions": (PLAIN, (3, 5, 4, 4), 2),
     "stride, padding and dilation": (Windows((3, 2), (2, 3), (2, 0), (2, 1), 1), (2, 3, 11, 9), 4),
+    "many positions, stride, padding and dilation": (Windows((3, 2), (2, 3), (2, 0), (2, 1), 1), (2, 3, 21, 29), 4),
+    "many positions, stride and groups": (Windows((3, 3), (2, 1), (1, 1), (1, 1), 2), (1, 4, 17, 9), 6),
     "side by side": (Windows((2, 4), (2, 4), (0, 0), (1, 1), 1), (2, 3, 7, 9), 5),
     "one element": (Windows((1,), (1,), (0,), (1,), 1), (2, 3, 70), 5),
     "one element, strides": (Windows((1, 1), (2, 2), (0, 0), (1, 1), 1), (2, 3, 7, 7), 5),
