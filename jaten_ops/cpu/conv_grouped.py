@@ -125,7 +125,7 @@ def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> 
     """The output, of this shape, as SUMS."""
     groups = windows.groups
     cut = _Cut.of(groups, weight.shape[-2], weight.shape[-1] // groups, _OF_A_PART)
-    image = cut.image(padded(x, weight, LAST, windows.padding, windows.padding))
+    image = cut.image(padded(x, LAST, windows.padding, windows.padding))
     kernel = stored(cut.kernel, weight)
     starts = {i: _times(i, windows.dilation) for i in np.ndindex(*windows.kernel)}
     sums = functools.partial(_sum_over_kernel, starts=starts, stride=windows.stride, positions=shape[1:-1])
@@ -143,7 +143,7 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
     cut = _Cut.of(groups, outputs, channels, _OF_A_PART)
     kernel = stored(lambda w: cut.kernel(_swapped(w, groups)), weight)
     phases = Phases.of(windows, sizes, grad.shape[1:-1])
-    image = cut.image(padded(grad, weight, LAST, phases.low, phases.high))
+    image = cut.image(padded(grad, LAST, phases.low, phases.high))
     found = []
     for starts in phases.starts:
         sums = functools.partial(_sum_over_kernel, starts=starts, stride=(1,) * n, positions=phases.sizes)
@@ -161,8 +161,8 @@ def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shap
         x, grad = lax.expand_dims(x, (1,)), lax.expand_dims(grad, (1,))
     piece = _largest_factor(row, _OF_A_STRETCH)
     rows = _largest_factor(grad.shape[1], _OF_A_STRETCH // row) if row <= _OF_A_STRETCH else 1
-    image = padded(x, grad, LAST, windows.padding, windows.padding)
-    columns = stored(lambda x, _: _columns(_part_first(cut.image(x), 3), windows, row, piece), image, grad)
+    image = padded(x, LAST, windows.padding, windows.padding)
+    columns = stored(lambda x: _columns(_part_first(cut.image(x), 3), windows, row, piece), image)
     pieces = stored(lambda g: _pieces(g, cut, rows, piece), grad)
     by_row = []
     for i in range(windows.kernel[0]):
@@ -255,7 +255,7 @@ def _swapped(weight: jax.Array, groups: int) -> jax.Array:
 
 def weight_one_by_one(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The weight's gradient: for each element of a kernel the product of what lies under it and the gradient."""
-    image = padded(x, grad, LAST, windows.padding, windows.padding)
+    image = padded(x, LAST, windows.padding, windows.padding)
     positions = grad.shape[1:-1]
     count = math.prod(grad.shape[:-1])
 

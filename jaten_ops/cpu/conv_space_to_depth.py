@@ -148,7 +148,7 @@ def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> 
     On blocks where no element is infinite or NaN: the zeros between the windows on blocks would spread it.
     """
     blocks = Blocks(windows, shape[1:-1], side_by_side(windows, x.shape[-1], shape[-1]))
-    image = stored(lambda x, _: blocks.image(x), x, weight)
+    image = stored(blocks.image, x)
     if blocks.without_zeros:
         return _on_blocks(image, weight, blocks)
 
@@ -173,6 +173,6 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The transpose by the weight, of this shape."""
     blocks = Blocks(windows, grad.shape[1:-1])
-    image = stored(lambda x, _: blocks.image(x), x, grad)
+    image = stored(blocks.image, x)
     by_weight = functools.partial(_on_blocks, image, blocks=blocks)
     return jax.linear_transpose(by_weight, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]

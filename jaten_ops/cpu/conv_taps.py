@@ -41,18 +41,18 @@ def products(pairs: Iterable[Pair], shape: Shape, of_image: Sequence[int], of_ke
     ]
 
 
-def padded(x: jax.Array, beside: jax.Array, layout: ConvLayout, *widths: Sequence[int]) -> jax.Array:
-    """Padded, and stored before it is used; `beside` is some other operand, which is not empty.
+def padded(x: jax.Array, layout: ConvLayout, *widths: Sequence[int]) -> jax.Array:
+    """Padded, and stored before it is used.
 
     XLA would compute what x is made of together with the zeros, and ask at each element which it is: an exponential
     there takes five times as long.
     """
-    return stored(lambda x, _: layout.pad(x, *widths), x, beside) if any(map(any, widths)) else x
+    return stored(lambda x: layout.pad(x, *widths), x) if any(map(any, widths)) else x
 
 
 def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:
     """The output, of this shape."""
-    image = padded(x, weight, layout, windows.padding, windows.padding)
+    image = padded(x, layout, windows.padding, windows.padding)
     return stored(lambda x, w: _sum_of_taps(x, w, windows, shape, layout), image, weight)
 
 
@@ -64,14 +64,14 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
         split = lax.reshape(turned, (groups, outputs // groups, channels, *windows.kernel))
         swapped = lax.transpose(split, (0, 2, 1, *range(3, split.ndim)))
         turned = lax.reshape(swapped, (groups * channels, outputs // groups, *windows.kernel))
-    image = padded(grad, turned, layout, *windows.around_gradient(layout.sizes(grad.shape), layout.sizes(shape)))
+    image = padded(grad, layout, *windows.around_gradient(layout.sizes(grad.shape), layout.sizes(shape)))
     ones = windows._replace(stride=(1,) * len(windows.kernel))
     return stored(lambda x, w: _sum_of_taps(x, w, ones, shape, layout), image, turned)
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:
     """The sum over all positions of each element's products, all elements in one pass over the input."""
-    image = padded(x, grad, layout, windows.padding, windows.padding)
+    image = padded(x, layout, windows.padding, windows.padding)
     return (_row_by_row if layout.last else _all_at_once)(image, grad, windows, shape, layout)
 
 

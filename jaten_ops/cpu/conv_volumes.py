@@ -65,16 +65,13 @@ class _Depth:
     def whole(self, kernels: list[jax.Array]) -> jax.Array:
         return jnp.stack(kernels, self._of_kernel)
 
-    def padded(self, x: jax.Array, beside: jax.Array | None, low: int, high: int) -> jax.Array:
-        """With zeros in depth, stored if there is an operand `beside`, which is not empty.
-
-        With channels first the images are transposed, which stores them anyway.
-        """
+    def padded(self, x: jax.Array, low: int, high: int, *, is_stored: bool = True) -> jax.Array:
+        """With zeros in depth, stored with channels last: with channels first images are transposed, hence stored."""
         rest = (0,) * (x.ndim - 3)
         sides = (low, *rest), (high, *rest)
-        if beside is None or not self.layout.last:
+        if not (is_stored and self.layout.last):
             return self.layout.pad(x, *sides)
-        return padded(x, beside, self.layout, *sides)
+        return padded(x, self.layout, *sides)
 
     def slices(self, x: jax.Array, positions: int) -> list[jax.Array]:
         """For each element of the kernel in depth the images under it, of a volume that is padded in depth."""
@@ -93,7 +90,7 @@ def forward(
     """The output, of this shape."""
     depth, flat = _Depth(layout, windows), windows.flat()
     image = depth.flat(shape)
-    slices = depth.slices(depth.padded(x, weight, *[windows.padding[0]] * 2), layout.sizes(shape)[0])
+    slices = depth.slices(depth.padded(x, *[windows.padding[0]] * 2), layout.sizes(shape)[0])
     if layout.last and x.shape[-1] <= FEW_CHANNELS:
         last = weight.ndim - 2
         kernel = lax.transpose(weight, (*range(1, last), 0, last, last + 1))
@@ -115,7 +112,7 @@ def input_gradient(
     depth, flat, taps = _Depth(layout, windows), windows.flat(), windows.kernel[0]
     if layout.last and windows.stride[0] == 1:
         around = windows.reach()[0] - windows.padding[0]
-        slices, image = depth.slices(depth.padded(grad, weight, around, around), shape[1]), depth.flat(shape)
+        slices, image = depth.slices(depth.padded(grad, around, around), shape[1]), depth.flat(shape)
         kernels = [depth.kernel(weight, taps - 1 - i) for i in range(taps)]
         pairs = zip(slices, kernels, strict=True)
         return depth.volume(_added([of_images("input_gradient", s, k, flat, image) for s, k in pairs]), shape)
@@ -124,7 +121,7 @@ def input_gradient(
     parts = [of_images("input_gradient", images, depth.kernel(weight, i), flat, image) for i in range(taps)]
 
     def slices_of(x: jax.Array) -> Any:
-        return depth.slices(depth.padded(x, None, *[windows.padding[0]] * 2), layout.sizes(grad.shape)[0])
+        return depth.slices(depth.padded(x, *[windows.padding[0]] * 2, is_stored=False), layout.sizes(grad.shape)[0])
 
     return jax.linear_transpose(slices_of, jax.ShapeDtypeStruct(shape, grad.dtype))(parts)[0]
 
@@ -136,5 +133,5 @@ def weight_gradient(
     depth, flat = _Depth(layout, windows), windows.flat()
     grad = lax.optimization_barrier(grad)  # or what it is made of is computed once more for each
     images, small = depth.images(grad), depth.kernel_shape(shape)
-    slices = depth.slices(depth.padded(x, grad, *[windows.padding[0]] * 2), layout.sizes(grad.shape)[0])
+    slices = depth.slices(depth.padded(x, *[windows.padding[0]] * 2), layout.sizes(grad.shape)[0])
     return depth.whole([of_images("weight_gradient", s, images, flat, small) for s in slices])

@@ -11,17 +11,16 @@ from jax import lax
 
 
 def stored(fn: Callable[..., Any], *operands: jax.Array) -> Any:
-    """`fn(*operands)`, arrays in any structure, stored before they are used; the last operand has an element.
+    """`fn(*operands)`, arrays in any structure, stored before they are used.
 
     XLA fuses so many operations into each of their users, and computes them anew in each, in its order of elements. It
-    does not so across a branch; this one is always taken, for a reason that XLA does not see.
+    does not so across a branch; this one is always taken, for a number that XLA does not see behind a barrier. An
+    element of an operand would be another use of that, for which XLA may compute the whole operand twice.
     """
-    first = lax.reshape(lax.slice(operands[-1], (0,) * operands[-1].ndim, (1,) * operands[-1].ndim), ())
-    bits = lax.bitcast_convert_type(first, f"uint{8 * first.dtype.itemsize}")
-    sign = lax.shift_right_logical(bits, np.array(8 * first.dtype.itemsize - 1, bits.dtype))
+    zero = lax.optimization_barrier(np.zeros((), np.int32))
     result = jax.eval_shape(fn, *operands)
 
     def never(*_operands: jax.Array) -> Any:
         return jax.tree.map(lambda r: lax.full(r.shape, 0, r.dtype), result)
 
-    return lax.cond(sign <= np.array(1, bits.dtype), fn, never, *operands)
+    return lax.cond(zero < 1, fn, never, *operands)

@@ -222,7 +222,6 @@ def _aval(atom: Any) -> Any:
 def _in_rows(region: _Region, read: Callable[[Any], Any]) -> Sequence[Any]:
     """The results of a region, computed in rows, and reshaped as in the program."""
     shape, taken = region.shape, region.takes()
-    taken.sort(key=lambda v: v.aval.shape == shape and is_float(v.aval.dtype))
     rows = _rows(shape)
     made = region.makes()
 
