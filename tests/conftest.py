@@ -18,8 +18,6 @@ import torch._dynamo.utils
 
 import jaten_ops
 from jaten_ops.arrays import partitioned
-from jaten_ops.arrays.observers import OBSERVERS
-from jaten_ops.autograd.function import is_transformed
 from jaten_ops.interpreter import first_calls
 from jaten_ops.registry import active_overrides
 
@@ -61,13 +59,7 @@ def _modes() -> tuple[Any, ...]:
     """The settings of torch in this thread that programs are compiled under, and the level of the log."""
     keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype()
-    return *modes, *map(str, keys), logging.getLogger("jaten_ops").level, *_watchers()
-
-
-def _watchers() -> tuple[Any, ...]:
-    """What records, watches or transforms the operators of this thread, or, by a step, those of any."""
-    records = torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack(), torch._C._is_tracing()
-    return *records, dict(OBSERVERS), is_transformed()
+    return *modes, *map(str, keys), logging.getLogger("jaten_ops").level
 
 
 def _collect() -> None:
