@@ -74,7 +74,7 @@ def test_several_groups(name: str, course: str) -> None:
 
 
 def test_groups_stay_as_they_are() -> None:
-    """What a captured step needs of a group is not left in it."""
+    """A captured step leaves nothing in a group but what an optimizer puts there."""
     optimizer = torch.optim.Adam([torch.ones(2, device="jax", requires_grad=True)])
     optimizer.param_groups[0]["params"][0].grad = torch.ones(2, device="jax")
     before = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
