@@ -168,8 +168,8 @@ def _hardsigmoid_backward(g: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _hardswish_backward(g: jax.Array, x: jax.Array) -> jax.Array:
-    inner = jnp.where((x > -3) & (x < 3), x, _zero(x))
-    return jnp.where(x <= -3, _zero(g), jnp.where(x < 3, g * (inner / 3 + 0.5), g))
+    inner = jnp.where((x <= -3) | (x >= 3), _zero(x), x)  # NaN stays, as in ATen's code for vectors
+    return jnp.where(x <= -3, _zero(g), jnp.where(x >= 3, g, g * (inner / 3 + 0.5)))
 
 
 def _slope(backward: _Function) -> _Function:
@@ -223,12 +223,12 @@ def _elu(x: jax.Array, alpha: jax.Array, scale: jax.Array, input_scale: jax.Arra
 
 
 def _elu_slope(x: jax.Array, alpha: jax.Array, scale: jax.Array, input_scale: jax.Array) -> jax.Array:
-    negative = jnp.where(x <= 0, x, _zero(x))  # keeps exp from overflow where it is not taken
-    return jnp.where(x <= 0, input_scale * alpha * scale * lax.exp(negative * input_scale), scale)
+    others = jnp.where(x > 0, _zero(x), x)  # keeps exp from overflow where it is not taken, but not from NaN
+    return jnp.where(x > 0, scale, input_scale * alpha * scale * lax.exp(others * input_scale))
 
 
 def _elu_slope_at_result(y: jax.Array, alpha: jax.Array, scale: jax.Array, input_scale: jax.Array) -> jax.Array:
-    return jnp.where(y <= 0, input_scale * (y + alpha * scale), scale)
+    return jnp.where(y > 0, scale, input_scale * (y + alpha * scale))
 
 
 # aten::elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor
