@@ -63,7 +63,7 @@ def _trained(make: Callable[[Any], torch.optim.Optimizer], device: str, course: 
     return [p.detach().cpu() for p in params]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "course"), crossed(CLASSES, COURSES))
 def test_several_groups(name: str, course: str) -> None:
     """Within what a correction such as 1 - 0.999 loses in float32: Dynamo has it computed so, torch in float64."""
