@@ -82,6 +82,12 @@ def viewer(func: torch._ops.OpOverload) -> Callable[[View, torch.dtype, Any, Any
     return views
 
 
+def require_view(func: torch._ops.OpOverload, tensor: torch.Tensor, args: Any, kwargs: Any) -> None:
+    """Raises ATen's RuntimeError if a tensor's strides allow no such view."""
+    with out_of_sight():
+        func(torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"), *args, **kwargs)
+
+
 def _geometry(
     func: torch._ops.OpOverload,
     own: tuple[int, ...],

@@ -181,11 +181,26 @@ class _Capture:
             metadata.bw_donated_idxs.clear()
         forward = self.graphs[-1] if kind == "backward" and self.graphs else None
         info = pipeline.run_passes(
-            Stage.ATEN, gm, GraphInfo(kind, self._info.autotune, inputs=inputs, metadata=metadata, forward=forward)
+            *(Stage.ATEN, gm),
+            GraphInfo(
+                *(kind, self._info.autotune),
+                inputs=inputs,
+                input_strides=_strides(self._info.inputs, inputs),
+                metadata=metadata,
+                forward=forward,
+            ),
         )
         self.found(info)
         info = pipeline.run_passes(Stage.JATEN, gm, info)
         return runnable(gm, info, self._buckets), info
+
+
+def _strides(given: Sequence[Any], inputs: Sequence[Any]) -> list[tuple[int, ...] | None]:
+    """The strides of what a program is given, if AOTAutograd has left all of that inputs; none of those that change."""
+    if len(given) != len(inputs):
+        return []
+    strides = [v.stride() if isinstance(v, torch.Tensor) else None for v in given]
+    return [s if s is not None and all(type(n) is int for n in s) else None for s in strides]
 
 
 def _raise(error: Exception, _args: list[Any]) -> NoReturn:

@@ -73,7 +73,7 @@ class Compiler:
         arrays = [_array(take, args[i]) for i, take in operands]
         values = [None if i in graph.passed else fake_value(n) for i, n in enumerate(graph.lowered.placeholders)]
         symbols = symbols_of(values, args) if graph.is_dynamic else {}
-        layouts = [o.layout(symbols) for o in graph.arrays]
+        layouts = [o.layout(symbols, over_mesh=mesh is not None) for o in graph.arrays]
         packed = small_gradients.packs(self._small(layouts))
         kept = small_gradients.others(packed, len(layouts))
         errors: list[Exception] = []

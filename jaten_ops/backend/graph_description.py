@@ -34,10 +34,17 @@ class Output:
         seen: whether the user may see it.
         is_gradient: whether it leaves as a gradient: on the device as the user's tensor, and not as a carrier, of which
             AOTAutograd would make one.
+        strides: on the device, those that it has; None if it is row-major.
     """
 
     def __init__(
-        self, node: Any, inputs: Mapping[torch.fx.Node, int], *, seen: bool, is_gradient: bool = False
+        self,
+        node: Any,
+        inputs: Mapping[torch.fx.Node, int],
+        *,
+        seen: bool,
+        is_gradient: bool = False,
+        strides: tuple[int, ...] | None = None,
     ) -> None:
         self.node = node
         is_node = isinstance(node, torch.fx.Node)
@@ -45,11 +52,14 @@ class Output:
         self.value = node.meta.get("val") if is_node else node
         self.is_array = self.input is None and isinstance(self.value, torch.Tensor)
         self.on_jax = self.is_array and self.value.device.type == "jax"
-        self._seen, self.is_gradient = seen, is_gradient
+        self._seen, self.is_gradient, self._strides = seen, is_gradient, strides
 
-    def layout(self, symbols: Mapping[Any, int]) -> StridedLayout | None:
-        """The strides of the output, for given sizes; None if it is contiguous."""
-        if not self._seen or self.on_jax:
+    def layout(self, symbols: Mapping[Any, int], *, over_mesh: bool = False) -> StridedLayout | None:
+        """The strides of the output, for given sizes; None if it is contiguous, or one of the device over a mesh."""
+        if self.on_jax:
+            known = self._strides is not None and not over_mesh
+            return strided_layout_of(self.value.shape, self._strides) if known else None  # type: ignore[arg-type]  # no None
+        if not self._seen:
             return None
         sizes = [concretize(s, symbols) for s in self.value.shape]
         return strided_layout_of(sizes, [concretize(s, symbols) for s in self.value.stride()])
@@ -85,6 +95,8 @@ class Output:
         """
         shape = tuple([concretize(s, symbols) for s in self.value.shape])
         if self.on_jax:
+            if layout is not None:
+                return lambda array: carrier.of(View(Storage(array), shape, layout.strides, 0))
             if order is None:
                 return from_array if self.is_gradient else carrier.wrap
             stride, dtype = strides_in(shape, order), self.value.dtype
@@ -219,7 +231,12 @@ def _outputs(
     is_fixed = not any(is_symbolic(fake_value(node)) for node in lowered.placeholders)
     gradients = info.is_backward and not info.writes and is_fixed
     outputs = [
-        Output(n, index, seen=info.seen is None or i < info.seen, is_gradient=gradients)
+        Output(
+            *(n, index),
+            seen=info.seen is None or i < info.seen,
+            is_gradient=gradients,
+            strides=info.result_strides.get(i),
+        )
         for i, n in enumerate(lowered.outputs)
     ]
     for n, part in info.partial_writes.items():  # the input itself is returned

@@ -83,6 +83,8 @@ class GraphInfo:
         kind: which graph it is: Dynamo's, forward and backward in one, or one of those that AOTAutograd has compiled.
         autotune: which operations are measured when it is compiled; None for what holds in the process.
         inputs: what the graph is captured for; without AOTAutograd's tokens.
+        input_strides: of the inputs of a forward graph those that the program's tensors have, where carriers are
+            row-major; None where there are none, or they may change.
         metadata: AOTAutograd's account of the forward graph; None where it gives none.
         forward: of a backward graph what is known of the forward graph.
         gradient_layouts: of a graph of forward and backward, by input, the text of the layout over a mesh in which its
@@ -101,6 +103,7 @@ class GraphInfo:
         new_values: for outputs that are new values of inputs the number of the input.
         seen: how many of the outputs the user may see; None for all (`output_views`).
         views: how the outputs become of the results, if they are not these.
+        result_strides: by number those of results on the device that are not row-major (`device_strides`).
         parts: the number of the part of each node, where a graph is cut; else None (`data_dependent_splits`).
         numbers: inputs that are handed over as numbers (`traced_ints`).
         partial_writes: for outputs that are new values of inputs of which a part is new (`partial_writes`).
@@ -109,6 +112,7 @@ class GraphInfo:
     kind: Kind = "captured"
     autotune: autotune_mode.AutotuneMode | None = None
     inputs: Sequence[Any] = ()
+    input_strides: Sequence[tuple[int, ...] | None] = ()
     metadata: Any = None
     forward: GraphInfo | None = None
     gradient_layouts: Sequence[str | None] = ()
@@ -125,6 +129,7 @@ class GraphInfo:
     new_values: Mapping[int, int] = field(default_factory=dict)
     seen: int | None = None
     views: Views | None = None
+    result_strides: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     parts: Mapping[torch.fx.Node, int] | None = None
     numbers: frozenset[torch.fx.Node] = frozenset()
     partial_writes: Mapping[int, PartialWrite] = field(default_factory=dict)
@@ -147,4 +152,5 @@ class GraphInfo:
             new_values=dict(self.new_values),
             seen=self.seen,
             views=self.views,
+            result_strides=self.result_strides,
         )

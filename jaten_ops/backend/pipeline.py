@@ -23,6 +23,7 @@ from .nodes import graphs_inside
 from .passes.concat_gradients import concat_gradients
 from .passes.conjugate_numbers import conjugate_numbers
 from .passes.data_dependent_splits import data_dependent_splits
+from .passes.device_strides import device_strides
 from .passes.expanded_index_scatters import expanded_index_scatters
 from .passes.filled_memory import filled_memory
 from .passes.input_tokens import input_tokens
@@ -108,6 +109,7 @@ PASSES: Sequence[Pass] = (
         "new_values", Stage.ATEN, new_values, "which outputs AOTAutograd writes to inputs, and which are the program's"
     ),
     Pass("output_views", Stage.ATEN, output_views, "an executable returns no views: they are made after it"),
+    Pass("device_strides", Stage.ATEN, device_strides, "results on the device lie as those of eager calls"),
     Pass("ordered_effects", Stage.ATEN, ordered_effects, "in an executable the order of effects is that of data", True),
     Pass("conjugate_numbers", Stage.ATEN, conjugate_numbers, "gradients have conjugates of Python's numbers", True),
     Pass("own_memory", Stage.ATEN, own_memory, "as above, for inference and graphs inside", True),

@@ -34,7 +34,10 @@ def view_op(func: Any) -> Handler:
         # AOTAutograd tracks aliases by ATen's op; the graph is retargeted when it is complete
         if func is torch.ops.aten.as_strided.default:
             _require_row_major(tensor)
-        return wrapped(func(to_carrier(tensor), *args, **kwargs))
+        inner = to_carrier(tensor)
+        if _lies_otherwise(tensor, inner):
+            view_ops.require_view(func, tensor, args, kwargs)
+        return wrapped(func(inner, *args, **kwargs))
 
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         view = attributes.view_or_none(tensor)
@@ -48,6 +51,12 @@ def view_op(func: Any) -> Handler:
         return from_view(*found) if as_dtype and tensor.is_inference() else _view_like(tensor, *found)
 
     return call
+
+
+def _lies_otherwise(tensor: torch.Tensor, inner: torch.Tensor) -> bool:
+    """True for an input of a capture with other strides than its carrier, which is row-major, if they are known."""
+    own, its = tensor.stride(), inner.stride()
+    return all(type(n) is int for n in (*tensor.shape, *own, *its)) and own != its
 
 
 def _require_row_major(tensor: torch.Tensor) -> None:

@@ -43,8 +43,13 @@ def kernel_of(overload: str) -> Handler:
 
 
 @functools.cache
-def functional(overload: str) -> Handler:
-    """A functional overload, with its result on the device and in the memory format that a call names."""
+def functional(overload: str, *, row_major: bool = False) -> Handler:
+    """A functional overload, with its result on the device and in the memory format that a call names.
+
+    Args:
+        overload: its name.
+        row_major: whether results are row-major in any case, as those of jaten's own operators.
+    """
     if overload in KEEPS_MEMORY_ORDER:
         return memory_layout.in_memory_order(kernel_of("resize"))
     spec, call = registry.SPECS[overload], kernel_of(overload)
@@ -60,12 +65,14 @@ def functional(overload: str) -> Handler:
         return on_named_device(call(*args, **kwargs), kwargs.get("device"))
 
     def call_laid_out(*args: Any, memory_format: Any = None, **kwargs: Any) -> Any:
+        if memory_format is not None and is_traced(args[0]):  # the graph's results have it, too
+            kwargs["memory_format"] = memory_format
         result = call_placed(*args, **kwargs)
         if is_traced(result):
             return result
         if partitioned.MET:
             result = _where(args[0], result)
-        return _laid_out(result, args[0], memory_format)
+        return result if row_major else _laid_out(result, args[0], memory_format)
 
     if may_be_on_cpu:
         return call_with_cpu

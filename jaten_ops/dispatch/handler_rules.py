@@ -38,7 +38,7 @@ def _of_kernel(func: Any) -> Handler:
     overload = external_ops.name_of(func)
     if external_ops.is_foreign(overload):
         external_ops.require_schema(registry.SPECS[overload], func)
-    return functional(overload)
+    return functional(overload, row_major=func.namespace == "jaten")
 
 
 RULES: tuple[Rule, ...] = (

@@ -53,7 +53,7 @@ def without(name: str) -> contextlib.AbstractContextManager[None]:
 
 _FOUND = (
     *("relations", "is_wrapped", "replaces_memory", "written", "offsets", "writes", "static_inputs", "first_result"),
-    *("new_values", "seen", "parts", "numbers", "partial_writes"),
+    *("new_values", "seen", "result_strides", "parts", "numbers", "partial_writes"),
 )
 
 

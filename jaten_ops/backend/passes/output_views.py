@@ -327,7 +327,9 @@ class _Maker:
         for node in chain:
             overload, _ = _step_of(node)  # type: ignore[misc]  # it is a chain of views
             args, kwargs = torch.fx.node.map_arg((node.args[1:], node.kwargs), self._number)  # type: ignore[arg-type]  # it takes any function
-            step = ViewCall(overload, place, _plain(args), _plain(kwargs), _is_on_jax(node) and overload != ITEM)
+            step = ViewCall(
+                overload, place, _plain(args), _plain(kwargs), _is_on_jax(node.args[0]) and overload != ITEM
+            )
             place = self._put(step, (node, of))
         return place
 
