@@ -34,8 +34,14 @@ _LIBRARIES: dict[str, torch.library.Library] = {}
 
 
 def _unwrap_operand(operand: Any) -> Any:
-    # a number that ATen takes in place of a tensor, as in `x * 2`, promotes as a number
-    return carrier.unwrap(operand) if isinstance(operand, torch.Tensor) else operand
+    if not isinstance(operand, torch.Tensor):
+        return operand  # a number that ATen takes in place of a tensor, as in `x * 2`, promotes as a number
+    try:
+        return carrier.unwrap(operand)
+    except UnsupportedInputError:
+        if operand.is_cpu and operand.dim() == 0:  # ATen takes it beside tensors of any device
+            return bridge.uncommitted(operand.clone())
+        raise
 
 
 def _library(namespace: str) -> torch.library.Library:

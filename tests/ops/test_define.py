@@ -191,6 +191,22 @@ def test_compiled(name: str, backend: str) -> None:
     assert_close(got, expected(*args, **kwargs))
 
 
+NUMBERS_ON_THE_CPU = {
+    "an operand": lambda x, number: x * number,
+    "in a list": lambda x, number: torch._foreach_mul([x, x], [number, number])[1],
+    "of a list": lambda x, number: torch._foreach_mul([x], number)[0],
+    "a value": lambda x, number: torch.where(x > 0, number, x),
+}
+
+
+@pytest.mark.parametrize("backend", ["jaten", "aot_eager"])
+@pytest.mark.parametrize("name", NUMBERS_ON_THE_CPU)
+def test_compiled_with_a_number_on_the_cpu(name: str, backend: str) -> None:
+    compiled = torch.compile(NUMBERS_ON_THE_CPU[name], backend=backend, fullgraph=True)
+    got = compiled(torch.ones(2, device="jax"), torch.tensor(2.0))
+    assert (got.tolist(), got.device.type) == ([2, 2], "jax")
+
+
 @pytest.mark.parametrize("name", ["swish", "own fake"])
 def test_compiled_for_any_size(name: str) -> None:
     op, args, _, expected = CALLS[name]
