@@ -120,7 +120,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tensor": (
         "checkpoint_shards mesh_methods module_scopes operand_values storage subclasses",
         "tensor",
-        "lazy_parameters moves",
+        "in_place_views lazy_parameters moves",
         "__init__",
     ),
     "dispatch": (

@@ -12,7 +12,11 @@ from .. import meta, registry
 from ..arrays import bridge, carrier, partitioned
 from ..device import privateuse1, streams, torch_jax
 from ..registry.handlers import ABOVE_AUTOGRAD, BELOW_PYTHON, CHOSEN, HANDLERS, handler_of
-from ..tensor import lazy_parameters, storage
+from ..tensor import (
+    in_place_views,  # noqa: F401  # methods of the class
+    lazy_parameters,
+    storage,
+)
 from ..tensor.tensor import Tensor
 from ..tracing import is_traced_now, opaque
 from ..xla import x64

@@ -1,0 +1,98 @@
+"""In-place views of tensors with gradients: those of views made before and after, and writes, are as on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+
+Change = Callable[[torch.Tensor], Any]
+
+CHANGES: dict[str, Change] = {
+    "t_": lambda y: y.t_(),
+    "transpose_": lambda y: y.transpose_(0, 1),
+    "swapaxes_": lambda y: y.swapaxes_(0, 1),
+    "swapdims_": lambda y: y.swapdims_(0, 1),
+    "unsqueeze_": lambda y: y.unsqueeze_(0),
+    "squeeze_": lambda y: y.unsqueeze_(1).squeeze_(),
+    "squeeze_ of a dimension": lambda y: y.unsqueeze_(1).squeeze_(1),
+    "as_strided_": lambda y: y.as_strided_((2, 2), (1, 2), 1),
+    "two of them": lambda y: y.t_().unsqueeze_(1),
+    "none": lambda y: y,
+}
+MADE: dict[str, Change] = {
+    "a result": lambda x: x * 1,
+    "a view": lambda x: (x * 1)[:3, :3],
+    "rows": lambda x: x[1:] * 1,
+}
+WRITES: dict[str, Change] = {
+    "no write": lambda y: None,
+    "a write": lambda y: y.mul_(2),
+}
+
+
+def _gradient(device: str, change: str, made: str, view: str, write: str) -> Any:
+    x = torch.arange(16.0).reshape(4, 4).to(device).requires_grad_()
+    y = MADE[made](x)
+    seen = y[0] if view == "before" else None
+    CHANGES[change](y)
+    if view == "after":
+        seen = y[0]
+    WRITES[write](y)
+    target = y if seen is None else seen
+    (target * target).sum().backward()
+    assert x.grad is not None
+    return x.grad.tolist(), y.tolist(), y.stride(), target.tolist(), y.is_leaf, y.requires_grad
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("view", ["before", "after", "none"])
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("change", CHANGES)
+def test_gradients_are_those_of_the_cpu(change: str, made: str, view: str, write: str) -> None:
+    if change == "as_strided_" and (view == "before" or (made, write) == ("a view", "no write")):
+        pytest.skip("on the CPU gradients are lost: of elements beyond the view, and of those before the new first one")
+    assert _gradient("jax", change, made, view, write) == _gradient("cpu", change, made, view, write)
+
+
+REFUSED: dict[str, Change] = {
+    "of a leaf": lambda x: x.t_(),
+    "of a view of a leaf": lambda x: x[0].unsqueeze_(0),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_errors_are_those_of_the_cpu(name: str) -> None:
+    said = []
+    for device in ("cpu", "jax"):
+        try:
+            REFUSED[name](torch.ones(2, 3, device=device, requires_grad=True))
+            said.append("")
+        except RuntimeError as error:
+            said.append(str(error))
+    assert said[0] == said[1]
+
+
+def test_attributes_and_hooks_stay_with_the_object() -> None:
+    x = torch.ones(2, 3, device="jax", requires_grad=True)
+    y = x * 1
+    y.tag = 3  # type: ignore[attr-defined]  # an attribute of a user
+    assert y.t_() is y and y.tag == 3 and y.shape == (3, 2)  # type: ignore[attr-defined]  # as above
+    y.register_hook(lambda gradient: gradient * 10)
+    y.sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [[10.0] * 3] * 2
+
+
+def test_compiled() -> None:
+    torch._dynamo.reset()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.unsqueeze_(0).transpose_(1, 2)
+        return y.squeeze_().sin()
+
+    x = torch.arange(6.0, device="jax").reshape(2, 3).requires_grad_()
+    torch.testing.assert_close(torch.compile(program, backend="jaten", fullgraph=True)(x), program(x))
