@@ -62,8 +62,22 @@ def _cast(tree: Any, dtype: torch.dtype) -> Any:
 
 
 def _widest(tree: Any) -> torch.dtype:
-    dtypes = {t.dtype for t in tree_leaves(tree) if isinstance(t, torch.Tensor) and _eligible(t)}
-    return torch.float32 if torch.float32 in dtypes else torch.get_autocast_dtype("jax")
+    """float32 if an operand has it, else the lower precision.
+
+    Source: `prioritize` in ATen/autocast_mode.h.
+
+    Raises:
+        RuntimeError: before a float32 one stands one of the other half precision, as in ATen.
+    """
+    lower = torch.get_autocast_dtype("jax")
+    for tensor in tree_leaves(tree):
+        if isinstance(tensor, torch.Tensor) and _eligible(tensor) and tensor.dtype != lower:
+            if tensor.dtype == torch.float32:
+                return torch.float32
+            raise RuntimeError(
+                f"Unexpected floating ScalarType in at::autocast::prioritize: {tensor.dtype} where autocast is {lower}"
+            )
+    return lower
 
 
 def _make(overload: str) -> Callable[..., Any]:

@@ -37,6 +37,26 @@ def test_policies() -> None:
     assert (x @ x).dtype == torch.float32
 
 
+WIDEST = {
+    "addcmul": lambda a, b: torch.addcmul(a, b, b),
+    "addcdiv": lambda a, b: torch.addcdiv(a, b, b),
+    "dot": torch.dot,
+    "vdot": torch.vdot,
+    "atan2": torch.atan2,
+}
+
+
+@pytest.mark.parametrize("name", WIDEST)
+def test_the_other_half_precision_is_refused(name: str) -> None:
+    one, half, single = (torch.ones(3, dtype=d, device="jax") for d in (torch.bfloat16, torch.float16, torch.float32))
+    with torch.autocast("jax", dtype=torch.float16):
+        assert WIDEST[name](half, half).dtype == torch.float16
+        assert WIDEST[name](half, single).dtype == WIDEST[name](single, one).dtype == torch.float32
+        for other in (one, half, single):
+            with pytest.raises(RuntimeError, match=r"Unexpected floating ScalarType.*bfloat16.*float16"):
+                WIDEST[name](one, other)
+
+
 @pytest.mark.parametrize("layer", [nn.Linear(4, 3), nn.LayerNorm(4), nn.Conv1d(4, 2, 3), nn.Bilinear(4, 4, 2)])
 def test_modules_that_are_constant_in_jax_functions(layer: nn.Module) -> None:
     x = torch.randn(4, 4)
