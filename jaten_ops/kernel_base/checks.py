@@ -52,10 +52,16 @@ def what_is_read(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def note_operator(error: Exception, name: str) -> None:
-    """Notes in one of these errors the operator that it is of: the innermost."""
+def where_read(error: Exception) -> str:
+    """Words for the place in the program at which one of these errors was raised; empty if that is not known."""
+    return getattr(error, "jaten_place", "")
+
+
+def note_operator(error: Exception, name: str, place: Callable[[], str]) -> None:
+    """Notes in one of these errors the operator that it is of, and its place in the program: the innermost."""
     if not hasattr(error, "jaten_operator"):
         error.jaten_operator = name  # type: ignore[attr-defined]  # Python's errors take any attribute
+        error.jaten_place = place()  # type: ignore[attr-defined]  # as above
 
 
 _CURRENT: ContextVar[Conditions | None] = ContextVar("jaten_conditions", default=None)

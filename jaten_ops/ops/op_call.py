@@ -219,7 +219,7 @@ class OpKernel:
             known = with_values(args, kwargs, self._unwrap, self._wrap)
             if known is not None:
                 return computed_now(self._undiverted or self._run, known)  # type: ignore[arg-type]  # one has raised
-            note_operator(error, self._spec.overload)
+            note_operator(error, self._spec.overload, place_of_call)
         if self._rescue is None or not isinstance(error, self._rescued):
             raise error
         return self._rescue(error, args, kwargs)

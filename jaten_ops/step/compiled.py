@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map_only, tree_unflatten
 from .. import registry
 from ..arrays.observers import observers
 from ..errors import UnsupportedInputError
-from ..kernel_base.checks import READS_OF_TRACERS, what_is_read
+from ..kernel_base.checks import READS_OF_TRACERS, what_is_read, where_read
 from ..registry import active_overrides
 from ..tracing import is_traced_now, opaque
 from ..xla import x64
@@ -212,7 +212,7 @@ class Step:
         except (LateOptimizer, UnmadeState) as error:
             raise RuntimeError("an optimizer of the step has no state yet. Fix: call the step once before") from error
         except READS_OF_TRACERS as error:
-            raise refusal(what_is_read(error)) from error
+            raise refusal(what_is_read(error), where_read(error)) from error
         finally:
             reach.restore()
 
@@ -237,7 +237,7 @@ class Step:
                     )
                     return rehearsal.lowered_over(trace, where, absent)
             except READS_OF_TRACERS as error:
-                raise refusal(what_is_read(error)) from error
+                raise refusal(what_is_read(error), where_read(error)) from error
             finally:
                 self._reach = None
 
@@ -365,7 +365,7 @@ class Step:
         except UnmadeState:
             return self._as_it_is(given, structure)
         except READS_OF_TRACERS as error:
-            raise refusal(what_is_read(error)) from error
+            raise refusal(what_is_read(error), where_read(error)) from error
         self._tell(key, program)
         if program.repeats:
             before = [known for known in self._programs.get(key, ()) if not known.is_outdated()]

@@ -47,10 +47,15 @@ class Assumptions:
         return found
 
 
-def refusal(what: str) -> UnsupportedInputError:
-    """The error of a step that reads a value which only the executable computes."""
+def refusal(what: str, where: str = "") -> UnsupportedInputError:
+    """The error of a step that reads a value which only the executable computes.
+
+    Args:
+        what: how it is read.
+        where: the place in the program, as `place_of_call` has it.
+    """
     return UnsupportedInputError(
-        "a step", f"one that reads the value of a tensor ({what})",
+        "a step", f"one that reads the value of a tensor ({what}){where}",
         "one that does not: return the tensor and read it after the step, select with torch.where, or pass the value"
         " as an argument; or keep that part out of the step",
     )  # fmt: skip

@@ -21,6 +21,7 @@ from ..arrays import bridge, partitioned
 from ..arrays.observers import Observer, observed_by
 from ..arrays.storage_views import Storage, begin_trace, end_trace
 from ..errors import UnsupportedInputError
+from ..program_lines import place_of_call
 from ..schema import VARIANTS
 from ..tensor.operand_values import is_traced
 from ..tensor.tensor import Tensor, array_of, from_array
@@ -215,7 +216,7 @@ class Capture(Observer):
         if known is not None:
             return known.item()
         if not self.reads_numbers or not jax.numpy.issubdtype(array.dtype, jax.numpy.floating):
-            raise refusal("item(), bool() or float()")
+            raise refusal("item(), bool() or float()", place_of_call())
         with core.set_current_trace(self._trace):
             weak = weakened.bind(jax.lax.convert_element_type(array.reshape(()), "float64"))
         return symbol(Number(None, lambda: weak, self.conditions))

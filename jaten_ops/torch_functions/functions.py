@@ -17,7 +17,7 @@ import torch
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from jaten_ops.errors import UnsupportedInputError
-from jaten_ops.kernel_base.checks import READS_OF_TRACERS, what_is_read
+from jaten_ops.kernel_base.checks import READS_OF_TRACERS, what_is_read, where_read
 from jaten_ops.tensor.tensor import array_of, from_array
 from jaten_ops.xla.x64 import tracing
 
@@ -75,7 +75,8 @@ def traced(fn: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
             closed = jax.make_jaxpr(fn)(*map(_struct, avals))
     except READS_OF_TRACERS as error:
         raise UnsupportedInputError(
-            "a torch function that JAX traces", f"one that reads the value of a tensor ({what_is_read(error)})",
+            "a torch function that JAX traces",
+            f"one that reads the value of a tensor ({what_is_read(error)}){where_read(error)}",
             "one that does not, but uses torch.where or torch.cond; or a call that JAX does not trace",
         ) from error  # fmt: skip
     return closed
