@@ -119,6 +119,11 @@ class FusedProduct(_SingleLevelFunction):
         )
 
 
+# the names of ATen's nodes, by which `grad_fn`, errors of `detect_anomaly` and drawings of graphs tell what they are
+FusedLinear._backward_cls.__name__ = "LinearBackward0"  # type: ignore[attr-defined]  # not in its stubs
+FusedProduct._backward_cls.__name__ = "MatmulBackward0"  # type: ignore[attr-defined]  # as above
+
+
 @handler("aten::linear", keys=(ABOVE_AUTOGRAD,))
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """One operator for matrices and batches of them, else ATen's composition, which also refuses."""
