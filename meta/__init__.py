@@ -3,7 +3,7 @@
 if __name__ != "jaten_ops.meta":
     raise ImportError("this is jaten_ops.meta: import it by that name")
 
-from . import attention, missing, normalization, overrides, scalars, vendors
+from . import attention, missing, normalization, overrides, result_dtypes, scalars, vendors
 from .reuse import as_contiguous, aten_overload, fake_of
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "missing",
     "normalization",
     "overrides",
+    "result_dtypes",
     "scalars",
     "vendors",
 ]  # fmt: skip

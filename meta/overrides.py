@@ -48,13 +48,6 @@ def where(condition, self, other):
     return as_contiguous(op(condition.bool() if condition.dtype == torch.uint8 else condition, self, other))
 
 
-@fake("binary_cross_entropy")  # ATen's meta function takes the weight's dtype into account
-def binary_cross_entropy(self, target, weight=None, reduction=1):
-    op = aten_overload("binary_cross_entropy")
-    assert op is not None
-    return as_contiguous(op(self, target, weight, reduction)).to(self.dtype)
-
-
 # Extrema of empty tensors. ATen's meta functions accept them, or raise another exception than its CPU kernels.
 
 
@@ -125,24 +118,6 @@ def index(self, indices):
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     masks = [i.bool() if i is not None and i.dtype == torch.uint8 else i for i in indices]
     return as_contiguous(torch.ops.aten.index.Tensor(self, masks))
-
-
-def _spaced(overload: str) -> None:
-    """A range between complex tensors, for which ATen's meta function makes a real result."""
-    op = aten_overload(overload)
-    assert op is not None
-
-    def run(start: Any, end: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("dtype") is None and any(isinstance(x, torch.Tensor) and x.is_complex() for x in (start, end)):
-            kwargs = kwargs | {"dtype": torch.get_default_dtype().to_complex()}
-        return as_contiguous(op(start, end, *args, **kwargs))
-
-    fake(overload)(run)
-
-
-for _name in ("linspace", "logspace"):
-    for _kind in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"):
-        _spaced(f"{_name}.{_kind}")
 
 
 @fake("_native_multi_head_attention")  # ATen's meta function returns an empty tensor for weights that are not needed
@@ -254,19 +229,6 @@ def geometric(self, p, *, generator=None):
     return as_contiguous(self)
 
 
-# The dtype of these losses is that of self on CPU; ATen's meta functions promote.
-
-
-@fake("soft_margin_loss")
-def soft_margin_loss(self, target, reduction=1):
-    return torch.ops.aten.soft_margin_loss(self, target.to(self.dtype), reduction)
-
-
-@fake("huber_loss")
-def huber_loss(self, target, reduction=1, delta=1.0):
-    return torch.ops.aten.huber_loss(self, target.to(self.dtype), reduction, delta)
-
-
 def _targets_of_bytes(overload: str) -> None:
     """ATen's meta functions refuse targets of uint8, which its CPU kernels take."""
     op = aten_overload(overload)
@@ -328,11 +290,6 @@ def add_relu_scalar(self, other, alpha=1):
 @fake("fractional_max_pool3d_backward")  # ATen has no meta function for it
 def fractional_max_pool3d_backward(grad_output, self, kernel_size, output_size, indices):
     return as_contiguous(self)
-
-
-@fake("normal.Tensor_Tensor")  # ATen's meta function promotes mean and std; its kernel keeps the dtype of mean
-def normal_tensors(mean, std, *, generator=None):
-    return mean.new_empty(torch.broadcast_shapes(mean.shape, std.shape))
 
 
 # Random ops of which ATen has no meta function.

@@ -90,7 +90,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "meta": (
         "reuse",
-        "attention missing normalization overrides scalars vendors",
+        "attention missing normalization overrides result_dtypes scalars vendors",
         "refusals",
         "__init__",
     ),

@@ -286,8 +286,6 @@ def power_of_floats(self: jax.Array, exponent: float | jax.Array) -> jax.Array:
 @kernel("pow.Tensor_Scalar", static=("exponent",))
 def pow_scalar(self, exponent):
     dtype = result_type(self, exponent)
-    if dtype.kind == "b":
-        dtype = np.dtype("int64")
     (base,) = opmath(dtype, self)
     if isinstance(exponent, complex) and exponent.imag == 0:
         exponent = exponent.real

@@ -1,6 +1,7 @@
 """Dtypes and shapes of results in half precision: those that kernels give, where ATen's fake tensors have others.
 
-The statistics of a norm are float32 on a CPU if its parameters are, whatever the input is.
+The statistics of a norm are float32 on a CPU if its parameters are, whatever the input is. A mask to the power of True
+or False is a mask.
 """
 
 from __future__ import annotations
@@ -31,16 +32,22 @@ def kernel_results(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
 
 
 def _own_fake(node: torch.fx.Node) -> Any:
-    """The fake of jaten's own of an ATen operator; None without one, and without an operand of half precision."""
+    """The fake of jaten's own of an ATen operator; None without one, and for operands of which both say the same."""
     key = overload_of(node.target)
     if key not in registry.FAKES or node.target.namespace != "aten":  # type: ignore[union-attr]  # it has an overload
         return None
-    return registry.FAKES[key].fn if any(map(_is_half, node.all_input_nodes)) else None
+    is_asked = _is_mask if key == "pow.Tensor_Scalar" else _is_half
+    return registry.FAKES[key].fn if any(map(is_asked, node.all_input_nodes)) else None
 
 
 def _is_half(node: torch.fx.Node) -> bool:
     value = fake_value(node)
     return isinstance(value, torch.Tensor) and value.dtype.is_floating_point and value.dtype.itemsize < 4
+
+
+def _is_mask(node: torch.fx.Node) -> bool:
+    value = fake_value(node)
+    return isinstance(value, torch.Tensor) and value.dtype == torch.bool
 
 
 def _correct(node: torch.fx.Node, fake: Any) -> bool:
