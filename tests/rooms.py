@@ -57,7 +57,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "kernel_base": (
         "checks division materialize platform promotion",
-        "conv_parts derivatives extrema prng vjp",
+        "conv_parts derivatives extrema number_ranges prng vjp",
         "__init__",
     ),
     "cpu": (

@@ -46,11 +46,22 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return a.storage is b.storage and (a.offset, a.shape, a.strides()) == (b.offset, b.shape, b.strides())
 
 
+_WIDEST = {int: torch.int64, float: torch.float64, complex: torch.complex128}
+
+
+def _converted(number: Any, dtype: torch.dtype) -> Any:
+    """A number with the value of a tensor of it in another dtype; `fill_` refuses what a dtype cannot hold."""
+    if type(number) not in _WIDEST:
+        return number
+    with out_of_sight():
+        return torch.tensor(number, dtype=_WIDEST[type(number)]).to(dtype).item()
+
+
 @handler("aten::copy_")
 def copy_(target: torch.Tensor, source: torch.Tensor | complex, non_blocking: bool = False) -> torch.Tensor:
     """Copies the values of a tensor on any device, at once even with `non_blocking`."""
     if not isinstance(source, torch.Tensor):  # a number, which ATen accepts here
-        return target.fill_(source)
+        return target.fill_(_converted(source, target.dtype))
     if not is_on_jax(target):  # out of the device: torch's memory is written
         values = array_of(source)
         if stays(source, values, target.device):

@@ -17,6 +17,7 @@ from jaten_ops.registry import kernel
 from ..cpu import elementary
 from ..kernel_base.checks import require
 from ..kernel_base.derivatives import with_partials
+from ..kernel_base.number_ranges import bound
 from ..kernel_base.promotion import cast, float_type, is_complex, opmath, result_type
 from . import complex_functions
 
@@ -28,7 +29,7 @@ def _forward(fn: _Function) -> _Function:
 
     def forward(self, *numbers):
         (x,) = opmath(self.dtype, self)
-        return cast(fn(x, *(cast(n, x.dtype) for n in numbers)), self.dtype)
+        return cast(fn(x, *(bound(n, x.dtype) for n in numbers)), self.dtype)
 
     return forward
 

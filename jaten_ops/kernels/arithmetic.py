@@ -13,6 +13,7 @@ from ..cpu import elementary
 from ..kernel_base import division
 from ..kernel_base.checks import require
 from ..kernel_base.derivatives import with_partials
+from ..kernel_base.number_ranges import bound
 from ..kernel_base.promotion import (
     cast,
     float_type,
@@ -32,7 +33,7 @@ def _times(factor: object, x: jax.Array, dtype: np.dtype) -> jax.Array:
     """`factor * x`, the factor (1 in most calls) rounded to `dtype`."""
     if is_complex(x.dtype):
         return _times_complex(factor, x, dtype)
-    return x if type(factor) in (int, float) and factor == 1 else cast(cast(factor, dtype), x.dtype) * x
+    return x if type(factor) in (int, float) and factor == 1 else cast(bound(factor, dtype), x.dtype) * x
 
 
 def _times_complex(factor: object, x: jax.Array, dtype: np.dtype) -> jax.Array:

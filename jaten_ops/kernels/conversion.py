@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +9,6 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from ..kernel_base import checks
 from ..kernel_base.promotion import cast, is_complex, is_float
 
 
@@ -41,37 +38,6 @@ def convert(x: jax.Array, dtype: np.dtype) -> jax.Array:
     if dtype != np.uint64:
         return signed
     return jnp.where(x >= -float(lowest), lax.convert_element_type(x, dtype), signed)
-
-
-def scalar(value: Any, dtype: np.dtype) -> jax.Array:
-    """A Python number, or the tracer of one, as a 0-d array; raises if the dtype cannot hold it, as ATen does."""
-    known = not isinstance(value, jax.Array)
-    holds = _holds(np.asarray(value) if known else value, dtype, np if known else jnp)
-    message = f"value cannot be converted to type {dtype} without overflow"
-    if known and not holds:
-        raise RuntimeError(message)
-    if not known and holds is not True:
-        checks.require(holds, RuntimeError, message)
-    made = cast(value, dtype)
-    # JAX may return a number that a program passes through, in Python's type, where it differentiates around it
-    return made if known or made is not value else jnp.copy(made)
-
-
-def _holds(value: Any, dtype: np.dtype, xp: Any) -> Any:
-    """True if a dtype can hold a number. Source: c10::overflows in c10/util/overflow_utils.h."""
-    if is_complex(dtype) or dtype.kind == "b" or value.dtype.kind == "b":
-        return True
-    real = True
-    if value.dtype.kind == "c":
-        value, real = value.real, value.imag == 0
-    if is_float(dtype):
-        limit = float(jnp.finfo(dtype).max)
-        return real if dtype.itemsize == 8 else real & ~(xp.isfinite(value) & (xp.abs(value) > limit))
-    info = np.iinfo(dtype)
-    if value.dtype.kind in "iu":
-        # a negative number may wrap round in an unsigned type
-        return True if dtype.itemsize == 8 else (value >= (info.min or -info.max)) & (value <= info.max)
-    return real & (value >= float(info.min)) & (value <= float(info.max))
 
 
 # aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,

@@ -14,6 +14,7 @@ from jax.export import is_symbolic_dim
 
 from jaten_ops.registry import kernel
 
+from ..kernel_base.number_ranges import scalar, single
 from ..kernel_base.promotion import (
     cast,
     compute_type,
@@ -24,11 +25,12 @@ from ..kernel_base.promotion import (
     result_type,
     to_complex,
 )
-from .conversion import convert, scalar
+from .conversion import convert
 
 
 def _filled(size: Any, value: Any, dtype: np.dtype) -> jax.Array:
-    return lax.broadcast(scalar(value, dtype), size)
+    made = single(value, dtype) if all(n == 1 for n in size) else scalar(value, dtype)
+    return lax.broadcast(made, size)
 
 
 # aten::{zeros, _efficientzerotensor}(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None,
@@ -67,7 +69,7 @@ def full(size, fill_value, *, dtype=None):
 #     bool? pin_memory=None) -> Tensor
 @kernel("scalar_tensor")
 def scalar_tensor(s, *, dtype=None):
-    return scalar(s, dtype or get_default_float())
+    return single(s, dtype or get_default_float())
 
 
 # aten::{zeros_like, empty_like}(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None,

@@ -15,8 +15,8 @@ from jaten_ops.registry import kernel
 
 from ..arrays.partitioned import put_beside
 from ..kernel_base.checks import require
+from ..kernel_base.number_ranges import scalar
 from ..kernel_base.promotion import size_number
-from .conversion import scalar
 from .views import at_least_1d, broadcast_to, wrap_dim
 
 # Indices are checked, so XLA need not guard them; it still clamps a wrong one.

@@ -9,8 +9,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..kernel_base.number_ranges import scalar
 from ..kernel_base.promotion import cast, compute_type
-from .conversion import scalar
 
 
 # aten::constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor

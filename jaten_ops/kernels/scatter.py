@@ -16,9 +16,9 @@ from jaten_ops.registry import kernel
 
 from ..cpu.slice_writes import write_one
 from ..kernel_base.checks import require
+from ..kernel_base.number_ranges import scalar
 from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import cast, is_complex, is_float, is_integral
-from .conversion import scalar
 from .indexing import (
     IN_BOUNDS,
     Places,
@@ -181,7 +181,8 @@ def _masked_put(self: jax.Array, mask: jax.Array, dim: int, values: jax.Array, a
     after = self.ndim - dim - mask.ndim
     mask = cast(mask, bool)
     if values.size == 1 and not accumulate and (is_complex(self.dtype) or not is_complex(values.dtype)):
-        values = cast(values, self.dtype)  # a number to fill with
+        number = lax.reshape(values, ())  # to fill with, as masked_fill
+        values = lax.broadcast(number if number.dtype == self.dtype else scalar(number, self.dtype), values.shape)
     at = values.ndim - after - 1  # the dimension of values that runs over the true elements
     if at < 0 or values.shape[at] == 1:
         shape = (*values.shape[: max(at, 0)], *(1,) * mask.ndim, *values.shape[max(at + 1, 0) :])
