@@ -88,7 +88,7 @@ def _clip(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
 
 
 def _strictly_between(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-    return ~((x <= low) | (x >= high))
+    return (x > low) & (x < high)
 
 
 # aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor
@@ -191,16 +191,20 @@ kernel("hardswish_backward")(_backward(_hardswish_backward))
 # --- shrinking ------------------------------------------------------------------------------------------------------
 
 
-def _outside(x: jax.Array, bound: jax.Array) -> jax.Array:
-    return ~((x >= -bound) & (x <= bound))
+def _outside(x: jax.Array, limit: jax.Array) -> jax.Array:
+    return (x > limit) | (x < -limit)
 
 
-def _shrink(x: jax.Array, bound: jax.Array) -> jax.Array:
-    return jnp.where(x > bound, x - bound, jnp.where(x < -bound, x + bound, x * 0))
+def _shrink(x: jax.Array, limit: jax.Array) -> jax.Array:
+    return jnp.where(x > limit, x - limit, jnp.where(x < -limit, x + limit, x * 0))
+
+
+def _cut_inside(x: jax.Array, limit: jax.Array) -> jax.Array:
+    return jnp.where((x >= -limit) & (x <= limit), _zero(x), x)
 
 
 # aten::hardshrink(Tensor self, Scalar lambd=0.5) -> Tensor
-kernel("hardshrink")(_forward(lambda x, bound: jnp.where(_outside(x, bound), x, _zero(x))))
+kernel("hardshrink")(_forward(_with_slope(_cut_inside, _outside, numbers=1)))
 _softshrink = _forward(_with_slope(_shrink, _outside, numbers=1))
 
 
@@ -338,7 +342,7 @@ def _logit(x: jax.Array) -> jax.Array:
 def _logit_backward(eps: float | None, dtype: jnp.dtype) -> _Function:
     """The gradient by (gradient, input): beyond the bounds there is none."""
     low, high, outside = (0, 1, math.nan) if eps is None else (*_bounds(eps, dtype), 0)
-    return lambda g, x: jnp.where((x < low) | (x > high), jnp.full_like(x, outside), g / (x * (1 - x)))
+    return lambda g, x: jnp.where((x >= low) & (x <= high), g / (x * (1 - x)), jnp.full_like(x, outside))
 
 
 def _bounds(eps: float, dtype: jnp.dtype) -> tuple[jax.Array, ...]:

@@ -19,15 +19,23 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "selu": F.selu,
     "celu": lambda x: F.celu(x, 2.0),
     "gelu": F.gelu,
+    "clamp": lambda x: x.clamp(-1, 1),
+    "hardshrink": F.hardshrink,
     "hardsigmoid": F.hardsigmoid,
+    "hardtanh": F.hardtanh,
     "hardswish": F.hardswish,
     "leaky_relu": F.leaky_relu,
+    "logit": torch.logit,
+    "logit, bounded": lambda x: torch.logit(x, 0.25),
     "logsigmoid": F.logsigmoid,
     "mish": F.mish,
     "relu": F.relu,
+    "relu6": F.relu6,
     "silu": F.silu,
     "softplus": F.softplus,
+    "softshrink": F.softshrink,
     "tanhshrink": F.tanhshrink,
+    "threshold": lambda x: F.threshold(x, 0.5, 2.0),
 }
 PLACES = ("compiled", "jax")
 # As many as fill vectors: for the rest of a tensor ATen has other code, with other results at NaN.
