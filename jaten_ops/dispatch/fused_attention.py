@@ -29,6 +29,8 @@ _aten = torch.ops.aten
     differentiable=("query", "key", "value", "bias"),
 )
 def _attention(query: Any, key: Any, value: Any, bias: Any, causal: bool, scale: Any) -> Any:
+    if bias is not None and bias.dtype == bool:
+        bias = bias.astype("uint8")
     return attention(query, key, value, bias, None, scale, causal)[0]
 
 

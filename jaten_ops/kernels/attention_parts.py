@@ -18,7 +18,7 @@ from jax import lax
 from ..cpu import attention_tiles
 from ..cpu.dot_reductions import contract
 from ..kernel_base.platform import by_platform
-from ..kernel_base.promotion import cast, compute_type
+from ..kernel_base.promotion import cast, compute_type, is_float
 
 QK = (((3,), (3,)), ((0, 1), (0, 1)))
 PV = (((3,), (2,)), ((0, 1), (0, 1)))
@@ -42,6 +42,8 @@ def _scores(query: jax.Array, key: jax.Array, bias: Any, scale: Any, causal: boo
     scores = contract(_fold(query, key.shape[1]), key, QK).reshape(batch, heads, length, size) * scale
     if bias is not None and bias.dtype == bool:
         scores = jnp.where(bias, scores, -np.inf)
+    elif bias is not None and bias.dtype == np.uint8:
+        scores = scores + jnp.where(bias != 0, np.array(0, scores.dtype), -np.inf)
     elif bias is not None:
         scores = scores + cast(bias, scores.dtype)
     if causal:
@@ -179,13 +181,13 @@ def _define_gradient(fn: Any, causal: bool) -> None:
     def backward(saved, grads):
         query, key, value, bias, keep, scale, out, logsumexp = saved
         of_statistics = grads[1][..., None]
-        if keep is None and (bias is None or bias.dtype == bool):
+        if keep is None and (bias is None or not is_float(bias.dtype)):
             operands = grads[0], query, key, value, bias, scale, out, logsumexp
             return *attention_gradients(*operands, causal, of_statistics), None, None, None
         *gradients, grad_scores = attention_backward(
             grads[0], query, key, value, bias, keep, scale, out, logsumexp, causal, of_statistics
         )
-        grad_bias = None if bias is None or bias.dtype == bool else sum_to(grad_scores, bias)
+        grad_bias = None if bias is None or not is_float(bias.dtype) else sum_to(grad_scores, bias)
         return *gradients, grad_bias, None, None
 
     fn.defvjp(forward, backward)
@@ -203,7 +205,8 @@ def attention(query, key, value, bias=None, keep=None, scale=None, causal=False)
     """softmax(query @ key^T * scale + bias) @ value, and the logsumexp of the scores, (B, H, L).
 
     Args:
-        bias: added to the scores, or, if bool, True for the keys that count; it broadcasts to (B, H, L, S).
+        bias: added to the scores, or, if bool, True for the keys that count; it broadcasts to (B, H, L, S). With a mask
+            of uint8 scores that are NaN stay NaN, as with ATen's masks on a CPU.
         keep: multiplied with the softmax, (B, H, L, S); None for 1.
         scale: None for 1 / sqrt(head size).
         causal: a query attends to the keys up to its own position.

@@ -76,6 +76,17 @@ def test_values_and_gradients(name: str, compiled: bool) -> None:
     torch.testing.assert_close(got, _seen(F.scaled_dot_product_attention, *_operands(name, "cpu")), equal_nan=True)
 
 
+@pytest.mark.parametrize("name", ["masked", "masked by key", "all masked", "added"])
+@pytest.mark.parametrize("operand", range(3), ids=["query", "key", "value"])
+def test_nan(operand: int, name: str) -> None:
+    """Masked scores that are NaN make the row NaN, as ATen adds -inf to them."""
+    got, expected = (_operands(name, device) for device in ("jax", "cpu"))
+    for leaves, _ in (got, expected):
+        leaves[operand].data[0, 0, 1] = torch.nan
+    found, wanted = (_seen(F.scaled_dot_product_attention, *call) for call in (got, expected))
+    torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_smaller_numbers(dtype: torch.dtype) -> None:
