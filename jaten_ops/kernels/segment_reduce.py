@@ -106,11 +106,16 @@ def segment_reduce_backward(grad, output, data, reduce, lengths=None, offsets=No
         ties = jnp.where(share > 0, ties.at[rows].get(mode="promise_in_bounds"), 1)
         share = jnp.where(hit > 0, share / ties, 0)
     elif reduce == "prod":
-        zero = x == 0
-        zeros = jnp.zeros((count + 1, x.shape[1]), np.int32).at[rows].add(cast(zero, "int32"))
-        zeros = zeros.at[rows].get(mode="promise_in_bounds")
-        others = _reduce(jnp.where(zero, 1, x).reshape(data.shape), reduce, bounds, axis, initial)
-        without = jnp.where(zero, jnp.where(zeros == 1, spread(others), 0), spread(output) / jnp.where(zero, 1, x))
-        share = share * without
+        # the product of the others is not to be had by a division by zero or NaN: it is made of how many there are
+        zero, nan = x == 0, x != x
+
+        def others(found: jax.Array) -> jax.Array:
+            counts = jnp.zeros((count + 1, x.shape[1]), np.int32).at[rows].add(cast(found, "int32"))
+            return counts.at[rows].get(mode="promise_in_bounds") - cast(found, "int32")
+
+        special = zero | nan
+        rest = spread(_reduce(jnp.where(special, 1, x).reshape(data.shape), reduce, bounds, axis, initial))
+        without = rest * jnp.where(others(zero) > 0, 0.0, 1.0) * jnp.where(others(nan) > 0, np.nan, 1.0)
+        share = jnp.where(special, share * cast(without, x.dtype), share * spread(output) / jnp.where(special, 1, x))
     share = jnp.where((rows < count)[:, None], share, 0)
     return cast(share.reshape(data.shape), data.dtype)
