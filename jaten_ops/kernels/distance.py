@@ -23,7 +23,7 @@ def _norm(difference: jax.Array, p: float) -> jax.Array:
     """The p-norm over the last dim."""
     size = jnp.abs(difference)
     if p == 0:
-        return jnp.sum(size != 0, -1, dtype=size.dtype)
+        return jnp.sum(jnp.minimum(jnp.ceil(size), 1), -1)  # NaN stays NaN
     if p == 1:
         return jnp.sum(size, -1)
     if p == 2:
@@ -41,7 +41,8 @@ def _norm_gradient(difference: jax.Array, grad: jax.Array, norm: jax.Array, p: f
     if p == 1:
         return grad * jnp.sign(difference)
     if p == math.inf:
-        return jnp.where(jnp.abs(difference) == norm, grad * jnp.sign(difference), 0)
+        apart = jnp.ceil(jnp.abs(jnp.abs(difference) - norm))
+        return grad * jnp.sign(difference) * (1 - jnp.minimum(apart, 1))
     zero = norm == 0
     safe = jnp.where(zero, 1, norm)
     if p == 2:
@@ -71,7 +72,12 @@ def _pairs(x1: jax.Array, x2: jax.Array) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _cdist(x1: jax.Array, x2: jax.Array, p: float, by_product: bool) -> jax.Array:
-    return euclidean_dist(x1, x2) if by_product else _norm(_pairs(x1, x2), p)
+    if by_product:
+        return euclidean_dist(x1, x2)
+    differences = _pairs(x1, x2)
+    if p == math.inf:  # ATen's loop leaves out NaN here, unlike that of pdist
+        differences = jnp.where(jnp.isnan(differences), 0, differences)
+    return _norm(differences, p)
 
 
 def _cdist_forward(x1, x2, p, by_product):
@@ -129,7 +135,8 @@ def _symmetric(values: jax.Array, size: int) -> jax.Array:
 
 def _pdist_gradient(grad, x, p, distances):
     size = x.shape[0]
-    return jnp.sum(_norm_gradient(_pairs(x, x), _symmetric(grad, size), _symmetric(distances, size), p), 1)
+    differences = jnp.where(np.eye(size, dtype=bool)[..., None], 0, _pairs(x, x))  # infinity less itself is NaN
+    return jnp.sum(_norm_gradient(differences, _symmetric(grad, size), _symmetric(distances, size), p), 1)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
