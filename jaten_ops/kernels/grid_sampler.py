@@ -34,6 +34,7 @@ class _Settings(NamedTuple):
     interpolation: int
     padding: int
     align_corners: bool
+    is_volume: bool = False
 
 
 def _unnormalize(x: jax.Array, size: int, align_corners: bool) -> jax.Array:
@@ -52,10 +53,11 @@ def _reflect(x: jax.Array, twice_low: int, twice_high: int) -> jax.Array:
     return jnp.where(is_even, extra, span - extra) + low
 
 
-def _clip(x: jax.Array, size: int) -> jax.Array:
-    # NaN becomes 0; no gradient at the borders
+def _clip(x: jax.Array, size: int, is_volume: bool) -> jax.Array:
+    # NaN becomes 0 in images, and the end in volumes; no gradient at the borders
     inside = (x > 0) & (x < size - 1)
-    limit = jnp.where(x >= size - 1, np.asarray(size - 1, x.dtype), np.asarray(0, x.dtype))
+    is_beyond = ~(x < size - 1) if is_volume else x >= size - 1
+    limit = jnp.where(is_beyond, np.asarray(size - 1, x.dtype), np.asarray(0, x.dtype))
     return jnp.where(inside, x, limit)
 
 
@@ -64,7 +66,7 @@ def _into(x: jax.Array, size: int, settings: _Settings) -> jax.Array:
     if settings.padding == _REFLECTION:
         ends = (0, 2 * (size - 1)) if settings.align_corners else (-1, 2 * size - 1)
         x = _reflect(x, *ends)
-    return x if settings.padding == _ZEROS else _clip(x, size)
+    return x if settings.padding == _ZEROS else _clip(x, size, settings.is_volume)
 
 
 def _places(sizes: Sequence[int], positions: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -75,6 +77,15 @@ def _places(sizes: Sequence[int], positions: Sequence[jax.Array]) -> tuple[jax.A
         valid = valid & (p >= 0) & (p < size)
         at = at * size + jnp.where(valid, p, 0).astype(at.dtype)
     return valid, jnp.where(valid, at, 0)
+
+
+def _weights(sizes: Sequence[int], corner: Sequence[Any]) -> list[jax.Array]:
+    """The weights of one neighbour along the dimensions; outside of a volume 0, by which ATen does not multiply."""
+    weights = [weight for _, weight in corner if weight is not None]
+    if not weights or len(sizes) < 3:
+        return weights
+    valid, _ = _places(sizes, [position for position, _ in corner])
+    return [jnp.where(valid, weight, np.zeros((), weight.dtype)) for weight in weights]
 
 
 def _pick(image: jax.Array, positions: Sequence[jax.Array]) -> jax.Array:
@@ -128,6 +139,7 @@ def _neighbours(x: jax.Array, size: int, settings: _Settings) -> list[tuple[jax.
 def _axes(grid: jax.Array, sizes: Sequence[int], settings: _Settings) -> list[Any]:
     """The neighbours of the points (N, ..., n) of a grid along each dimension of an image, as (N, P)."""
     batch, *shape, n = grid.shape
+    settings = settings._replace(is_volume=n == 3)
     points = grid.reshape(batch, math.prod(shape), n)
     # a grid's coordinates are in the opposite order of the image's dimensions
     return [_neighbours(points[..., n - 1 - i], size, settings) for i, size in enumerate(sizes)]
@@ -140,8 +152,8 @@ def _sample(input, grid, interpolation_mode, padding_mode, align_corners, pick=_
     total = None
     for corner in product(*_axes(points, image.shape[2:], settings)):
         term = pick(image, [position for position, _ in corner])
-        for _, weight in corner:
-            term = term if weight is None else term * weight[:, None]
+        for weight in _weights(image.shape[2:], corner):
+            term = term * weight[:, None]
         total = term if total is None else total + term
     return cast(total.reshape(*input.shape[:2], *grid.shape[1:-1]), input.dtype)
 
@@ -162,7 +174,7 @@ def _reads(grid: jax.Array, sizes: Sequence[int], settings: _Settings) -> list[_
     for corner in product(*_axes(grid, sizes, settings)):
         valid, at = _places(sizes, [position for position, _ in corner])
         first = lax.broadcasted_iota(np.int32, at.shape, 0) * np.int32(prod(sizes))
-        factors = [weight for _, weight in corner if weight is not None]
+        factors = _weights(sizes, corner)
         weight = reduce(lax.mul, factors) if factors else jnp.ones(at.shape, grid.dtype)
         found.append(_Read(*(a.reshape(-1, 1) for a in (valid, at + first, weight))))
     return found

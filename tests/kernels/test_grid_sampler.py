@@ -33,9 +33,9 @@ def _sample(image: torch.Tensor, grid: torch.Tensor, mode: str, padding: str, co
 
 
 def _results(call, operands, *settings) -> list[torch.Tensor]:
-    leaves = [x.requires_grad_() for x in operands]
+    leaves = [x.detach().requires_grad_() for x in operands]
     out = call(*leaves, *settings)
-    cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out.dtype)
+    cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out)
     return [out, *torch.autograd.grad(out, leaves, cotangent)]
 
 
@@ -76,6 +76,18 @@ def test_gradients_of_points_outside_of_the_image_do_not_count(mode: str) -> Non
         grads.append(torch.autograd.grad(out, image, cotangent)[0])
     assert grads[1].isfinite().all()
     torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("mode", "padding", "channels"), crossed(["bilinear", "nearest"], PADDINGS, [2, 9]))
+def test_points_of_volumes_that_are_not_finite(mode: str, padding: str, channels: int) -> None:
+    image, grid = _operands((1, channels, 3, 4, 5))
+    grid[0, 0, 0, 0, 0], grid[0, 0, 0, 1, 1], grid[0, 0, 0, 2, 2], grid[0, 1, 0] = math.inf, -math.inf, math.nan, 1e9
+    settings = mode, padding, True
+    if padding == "zeros":
+        mine, atens = (_results(_sample, (image.to(d), grid.to(d)), *settings) for d in ("jax", "cpu"))
+    else:  # ATen's gradient at NaN reads memory of others
+        mine, atens = ([_sample(image.to(d), grid.to(d), *settings)] for d in ("jax", "cpu"))
+    torch.testing.assert_close([x.cpu() for x in mine], atens, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 def test_only_programs_for_a_cpu_have_rows() -> None:
