@@ -28,6 +28,7 @@ from . import captured_overrides, device_interface, graph_cache, keep_whole, pip
 from .aliased_inputs import guarded
 from .buckets.bucket_sizes import Buckets
 from .captured_overrides import entered_in
+from .empty_gradients import GRADIENTS
 from .graph_info import GraphInfo, Kind
 from .nodes import fake_value, overload_of
 from .passes.input_writes import with_writes
@@ -44,12 +45,14 @@ device_interface.register_interface()
 
 
 class _Decompositions(Mapping[torch._ops.OperatorBase, Callable[..., Any]]):
-    """torch's own decompositions of the ops that have no kernel here; looked up when a graph is captured."""
+    """torch's own decompositions of the ops that have no kernel here, and ours of calls that torch's meta functions
+    refuse; looked up when a graph is captured.
+    """
 
     @functools.cached_property
     def _table(self) -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
         table = core_aten_decompositions()
-        return {op: fn for op, fn in table.items() if overload_of(op) not in registry.KERNELS}
+        return {op: fn for op, fn in table.items() if overload_of(op) not in registry.KERNELS} | GRADIENTS
 
     def __getitem__(self, op: torch._ops.OperatorBase) -> Callable[..., Any]:
         return self._table[op]

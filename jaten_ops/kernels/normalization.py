@@ -410,6 +410,8 @@ def native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, g
     inner = tuple(range(2, x.ndim))
     # of each channel; the sums of a group are made of them, as in ATen
     total, along = jnp.sum(grad, inner), jnp.sum(grad * ((x - of_mean) * of_rstd), inner)
+    if not x.size:  # ATen multiplies the sum by the statistics, which are NaN then
+        along = along + 0 * of_rstd.reshape(along.shape)
     scales = jnp.ones((C,), x.dtype) if scale is None else scale
 
     def of_group(sums: jax.Array) -> jax.Array:

@@ -36,6 +36,8 @@ MODULES: dict[str, Call] = {
     "conv_transpose2d": _of(nn.ConvTranspose2d(2, 4, 3, stride=2), (0, 2, 8, 8)),
     "batch_norm": _of(nn.BatchNorm2d(2).eval(), (0, 2, 4, 4)),
     "group_norm": _of(nn.GroupNorm(2, 4), (0, 4, 3, 3)),
+    "group_norm of no pixels": _of(nn.GroupNorm(2, 4), (2, 4, 0)),
+    "group_norm of nothing": _of(nn.GroupNorm(2, 4), (0, 4, 0, 3)),
     "layer_norm": _of(nn.LayerNorm(4), (0, 4)),
     "instance_norm": _of(nn.InstanceNorm2d(2), (0, 2, 4, 4)),
     "max_pool2d": _of(nn.MaxPool2d(2), (0, 2, 8, 8)),
@@ -91,8 +93,8 @@ FUNCTIONS: dict[str, Call] = {
 }
 
 CALLS = {**{f"nn {name}": call for name, call in MODULES.items()}, **FUNCTIONS}
-# torch's own fakes divide by the size of nothing, or take a number for a bool, before a backend is asked
-UNCAPTURED = {"nn nearest", "nn nearest of volumes", "mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"}
+# torch's own fakes take a number for a bool, before a backend is asked
+UNCAPTURED = {"nn nearest", "nn nearest of volumes"}
 
 
 @pytest.mark.sampled(16)
