@@ -82,6 +82,7 @@ class _KernelNode:
             raise
         except Exception as error:
             self._refuse_unknown_sizes(values, error)
+            self._refuse_dtypes(error)
             shapes = ", ".join(_describe(v) for v in values)
             raise KernelError(self._spec.name, shapes, source_line(self._node), error) from error
         self._forward(conditions)
@@ -109,6 +110,14 @@ class _KernelNode:
                 "one that is known when it is compiled; make the tensor as large as it may get, and mask the rest"
             )
             raise UnsupportedInputError("a size or a position in a loop or a branch", got, expected) from error
+
+    def _refuse_dtypes(self, error: Exception) -> None:
+        """Raises the error of a call whose results have a dtype that JAX does not have."""
+        for value in jax.tree.leaves(self._node.meta.get("val")):
+            if isinstance(value, torch.Tensor) and value.dtype not in bridge.DTYPES:
+                what = f"a result of {self._spec.name}{source_line(self._node)}"
+                expected = "a dtype that JAX has; convert the operands with .to(...)"
+                raise UnsupportedInputError(what, value.dtype, expected) from error
 
     def _forward(self, conditions: checks.Conditions) -> None:
         """Adds the node's conditions to the graph's, with the user's line in their messages."""
