@@ -18,7 +18,7 @@ from .buckets.bucketed_graph import bucketed
 from .compile_log import GraphLog
 from .executable import Executable
 from .graph_info import GraphInfo
-from .nodes import attribute_of, source_line
+from .nodes import attribute_of, overload_of, source_line
 from .passes.data_dependent_splits import is_cut, takes_values
 from .pipeline import Stage
 
@@ -37,6 +37,7 @@ def runnable(gm: torch.fx.GraphModule, info: GraphInfo, buckets: Buckets) -> Cal
     parts = info.parts
     placeholders = [n.target for n in gm.graph.find_nodes(op="placeholder")]
     static_names = frozenset(str(placeholders[i]) for i in info.static_inputs)
+    _lay_out_positions(gm)
     split = split_module(gm, None, lambda node: parts[node], keep_original_order=True)  # type: ignore[arg-type]  # it takes None for the root's owner
     for name, part in list(split.named_children()):
         assert isinstance(part, torch.fx.GraphModule)
@@ -55,6 +56,24 @@ def runnable(gm: torch.fx.GraphModule, info: GraphInfo, buckets: Buckets) -> Cal
             return list(split(*taken))
 
     return run
+
+
+def _lay_out_positions(gm: torch.fx.GraphModule) -> None:
+    """Has a graph return the positions that `nonzero` finds as ATen's CPU stores them: those of a dimension together.
+
+    What executables return is laid out by them, but this operator runs by itself.
+    """
+    (output,) = gm.graph.find_nodes(op="output")
+    for node in output.all_input_nodes:
+        if overload_of(node.target) == "nonzero" and node.meta["val"].device.type == "cpu":
+            node.target = _by_dimension
+
+
+def _by_dimension(x: torch.Tensor) -> torch.Tensor:
+    found = torch.ops.jaten.nonzero(x)
+    count, dims = found.shape
+    # in place, so that it is no view
+    return found.t().clone(memory_format=torch.contiguous_format).as_strided_((count, dims), (1, count))
 
 
 def _with_executables(part: torch.fx.GraphModule, buckets: Buckets) -> None:
