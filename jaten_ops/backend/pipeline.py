@@ -46,6 +46,7 @@ from .passes.stored_factors import stored_factors
 from .passes.supported_operators import supported_operators
 from .passes.third_party_calls import third_party_calls
 from .passes.traced_ints import traced_ints
+from .passes.unseen_writes import unseen_writes
 from .passes.view_relations import view_relations
 from .passes.wrapped_results import wrapped_results
 from .passes.written_inputs import written_inputs
@@ -95,6 +96,7 @@ PASSES: Sequence[Pass] = (
     Pass(
         "random_results", Stage.JOINT, random_results, "a random operator that is run again would draw another result"
     ),
+    Pass("unseen_writes", Stage.ATEN, unseen_writes, "writes under no_grad give their inputs no gradients"),
     Pass("input_tokens", Stage.ATEN, input_tokens, "AOTAutograd leaves tokens as inputs, and passes none"),
     Pass("kernel_results", Stage.ATEN, kernel_results, "as above, for inference and graphs inside", True),
     Pass("stored_factors", Stage.ATEN, stored_factors, "gradients of determinants are of factors as ATen keeps them"),
