@@ -154,9 +154,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "passes.concat_gradients passes.conjugate_numbers passes.expanded_index_scatters passes.third_party_calls"
         " passes.new_values passes.output_offsets passes.recompute_norms passes.replaced_memory passes.wrapped_results"
         " passes.filled_memory passes.partial_writes passes.random_results passes.view_relations passes.written_inputs"
-        " passes.input_tokens passes.input_writes passes.unseen_writes passes.kernel_results passes.loop_numbers passes.placed_gradients"
+        " passes.input_tokens passes.input_writes passes.kernel_results passes.loop_numbers passes.placed_gradients"
         " passes.device_strides passes.static_inputs passes.stored_factors passes.traced_ints"
-        " aliased_inputs passes.own_memory",
+        " passes.unseen_writes aliased_inputs passes.own_memory",
         "passes.data_dependent_splits passes.ordered_effects passes.output_views passes.rename_operators"
         " passes.supported_operators",
         "lowering pipeline serialized_graph",

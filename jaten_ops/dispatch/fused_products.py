@@ -6,6 +6,7 @@ one by one. An operator costs microseconds before it computes anything.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
 from collections.abc import Callable
@@ -120,8 +121,9 @@ class FusedProduct(_SingleLevelFunction):
 
 
 # the names of ATen's nodes, by which `grad_fn`, errors of `detect_anomaly` and drawings of graphs tell what they are
-FusedLinear._backward_cls.__name__ = "LinearBackward0"  # type: ignore[attr-defined]  # not in its stubs
-FusedProduct._backward_cls.__name__ = "MatmulBackward0"  # type: ignore[attr-defined]  # as above
+with contextlib.suppress(AttributeError):  # a torch without the private name keeps ours
+    FusedLinear._backward_cls.__name__ = "LinearBackward0"  # type: ignore[attr-defined]  # not in its stubs
+    FusedProduct._backward_cls.__name__ = "MatmulBackward0"  # type: ignore[attr-defined]  # as above
 
 
 @handler("aten::linear", keys=(ABOVE_AUTOGRAD,))

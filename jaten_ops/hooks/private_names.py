@@ -180,6 +180,7 @@ NAMES: dict[str, str] = {name: why for why, names in GROUPS.items() for name in 
 
 ATTRIBUTES: dict[str, str] = {
     "_accelerator_connector": "the part of Lightning's Trainer that chooses devices",
+    "_backward_cls": "the class of the nodes of an autograd.Function, which have its name",
     "_buffers": "a module's buffers with what is None among them, which `named_buffers` leaves out",
     "_c": "the C++ object of a scripted module, whose slots hold its tensors",
     "_can_decompose": "whether torch composes an operator of others: torch.export keeps some of these",

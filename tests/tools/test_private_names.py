@@ -58,6 +58,7 @@ def _trainer() -> Any:
 # an object that has each of the attributes
 OBJECTS: dict[str, Callable[[], Any]] = {
     "_accelerator_connector": _trainer,
+    "_backward_cls": lambda: torch.autograd.Function,
     "_init_flat_weights": lambda: torch.nn.GRU(1, 1),
     "_buffers": lambda: torch.nn.Linear(1, 1),
     "_can_decompose": lambda: _ADD,

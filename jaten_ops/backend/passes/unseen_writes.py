@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._functorch._aot_autograd.schemas import MutationType
 
 from ..graph_info import GraphInfo
 
@@ -25,7 +24,7 @@ def unseen_writes(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
     is_unseen = [
         i.mutations_under_no_grad_or_inference_mode or i.is_leaf
         for i in info.metadata.input_info
-        if i.mutation_type is MutationType.MUTATED_OUT_GRAPH and i.mutates_data and i.requires_grad
+        if i.mutation_type.name == "MUTATED_OUT_GRAPH" and i.mutates_data and i.requires_grad
     ]
     unseen = {tangent for tangent, is_so in zip(tangents, is_unseen, strict=False) if is_so}
     output = gm.graph.output_node()
