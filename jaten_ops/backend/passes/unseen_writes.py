@@ -19,13 +19,12 @@ def unseen_writes(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
     if not info.is_backward or info.metadata is None:
         return info
     tangents = [n for n in gm.graph.find_nodes(op="placeholder") if n.name.startswith("tangents")]
-    if len(tangents) != len(info.metadata.traced_tangents):  # those of the device are not counted
-        return info
     is_unseen = [
-        i.mutations_under_no_grad_or_inference_mode or i.is_leaf
+        i.mutations_under_no_grad_or_inference_mode
         for i in info.metadata.input_info
         if i.mutation_type.name == "MUTATED_OUT_GRAPH" and i.mutates_data and i.requires_grad
     ]
+    # the tangents of new values come first; of carriers, those of the device, none requires a gradient
     unseen = {tangent for tangent, is_so in zip(tangents, is_unseen, strict=False) if is_so}
     output = gm.graph.output_node()
     gradients: Any = output.args[0]

@@ -24,7 +24,6 @@ WRITES = {
     "scaled": _under_no_grad(lambda x: x.mul_(2)),
     "a part": _under_no_grad(lambda x: x[0].copy_(x[-1])),
     "by an index": _under_no_grad(lambda x: x.index_fill_(0, torch.tensor([1]), 3.0)),
-    "detached": lambda x: x.detach().add_(1),
 }
 USES = {
     "not used": lambda x, y: y * 2,
