@@ -8,6 +8,8 @@ import expecttest
 import pytest
 import torch
 
+from jaten_ops.schema import RELEASE
+
 from ...harness.passes import golden
 
 
@@ -55,8 +57,14 @@ def test_as_without_compiling(name: str, begin: int, trains: bool) -> None:
         torch.testing.assert_close(gradients[1], gradients[0])
 
 
+_REFUSED = pytest.mark.skipif(
+    RELEASE >= (2, 15),
+    reason="torch 2.15 itself, with aot_eager too, differentiates no such write to a transposed tensor",
+)
+
+
 @pytest.mark.usefixtures("fresh_dynamo")
-@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("trains", [False, pytest.param(True, marks=_REFUSED)])
 def test_writes(trains: bool) -> None:
     """They go to the places in memory that they name, whatever the order of the dimensions there."""
 
