@@ -147,6 +147,31 @@ def counted(report: Path) -> dict[str, int]:
     return {"passed": passed, "failed": failed, "skipped": all_of["skipped"]}
 
 
+def failures(report: Path) -> list[str]:
+    """The tests that failed in a report of pytest's, as its command line takes them."""
+    found = []
+    for case in ET.parse(report).getroot().iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            *modules, last = case.get("classname", "").split(".")
+            inside = [last] if last[:1].isupper() else []  # a class of tests
+            path = "/".join(modules if inside else [*modules, last])
+            found.append("::".join([f"{path}.py", *inside, case.get("name", "")]))
+    return found
+
+
+def _run_again(pair: Pair, folder: Path, before: dict[str, Any]) -> dict[str, Any]:
+    """Runs what failed in the last run of a pair, after a mend; returns its result with those counted anew."""
+    report, again = folder / f"{pair.name}.xml", folder / f"{pair.name}.again.xml"
+    tests = failures(report) if report.exists() else []
+    if not tests or before.get("failed") != len(tests):
+        print(f"{pair.name}: its last run is not in {folder}, or nothing failed in it", flush=True)
+        return {}
+    command = [str(_environment(pair, folder)), "-m", "pytest", "-q", f"--junitxml={again}"]
+    subprocess.run([*command, *tests], cwd=ROOT, check=False)
+    new = counted(again)
+    return before | {key: before[key] + new[key] for key in ("passed", "skipped")} | {"failed": new["failed"]}
+
+
 def _run(pair: Pair, folder: Path, processes: str) -> dict[str, Any]:
     """Runs a pair's tests; returns its result, which is empty if they could not be run."""
     try:
@@ -170,6 +195,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--environments", type=Path, default=ROOT / "build" / "matrix", help="where they are made")
     parser.add_argument("--processes", default="auto", help="how many run the tests of a pair")
     parser.add_argument("--one-of", type=int, metavar="N", help="run one of N tests, in place of the table's part")
+    parser.add_argument("--again", action="store_true", help="run what failed in the last run, and count it anew")
     parser.add_argument("--page", action="store_true", help="only write the page, from the last results")
     options = parser.parse_args(arguments)
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
@@ -181,7 +207,11 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"== {number} of {len(chosen)}: {pair.name} ({pair.why})", flush=True)
         began = time.monotonic()
         pair = pair if options.one_of is None else pair._replace(part=options.one_of)
-        result = _run(pair, options.environments.resolve(), options.processes)
+        folder = options.environments.resolve()
+        if options.again:
+            result = _run_again(pair, folder, results.get(pair.name, {}))
+        else:
+            result = _run(pair, folder, options.processes)
         print(f"== {pair.name}: {result}, {time.monotonic() - began:.0f} s", flush=True)
         if result:
             results[pair.name] = result

@@ -87,3 +87,13 @@ def test_other_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         matrix.main(["py2.7"])
     assert "no such pair: py2.7" in capsys.readouterr().err
+
+
+def test_failures_are_named_as_on_the_command_line(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text(
+        '<testsuites><testsuite><testcase classname="tests.a.test_b" name="test_c[1]"><failure/></testcase>'
+        '<testcase classname="tests.test_d.TestGolden" name="test_e"><error/></testcase>'
+        '<testcase classname="tests.test_d" name="test_f"/></testsuite></testsuites>'
+    )
+    assert matrix.failures(report) == ["tests/a/test_b.py::test_c[1]", "tests/test_d.py::TestGolden::test_e"]
