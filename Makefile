@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo dist docs plots test matrix exhaustive sweep combinations ecosystem page lint types codegen check coverage patches bench bench-drawn profile clean help
+.PHONY: demo dist docs plots test matrix exhaustive sweep combinations drawn ecosystem page lint types codegen check coverage patches bench bench-drawn profile clean help
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -33,6 +33,9 @@ sweep: $(INSTALLED) ## every check over all of PyTorch's op database: hours; --r
 
 combinations: $(INSTALLED) ## programs x ways to run them x what surrounds them: two hours; OPTIONS='--most 500' takes a draw
 	$(BIN)/python -m tests.combinations $(OPTIONS)
+
+drawn: $(INSTALLED) ## programs drawn at random, in each way to run them: an hour; OPTIONS='--first 5000 --ways compiled' takes others
+	$(BIN)/python -m tests.drawn $(OPTIONS)
 
 ecosystem: $(INSTALLED) ## programs of other libraries beside plain torch, in an environment of their own: hours; OPTIONS='timm ...' takes some
 	$(BIN)/python -m tests.ecosystem $(OPTIONS)
