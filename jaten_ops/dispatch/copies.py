@@ -105,6 +105,9 @@ def to_copy(tensor: torch.Tensor, *, dtype: torch.dtype | None = None, **kwargs:
     kept = {k: v for k, v in kwargs.items() if k not in ("non_blocking", "layout", "pin_memory")}
     if is_traced(tensor):
         return torch.ops.aten._to_copy(to_carrier(tensor), **kept)
+    if torch.device(wanted).type == "meta":  # no values are read, which may not be there yet, or be JAX's tracers
+        like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        return torch.ops.aten._to_copy(like, **kept)
     if stays(tensor, array_of(tensor), wanted):
         return functional("_to_copy")(tensor, **(kwargs | {"device": None}))
     # it copies: torch must not write to a jax.Array's own memory

@@ -223,6 +223,24 @@ def test_results_go_where_the_call_says(device: str) -> None:
     assert torch.zeros_like(torch.ones(2), device="jax").device.type == "jax"
 
 
+META_COPIES: dict[str, tuple[torch.Tensor, dict[str, Any]]] = {
+    "dense": (torch.ones(2, 3), {}),
+    "transposed": (torch.ones(2, 3).T, {}),
+    "step slice": (torch.ones(4)[::2], {"dtype": torch.float16}),
+    "expanded": (torch.ones(3).expand(2, 3), {}),
+    "channels last": (torch.ones(2, 3, 4, 5).contiguous(memory_format=torch.channels_last), {"non_blocking": True}),
+    "made row-major": (torch.ones(2, 3).T, {"memory_format": torch.contiguous_format}),
+}
+
+
+@pytest.mark.parametrize("name", META_COPIES)
+def test_copies_on_meta_have_atens_strides(name: str) -> None:
+    x, options = META_COPIES[name]
+    copy, expected = x.to("jax").to("meta", **options), x.to("meta", **options)
+    assert type(copy) is torch.Tensor and copy.device.type == "meta"
+    assert (copy.shape, copy.stride(), copy.dtype) == (expected.shape, expected.stride(), expected.dtype)
+
+
 TWO_DEVICES = """
 import io
 import torch, jaten_ops, jax

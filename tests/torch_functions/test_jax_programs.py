@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch._higher_order_ops.scan import scan
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import jaten_ops
@@ -276,3 +277,25 @@ def test_traced_tensors_are_printed_without_values() -> None:
     jax.jit(as_jax(fn))(jnp.ones(3))
     traced = "tensor(..., size=(3,), dtype=torch.float32, device='jax:0')"
     assert found == [traced, traced, "tensor([0, 1], device='jax:0')"]
+
+
+# ATen adds a number to a dual tensor by way of the device meta
+WITH_TANGENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a number is added": lambda x: x * x + 1,
+    "to a number": lambda x: sum([x, x.sin()]),
+    "a constant is added": lambda x: x.exp() + torch.ones(3, dtype=torch.float64, device=x.device),
+    "a loss with a constant": lambda x: nn.functional.gaussian_nll_loss(x, x.sin(), x.square() + 0.1, full=True),
+    "meta gives shapes": lambda x: x * sum(x.to("meta").shape),
+}
+
+
+@pytest.mark.parametrize("name", WITH_TANGENTS)
+def test_dual_tensors_are_traced(name: str) -> None:
+    def tangent(x: torch.Tensor) -> torch.Tensor:
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(x, x.cos())
+            return forward_ad.unpack_dual(WITH_TANGENTS[name](dual)).tangent
+
+    x = torch.linspace(0.1, 1, 3, dtype=torch.float64)
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(jax.jit(as_jax(tangent))(x.numpy()), tangent(x), rtol=1e-10)
