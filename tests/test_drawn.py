@@ -42,7 +42,7 @@ def test_a_difference_is_seen(seed: int) -> None:
 
 
 def test_programs_join_views_writes_and_gradients() -> None:
-    """Of all kinds there are many among them, or the draw would look at little."""
+    """All kinds are among them, or the draw would look at little."""
     drawn = [program for program in map(draw, SEEDS) if program is not None]
     for part in ("_(", "no_grad", ".detach()", "transpose", "[::2]", "out="):
         assert any(part in program.source for program in drawn), part

@@ -28,6 +28,7 @@ from . import captured_overrides, device_interface, graph_cache, keep_whole, pip
 from .aliased_inputs import guarded
 from .buckets.bucket_sizes import Buckets
 from .captured_overrides import entered_in
+from .dual_inputs import without_tangents
 from .empty_gradients import GRADIENTS
 from .graph_info import GraphInfo, Kind
 from .nodes import fake_value, overload_of
@@ -140,7 +141,8 @@ class _Capture:
                     gm, inputs, bw_compiler=self._compiler("backward", _undisturbed), **options
                 )
                 captured = torch._dynamo.disable(captured, reason="it is compiled")
-        return with_relations(guarded(captured, gm, inputs, self.graphs), self._info.relations)
+        captured = guarded(without_tangents(captured), gm, inputs, self.graphs)
+        return with_relations(captured, self._info.relations)
 
     def _compiler(self, kind: Kind, as_it_is: Callable[..., Any] | None = None) -> Any:
         compile_graph: Callable[..., Any] = functools.partial(

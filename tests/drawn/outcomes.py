@@ -1,4 +1,4 @@
-"""What a program leaves behind, in each way to run it, and how two outcomes differ."""
+"""The outcomes of programs in each way to run them, and the differences of two outcomes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _function(program: Program) -> Any:
 
 
 def outcome(program: Program, way: Way | None, *, is_step: bool = False) -> dict[str, Any]:
-    """What is left of a run: results, inputs and gradients, and both again after a write to each result.
+    """The things left of a run: results, inputs and gradients, and both again after a write to each result.
 
     Args:
         program: the one to run.
@@ -143,7 +143,7 @@ def differences(expected: dict[str, Any], found: dict[str, Any], *, has_strides:
 
 
 class Verdict(NamedTuple):
-    """What came of a program: "the same", "differs", "torch refuses", with details."""
+    """The outcome of a comparison: "the same", "differs", "torch refuses", with details."""
 
     outcome: str
     details: str = ""
