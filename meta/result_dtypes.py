@@ -11,9 +11,13 @@ from jaten_ops.registry import fake
 from .reuse import as_contiguous, aten_overload
 
 
-@fake("ldexp.Tensor")  # for a 0-d exponent of half precision ATen's meta function says float32
+@fake("ldexp.Tensor")
 def ldexp(self, other):
-    return as_contiguous(torch.ops.aten.mul(self, torch.ops.aten.pow(2.0, other)))
+    is_whole = not (self.is_floating_point() or self.is_complex())
+    if is_whole and other.dim() == 0 and other.dtype in (torch.float16, torch.bfloat16):
+        # ATen's meta function says float32, its kernel computes this
+        return as_contiguous(torch.ops.aten.mul(self, torch.ops.aten.pow(2.0, other)))
+    return as_contiguous(torch.ops.aten.ldexp.Tensor(self, other))
 
 
 @fake("pow.Tensor_Scalar")  # the exponents True and False leave masks masks; ATen's meta function says int64

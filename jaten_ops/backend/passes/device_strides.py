@@ -97,5 +97,7 @@ def _of_copy(node: torch.fx.Node, given: _Given) -> Strides | None:
     if wanted not in (None, torch.preserve_format):
         return row_major(shape) if wanted is torch.contiguous_format else strides_in_format(wanted, shape)  # type: ignore[arg-type]  # it is a format
     operand: Any = node.args[0]
-    strides = _strides_of(operand, given) if _is_known(operand.meta["val"]) else None
+    if not _is_known(operand.meta["val"]) or tuple(operand.meta["val"].shape) != shape:  # `resize` has other sizes
+        return None
+    strides = _strides_of(operand, given)
     return None if strides is None else strides_kept(shape, strides)
