@@ -67,7 +67,8 @@ Another torch or JAX gives one warning at the import; a feature that needs what 
 `UnsupportedVersionError` when it is used.
 
 `make matrix` makes an environment for each pair below and runs the tests in it, for hours;
-`make matrix OPTIONS=py3.11-torch2.14.1-jax0.10.2` runs one pair. These are the last results:
+`make matrix OPTIONS=py3.11-torch2.14.1-jax0.10.2` runs one pair, with `--again` only what failed in its last run, which
+is counted anew. These are the last results:
 """
 _BUGS = """
 ## Bugs of XLA's compilers

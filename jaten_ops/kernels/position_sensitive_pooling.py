@@ -6,6 +6,8 @@ Sources: R-FCN (arXiv:1605.06409), Light-Head R-CNN (arXiv:1711.07264), torchvis
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,6 +48,29 @@ def _mapping(regions: int, channels: int, pooled: tuple[int, int]) -> jax.Array:
     return jnp.broadcast_to(read, (regions, *shape))
 
 
+_Spread = tuple[jax.Array, Callable[[jax.Array, jax.Array], jax.Array]]
+
+
+def _gradient(
+    grad: jax.Array, shape: tuple[int, ...], pooled: tuple[int, int], spread: Callable[[np.dtype], _Spread]
+) -> jax.Array:
+    """A gradient with respect to features of a shape.
+
+    Args:
+        grad: that of the means of bins.
+        shape, pooled: those of the features, and of a region's bins.
+        spread: finds for a dtype of which counts the means are, and what adds an element's share to rows of features.
+    """
+    if 0 in (*shape, *grad.shape):
+        return lax.full(shape, 0, grad.dtype)
+    dtype = compute_type(grad.dtype)
+    counts, add = spread(dtype)
+    share = jnp.moveaxis(cast(grad, dtype), 1, 3) / jnp.maximum(counts, 1)
+    planes = shape[0] * pooled[0] * pooled[1]
+    rows = add(share, lax.full((planes * shape[2] * shape[3], grad.shape[1]), 0, dtype))
+    return cast(_whole(rows, shape, pooled), grad.dtype)
+
+
 @kernel(
     "torchvision::ps_roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height,"
     " SymInt pooled_width, int sampling_ratio) -> (Tensor, Tensor)"
@@ -75,19 +100,16 @@ def ps_roi_align_backward(
     height, width,
 ):  # fmt: skip
     """The gradient of `ps_roi_align` with respect to the features."""
-    dtype, shape, pooled = (
-        compute_type(grad.dtype),
-        (batch_size, channels, height, width),
-        (pooled_height, pooled_width),
-    )
-    if 0 in (*shape, *grad.shape):
-        return lax.full(shape, 0, grad.dtype)
-    regions, planes = cast(rois, dtype), _planes(rois, pooled)
-    samples = Samples(regions, shape[2:], pooled, spatial_scale, sampling_ratio, aligned=True, planes=planes)
-    share = jnp.moveaxis(cast(grad, dtype), 1, 3) / jnp.maximum(samples.counts, 1)
-    start = lax.full((batch_size * pooled_height * pooled_width * height * width, grad.shape[1]), 0, dtype)
-    rows = samples.fold(lambda pixels, weights, found: found.at[pixels].add(weights * share), start)
-    return cast(_whole(rows, shape, pooled), grad.dtype)
+    pooled = pooled_height, pooled_width
+
+    def spread(dtype: np.dtype) -> _Spread:
+        regions, planes = cast(rois, dtype), _planes(rois, pooled)
+        samples = Samples(regions, (height, width), pooled, spatial_scale, sampling_ratio, aligned=True, planes=planes)
+        return samples.counts, lambda share, start: samples.fold(
+            lambda pixels, weights, found: found.at[pixels].add(weights * share), start
+        )
+
+    return _gradient(grad, (batch_size, channels, height, width), pooled, spread)
 
 
 @kernel(
@@ -122,20 +144,18 @@ def ps_roi_pool_backward(
     grad, rois, channel_mapping, spatial_scale, pooled_height, pooled_width, batch_size, channels, height, width
 ):
     """The gradient of `ps_roi_pool` with respect to the features."""
-    dtype, shape, pooled = (
-        compute_type(grad.dtype),
-        (batch_size, channels, height, width),
-        (pooled_height, pooled_width),
-    )
-    if 0 in (*shape, *grad.shape):
-        return lax.full(shape, 0, grad.dtype)
-    windows = PixelWindows(cast(rois, dtype), (height, width), width, pooled, spatial_scale, has_last=False)
-    share = jnp.moveaxis(cast(grad, dtype), 1, 3) / cast(jnp.maximum(windows.areas, 1), dtype)
-    start_of_plane = _planes(rois, pooled) * (height * width)
+    pooled = pooled_height, pooled_width
 
-    def add(pixels: jax.Array, is_there: jax.Array, rows: jax.Array) -> jax.Array:
-        where = jnp.where(is_there, start_of_plane + pixels, len(rows))
-        return rows.at[where].add(share, mode="drop")
+    def spread(dtype: np.dtype) -> _Spread:
+        windows = PixelWindows(cast(rois, dtype), (height, width), width, pooled, spatial_scale, has_last=False)
+        start_of_plane = _planes(rois, pooled) * (height * width)
 
-    start = lax.full((batch_size * pooled_height * pooled_width * height * width, grad.shape[1]), 0, dtype)
-    return cast(_whole(windows.fold(add, start), shape, pooled), grad.dtype)
+        def add(pixels: jax.Array, is_there: jax.Array, rows: jax.Array, share: jax.Array) -> jax.Array:
+            where = jnp.where(is_there, start_of_plane + pixels, len(rows))
+            return rows.at[where].add(share, mode="drop")
+
+        return cast(windows.areas, dtype), lambda share, start: windows.fold(
+            lambda pixels, is_there, rows: add(pixels, is_there, rows, share), start
+        )
+
+    return _gradient(grad, (batch_size, channels, height, width), pooled, spread)

@@ -13,17 +13,10 @@ import pytest
 from jaten_ops.kernels import detection
 from jaten_ops.xla.x64 import Enabled
 
+from ..harness.regions_of_interest import regions
+
 RNG = np.random.default_rng(0)
 SHAPE, POOLED, SCALE = (2, 3, 7, 9), (3, 2), 0.75
-
-
-def _regions() -> np.ndarray:
-    """Regions within and beyond the features, one empty, one of another image."""
-    rois = RNG.uniform(-2, 9, (6, 5))
-    rois[:, 3:] = rois[:, 1:3] + RNG.uniform(0, 8, (6, 2))
-    rois[2, 3:] = rois[2, 1:3]
-    rois[:, 0] = [0, 1, 0, 1, 1, 0]
-    return rois
 
 
 def _point(plane: np.ndarray, y: float, x: float) -> dict[tuple[int, int], float]:
@@ -65,7 +58,7 @@ def _aligned(features: np.ndarray, rois: np.ndarray, ratio: int, aligned: bool) 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(("ratio", "aligned"), [(2, False), (-1, True), (0, False)])
 def test_regions_are_averaged(ratio: int, aligned: bool) -> None:
-    features, rois = RNG.standard_normal(SHAPE), _regions()
+    features, rois = RNG.standard_normal(SHAPE), regions(RNG)
     expected, expected_grad = _aligned(features, rois, ratio, aligned)
     with Enabled():
         found = detection.roi_align(jnp.array(features), jnp.array(rois), SCALE, *POOLED, ratio, aligned)
@@ -77,7 +70,7 @@ def test_regions_are_averaged(ratio: int, aligned: bool) -> None:
 
 @pytest.mark.exhaustive
 def test_maxima_of_regions_and_their_pixels() -> None:
-    features, rois = RNG.standard_normal(SHAPE), _regions()
+    features, rois = RNG.standard_normal(SHAPE), regions(RNG)
     features[0, 0, 2, 2] = np.nan
     with Enabled():
         values, pixels = detection.roi_pool(jnp.array(features), jnp.array(rois), SCALE, *POOLED)

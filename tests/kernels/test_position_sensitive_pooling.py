@@ -12,24 +12,17 @@ import pytest
 from jaten_ops.kernels import detection, position_sensitive_pooling
 from jaten_ops.xla.x64 import Enabled
 
+from ..harness.regions_of_interest import regions
+
 RNG = np.random.default_rng(0)
 OUT, POOLED, SCALE = 2, (3, 2), 0.75
 SHAPE = (2, OUT * POOLED[0] * POOLED[1], 7, 9)
 READ = np.arange(SHAPE[1]).reshape(OUT, *POOLED)  # the channel that each bin of each channel reads
 
 
-def _regions() -> np.ndarray:
-    """Regions within and beyond the features, one without extent, one of another image."""
-    rois = RNG.uniform(-2, 9, (6, 5))
-    rois[:, 3:] = rois[:, 1:3] + RNG.uniform(0, 8, (6, 2))
-    rois[2, 3:] = rois[2, 1:3]
-    rois[:, 0] = [0, 1, 0, 1, 1, 0]
-    return rois
-
-
 @pytest.mark.parametrize("ratio", [2, -1])
 def test_bins_average_points_of_their_channels(ratio: int) -> None:
-    features, rois = RNG.standard_normal(SHAPE), _regions()
+    features, rois = RNG.standard_normal(SHAPE), regions(RNG)
     bins = np.ix_(range(POOLED[0]), range(POOLED[1]))
     grad = RNG.standard_normal((len(rois), OUT, *POOLED))
     with Enabled():
@@ -66,7 +59,7 @@ def _window(roi: np.ndarray, p: int, q: int, end: int) -> list[range]:
 
 
 def test_bins_average_pixels_of_their_channels() -> None:
-    features, rois = RNG.standard_normal(SHAPE), _regions()
+    features, rois = RNG.standard_normal(SHAPE), regions(RNG)
     grad = RNG.standard_normal((len(rois), OUT, *POOLED))
     expected, expected_back = np.zeros(grad.shape), np.zeros(SHAPE)
     for k, c, p, q in itertools.product(range(len(rois)), range(OUT), *map(range, POOLED)):
