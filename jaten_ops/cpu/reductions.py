@@ -17,7 +17,8 @@ Axes = tuple[int, ...]
 
 _LANES = 32
 _LEAST_PRODUCT = 256  # elements of a row that are worth lanes
-_ABREAST, _BLOCK = 128, 2**12  # sums side by side, and how many elements of a row are added to them
+_ABREAST, _BLOCK = 8, 128  # sums side by side, and how many elements of a row are added to them, at most
+_LEAST_BLOCK = 64  # elements of a row: shorter ones are unrolled, and vectorized over several rows
 _LITTLE = 2**14  # elements: to sum them in double precision takes no measurable time
 
 
@@ -122,15 +123,16 @@ def _sums(distances: jax.Array, axes: Axes) -> tuple[jax.Array, jax.Array]:
 
 
 def _sums_of_rows(distances: jax.Array, axes: Axes) -> tuple[jax.Array, jax.Array]:
-    """The same over the last dimensions, in blocks, and in these of 128 elements side by side first."""
+    """The same over the last dimensions, in blocks, and in these of elements side by side first."""
     others = distances.ndim - len(axes)
     rows = lax.reshape(distances, (*distances.shape[:others], math.prod(distances.shape[others:])))
     n = rows.shape[-1]
-    block = min(n // _ABREAST * _ABREAST, _BLOCK)
-    if block < 2 * _ABREAST:
+    if n < _LEAST_BLOCK:
         return _sums(rows, (others,))
-    whole = n // block * block
-    split = (*rows.shape[:-1], n // block, block // _ABREAST, _ABREAST)
+    blocks = -(-n // _BLOCK)
+    steps = n // (blocks * _ABREAST)
+    whole = blocks * steps * _ABREAST
+    split = (*rows.shape[:-1], blocks, steps, _ABREAST)
     lanes = lax.reshape(lax.slice_in_dim(rows, 0, whole, axis=others), split)
     sums = _sums(lanes, (others + 1,))
     total, squares = (lax.reduce_sum(lax.optimization_barrier(s), (others, others + 1)) for s in sums)
