@@ -47,7 +47,7 @@ def test_other_strides_are_copied(name: str) -> None:
     tensor = STRIDED[name]
     array = bridge.borrow(tensor)
     assert not bridge.shares_memory(array, tensor)
-    np.testing.assert_array_equal(np.asarray(array), tensor.numpy())
+    np.testing.assert_array_equal(np.asarray(array), tensor.tolist())
 
 
 def test_conj_and_neg_bits_are_resolved() -> None:
@@ -74,3 +74,19 @@ def test_64_bit_values_survive_with_x64_off() -> None:
 def test_what_jax_cannot_hold_raises(tensor: torch.Tensor) -> None:
     with pytest.raises(UnsupportedInputError, match="expected"):
         bridge.borrow(tensor)
+
+
+LENT = STRIDED | {
+    "requires a gradient": torch.ones(3, requires_grad=True),
+    "lazily negated": torch.arange(3.0).to(torch.complex64).conj().imag,
+    "without memory": torch._efficientzerotensor((3,)),
+    "empty": torch.ones(0, 3),
+    "bytes": torch.ones(3, dtype=torch.bool),
+}
+
+
+@pytest.mark.parametrize("name", LENT)
+def test_lent_memory_may_grow_later(name: str) -> None:
+    tensor = LENT[name]
+    assert np.asarray(bridge.lend(tensor, None)).tolist() == (tensor + 0).tolist()
+    assert name == "without memory" or tensor.untyped_storage().resizable()

@@ -384,3 +384,14 @@ def test_an_exported_step_has_a_state_of_its_own() -> None:
     first = run(x)
     run(x)
     torch.testing.assert_close(torch.tensor(exported.call(x).tolist()), first)
+
+
+def test_arguments_grow_when_they_are_results_of_an_operator() -> None:
+    given = torch.ones(3)
+    step = compile_step(lambda x: x.add_(1))
+    for _ in range(3):
+        step(given)
+    with pytest.warns(UserWarning, match="was resized"):
+        torch.add(torch.arange(5.0), 1, out=given)
+    step(given)
+    assert given.tolist() == [2, 3, 4, 5, 6]

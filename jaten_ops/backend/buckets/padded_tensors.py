@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from jaten_ops.arrays import carrier
+from jaten_ops.arrays import bridge, carrier
 from jaten_ops.xla.x64 import Enabled
 
 from .padding_proof import Rows
@@ -48,7 +48,7 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16:
 
 def _bits(tensor: torch.Tensor) -> np.ndarray:
     """The memory of a tensor for NumPy, which copies it without torch's threads: those wait for XLA's."""
-    return tensor.detach().resolve_conj().resolve_neg().view(_INTEGERS[tensor.dtype.itemsize]).numpy()
+    return bridge.in_numpy(tensor.detach().resolve_conj().resolve_neg().view(_INTEGERS[tensor.dtype.itemsize]))
 
 
 def _filled_up(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
