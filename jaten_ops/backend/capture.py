@@ -192,6 +192,7 @@ class _Capture:
                 inputs=inputs,
                 input_strides=_strides(self._info.inputs, inputs),
                 metadata=metadata,
+                asked=[v.requires_grad for v in self._info.inputs if isinstance(v, torch.Tensor)],
                 forward=forward,
             ),
         )

@@ -90,6 +90,8 @@ class Executable:
                 results = call(args)
         else:
             results = call(args)
+        if self.info.unseen_of_leaves:
+            leaf_gradients.without_writes(results, self.info.unseen_of_leaves)
         if self._has_gradients:
             leaf_gradients.put_in_place(results)
         return results

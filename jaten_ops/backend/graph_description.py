@@ -16,7 +16,7 @@ from jaten_ops.arrays.storage_views import Storage, View
 from jaten_ops.arrays.strides import strides_in
 from jaten_ops.cpu.layouts import Order
 from jaten_ops.errors import KernelResultError
-from jaten_ops.tensor.tensor import from_array, from_view
+from jaten_ops.tensor.tensor import PUT_IN_PLACE, from_array, from_view
 from jaten_ops.xla import cpu_client
 
 from .graph_info import GraphInfo, PartialWrite
@@ -35,6 +35,7 @@ class Output:
         is_gradient: whether it leaves as a gradient: on the device as the user's tensor, and not as a carrier, of which
             AOTAutograd would make one.
         strides: on the device, those that it has; None if it is row-major.
+        is_absent: whether it stands for a gradient on the device of which there is none.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Output:
         seen: bool,
         is_gradient: bool = False,
         strides: tuple[int, ...] | None = None,
+        is_absent: bool = False,
     ) -> None:
         self.node = node
         is_node = isinstance(node, torch.fx.Node)
@@ -52,7 +54,7 @@ class Output:
         self.value = node.meta.get("val") if is_node else node
         self.is_array = self.input is None and isinstance(self.value, torch.Tensor)
         self.on_jax = self.is_array and self.value.device.type == "jax"
-        self._seen, self.is_gradient, self._strides = seen, is_gradient, strides
+        self._seen, self.is_gradient, self._strides, self._is_absent = seen, is_gradient, strides, is_absent
 
     def layout(self, symbols: Mapping[Any, int], *, over_mesh: bool = False) -> StridedLayout | None:
         """The strides of the output, for given sizes; None if it is contiguous, or one of the device over a mesh."""
@@ -118,7 +120,7 @@ class Output:
         """The entry in `CallPlan.outputs` of an output that is not made of an array."""
         if self.input is not None:
             return self.input
-        return (concretize(self.value, symbols),)
+        return (PUT_IN_PLACE if self._is_absent else concretize(self.value, symbols),)
 
 
 def _with_array(tensor: torch.Tensor, array: jax.Array) -> torch.Tensor:
@@ -236,6 +238,7 @@ def _outputs(
             seen=info.seen is None or i < info.seen,
             is_gradient=gradients,
             strides=info.result_strides.get(i),
+            is_absent=i in info.unseen,
         )
         for i, n in enumerate(lowered.outputs)
     ]

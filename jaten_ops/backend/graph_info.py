@@ -86,6 +86,7 @@ class GraphInfo:
         input_strides: of the inputs of a forward graph those that the program's tensors have, where carriers are
             row-major; None where there are none, or they may change.
         metadata: AOTAutograd's account of the forward graph; None where it gives none.
+        asked: which of the program's tensors require gradients, in the order of inputs; carriers do not.
         forward: of a backward graph what is known of the forward graph.
         gradient_layouts: of a graph of forward and backward, by input, the text of the layout over a mesh in which its
             gradient is to be; None where there is none.
@@ -107,6 +108,8 @@ class GraphInfo:
         parts: the number of the part of each node, where a graph is cut; else None (`data_dependent_splits`).
         numbers: inputs that are handed over as numbers (`traced_ints`).
         partial_writes: for outputs that are new values of inputs of which a part is new (`partial_writes`).
+        unseen: of a backward graph the gradients on the device that are None (`unseen_writes`).
+        unseen_of_leaves: those that are None where the input is a leaf, with its number among the tensors, and theirs.
     """
 
     kind: Kind = "captured"
@@ -114,6 +117,7 @@ class GraphInfo:
     inputs: Sequence[Any] = ()
     input_strides: Sequence[tuple[int, ...] | None] = ()
     metadata: Any = None
+    asked: Sequence[bool] = ()
     forward: GraphInfo | None = None
     gradient_layouts: Sequence[str | None] = ()
     forward_results: int = 0
@@ -133,6 +137,8 @@ class GraphInfo:
     parts: Mapping[torch.fx.Node, int] | None = None
     numbers: frozenset[torch.fx.Node] = frozenset()
     partial_writes: Mapping[int, PartialWrite] = field(default_factory=dict)
+    unseen: frozenset[int] = frozenset()
+    unseen_of_leaves: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def is_backward(self) -> bool:
@@ -153,4 +159,6 @@ class GraphInfo:
             seen=self.seen,
             views=self.views,
             result_strides=self.result_strides,
+            unseen=self.unseen,
+            unseen_of_leaves=dict(self.unseen_of_leaves),
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -45,6 +46,21 @@ def put_in_place(gradients: list[Any]) -> None:
             except RuntimeError:  # it does not fit: torch's engine converts it, or says so
                 continue
             gradients[i] = PUT_IN_PLACE
+
+
+@opaque
+def without_writes(gradients: list[Any], written: Mapping[int, tuple[int, int]]) -> None:
+    """Takes gradients out of the list that leaves have of their new values alone: autograd has not seen the writes.
+
+    Args:
+        gradients: as above.
+        written: the places of gradients of new values alone, with the number of the edge, and of all edges.
+    """
+    node = torch._C._current_autograd_node()
+    edges = () if node is None else node.next_functions
+    for i, (edge, count) in written.items():
+        if len(edges) == count and hasattr(edges[edge][0], "variable"):
+            gradients[i] = PUT_IN_PLACE if gradients[i].device.type == "jax" else None
 
 
 def _takes(leaf: torch.Tensor) -> bool:

@@ -39,7 +39,7 @@ _MARK = "_dynamo_weak_dynamic_indices"  # sizes that may become symbolic and may
 
 
 class _PutInPlace:
-    """The carrier of a gradient that a compiled program has put in its place; torch asks it as it does a tensor."""
+    """The carrier of a gradient that is in place already, or that there is not; torch asks it as it does a tensor."""
 
     def size(self) -> None: ...
 
