@@ -117,14 +117,20 @@ def cholesky(self, upper=False):
 
 
 def lu_factor(a: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """LU with its pivots counted from 1, and the first zero on U's diagonal, from 1, or 0."""
+    """LU with its pivots counted from 1, and the first zero on U's diagonal, from 1, or 0.
+
+    Without elements it is of any dtype, as ATen's.
+    """
+    if a.size == 0:
+        *batch, m, n = a.shape
+        return a, jnp.zeros((*batch, min(m, n)), np.int32), jnp.zeros(batch, np.int32)
     factors, pivots, _ = lax.linalg.lu(a)
     info = first_index(matrix_diagonal(lax.stop_gradient(factors)) == 0)
     return factors, pivots + 1, info
 
 
-def _require_pivot(pivot: bool, name: str) -> None:
-    if not pivot:
+def _require_pivot(a: jax.Array, pivot: bool, name: str) -> None:
+    if not pivot and a.size:
         raise RuntimeError(f"{name}: LU without pivoting is not implemented on the CPU")
 
 
@@ -132,7 +138,7 @@ def _require_pivot(pivot: bool, name: str) -> None:
 #     Tensor info)
 @kernel("linalg_lu_factor_ex")
 def linalg_lu_factor_ex(A, pivot=True, check_errors=False):
-    _require_pivot(pivot, "linalg.lu_factor")
+    _require_pivot(A, pivot, "linalg.lu_factor")
     factors, pivots, info = lu_factor(A)
     if check_errors:
         checks.require(info == 0, RuntimeError, "torch.linalg.lu_factor_ex: U has a zero on its diagonal.")
@@ -155,9 +161,10 @@ def _permutation_matrix(pivots: jax.Array, size: int, dtype: np.dtype) -> jax.Ar
 # aten::linalg_lu(Tensor A, *, bool pivot=True) -> (Tensor P, Tensor L, Tensor U)
 @kernel("linalg_lu")
 def linalg_lu(A, pivot=True):
-    _require_pivot(pivot, "linalg.lu")
+    _require_pivot(A, pivot, "linalg.lu")
     factors, pivots, _ = lu_factor(A)
-    return _permutation_matrix(pivots, A.shape[-2], A.dtype), *_unpack(factors)
+    permutation = _permutation_matrix(pivots, A.shape[-2], A.dtype) if pivot else jnp.zeros(0, A.dtype)
+    return permutation, *_unpack(factors)
 
 
 # aten::lu_unpack(Tensor LU_data, Tensor LU_pivots, bool unpack_data=True, bool unpack_pivots=True) -> (Tensor P,
@@ -297,6 +304,8 @@ def ormqr(self, input2, input3, left=True, transpose=False):
 def linalg_eigh(A, UPLO="L", compute_v=True):
     if UPLO.upper() not in ("L", "U"):
         raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
+    if A.size == 0:
+        return jnp.zeros(A.shape[:-1], to_real(A.dtype)), A if compute_v else jnp.zeros(0, A.dtype)
     lower = UPLO.upper() == "L"
     read = jnp.tril(A) if lower else jnp.triu(A)
     mirrored = adjoint(jnp.tril(A, -1) if lower else jnp.triu(A, 1))
@@ -391,9 +400,9 @@ def require_svd(a: jax.Array) -> None:
     """Requires a matrix without NaN. Infinite elements pass: LAPACK returns singular values that are NaN.
 
     Raises:
-        NotImplementedError: a dtype of half precision.
+        NotImplementedError: a dtype of half precision, of a matrix that has elements.
     """
-    if a.dtype.itemsize < 4:
+    if a.size and a.dtype.itemsize < 4:
         raise NotImplementedError(f'"linalg_svd_cpu" not implemented for {a.dtype}')
     words = "linalg.svd: The algorithm failed to converge because the input matrix contained non-finite values."
     checks.require(~jnp.isnan(a), np.linalg.LinAlgError, words)

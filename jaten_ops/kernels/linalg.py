@@ -88,7 +88,7 @@ def _inverse_jvp(primals, tangents):
 #     bool unitriangular=False) -> Tensor
 @kernel("linalg_solve_triangular")
 def linalg_solve_triangular(self, B, upper, left=True, unitriangular=False):
-    return solve_triangular(self, B, lower=not upper, left=left, unit=unitriangular)
+    return solve_triangular(self, cast(B, self.dtype), lower=not upper, left=left, unit=unitriangular)
 
 
 # aten::triangular_solve(Tensor self, Tensor A, bool upper=True, bool transpose=False,

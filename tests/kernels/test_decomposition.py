@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+import jaten_ops  # noqa: F401  # the device jax
+
 OPS = torch.ops.jaten
 
 MATRIX = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -41,3 +43,40 @@ def test_svd_reconstructs() -> None:
     u, s, vh = OPS._linalg_svd(MATRIX)
     torch.testing.assert_close((u * s) @ vh, MATRIX)
     torch.testing.assert_close(u.T @ u, torch.eye(3, dtype=torch.float64))
+
+
+# ATen asks for a dtype that LAPACK has only where there are elements
+WITHOUT_ELEMENTS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "lu": torch.linalg.lu,
+    "lu without pivots": lambda a: torch.linalg.lu(a, pivot=False),
+    "lu_factor_ex": torch.linalg.lu_factor_ex,
+    "det": torch.linalg.det,
+    "eigvalsh": torch.linalg.eigvalsh,
+    "eigh": torch.linalg.eigh,
+    "svd": torch.linalg.svd,
+    "solve": lambda a: torch.linalg.solve(a, a[..., :1]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3, 3), (2, 0, 0)], ids=str)
+@pytest.mark.parametrize("name", WITHOUT_ELEMENTS)
+def test_matrices_without_elements_are_of_any_dtype(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def described(device: str) -> Any:
+        try:
+            results = WITHOUT_ELEMENTS[name](torch.zeros(shape, dtype=dtype, device=device))
+        except (RuntimeError, NotImplementedError) as error:  # not every function: some ask for floating points
+            return type(error)
+        return [(r.shape, r.dtype) for r in (results if isinstance(results, tuple) else [results])]
+
+    assert described("jax") == described("cpu")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.complex64], ids=str)
+@pytest.mark.parametrize("left", [True, False])
+def test_a_triangular_system_takes_the_right_side_in_the_dtype_of_the_matrix(left: bool, dtype: torch.dtype) -> None:
+    matrix, side = SQUARE.float().tril(), torch.arange(9.0).reshape(3, 3).to(dtype)
+    solve = torch.linalg.solve_triangular
+    expected = solve(matrix, side.real if side.is_complex() else side, upper=False, left=left)
+    torch.testing.assert_close(OPS.linalg_solve_triangular(matrix, side, upper=False, left=left), expected)
+    torch.testing.assert_close(solve(matrix.to("jax"), side.to("jax"), upper=False, left=left).cpu(), expected)
