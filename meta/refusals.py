@@ -46,24 +46,27 @@ _OF_WIDTHS = frozenset({
     "_linalg_svd", "_linalg_det", "_linalg_slogdet", "_fft_r2c",
 })  # fmt: skip
 
-# Operators that have sizes among their arguments, and the kinds of self that their kernels on the CPU take:
-# f floating, c complex, i integral, u uint8, b bool.
+# Operators that have sizes among their arguments, and the kinds of self, or of the result without one, that their
+# kernels on the CPU take: f floating, c complex, i integral, u uint8, b bool.
 _KINDS = {
     "f": """_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d
         fractional_max_pool3d max_unpool2d max_unpool3d glu rrelu_with_noise_functional upsample_linear1d
         upsample_trilinear3d grid_sampler_2d grid_sampler_3d _ctc_loss _ctc_loss.Tensor nll_loss_forward
         nll_loss2d_forward multi_margin_loss multilabel_margin_loss_forward binary_cross_entropy_with_logits
         native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit_functional
-        _native_batch_norm_legit.no_stats _batch_norm_with_update_functional max_pool2d_with_indices_backward""",
+        _native_batch_norm_legit.no_stats _batch_norm_with_update_functional max_pool2d_with_indices_backward
+        poisson""",
     "fc": "randn_like",
     "fi": "avg_pool2d avg_pool3d",
-    "fiu": "max_pool2d_with_indices max_pool3d_with_indices kthvalue geometric convolution index_reduce histc",
-    "fu": """upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
-        _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_bilinear2d upsample_bicubic2d
-        _upsample_bilinear2d_aa _upsample_bicubic2d_aa""",
-    "fiub": "bernoulli.p",
-    "fciu": """reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
-        replication_pad3d linalg_cross _trilinear""",
+    "fiu": """max_pool2d_with_indices max_pool3d_with_indices kthvalue geometric convolution index_reduce histc
+        arange arange.start arange.start_step range range.step randperm randperm.generator""",
+    # windows of integers are refused elsewhere
+    "fiub": """bernoulli.p bartlett_window bartlett_window.periodic blackman_window blackman_window.periodic
+        hamming_window hamming_window.periodic hamming_window.periodic_alpha hamming_window.periodic_alpha_beta
+        hann_window hann_window.periodic kaiser_window kaiser_window.periodic kaiser_window.beta""",
+    "fciu": """linspace linspace.Tensor_Tensor linspace.Tensor_Scalar linspace.Scalar_Tensor logspace
+        logspace.Tensor_Tensor logspace.Tensor_Scalar logspace.Scalar_Tensor reflection_pad1d reflection_pad2d
+        reflection_pad3d replication_pad1d replication_pad2d replication_pad3d linalg_cross _trilinear""",
     "fcb": "im2col col2im",
 }
 _TAKEN = {overload: kinds for kinds, overloads in _KINDS.items() for overload in overloads.split()}
@@ -97,13 +100,37 @@ def refuse(spec: OpSpec, args: Any, kwargs: Any) -> None:
             cut_args = [*cut_args[:3], torch.ones(args[3].shape, dtype=args[3].dtype)]
         _ask(spec, (cut_args, kwargs))
     elif spec.overload in _TAKEN:
-        dtype = kwargs.get("dtype") or args[0].dtype
-        if _kind(dtype) not in _TAKEN[spec.overload]:
+        dtype = kwargs.get("dtype") or getattr(args[0], "dtype", torch.float32)
+        if _kind(dtype) not in _TAKEN[spec.overload] and not _is_taken_empty(spec, args, kwargs):
             raise NotImplementedError(f"{spec.name} is not implemented for {dtype}, as on the CPU in ATen")
         if spec.overload.startswith("grid_sampler_"):
             _refuse_to_sample(spec, *args[:2])
         elif "_norm" in spec.overload:
             _refuse_to_normalize(spec, args, kwargs)
+
+
+_LOOKS_AT_SIZES = (
+    "adaptive_",
+    "fractional_",
+    "max_unpool",
+    "upsample_",
+    "max_pool",
+    "avg_pool",
+    "linspace",
+    "logspace",
+)
+
+
+def _is_taken_empty(spec: OpSpec, args: Any, kwargs: Any) -> bool:
+    """True if ATen looks at no element, and thus not at the dtype; raises its error where it looks at sizes first."""
+    looks = spec.overload.removeprefix("_").startswith(_LOOKS_AT_SIZES) or "_window" in spec.overload
+    if not looks or "backward" in spec.overload:
+        return False
+    try:
+        _ask(spec, tree_map(_without_memory, (args, {k: v for k, v in kwargs.items() if k != "device"})))
+    except NotImplementedError:
+        return False
+    return True
 
 
 _OF_ONE_DTYPE = frozenset({"linalg_cross", "_cdist_forward", "huber_loss_backward"})

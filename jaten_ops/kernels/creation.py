@@ -300,7 +300,7 @@ def _window(
 ) -> jax.Array:
     """`formula` of 0, 1, ..., the number of intervals, and the rounding; a periodic window has one interval more."""
     dtype = dtype or get_default_float()
-    if not is_float(dtype):
+    if is_integral(dtype):
         raise RuntimeError(f"a window function expects floating point dtypes, got: {dtype}")
     if length <= 1:
         return lax.full((length,), 1, dtype)

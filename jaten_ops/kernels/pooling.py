@@ -341,7 +341,7 @@ def _divide(total: jax.Array, divisor: np.ndarray | int) -> jax.Array:
 
 def _mean(x: jax.Array, windows: Sequence[np.ndarray], divisor: np.ndarray | int) -> jax.Array:
     """The sums of windows of the last axes, divided."""
-    compute = compute_type(x.dtype)
+    compute = compute_type(x.dtype) if x.dtype != bool else np.uint8  # bools are no elements
     return cast(_divide(_sums(cast(x, compute), windows), divisor), x.dtype)
 
 
@@ -417,7 +417,8 @@ def _adaptive_counts(plane: _Ints, output_size: _Ints) -> np.ndarray:
 def _adaptive_avg_pool(n: int, self, output_size):
     if len(output_size) != n:
         raise RuntimeError(f"adaptive_avg_pool{n}d: output_size must be {n} numbers, got {list(output_size)}")
-    if 0 in (plane := self.shape[-n:]):
+    plane = self.shape[-n:]
+    if 0 in (plane if n == 2 else self.shape[1:]):
         raise RuntimeError(f"adaptive_avg_pool{n}d(): Expected input to have non-zero size, got {list(self.shape)}")
     windows = [adaptive(size, outputs) for size, outputs in zip(plane, output_size, strict=True)]
     return _mean(self, windows, _adaptive_counts(plane, output_size))

@@ -89,6 +89,11 @@ FUNCTIONS: dict[str, Call] = {
     "inverse": (torch.linalg.inv, (randn(0, 3, 3),)),
     "singular values": (torch.linalg.svdvals, (randn(2, 0, 3),)),
     "eigenvalues": (torch.linalg.eigvalsh, (randn(0, 0),)),
+    "averages of integers": (lambda x: F.adaptive_avg_pool1d(x, 2), (torch.zeros(0, 2, 8, dtype=torch.int32),)),
+    "averages of bools": (lambda x: F.adaptive_avg_pool2d(x, 2), (torch.zeros(2, 0, 8, 8, dtype=torch.bool),)),
+    "no averages of integers": (lambda x: F.adaptive_avg_pool1d(x, 0), (torch.zeros(2, 2, 8, dtype=torch.int64),)),
+    "max_unpool2d of integers": (lambda x: F.max_unpool2d(x, x.long(), 2), (torch.zeros(0, 2, 3, 3).int(),)),
+    "complex window of one": (lambda x: torch.hann_window(1, dtype=x.dtype, device=x.device), (_index(1).cfloat(),)),
     "repeat_interleave": (lambda x: x.repeat_interleave(2, 0), (randn(0, 4),)),
 }
 
