@@ -163,7 +163,8 @@ METHODS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 # what each program calls, and what Python adds to every class
 _OF_TORCH = ("__dict__", "__doc__", "__module__", "__torch_dispatch__", "__torch_function__")
-_OF_PYTHON = ("__firstlineno__", "__slotnames__", "__static_attributes__")  # the second by pickle
+# the first where a class was asked for it, as by torch.jit.script, the third by pickle
+_OF_PYTHON = ("__annotations__", "__firstlineno__", "__slotnames__", "__static_attributes__")
 
 
 def test_the_table_has_all_methods_of_the_class() -> None:
