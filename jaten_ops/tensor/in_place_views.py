@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..arrays.attributes import attributes_of, give, with_items
 from ..tracing import opaque
@@ -44,13 +45,33 @@ def _method(name: str) -> Any:
             _Unseen.note(self, lambda gradient: view(gradient, *args, **kwargs))
         with torch.enable_grad():
             new = view(base, *args, **kwargs)
-        held, items = attributes_of(self), attributes_of(new)
-        torch._C._swap_tensor_impl(self, new)
-        give(self, with_items(items, held))
-        give(new, held)
+        if self._base is None:
+            _NO_VIEWS[self] = None
+        _become(self, new)
         return self
 
     return opaque(method)
+
+
+_NO_VIEWS = WeakIdKeyDictionary()
+"""Tensors that are views only because they were changed."""
+
+
+def _become(tensor: torch.Tensor, new: torch.Tensor) -> None:
+    """Makes the object of a tensor stand for another, which gets its place."""
+    held, items = attributes_of(tensor), attributes_of(new)
+    torch._C._swap_tensor_impl(tensor, new)
+    give(tensor, with_items(items, held))
+    give(new, held)
+
+
+@opaque
+@functools.wraps(torch.Tensor.detach_, ("__name__", "__doc__"))
+def _detach_(self: Tensor) -> torch.Tensor:
+    if self._base is None or is_traced(self) or self not in _NO_VIEWS:
+        return torch.Tensor.detach_(self)
+    _become(self, self.detach())
+    return self
 
 
 class _Unseen(torch.autograd.Function):
@@ -81,5 +102,6 @@ def _is_of_leaf(tensor: torch.Tensor) -> bool:
     return tensor._base is not None and tensor._base.is_leaf
 
 
+Tensor.detach_ = _detach_  # type: ignore[assignment]  # what torch refuses to detach is a view for torch alone
 for _name in VIEWS:
     setattr(Tensor, f"{_name}_", _method(_name))

@@ -100,6 +100,31 @@ def test_attributes_and_hooks_stay_with_the_object() -> None:
     assert x.grad is not None and x.grad.tolist() == [[10.0] * 3] * 2
 
 
+@pytest.mark.parametrize("is_seen", [True, False])
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_tensor_may_be_detached(change: str, is_seen: bool) -> None:
+    said = []
+    for device in ("cpu", "jax"):
+        x = torch.arange(16.0).reshape(4, 4).to(device).requires_grad_()
+        y = x * 1
+        with torch.set_grad_enabled(is_seen):
+            CHANGES[change](y)
+        assert y.detach_() is y
+        state = y.requires_grad, y.is_leaf, y.grad_fn, y._is_view(), y.tolist(), y.stride()
+        y.requires_grad_().square().sum().backward()
+        with torch.no_grad():
+            y.unsqueeze_(0).add_(1)
+        assert y.grad is not None
+        said.append((state, y.tolist(), y.grad.tolist(), x.grad))
+    assert said[0] == said[1]
+
+
+def test_views_are_not_detached() -> None:
+    y = torch.ones(2, 3, device="jax", requires_grad=True) * 1
+    with pytest.raises(RuntimeError, match="Can't detach views in-place"):
+        y[0].unsqueeze_(0).detach_()
+
+
 def test_compiled() -> None:
     torch._dynamo.reset()
 
