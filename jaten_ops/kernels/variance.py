@@ -11,20 +11,16 @@ from jaten_ops.registry import kernel
 
 from ..cpu.reductions import in_one_pass, wide_squares
 from ..kernel_base.platform import by_platform
-from ..kernel_base.promotion import cast, compute_type, is_complex, is_integral, size_number, to_real
+from ..kernel_base.promotion import cast, compute_type, is_complex, is_integral, size_number
 from .reduction import axes_of, count
 
 
 def moments(x: jax.Array, axes: tuple[int, ...], correction: float | jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """Variance and mean with the reduced dimensions kept, in the computation type; the variance is real."""
+    """Variance and mean of real elements with the reduced dimensions kept, in the computation type."""
     x = cast(x, compute_type(x.dtype))
-    n, real = count(x, axes), to_real(x.dtype)
-    mean = lax.expand_dims(lax.reduce_sum(x, axes), axes) / size_number(n, real)
-    deviation = x - mean
-    squares = lax.square(deviation)
-    if is_complex(x.dtype):
-        squares = lax.square(lax.real(deviation)) + lax.square(lax.imag(deviation))
-    squares = lax.expand_dims(lax.reduce_sum(squares, axes), axes)
+    n = count(x, axes)
+    mean = lax.expand_dims(lax.reduce_sum(x, axes), axes) / size_number(n, x.dtype)
+    squares = lax.expand_dims(lax.reduce_sum(lax.square(x - mean), axes), axes)
     return _variance(squares, n, correction), mean
 
 
@@ -56,6 +52,8 @@ def _root(variance: jax.Array) -> jax.Array:
 def _spread(self, dim, correction, keepdim, root, with_mean):
     if is_integral(self.dtype):
         raise RuntimeError("std and var only support floating point and complex dtypes")
+    if is_complex(self.dtype):
+        return _spread_of_parts(self, dim, correction, keepdim, root, with_mean)
     axes = axes_of(self, dim)
 
     def measured(x: jax.Array) -> list[jax.Array]:
@@ -63,17 +61,26 @@ def _spread(self, dim, correction, keepdim, root, with_mean):
 
     def in_double(x: jax.Array) -> list[jax.Array]:
         if not in_one_pass(x, axes):
-            return measured(cast(x, np.complex128 if is_complex(x.dtype) else np.float64))
+            return measured(cast(x, np.float64))
         squares, mean = wide_squares(x, axes)
         return results(_variance(squares, count(x, axes), correction), mean)
 
     def results(variance: jax.Array, mean: jax.Array) -> list[jax.Array]:
-        return [cast(_root(variance) if root else variance, to_real(self.dtype)), cast(mean, self.dtype)]
+        return [cast(_root(variance) if root else variance, self.dtype), cast(mean, self.dtype)]
 
     # ATen's CPU sums squares in double, its CUDA kernels in float (native/cpu/ReduceOpsKernel.cpp, native/cuda)
     measures = by_platform(self, cpu=in_double, default=measured)
     outs = [out if keepdim else lax.squeeze(out, axes) for out in measures[: 1 + with_mean]]
     return tuple(outs) if with_mean else outs[0]
+
+
+def _spread_of_parts(self, dim, correction, keepdim, root, with_mean):
+    """The spread of complex elements: ATen adds those of their real and imaginary parts, in the operand's precision."""
+    parts = [_spread(part(self), dim, correction, keepdim, False, True) for part in (lax.real, lax.imag)]
+    (real, real_mean), (imaginary, imaginary_mean) = parts
+    variance = real + imaginary
+    out = _root(variance) if root else variance
+    return (out, lax.complex(real_mean, imaginary_mean)) if with_mean else out
 
 
 # aten::var.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor
