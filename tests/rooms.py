@@ -80,8 +80,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "as_strided assertions attention_parts batch_norm_parts bitwise comparison complex_functions control_flow"
         " conversion convolution ctc distance dropout embedding fft flex_attention foreach matrices normalization"
         " optimizers philox polynomials ragged reduction regions reparameterized rnn views windows",
-        "activation creation decomposition deformable_convolution fake_quantization im2col indexing joining ldl matmul"
-        " padding pooling randomness resampling scan sorting third_party_ops unary unfolding variance weight_norm",
+        "activation creation decomposition deformable_convolution fake_quantization float_functions im2col indexing"
+        " joining ldl matmul padding pooling randomness resampling scan sorting third_party_ops unary"
+        " unfolding variance weight_norm",
         "arithmetic detection grid_sampler histogram linalg offsets position_sensitive_pooling scaled_matmul scatter"
         " segment_reduce softmax special unique",
         "attention bessel loss matrix_roots norms predicates",

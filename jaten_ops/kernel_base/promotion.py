@@ -7,7 +7,7 @@ JAX's rules differ (0-d tensors count in full, int64 with float32 may widen), so
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -180,12 +180,31 @@ def compute_type(dtype: Any) -> np.dtype:
 
 
 def opmath(dtype: Any, *operands: Any) -> tuple[jax.Array, ...]:
-    """The operands as arrays of `compute_type(dtype)`, not broadcast, in which ATen computes to round only once.
-
-    Numbers and 0-d tensors keep precision that `dtype` would lose.
-    """
+    """The operands, rounded to `dtype`, as arrays of `compute_type(dtype)`, not broadcast: to round only once more."""
     wide = compute_type(dtype)
-    return tuple(cast(x if is_scalar(x) or not jnp.ndim(x) else cast(x, dtype), wide) for x in operands)
+    return tuple(cast(cast(x, dtype), wide) for x in operands)
+
+
+def opmath_by(dtype: Any, x: Any, by: Any) -> tuple[jax.Array, jax.Array]:
+    """`opmath` of two operands of which the second keeps its precision if it is a number or a 0-d tensor.
+
+    ATen's CPU does so in products and quotients: aten/src/ATen/native/cpu/BinaryOpsKernel.cpp.
+    """
+    (left,) = opmath(dtype, x)
+    return left, cast(by if is_single(by) else cast(by, dtype), left.dtype)
+
+
+def rounding_to(dtype: Any) -> Callable[[jax.Array], jax.Array]:
+    """A function that rounds arrays of `compute_type(dtype)` to `dtype`'s precision, unless they have just that."""
+    if compute_type(dtype) == np.dtype(dtype):
+        return lambda x: x
+    info = jnp.finfo(dtype)
+    return lambda x: lax.reduce_precision(x, info.nexp, info.nmant)
+
+
+def is_single(x: Any) -> bool:
+    """True for a number, and for a 0-d tensor."""
+    return is_scalar(x) or not jnp.ndim(x)
 
 
 @jax.custom_jvp

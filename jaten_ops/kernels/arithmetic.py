@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,13 +22,19 @@ from ..kernel_base.promotion import (
     is_complex,
     is_inexact,
     is_integral,
+    is_scalar,
+    is_single,
     opmath,
+    opmath_by,
     promote,
     promote_types,
     result_type,
+    rounding_to,
 )
 from . import complex_functions
 from .unary import reciprocal_root
+
+_Rounding = Callable[[jax.Array], jax.Array]
 
 
 def _times(factor: object, x: jax.Array, dtype: np.dtype) -> jax.Array:
@@ -86,7 +94,7 @@ def _add_relu(self, other, alpha=1):
 @kernel("mul.Tensor", "mul.Scalar")
 def mul(self, other):
     dtype = result_type(self, other)
-    a, b = opmath(dtype, self, other)
+    a, b = opmath_by(dtype, self, other)
     return a & b if dtype.kind == "b" else cast(a * b, dtype)
 
 
@@ -96,7 +104,7 @@ divide = with_partials(division.quotient, lambda r, a, b: 1 / b, lambda r, a, b:
 
 def true_divide(self, other):
     dtype = float_type(self, other)
-    a, b = opmath(dtype, self, other)
+    a, b = opmath_by(dtype, self, other)
     return cast((complex_functions.divide if is_complex(dtype) else divide)(a, b), dtype)
 
 
@@ -131,27 +139,34 @@ def _truncate(x: jax.Array) -> jax.Array:
     return jnp.where(x < 0, lax.ceil(x), lax.floor(x))
 
 
-def _divide_floor(a: jax.Array, b: jax.Array) -> jax.Array:
-    """c10::div_floor_integer and c10::div_floor_floating (c10/util/generic_math.h)."""
+def _divide_floor(a: jax.Array, b: jax.Array, rounded: _Rounding) -> jax.Array:
+    """c10::div_floor_integer and c10::div_floor_floating (c10/util/generic_math.h), each step rounded."""
     if not is_inexact(a.dtype):
         quotient = _divide_integers(a, b)
         inexact = quotient * b != a
         return jnp.where(inexact & ((a < 0) != (b < 0)), quotient - 1, quotient)
-    basic = division.quotient(a, b)
+    basic = rounded(division.quotient(a, b))
     mod = _fmod(a, b)
-    exact = division.quotient(a - mod, b)
-    exact = jnp.where((mod != 0) & ((b < 0) != (mod < 0)), exact - 1, exact)
+    exact = rounded(division.quotient(rounded(a - mod), b))
+    exact = jnp.where((mod != 0) & ((b < 0) != (mod < 0)), rounded(exact - 1), exact)
     floor = lax.floor(exact)
-    floor = jnp.where(exact - floor > 0.5, floor + 1, floor)
+    floor = jnp.where(rounded(exact - floor) > 0.5, rounded(floor + 1), floor)
     floor = jnp.where(exact == 0, jnp.copysign(jnp.zeros_like(basic), basic), floor)
     return jnp.where(b == 0, basic, floor)
 
 
-def _divide_truncate(a: jax.Array, b: jax.Array) -> jax.Array:
-    return _truncate(division.quotient(a, b)) if is_inexact(a.dtype) else _divide_integers(a, b)
+def _divide_truncate(a: jax.Array, b: jax.Array, rounded: _Rounding) -> jax.Array:
+    return _truncate(rounded(division.quotient(a, b))) if is_inexact(a.dtype) else _divide_integers(a, b)
 
 
-_ROUNDED = {"floor": with_partials(_divide_floor, None, None), "trunc": with_partials(_divide_truncate, None, None)}
+_MODES = {"floor": _divide_floor, "trunc": _divide_truncate}
+
+
+def _by_mode(mode: str, rounded: _Rounding = lambda x: x) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    return with_partials(lambda a, b: _MODES[mode](a, b, rounded), None, None)
+
+
+_ROUNDED = {mode: _by_mode(mode) for mode in _MODES}
 
 
 # aten::div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor
@@ -161,7 +176,9 @@ def div_mode(self, other, rounding_mode):
     if rounding_mode is None:
         return true_divide(self, other)
     dtype = result_type(self, other)
-    return cast(_ROUNDED[rounding_mode](*opmath(dtype, self, other)), dtype)
+    # ATen's vectors of a short dtype round each step
+    fn = _ROUNDED[rounding_mode] if is_single(other) else _by_mode(rounding_mode, rounding_to(dtype))
+    return cast(fn(*opmath_by(dtype, self, other)), dtype)
 
 
 # aten::floor_divide(Tensor self, Tensor other) -> Tensor
@@ -223,7 +240,8 @@ _lerp_like_aten = with_partials(_lerp, lambda r, a, b, w: 1 - w, lambda r, a, b,
 @kernel("lerp.Tensor", "lerp.Scalar")
 def lerp(self, end, weight):
     dtype = result_type(self, end)
-    return cast(_lerp_like_aten(*opmath(dtype, self, end, weight)), dtype)
+    a, b = opmath(dtype, self, end)
+    return cast(_lerp_like_aten(a, b, cast(weight if is_scalar(weight) else cast(weight, dtype), a.dtype)), dtype)
 
 
 # --- powers ---------------------------------------------------------------------------------------------------------
@@ -279,7 +297,7 @@ SPECIAL_EXPONENTS = frozenset({0.0, 1.0, 2.0, 3.0, 4.0, -1.0, -2.0, 0.5, -0.5})
 
 def power_of_floats(self: jax.Array, exponent: float | jax.Array) -> jax.Array:
     """The power of floats by an exponent that is not special; it may be traced."""
-    (base,) = opmath(self.dtype, self)
+    base, exponent = opmath(self.dtype, self, exponent)
     return cast(_power(base, jnp.full(base.shape, exponent, base.dtype)), self.dtype)
 
 
@@ -299,7 +317,7 @@ def pow_scalar(self, exponent):
     elif exponent == -0.5:
         result = reciprocal_root(base)
     else:
-        result = _power(base, jnp.full(base.shape, exponent, base.dtype))
+        result = _power(base, jnp.full(base.shape, opmath(dtype, exponent)[0], base.dtype))
     return cast(result, dtype)
 
 
@@ -309,115 +327,6 @@ def ldexp(self, other):
     if is_inexact(self.dtype) and not is_complex(self.dtype) and is_integral(other.dtype):
         return elementary.scaled(*jnp.broadcast_arrays(self, other))
     return mul(self, pow_tensor(2.0, other))
-
-
-# --- floating point -------------------------------------------------------------------------------------------------
-
-
-def _hypot(a: jax.Array, b: jax.Array) -> jax.Array:
-    infinite = (lax.abs(a) == jnp.inf) | (lax.abs(b) == jnp.inf)
-    a, b = jnp.maximum(lax.abs(a), lax.abs(b)), jnp.minimum(lax.abs(a), lax.abs(b))
-    ratio = b / jnp.where(a == 0, jnp.ones_like(a), a)
-    return jnp.where(infinite, jnp.full_like(a, jnp.inf), a * lax.sqrt(1 + ratio * ratio))
-
-
-def _logaddexp(a: jax.Array, b: jax.Array) -> jax.Array:
-    if is_complex(a.dtype):
-        return complex_functions.log_add_exp(*jnp.broadcast_arrays(a, b))
-    equal_infinite = (a == b) & ~jnp.isfinite(a)
-    return jnp.where(equal_infinite, a, jnp.maximum(a, b) + elementary.log1p(lax.exp(-lax.abs(a - b))))
-
-
-def _logaddexp2(a: jax.Array, b: jax.Array) -> jax.Array:
-    low = elementary.log1p(lax.exp2(-lax.abs(a - b))) * (1 / jnp.log(2.0).astype(a.dtype))
-    return jnp.where((a == b) & (lax.abs(a) == jnp.inf), a, jnp.maximum(a, b) + low)
-
-
-def _xlogy(x: jax.Array, y: jax.Array) -> jax.Array:
-    zero = (x == 0) & ~jnp.isnan(y)
-    return jnp.where(zero, jnp.zeros_like(y), x * lax.log(y))
-
-
-def _xlog1py(x: jax.Array, y: jax.Array) -> jax.Array:
-    zero = (x == 0) & ~jnp.isnan(y)
-    return jnp.where(zero, jnp.zeros_like(y), x * elementary.log1p(y))
-
-
-def _log_unless_both(log, edge):
-    def partial(r, x, y):
-        both = (x == 0) & (y <= edge)
-        return jnp.where(both, jnp.zeros_like(r), log(jnp.where(both, jnp.ones_like(y), y)))
-
-    return partial
-
-
-def _copysign_partial(r, a, b):
-    return jnp.where(a == 0, jnp.zeros_like(r), r / jnp.where(a == 0, jnp.ones_like(a), a))
-
-
-def _per_square(a: jax.Array, b: jax.Array) -> jax.Array:
-    square = a * a + b * b
-    return jnp.where(square == 0, square, 1 / jnp.where(square == 0, jnp.ones_like(square), square))
-
-
-_FLOAT_FUNCTIONS = {
-    ("atan2",): with_partials(
-        elementary.atan2, lambda r, a, b: b * _per_square(a, b), lambda r, a, b: -a * _per_square(a, b)
-    ),
-    ("hypot",): with_partials(_hypot, lambda r, a, b: a / r, lambda r, a, b: b / r),
-    ("logaddexp",): with_partials(
-        _logaddexp, lambda r, a, b: 1 / (1 + lax.exp(b - a)), lambda r, a, b: 1 / (1 + lax.exp(a - b))
-    ),
-    ("logaddexp2",): with_partials(
-        _logaddexp2, lambda r, a, b: 1 / (1 + lax.exp2(b - a)), lambda r, a, b: 1 / (1 + lax.exp2(a - b))
-    ),
-    ("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other"): with_partials(
-        _xlogy, _log_unless_both(lax.log, 0), lambda r, x, y: x / y
-    ),
-    ("special_xlog1py", "special_xlog1py.self_scalar", "special_xlog1py.other_scalar"): with_partials(
-        _xlog1py, _log_unless_both(elementary.log1p, -1), lambda r, x, y: x / (y + 1)
-    ),
-    ("copysign.Tensor", "copysign.Scalar"): with_partials(jnp.copysign, _copysign_partial, None),
-}
-
-
-def _float_kernel(fn):
-    def float_kernel(self, other):
-        dtype = float_type(self, other)
-        return cast(fn(*opmath(dtype, self, other)), dtype)
-
-    return float_kernel
-
-
-# aten::{atan2, hypot, logaddexp, logaddexp2, special_xlog1py}(Tensor self, Tensor other) -> Tensor
-# aten::{xlogy, copysign}.Tensor(Tensor self, Tensor other) -> Tensor
-# aten::xlogy.Scalar_Self(Scalar self, Tensor other) -> Tensor
-# aten::xlogy.Scalar_Other(Tensor self, Scalar other) -> Tensor
-# aten::special_xlog1py.self_scalar(Scalar self, Tensor other) -> Tensor
-# aten::special_xlog1py.other_scalar(Tensor self, Scalar other) -> Tensor
-# aten::copysign.Scalar(Tensor self, Scalar other) -> Tensor
-for _overloads, _fn in _FLOAT_FUNCTIONS.items():
-    kernel(*_overloads)(_float_kernel(_fn))
-
-
-def _nextafter(a: jax.Array, b: jax.Array) -> jax.Array:
-    return lax.nextafter(*jnp.broadcast_arrays(a, b))
-
-
-_nextafter_like_aten = with_partials(_nextafter, lambda r, a, b: a != b, None)
-
-
-# aten::nextafter(Tensor self, Tensor other) -> Tensor
-@kernel("nextafter")
-def nextafter(self, other):
-    return _nextafter_like_aten(*promote(self, other))
-
-
-# aten::heaviside(Tensor self, Tensor values) -> Tensor
-@kernel("heaviside")
-def heaviside(self, values):
-    self, values = promote(self, values)
-    return jnp.where(self == 0, values, cast(self > 0, self.dtype))
 
 
 # --- integers -------------------------------------------------------------------------------------------------------
