@@ -18,7 +18,7 @@ from ..cpu import elementary
 from ..kernel_base.checks import require
 from ..kernel_base.derivatives import with_partials
 from ..kernel_base.number_ranges import bound
-from ..kernel_base.promotion import cast, float_type, is_complex, opmath, result_type
+from ..kernel_base.promotion import cast, compute_type, float_type, is_complex, opmath, result_type, rounding_to
 from . import complex_functions
 
 _Function = Callable[..., jax.Array]
@@ -143,7 +143,7 @@ def _prelu_kernel_backward(grad_output, self, weight):
 #     bool training=False, Generator? generator=None) -> (Tensor, Tensor noise_out)
 @kernel("rrelu_with_noise_functional")
 def rrelu_with_noise_functional(self, noise, lower, upper, training, *, key):
-    low, high = opmath(self.dtype, lower, upper)
+    low, high = (bound(n, compute_type(self.dtype)) for n in (lower, upper))
     if not training:
         return leaky_relu(self, (low + high) / 2), lax.copy_p.bind(noise)
     slopes = low + jax.random.uniform(key, self.shape, low.dtype) * (high - low)
@@ -243,7 +243,7 @@ elu = kernel("elu")(_forward(_with_slope(_elu, _elu_slope, numbers=3)))
 # aten::celu(Tensor self, Scalar alpha=1.) -> Tensor
 @kernel("celu")
 def celu(self, alpha):
-    (wide,) = opmath(self.dtype, alpha)
+    wide = bound(alpha, compute_type(self.dtype))
     return elu(self, wide, 1, 1 / wide)
 
 
@@ -335,8 +335,10 @@ kernel("sigmoid_backward")(_backward(lambda g, y: g * _conj((1 - y) * y)))
 kernel("tanh_backward")(_backward(lambda g, y: g * _conj(1 - y * y)))
 
 
-def _logit(x: jax.Array) -> jax.Array:
-    return jnp.where(x == 1, jnp.full_like(x, jnp.inf), lax.log(x / (1 - x)))
+def _logit_of(dtype: jnp.dtype) -> _Function:
+    """The log-odds, of which ATen's vectors round each step to the dtype."""
+    rounded = rounding_to(dtype)
+    return lambda x: jnp.where(x == 1, jnp.full_like(x, jnp.inf), lax.log(rounded(x / rounded(1 - x))))
 
 
 def _logit_backward(eps: float | None, dtype: jnp.dtype) -> _Function:
@@ -355,11 +357,11 @@ def _bounds(eps: float, dtype: jnp.dtype) -> tuple[jax.Array, ...]:
 def logit(self, eps):
     x = cast(self, float_type(self))
     eps = None if eps is None or eps < 0 else eps
-    slope = _slope(_logit_backward(eps, x.dtype))
+    value, slope = _logit_of(x.dtype), _slope(_logit_backward(eps, x.dtype))
     if eps is None:
-        return _forward(_with_slope(_logit, slope))(x)
+        return _forward(_with_slope(value, slope))(x)
     low, high = _bounds(eps, x.dtype)
-    return _forward(_with_slope(lambda x: _logit(jnp.where(x < low, low, jnp.where(x > high, high, x))), slope))(x)
+    return _forward(_with_slope(lambda x: value(jnp.where(x < low, low, jnp.where(x > high, high, x))), slope))(x)
 
 
 # aten::logit_backward(Tensor grad_output, Tensor self, float? eps=None) -> Tensor

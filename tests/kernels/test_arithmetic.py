@@ -1,4 +1,4 @@
-"""Functions of two operands in short dtypes: each bit is ATen's, also beside numbers and 0-d tensors."""
+"""Functions in short dtypes: each bit is ATen's, also beside numbers and 0-d tensors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from ..harness.crossings import crossed
 
@@ -37,7 +38,7 @@ OPERANDS: dict[str, Callable[[torch.Tensor, torch.Tensor], tuple[Any, Any]]] = {
     "a 0-d tensor second": lambda x, y: (x, torch.tensor(NUMBER, device=x.device)),
 }
 DTYPES = [torch.bfloat16, torch.float16]
-_SPECIAL = [0.0, -0.0, 1.0, -1.0, float("inf"), -float("inf"), float("nan"), 3.0, 0.5, 6.5e4]
+_SPECIAL = [0.0, -0.0, 1.0, -1.0, float("inf"), -float("inf"), float("nan"), 3.0, 0.5, 6.5e4, 4e-6]
 
 
 def _given(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,6 +62,24 @@ def test_bits_are_those_of_the_cpu(name: str, operands: str, dtype: torch.dtype)
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
     compiled = torch.compile(program, backend="jaten")(x, y)
     torch.testing.assert_close(compiled, expected, rtol=0, atol=0, equal_nan=True)
+
+
+OF_ONE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "celu": lambda x: F.celu(x, NUMBER),
+    "elu": lambda x: F.elu(x, NUMBER),
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.13),
+    "rrelu": lambda x: F.rrelu(x.abs().neg(), 0.13, 0.77) if x.dtype == torch.bfloat16 else x,  # ATen's other lacks it
+    "logit": lambda x: torch.logit(x.abs().sigmoid().neg() + 1),
+    "logit, eps": lambda x: torch.logit(x.sigmoid(), 0.13),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", OF_ONE)
+def test_bits_of_functions_of_one_operand(name: str, dtype: torch.dtype) -> None:
+    x, _ = _given(dtype)
+    found = OF_ONE[name](x.to("jax")).cpu()
+    torch.testing.assert_close(found, OF_ONE[name](x), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
