@@ -317,7 +317,7 @@ def pow_scalar(self, exponent):
     elif exponent == -0.5:
         result = reciprocal_root(base)
     else:
-        result = _power(base, jnp.full(base.shape, opmath(dtype, exponent)[0], base.dtype))
+        return power_of_floats(cast(self, dtype), exponent)
     return cast(result, dtype)
 
 

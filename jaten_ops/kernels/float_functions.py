@@ -65,19 +65,21 @@ _FLOAT_FUNCTIONS = {
 }
 
 
-def _float_kernel(fn):
-    def float_kernel(self, other):
+def float_kernel_of_two(fn):
+    """A kernel from a function of two arrays of floating numbers; rounds the result."""
+
+    def of_two(self, other):
         dtype = float_type(self, other)
         return cast(fn(*opmath(dtype, self, other)), dtype)
 
-    return float_kernel
+    return of_two
 
 
 # aten::{atan2, hypot, logaddexp, logaddexp2}(Tensor self, Tensor other) -> Tensor
 # aten::copysign.Tensor(Tensor self, Tensor other) -> Tensor
 # aten::copysign.Scalar(Tensor self, Scalar other) -> Tensor
 for _overloads, _fn in _FLOAT_FUNCTIONS.items():
-    kernel(*_overloads)(_float_kernel(_fn))
+    kernel(*_overloads)(float_kernel_of_two(_fn))
 
 
 def _times_logarithm(log, edge, by_other):

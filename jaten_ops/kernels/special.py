@@ -17,7 +17,8 @@ from jax.scipy import special as jsp
 from jaten_ops.registry import kernel
 
 from ..kernel_base.derivatives import with_partials
-from ..kernel_base.promotion import cast, float_type, opmath
+from ..kernel_base.promotion import cast
+from .float_functions import float_kernel_of_two
 from .unary import float_kernel
 
 # Coefficients of the Euler-Maclaurin sum: (2k)! / B_2k
@@ -206,16 +207,8 @@ _OF_TWO = {
 }
 
 
-def _kernel_of_two(fn):
-    def of_two(self, other):
-        dtype = float_type(self, other)
-        return cast(fn(*opmath(dtype, self, other)), dtype)
-
-    return of_two
-
-
 # aten::{special_zeta, igamma, igammac}(Tensor self, Tensor other) -> Tensor
 # aten::special_zeta.self_scalar(Scalar self, Tensor other) -> Tensor
 # aten::special_zeta.other_scalar(Tensor self, Scalar other) -> Tensor
 for _overloads, _fn in _OF_TWO.items():
-    kernel(*_overloads)(_kernel_of_two(_fn))
+    kernel(*_overloads)(float_kernel_of_two(_fn))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -19,10 +21,10 @@ ELEMENTS = {
 
 @pytest.mark.parametrize("function", [torch.var_mean, torch.std_mean, torch.var, torch.std])
 @pytest.mark.parametrize("elements", ELEMENTS)
-def test_of_complex_elements(elements: str, function: object) -> None:
+def test_of_complex_elements(elements: str, function: Callable[..., Any]) -> None:
     x = torch.tensor(ELEMENTS[elements], dtype=torch.complex64).expand(2, 3).clone()
     for options in ({}, {"dim": 1, "keepdim": True}, {"dim": 1, "correction": 0}):
-        expected, got = function(x, **options), function(x.to("jax"), **options)  # type: ignore[operator]  # a function
+        expected, got = function(x, **options), function(x.to("jax"), **options)
         for one, other in zip(_several(got), _several(expected), strict=True):
             torch.testing.assert_close(one.cpu(), other, equal_nan=True)
 
@@ -32,10 +34,10 @@ def _several(result: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Ten
 
 
 @pytest.mark.parametrize("function", [torch.var, torch.std])
-def test_gradients_of_complex_elements(function: object) -> None:
+def test_gradients_of_complex_elements(function: Callable[..., Any]) -> None:
     x = torch.tensor(ELEMENTS["plain"], dtype=torch.complex64)
     leaves = [x.clone().requires_grad_(), x.to("jax").requires_grad_(), x.clone().requires_grad_()]
-    for leaf, call in zip(leaves, (function, function, torch.compile(function, backend="jaten")), strict=True):  # type: ignore[call-overload]  # a function
+    for leaf, call in zip(leaves, (function, function, torch.compile(function, backend="jaten")), strict=True):
         call(leaf, 0).backward()
     assert leaves[0].grad is not None
     for leaf in leaves[1:]:
