@@ -63,6 +63,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "cpu": (
         "attention_tiles conv_direct conv_fold_full_dims conv_phases conv_taps dot_reductions elementary folding"
         " layouts.values ragged_tiles reductions row_scans slice_writes",
+        "exponentials",
         "conv_eigen conv_grouped conv_matrix conv_onednn conv_patches conv_rows conv_space_to_depth conv_winograd",
         "conv_volumes",
         "conv_lowerings",
@@ -80,11 +81,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "as_strided assertions attention_parts batch_norm_parts bitwise comparison complex_functions control_flow"
         " conversion convolution ctc distance dropout embedding fft flex_attention foreach matrices normalization"
         " optimizers philox polynomials ragged reduction regions reparameterized rnn views windows",
-        "activation creation decomposition deformable_convolution fake_quantization float_functions im2col indexing"
+        "creation decomposition deformable_convolution fake_quantization float_functions im2col indexing"
         " joining ldl matmul padding pooling randomness resampling scan sorting third_party_ops unary"
         " unfolding variance weight_norm",
-        "arithmetic detection grid_sampler histogram linalg offsets position_sensitive_pooling scaled_matmul scatter"
-        " segment_reduce softmax special unique",
+        "activation arithmetic detection grid_sampler histogram linalg offsets position_sensitive_pooling scaled_matmul"
+        " scatter segment_reduce softmax special unique",
         "attention bessel loss matrix_roots norms predicates",
         "sequence_attention",
         "__init__",

@@ -1,9 +1,9 @@
-"""Elementary functions of float32 for CPUs, in vector code.
+"""Trigonometric functions and remainders of float32 for CPUs, in vector code.
 
 XLA's CPU compiler calls the C library for each element of most of these. Here they are sums and products in double
 precision, rounded once, so the result is the nearest float32 in nearly all cases. Sine and cosine of numbers near 0 are
-in single precision, which takes less time, and err at most twice as far as ATen's. So is `log1p`, for which XLA has
-slower vector code: it errs at most three times as far, XLA's four times. Other dtypes and devices take XLA's own.
+in single precision, which takes less time, and err at most twice as far as ATen's. Other dtypes and devices take XLA's
+own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..kernel_base.derivatives import with_partials
 from ..kernel_base.division import quotient
 from ..kernel_base.platform import by_platform, is_open
 
@@ -25,7 +24,7 @@ _Function = Callable[..., jax.Array]
 _LEAST_ROW = 256  # elements that are worth a product
 
 
-def _for_floats(general: _Function, on_cpu: _Function) -> _Function:
+def for_floats(general: _Function, on_cpu: _Function) -> _Function:
     """`general`, with another implementation for float32 on a CPU."""
 
     def function(*xs: jax.Array) -> jax.Array:
@@ -37,20 +36,37 @@ def _for_floats(general: _Function, on_cpu: _Function) -> _Function:
     return function
 
 
-def _wide(x: jax.Array) -> jax.Array:
+def to_float64(x: jax.Array) -> jax.Array:
     return lax.convert_element_type(x, np.float64)
 
 
-def _rounded(x: jax.Array) -> jax.Array:
+def to_float32(x: jax.Array) -> jax.Array:
     return lax.convert_element_type(x, np.float32)
 
 
-def _polynomial(x: jax.Array, coefficients: Sequence[float]) -> jax.Array:
+def polynomial(x: jax.Array, coefficients: Sequence[float]) -> jax.Array:
     """sum_k coefficients[k] x^k."""
     total = jnp.full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
         total = total * x + coefficient
     return total
+
+
+def _unless_beyond(x: jax.Array, bound: float, otherwise: _Function, usually: _Function) -> jax.Array:
+    """`usually(x)`, or if a number is as far from 0 as the bound, `otherwise(x)` for all."""
+    return lax.cond(_reaches(x, bound), otherwise, usually, x)
+
+
+def _reaches(x: jax.Array, bound: float) -> jax.Array:
+    """True if a finite number is as far from 0. That none is the sum of the squares tells in a third of the time."""
+
+    def exactly(x: jax.Array) -> jax.Array:
+        return _anywhere(_beyond(x, bound))
+
+    if is_open(x) or x.size < _LEAST_ROW:
+        return exactly(x)
+    row = lax.reshape(x, (x.size,))
+    return lax.cond(lax.dot(row, row) < bound**2, lambda x: np.bool_(False), exactly, x)
 
 
 def _unless(rare: jax.Array, otherwise: _Function, usually: _Function, *xs: jax.Array) -> jax.Array:
@@ -94,8 +110,8 @@ def _sine_and_cosine(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     for part in _QUARTER_TURN:
         rest = rest - turns * part
     square = rest * rest
-    sine = rest * _polynomial(square, [(-1) ** k / math.factorial(2 * k + 1) for k in range(7)])
-    cosine = _polynomial(square, [(-1) ** k / math.factorial(2 * k) for k in range(8)])
+    sine = rest * polynomial(square, [(-1) ** k / math.factorial(2 * k + 1) for k in range(7)])
+    cosine = polynomial(square, [(-1) ** k / math.factorial(2 * k) for k in range(8)])
     return sine, cosine, lax.convert_element_type(turns, np.int32)
 
 
@@ -103,18 +119,18 @@ def _trigonometric(general: _Function, choose: _Function) -> _Function:
     """The function by sine and cosine in double precision, or if a number is far from 0, as XLA has it."""
 
     def usually(x: jax.Array) -> jax.Array:
-        return choose(*_sine_and_cosine(_wide(x)), x)
+        return choose(*_sine_and_cosine(to_float64(x)), x)
 
-    return _for_floats(general, lambda x: _unless(_beyond(x, _FAR), general, usually, x))
+    return for_floats(general, lambda x: _unless_beyond(x, _FAR, general, usually))
 
 
 def _beyond(x: jax.Array, bound: float) -> jax.Array:
     return (lax.abs(x) >= bound) & lax.is_finite(x)
 
 
-def _like_identity(x: jax.Array, value: jax.Array) -> jax.Array:
+def like_identity(x: jax.Array, value: jax.Array) -> jax.Array:
     """`value` as float32 of a function x + O(x^3): near 0 it is x, with its sign, and with what XLA would flush."""
-    return jnp.where(lax.abs(x) < 2.0**-13, x, _rounded(value))
+    return jnp.where(lax.abs(x) < 2.0**-13, x, to_float32(value))
 
 
 def _turned(odd: jax.Array, even: jax.Array, turns: jax.Array) -> jax.Array:
@@ -157,14 +173,14 @@ def _short_sine_and_cosine(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Arra
     rest = near - step
     lost = near - rest - step - turns * fourth  # what the remainder has been rounded by
     square = rest * rest
-    sine = rest + (lost + rest * square * _polynomial(square, [-1 / 6, 1 / 120, -1 / 5040, 1 / 362880]))
+    sine = rest + (lost + rest * square * polynomial(square, [-1 / 6, 1 / 120, -1 / 5040, 1 / 362880]))
     half = square * np.float32(0.5)
     one = lax.reduce_precision(1 - half, 8, 23)  # or XLA would find no rounding error in it
     cosine = one + (
         1
         - one
         - half
-        + (square * square * _polynomial(square, [1 / 24, -1 / 720, 1 / 40320, -1 / 3628800]) - rest * lost)
+        + (square * square * polynomial(square, [1 / 24, -1 / 720, 1 / 40320, -1 / 3628800]) - rest * lost)
     )
     return sine, cosine, lax.convert_element_type(turns, np.int32)
 
@@ -183,14 +199,14 @@ def _in_single_precision(choose: _Function, exactly: _Function) -> _Function:
     def usually(x: jax.Array) -> jax.Array:
         return choose(*_short_sine_and_cosine(x), x)
 
-    return _for_floats(exactly, lambda x: _unless(_beyond(x, _NEAR), exactly, usually, x))
+    return for_floats(exactly, lambda x: _unless_beyond(x, _NEAR, exactly, usually))
 
 
-_wide_sin = _trigonometric(lax.sin, lambda s, c, turns, x: _like_identity(x, _sine_of(s, c, turns)))
-_wide_cos = _trigonometric(lax.cos, lambda s, c, turns, x: _rounded(_cosine_of(s, c, turns)))
-sin = _in_single_precision(lambda s, c, turns, x: _like_identity(x, _sine_of(s, c, turns)), _wide_sin)
+_wide_sin = _trigonometric(lax.sin, lambda s, c, turns, x: like_identity(x, _sine_of(s, c, turns)))
+_wide_cos = _trigonometric(lax.cos, lambda s, c, turns, x: to_float32(_cosine_of(s, c, turns)))
+sin = _in_single_precision(lambda s, c, turns, x: like_identity(x, _sine_of(s, c, turns)), _wide_sin)
 cos = _in_single_precision(lambda s, c, turns, x: _cosine_of(s, c, turns), _wide_cos)
-tan = _trigonometric(lax.tan, lambda s, c, turns, x: _like_identity(x, _tangent(s, c, turns)))
+tan = _trigonometric(lax.tan, lambda s, c, turns, x: like_identity(x, _tangent(s, c, turns)))
 
 
 def _arctangent_coefficients(terms: int) -> list[float]:
@@ -208,26 +224,26 @@ _ARCTANGENT = _arctangent_coefficients(15)
 def _arctangent(small: jax.Array, large: jax.Array) -> jax.Array:
     """atan(small / large) for 0 <= small <= large, also where both are zero or infinite."""
     ratio = jnp.where(large == 0, small, jnp.where(small == jnp.inf, jnp.ones_like(small), small / large))
-    return ratio * _polynomial(ratio * ratio, _ARCTANGENT)
+    return ratio * polynomial(ratio * ratio, _ARCTANGENT)
 
 
 def _atan2(y: jax.Array, x: jax.Array) -> jax.Array:
-    across, up = lax.abs(_wide(x)), lax.abs(_wide(y))
+    across, up = lax.abs(to_float64(x)), lax.abs(to_float64(y))
     angle = _arctangent(lax.min(across, up), lax.max(across, up))
     angle = jnp.where(up > across, math.pi / 2 - angle, angle)
     angle = jnp.where(jnp.signbit(x), math.pi - angle, angle)
-    return jnp.copysign(_rounded(angle), y)
+    return jnp.copysign(to_float32(angle), y)
 
 
 def _atan(x: jax.Array) -> jax.Array:
-    size, one = lax.abs(_wide(x)), jnp.ones(x.shape, np.float64)
+    size, one = lax.abs(to_float64(x)), jnp.ones(x.shape, np.float64)
     angle = _arctangent(lax.min(size, one), lax.max(size, one))
-    return _like_identity(x, jnp.copysign(jnp.where(size > 1, math.pi / 2 - angle, angle), _wide(x)))
+    return like_identity(x, jnp.copysign(jnp.where(size > 1, math.pi / 2 - angle, angle), to_float64(x)))
 
 
 def _arcsine(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The angles with the sine |x|, and with the cosine |x|, in double precision; NaN beyond 1."""
-    size = lax.abs(_wide(x))
+    size = lax.abs(to_float64(x))
     other = lax.sqrt((1 - size) * (1 + size))
     is_near_one = size > other
     angle = _arctangent(lax.min(size, other), lax.max(size, other))
@@ -237,72 +253,31 @@ def _arcsine(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _asin(x: jax.Array) -> jax.Array:
-    return _like_identity(x, jnp.copysign(_arcsine(x)[0], _wide(x)))
+    return like_identity(x, jnp.copysign(_arcsine(x)[0], to_float64(x)))
 
 
 def _acos(x: jax.Array) -> jax.Array:
     angle = _arcsine(x)[1]
-    return _rounded(jnp.where(x < 0, math.pi - angle, angle))
+    return to_float32(jnp.where(x < 0, math.pi - angle, angle))
 
 
-asin = _for_floats(lax.asin, _asin)
-acos = _for_floats(lax.acos, _acos)
-atan2 = _for_floats(lax.atan2, _atan2)
-atan = _for_floats(lax.atan, _atan)
+asin = for_floats(lax.asin, _asin)
+acos = for_floats(lax.acos, _acos)
+atan2 = for_floats(lax.atan2, _atan2)
+atan = for_floats(lax.atan, _atan)
 
 
-# --- logarithms, powers and remainders --------------------------------------------------------------------------------
-
-
-def _log1p(x: jax.Array) -> jax.Array:
-    """log(1 + x), and a share of what 1 + x has been rounded by."""
-    near = lax.reduce_precision(1 + x, 8, 23)  # or XLA would find no rounding error in it
-    log = lax.log(near)
-    whole = log + (x - (near - 1)) / near
-    return jnp.where(lax.abs(x) < 2.0**-24, x, jnp.where(_is_edge(near), log, whole))
-
-
-def _is_edge(x: jax.Array) -> jax.Array:
-    return (x <= 0) | (x == np.inf)
-
-
-log1p = with_partials(_for_floats(lax.log1p, _log1p), lambda r, x: 1 / (1 + x))
-
-
-def _power_of_two(exponent: jax.Array) -> jax.Array:
-    """The float64 for whole numbers from -1022 to 1023."""
-    biased = lax.convert_element_type(exponent, np.int64) + 1023
-    return lax.bitcast_convert_type(lax.shift_left(biased, np.int64(52)), np.float64)
-
-
-def scaled(x: jax.Array, exponent: jax.Array) -> jax.Array:
-    """`x * 2**exponent` for integers, in float64, where only a subnormal result is rounded: as std::ldexp."""
-    exponent = jnp.clip(lax.convert_element_type(exponent, np.int32), -3000, 3000)
-    third = lax.div(exponent, np.int32(3))
-    product = _wide(x)
-    for part in (third, third, exponent - 2 * third):
-        product = product * _power_of_two(part)
-    return lax.convert_element_type(product, x.dtype)
-
-
-def _exp2(x: jax.Array) -> jax.Array:
-    wide = jnp.clip(_wide(x), -1000, 1000)
-    whole = lax.round(wide, lax.RoundingMethod.TO_NEAREST_EVEN)
-    rest = (wide - whole) * math.log(2)
-    return _rounded(_polynomial(rest, [1 / math.factorial(k) for k in range(11)]) * _power_of_two(whole))
-
-
-exp2 = _for_floats(lambda x: lax.pow(jnp.full_like(x, 2), x), _exp2)
+# --- remainders -------------------------------------------------------------------------------------------------------
 
 
 def _rem(a: jax.Array, b: jax.Array) -> jax.Array:
-    wide_a, wide_b = _wide(a), _wide(b)
+    wide_a, wide_b = to_float64(a), to_float64(b)
     ratio = quotient(wide_a, wide_b)
     whole = jnp.where(ratio < 0, lax.ceil(ratio), lax.floor(ratio))
     # both the number of times and its product with b are exact below 2**28
     rest = wide_a - whole * wide_b
-    result = jnp.where(lax.abs(a) < lax.abs(b), a, jnp.copysign(_rounded(rest), a))
+    result = jnp.where(lax.abs(a) < lax.abs(b), a, jnp.copysign(to_float32(rest), a))
     return _unless(_beyond(ratio, 2.0**28), lambda a, b, _: lax.rem(a, b), lambda _a, _b, found: found, a, b, result)
 
 
-rem = _for_floats(lax.rem, _rem)
+rem = for_floats(lax.rem, _rem)

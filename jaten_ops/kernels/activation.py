@@ -14,12 +14,13 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from ..cpu import elementary
+from ..cpu import exponentials
 from ..kernel_base.checks import require
 from ..kernel_base.derivatives import with_partials
 from ..kernel_base.number_ranges import bound
 from ..kernel_base.promotion import cast, compute_type, float_type, is_complex, opmath, result_type, rounding_to
 from . import complex_functions
+from .float_functions import log1p_exp
 
 _Function = Callable[..., jax.Array]
 
@@ -224,7 +225,7 @@ kernel("hardshrink_backward", "softshrink_backward")(_backward(_masked(_outside)
 
 
 def _elu(x: jax.Array, alpha: jax.Array, scale: jax.Array, input_scale: jax.Array) -> jax.Array:
-    return jnp.where(x < 0, lax.expm1(x * input_scale) * (alpha * scale), x * scale)
+    return jnp.where(x < 0, exponentials.expm1(x * input_scale) * (alpha * scale), x * scale)
 
 
 def _elu_slope(x: jax.Array, alpha: jax.Array, scale: jax.Array, input_scale: jax.Array) -> jax.Array:
@@ -258,7 +259,7 @@ def elu_backward(grad_output, alpha, scale, input_scale, is_result, self_or_resu
 
 def _softplus(x: jax.Array, beta: jax.Array, threshold: jax.Array) -> jax.Array:
     scaled = x * beta
-    return jnp.where(scaled > threshold, x, elementary.log1p(lax.exp(scaled)) / beta)
+    return jnp.where(scaled > threshold, x, log1p_exp(scaled) / beta)
 
 
 def _softplus_slope(x: jax.Array, beta: jax.Array, threshold: jax.Array) -> jax.Array:
@@ -277,7 +278,7 @@ def _exp_of_minus_abs(x: jax.Array) -> jax.Array:
 
 
 _log_sigmoid = _with_slope(
-    lambda x: jnp.minimum(x, _zero(x)) - elementary.log1p(_exp_of_minus_abs(x)), lambda x: lax.logistic(-x)
+    lambda x: jnp.minimum(x, _zero(x)) - exponentials.log1p_exp_of_negative(-lax.abs(x)), lambda x: lax.logistic(-x)
 )
 
 
@@ -316,11 +317,11 @@ kernel("silu_backward")(_backward(_scaled(_silu_slope)))
 
 
 def _mish(x: jax.Array) -> jax.Array:
-    return x * lax.tanh(elementary.log1p(lax.exp(x)))
+    return x * lax.tanh(log1p_exp(x))
 
 
 def _mish_slope(x: jax.Array) -> jax.Array:
-    tanh = lax.tanh(elementary.log1p(lax.exp(x)))
+    tanh = lax.tanh(log1p_exp(x))
     return tanh + x * lax.logistic(x) * (1 - tanh * tanh)
 
 

@@ -11,7 +11,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from ..cpu import elementary
+from ..cpu import elementary, exponentials
 from ..kernel_base import division
 from ..kernel_base.checks import require
 from ..kernel_base.derivatives import with_partials
@@ -264,7 +264,7 @@ def _integer_power(base: jax.Array, exponent: jax.Array) -> jax.Array:
 
 def _float_power(base: jax.Array, exponent: jax.Array) -> jax.Array:
     base, exponent = jnp.broadcast_arrays(base, exponent)
-    return complex_functions.power(base, exponent) if is_complex(base.dtype) else lax.pow(base, exponent)
+    return complex_functions.power(base, exponent) if is_complex(base.dtype) else exponentials.power(base, exponent)
 
 
 def _power_by_base(result: jax.Array, base: jax.Array, exponent: jax.Array) -> jax.Array:
@@ -325,7 +325,7 @@ def pow_scalar(self, exponent):
 @kernel("ldexp.Tensor")
 def ldexp(self, other):
     if is_inexact(self.dtype) and not is_complex(self.dtype) and is_integral(other.dtype):
-        return elementary.scaled(*jnp.broadcast_arrays(self, other))
+        return exponentials.scaled(*jnp.broadcast_arrays(self, other))
     return mul(self, pow_tensor(2.0, other))
 
 

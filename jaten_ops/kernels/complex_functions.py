@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..cpu import elementary
+from ..cpu import elementary, exponentials
 from ..kernel_base.derivatives import with_partials
 
 _Function = Callable[[jax.Array], jax.Array]
@@ -160,7 +160,7 @@ def _expm1(x: jax.Array) -> jax.Array:
     a, b = _parts(x)
     half = elementary.sin(b * 0.5)
     return lax.complex(
-        lax.expm1(a) * elementary.cos(b) - 2 * half * half,
+        exponentials.expm1(a) * elementary.cos(b) - 2 * half * half,
         lax.exp(a) * elementary.sin(b),
     )
 
@@ -240,7 +240,7 @@ _FAR = 20.0  # beyond, cosh and sinh differ by less than a rounding
 
 def _cosh_and_sinh(a: jax.Array) -> tuple[jax.Array, jax.Array]:
     """cosh and sinh of the absolute value of a real number, clipped to _FAR."""
-    rise = lax.expm1(lax.min(lax.abs(a), jnp.full_like(a, _FAR)))
+    rise = exponentials.expm1(lax.min(lax.abs(a), jnp.full_like(a, _FAR)))
     inverse = 1 / (1 + rise)
     return 1 + 0.5 * rise * rise * inverse, 0.5 * (rise + rise * inverse)
 

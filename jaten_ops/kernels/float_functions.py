@@ -8,7 +8,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from ..cpu import elementary
+from ..cpu import elementary, exponentials
 from ..kernel_base.derivatives import with_partials
 from ..kernel_base.promotion import cast, float_type, is_complex, opmath, promote, rounding_to
 from . import complex_functions
@@ -21,15 +21,20 @@ def _hypot(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.where(infinite, jnp.full_like(a, jnp.inf), a * lax.sqrt(1 + ratio * ratio))
 
 
+def log1p_exp(x: jax.Array) -> jax.Array:
+    """log(1 + e^x), also where e^x is infinite; not differentiable at 0."""
+    return jnp.where(x > 0, x, jnp.zeros_like(x)) + exponentials.log1p_exp_of_negative(-lax.abs(x))
+
+
 def _logaddexp(a: jax.Array, b: jax.Array) -> jax.Array:
     if is_complex(a.dtype):
         return complex_functions.log_add_exp(*jnp.broadcast_arrays(a, b))
     equal_infinite = (a == b) & ~jnp.isfinite(a)
-    return jnp.where(equal_infinite, a, jnp.maximum(a, b) + elementary.log1p(lax.exp(-lax.abs(a - b))))
+    return jnp.where(equal_infinite, a, jnp.maximum(a, b) + exponentials.log1p_exp_of_negative(-lax.abs(a - b)))
 
 
 def _logaddexp2(a: jax.Array, b: jax.Array) -> jax.Array:
-    low = elementary.log1p(lax.exp2(-lax.abs(a - b))) * (1 / jnp.log(2.0).astype(a.dtype))
+    low = exponentials.log1p(lax.exp2(-lax.abs(a - b))) * (1 / jnp.log(2.0).astype(a.dtype))
     return jnp.where((a == b) & (lax.abs(a) == jnp.inf), a, jnp.maximum(a, b) + low)
 
 
@@ -105,7 +110,7 @@ kernel("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other")(_times_logarit
 # aten::special_xlog1py.self_scalar(Scalar self, Tensor other) -> Tensor
 # aten::special_xlog1py.other_scalar(Tensor self, Scalar other) -> Tensor
 kernel("special_xlog1py", "special_xlog1py.self_scalar", "special_xlog1py.other_scalar")(
-    _times_logarithm(elementary.log1p, -1, lambda r, x, y: x / (y + 1))
+    _times_logarithm(exponentials.log1p, -1, lambda r, x, y: x / (y + 1))
 )
 
 

@@ -12,7 +12,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from ..cpu import elementary
+from ..cpu import exponentials
 from ..kernel_base import checks
 from ..kernel_base.promotion import cast, compute_type, result_type, size_number
 from .arithmetic import add, mul, true_divide
@@ -122,7 +122,7 @@ def huber_loss_backward(grad_output, self, target, reduction, delta):
 # aten::soft_margin_loss(Tensor self, Tensor target, int reduction=1) -> Tensor
 @kernel("soft_margin_loss")
 def soft_margin_loss(self, target, reduction=MEAN):
-    losses = elementary.log1p(lax.exp(cast(mul(lax.neg(self), target), self.dtype)))
+    losses = exponentials.log1p(lax.exp(cast(mul(lax.neg(self), target), self.dtype)))
     return reduced_loss(cast(losses, compute_type(self.dtype)), reduction, self.dtype)
 
 
@@ -148,7 +148,7 @@ def _binary_slope(x: jax.Array, target: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def _binary_cross_entropy(x: jax.Array, target: jax.Array) -> jax.Array:
-    return (target - 1) * _clamped_log(elementary.log1p(-x)) - target * _clamped_log(lax.log(x))
+    return (target - 1) * _clamped_log(exponentials.log1p(-x)) - target * _clamped_log(lax.log(x))
 
 
 @_binary_cross_entropy.defjvp

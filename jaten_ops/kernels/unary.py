@@ -11,7 +11,8 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from ..cpu import elementary
+from ..cpu import elementary, exponentials
+from ..cpu.elementary import for_floats
 from ..kernel_base.derivatives import with_partials
 from ..kernel_base.promotion import cast, float_type, is_complex, is_inexact, is_integral, opmath, to_complex
 from . import complex_functions
@@ -32,36 +33,38 @@ def _of_numbers(of_reals: Callable[..., jax.Array], of_others: Callable[..., jax
     return lambda x: of_others(x) if is_complex(x.dtype) else of_reals(x)
 
 
-def _log_to(base: float, power_of: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+def _log_to(base: float, power_of: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
     """A logarithm that is exact for the powers of its base, of which `power_of` is the integral ones."""
     scale = 1 / math.log(base)
 
-    def log(x: jax.Array) -> jax.Array:
-        if is_complex(x.dtype):
-            natural = complex_functions.log(x)
-            return lax.complex(lax.real(natural) * scale, lax.imag(natural) * scale)
+    def by_natural(x: jax.Array) -> jax.Array:
         natural = lax.log(x)
         power = _to_even(natural * scale)
         return jnp.where(power_of(power) == x, power, natural * scale)
 
-    return with_partials(log, lambda r, x: 1 / (x * math.log(base)))
+    def of_complex(x: jax.Array) -> jax.Array:
+        natural = complex_functions.log(x)
+        return lax.complex(lax.real(natural) * scale, lax.imag(natural) * scale)
+
+    of_reals = for_floats(by_natural, exponentials.log_to(base))
+    return with_partials(_of_numbers(of_reals, of_complex), lambda r, x: 1 / (x * math.log(base)))
 
 
-def _cosh(x: jax.Array) -> jax.Array:
-    """cosh by the exponential of x / 2: that of x overflows early, and XLA's cosh loses digits for large x."""
+def _cosh_by_root(x: jax.Array) -> jax.Array:
+    """By the exponential of x / 2: that of x overflows early, and XLA's cosh loses digits for large x."""
     root = lax.exp(x * 0.5)
     return root * 0.5 * root + 0.5 / root / root
 
 
-def _sinh(x: jax.Array) -> jax.Array:
+def _sinh_by_root(x: jax.Array) -> jax.Array:
     root = lax.exp(x * 0.5)
     return jnp.where(lax.abs(x) < 1, lax.sinh(x), root * 0.5 * root - 0.5 / root / root)
 
 
 exp = _of_numbers(lax.exp, complex_functions.exp)
 log = _of_numbers(lax.log, complex_functions.log)
-cosh = with_partials(_cosh, lambda r, x: sinh(x))
-sinh = with_partials(_sinh, lambda r, x: cosh(x))
+_cosh = with_partials(for_floats(_cosh_by_root, exponentials.cosh), lambda r, x: _sinh(x))
+_sinh = with_partials(for_floats(_sinh_by_root, exponentials.sinh), lambda r, x: _cosh(x))
 _real_sin = with_partials(elementary.sin, lambda r, x: _real_cos(x))
 _real_cos = with_partials(elementary.cos, lambda r, x: -_real_sin(x))
 sin = _of_numbers(_real_sin, complex_functions.sin)
@@ -87,28 +90,28 @@ _FLOAT_FUNCTIONS = {
     "asin": _of_numbers(with_partials(elementary.asin, lambda r, x: lax.rsqrt(1 - x * x)), complex_functions.asin),
     "asinh": _of_numbers(lax.asinh, complex_functions.asinh),
     "atan": _of_numbers(with_partials(elementary.atan, lambda r, x: 1 / (1 + x * x)), complex_functions.atan),
-    "atanh": _of_numbers(lax.atanh, complex_functions.atanh),
+    "atanh": _of_numbers(exponentials.atanh, complex_functions.atanh),
     "cos": cos,
-    "cosh": _of_numbers(cosh, complex_functions.cosh),
+    "cosh": _of_numbers(_cosh, complex_functions.cosh),
     "deg2rad": lambda x: x * (math.pi / 180),
     "erf": lax.erf,
     "erfc": lax.erfc,
     "erfinv": lax.erf_inv,
     "exp": exp,
     # exact for integers; lax.exp2 has a relative error of 70 ulp
-    "exp2": _of_numbers(with_partials(elementary.exp2, lambda r, x: r * math.log(2)), complex_functions.exp2),
-    "expm1": _of_numbers(lax.expm1, complex_functions.expm1),
+    "exp2": _of_numbers(with_partials(exponentials.exp2, lambda r, x: r * math.log(2)), complex_functions.exp2),
+    "expm1": _of_numbers(exponentials.expm1, complex_functions.expm1),
     "log": log,
     "log10": _log_to(10, lambda n: lax.pow(jnp.full_like(n, 10), n)),
-    "log1p": _of_numbers(elementary.log1p, complex_functions.log1p),
-    "log2": _log_to(2, elementary.exp2),
+    "log1p": _of_numbers(exponentials.log1p, complex_functions.log1p),
+    "log2": _log_to(2, exponentials.exp2),
     "rad2deg": lambda x: x * (180 / math.pi),
     "reciprocal": _of_numbers(with_partials(_reciprocal, lambda r, x: -(r * r)), complex_functions.reciprocal),
     "rsqrt": reciprocal_root,
     "sigmoid": _of_numbers(lax.logistic, complex_functions.sigmoid),
     "sin": sin,
     "sinc": _sinc,
-    "sinh": _of_numbers(sinh, complex_functions.sinh),
+    "sinh": _of_numbers(_sinh, complex_functions.sinh),
     "sqrt": _of_numbers(lax.sqrt, complex_functions.sqrt),
     "tan": _of_numbers(with_partials(elementary.tan, lambda r, x: 1 + r * r), complex_functions.tan),
     "tanh": _of_numbers(lax.tanh, complex_functions.tanh),

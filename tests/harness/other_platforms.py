@@ -24,7 +24,7 @@ from .recorded import Call
 
 # Functions of jaten_ops/cpu with operations in every program, and which those are. The table may only shrink.
 OF_EVERY_PLATFORM = {
-    "_for_floats.<locals>.function": "the function itself, of other dtypes than float32",
+    "for_floats.<locals>.function": "the function itself, of other dtypes than float32",
     "contract": "the product itself: only its first operand may have another form",
     "reduce_prod": "the product of what is not a long row of float32",
     "sum_of_last": "the sum over dimensions that are not the last ones",

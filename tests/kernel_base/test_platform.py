@@ -18,7 +18,7 @@ import pytest
 import torch
 from jax import lax
 
-from jaten_ops.cpu import elementary
+from jaten_ops.cpu import exponentials
 from jaten_ops.kernel_base import platform
 from jaten_ops.kernel_base.platform import by_platform
 from jaten_ops.registry import KERNELS
@@ -313,7 +313,7 @@ def test_kernels_have_nothing_of_a_cpu(name: str, dtype: torch.dtype, request: p
 
 # kernels of `neg` with something of a CPU, and what is said of it
 LEAKING: dict[str, tuple[Callable[[jax.Array], jax.Array], str]] = {
-    "a function of jaten_ops/cpu": (lambda self: elementary._exp2(self), "_exp2 (elementary.py:"),
+    "a function of jaten_ops/cpu": (lambda self: exponentials._exp2(self), "_exp2 (exponentials.py:"),
     "a saved value of the form for a CPU": (
         lambda self: jax.vjp(lambda x: by_platform(x, cpu=jnp.tanh, default=lambda x: -x), self)[1](self)[0],
         "stablehlo",

@@ -30,6 +30,7 @@ from .steps import Instruction, Value, list_steps, users_of
 _SLOW = frozenset({"atan2", "cbrt", "div", "exp", "log", "pow", "rsqrt", "sqrt", "tanh"})  # one by one
 _FUNCTIONS = frozenset(
     {"atan2", "cos", "erf", "erfc", "exp", "exp2", "expm1", "log", "log1p", "logistic", "pow", "sin", "tanh"}
+    | {"bitcast_convert_type"}  # of which cpu/exponentials.py makes its own
 )  # of many operations each
 _LEAST_ELEMENTS = 2**16  # of an array, for which a branch pays
 _LEAST_OF_FUNCTIONS = 2**13  # likewise, if it saves the time of a function
