@@ -270,14 +270,17 @@ atan = for_floats(lax.atan, _atan)
 # --- remainders -------------------------------------------------------------------------------------------------------
 
 
+def _rem_of_few(a: jax.Array, b: jax.Array) -> jax.Array:
+    """The remainder where |a / b| is below 2**28: both the number of times and its product with b are exact."""
+    size, step = lax.abs(a), lax.abs(b)
+    wide, wide_step = to_float64(size), to_float64(step)
+    rest = wide - lax.floor(quotient(wide, wide_step)) * wide_step
+    return jnp.where(size < step, a, jnp.copysign(to_float32(rest), a))
+
+
 def _rem(a: jax.Array, b: jax.Array) -> jax.Array:
-    wide_a, wide_b = to_float64(a), to_float64(b)
-    ratio = quotient(wide_a, wide_b)
-    whole = jnp.where(ratio < 0, lax.ceil(ratio), lax.floor(ratio))
-    # both the number of times and its product with b are exact below 2**28
-    rest = wide_a - whole * wide_b
-    result = jnp.where(lax.abs(a) < lax.abs(b), a, jnp.copysign(to_float32(rest), a))
-    return _unless(_beyond(ratio, 2.0**28), lambda a, b, _: lax.rem(a, b), lambda _a, _b, found: found, a, b, result)
+    is_many = (lax.abs(a) >= lax.abs(b) * 2.0**27) & lax.is_finite(a) & (b != 0)
+    return _unless(is_many, lax.rem, _rem_of_few, a, b)
 
 
 rem = for_floats(lax.rem, _rem)
