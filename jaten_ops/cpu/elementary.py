@@ -16,12 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from numpy.polynomial import Chebyshev, Polynomial
 
 from ..kernel_base.division import quotient
 from ..kernel_base.platform import by_platform, is_open
 
 _Function = Callable[..., jax.Array]
 _LEAST_ROW = 256  # elements that are worth a product
+_SERIES = 40  # terms, more than double precision needs
 
 
 def for_floats(general: _Function, on_cpu: _Function) -> _Function:
@@ -50,6 +52,16 @@ def polynomial(x: jax.Array, coefficients: Sequence[float]) -> jax.Array:
     for coefficient in coefficients[-2::-1]:
         total = total * x + coefficient
     return total
+
+
+def series_coefficients(term: Callable[[int], float], degree: int, low: float, high: float) -> list[float]:
+    """Coefficients of a polynomial for sum_k term(k) x^k between two numbers: equal to it at Chebyshev's points."""
+
+    def series(x: np.ndarray) -> np.ndarray:
+        return sum(term(k) * x**k for k in range(_SERIES))
+
+    found = Chebyshev.interpolate(series, degree, domain=[low, high]).convert(kind=Polynomial)
+    return found.coef.tolist()
 
 
 def _unless_beyond(x: jax.Array, bound: float, otherwise: _Function, usually: _Function) -> jax.Array:
@@ -241,23 +253,28 @@ def _atan(x: jax.Array) -> jax.Array:
     return like_identity(x, jnp.copysign(jnp.where(size > 1, math.pi / 2 - angle, angle), to_float64(x)))
 
 
+_ARCSINE = series_coefficients(  # (asin(x) / x - 1) / x^2 in the square of x
+    lambda k: math.comb(2 * k + 2, k + 1) / 4 ** (k + 1) / (2 * k + 3), 5, 0, 1 / 4
+)
+
+
 def _arcsine(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The angles with the sine |x|, and with the cosine |x|, in double precision; NaN beyond 1."""
-    size = lax.abs(to_float64(x))
-    other = lax.sqrt((1 - size) * (1 + size))
-    is_near_one = size > other
-    angle = _arctangent(lax.min(size, other), lax.max(size, other))
-    angle = jnp.where(size <= 1, angle, np.nan)
-    rest = math.pi / 2 - angle
-    return jnp.where(is_near_one, rest, angle), jnp.where(is_near_one, angle, rest)
+    """The arcsine of |x| up to 1/2, or half the arccosine of a larger |x|, in double precision; and which it is."""
+    size = lax.abs(x)
+    is_large = size > 0.5
+    square = jnp.where(is_large, (1 - size) * np.float32(0.5), size * size)
+    sine = jnp.where(is_large, lax.sqrt(to_float64(square)), to_float64(size))
+    return sine + sine * to_float64(square * polynomial(square, _ARCSINE)), is_large
 
 
 def _asin(x: jax.Array) -> jax.Array:
-    return like_identity(x, jnp.copysign(_arcsine(x)[0], to_float64(x)))
+    angle, is_large = _arcsine(x)
+    return like_identity(x, jnp.copysign(jnp.where(is_large, math.pi / 2 - 2 * angle, angle), to_float64(x)))
 
 
 def _acos(x: jax.Array) -> jax.Array:
-    angle = _arcsine(x)[1]
+    angle, is_large = _arcsine(x)
+    angle = jnp.where(is_large, 2 * angle, math.pi / 2 - angle)
     return to_float32(jnp.where(x < 0, math.pi - angle, angle))
 
 

@@ -4,9 +4,6 @@ XLA's CPU compiler calls the C library for each element of a power and a logarit
 three times as long as its exponential. Here an exponential is a polynomial between -1/2 and 1/2, times a power of two
 that is made of its bits. It errs at most twice as far as ATen's. Logarithms, of which powers are made, are sums and
 products in double precision. Other dtypes and devices take XLA's own.
-
-Coefficients are those of the polynomials that agree with a function's series at Chebyshev's points, which is near the
-best there are.
 """
 
 from __future__ import annotations
@@ -18,36 +15,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from numpy.polynomial import Chebyshev, Polynomial
 
 from ..kernel_base.derivatives import with_partials
-from .elementary import for_floats, like_identity, polynomial, to_float32, to_float64
+from .elementary import for_floats, like_identity, polynomial, series_coefficients, to_float32, to_float64
 
-_SERIES = 40  # terms, more than double precision needs
 _LN2 = math.log(2)
 # ln(2) as a number of 15 bits, whose products with exponents of float32 are exact, and the rest
 _LN2_PARTS = np.float32(math.floor(_LN2 * 2**15) / 2**15), np.float32(_LN2 - math.floor(_LN2 * 2**15) / 2**15)
 
 
-def _coefficients(term: Callable[[int], float], degree: int, low: float, high: float) -> list[float]:
-    """The polynomial for sum_k term(k) x^k between two numbers."""
-
-    def series(x: np.ndarray) -> np.ndarray:
-        return sum(term(k) * x**k for k in range(_SERIES))
-
-    found = Chebyshev.interpolate(series, degree, domain=[low, high]).convert(kind=Polynomial)
-    return found.coef.tolist()
-
-
-# (2^x - 1) / x, (e^x - 1 - x) / x^2; the others are polynomials in a square: (2 atanh(x) / x - 2) / x^2,
-# (2 atanh(x / 2) / x - 1) / x^2, (sinh(x) / x - 1) / x^2 and (atanh(x) / x - 1) / x^2
-_OF_EXP2 = _coefficients(lambda k: _LN2 ** (k + 1) / math.factorial(k + 1), 5, -0.5, 0.5)
-_OF_EXPM1 = _coefficients(lambda k: 1 / math.factorial(k + 2), 5, -_LN2 / 2, _LN2 / 2)
+# (2^x - 1) / x, (e^x - 1 - x) / x^2 and (log(1 + x) - x + x^2 / 2) / x^3; the others are polynomials in a square:
+# (2 atanh(x) / x - 2) / x^2, (2 atanh(x / 2) / x - 1) / x^2, (sinh(x) / x - 1) / x^2 and (atanh(x) / x - 1) / x^2
+_OF_EXP2 = series_coefficients(lambda k: _LN2 ** (k + 1) / math.factorial(k + 1), 5, -0.5, 0.5)
+_OF_EXPM1 = series_coefficients(lambda k: 1 / math.factorial(k + 2), 5, -_LN2 / 2, _LN2 / 2)
 _MOST_OF_MANTISSA = ((math.sqrt(2) - 1) / (math.sqrt(2) + 1)) ** 2
-_OF_LOG = _coefficients(lambda k: 2 / (2 * k + 3), 4, 0, _MOST_OF_MANTISSA)
-_OF_LOG1P = _coefficients(lambda k: 0.25 ** (k + 1) / (2 * k + 3), 4, 0, 4 / 9)
-_OF_SINH = _coefficients(lambda k: 1 / math.factorial(2 * k + 3), 3, 0, 1)
-_OF_ATANH = _coefficients(lambda k: 1 / (2 * k + 3), 7, 0, 1 / 4)
+_OF_LOG = series_coefficients(lambda k: (-1) ** k / (k + 3), 8, math.sqrt(0.5) - 1, math.sqrt(2) - 1)
+_OF_WIDE_LOG = series_coefficients(lambda k: 2 / (2 * k + 3), 4, 0, _MOST_OF_MANTISSA)
+_OF_LOG1P = series_coefficients(lambda k: 0.25 ** (k + 1) / (2 * k + 3), 4, 0, 4 / 9)
+_OF_SINH = series_coefficients(lambda k: 1 / math.factorial(2 * k + 3), 3, 0, 1)
+_OF_ATANH = series_coefficients(lambda k: 1 / (2 * k + 3), 7, 0, 1 / 4)
 
 
 def _nearest(x: jax.Array) -> jax.Array:
@@ -176,6 +162,9 @@ log1p = with_partials(for_floats(lax.log1p, _log1p), lambda r, x: 1 / (1 + x))
 
 _ROOT_OF_HALF = np.int32(0x3F3504F3)  # the bits of the float32
 _LEAST_NORMAL = np.int32(0x00800000)
+# The exponent that 0 has. A comparison of a number, or of its bits, with 0 would hold for subnormal numbers: XLA takes
+# them for 0, and LLVM makes one of floats of both.
+_OF_ZERO = np.int32(-127 - 149)
 
 
 def _mantissa(x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -189,31 +178,26 @@ def _mantissa(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.where(is_subnormal, exponent - 149, exponent), mantissa
 
 
-def _wide_log(x: jax.Array, base: float) -> tuple[jax.Array, jax.Array]:
-    """The logarithm of positive finite numbers, as float64, of which 35 bits are right; and where x is 0.
-
-    A comparison of x, or of its bits, with 0 would hold for subnormal numbers: LLVM makes one of floats of both.
-    """
-    exponent, mantissa = _mantissa(x)
-    above = to_float64(mantissa) - 1
-    root = above / (above + 2)
-    square = root * root
-    log = root * (2 + square * polynomial(square, _OF_LOG))
-    return to_float64(exponent) * (_LN2 / math.log(base)) + log * (1 / math.log(base)), exponent < -149
-
-
 def _has_sign(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(x, np.int32) < 0
 
 
 def log_to(base: float) -> Callable[[jax.Array], jax.Array]:
-    """The logarithm of float32 to a base, rounded once."""
+    """The logarithm of float32 to a base, off by 0.6 units in the last place at most, and exact for its powers.
+
+    All but the third power of the series is in double precision.
+    """
 
     def log(x: jax.Array) -> jax.Array:
-        wide, is_zero = _wide_log(lax.abs(x), base)
-        value = jnp.where(x < np.inf, to_float32(wide), x)  # NaN is not less
+        exponent, mantissa = _mantissa(lax.abs(x))
+        above = mantissa - 1
+        rest = above * above * above * polynomial(above, _OF_LOG)
+        wide = to_float64(above)
+        natural = wide - 0.5 * wide * wide + to_float64(rest)
+        value = to_float32(to_float64(exponent) * (_LN2 / math.log(base)) + natural * (1 / math.log(base)))
+        value = jnp.where(x < np.inf, value, x)  # NaN is not less
         value = jnp.where(_has_sign(x) & ~jnp.isnan(x), np.float32(np.nan), value)
-        return jnp.where(is_zero, np.float32(-np.inf), value)
+        return jnp.where(exponent == _OF_ZERO, np.float32(-np.inf), value)
 
     return log
 
@@ -221,10 +205,20 @@ def log_to(base: float) -> Callable[[jax.Array], jax.Array]:
 # --- powers -----------------------------------------------------------------------------------------------------------
 
 
+def _wide_log2(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The logarithm to base 2 of positive finite numbers, as float64, of which 35 bits are right; and where x is 0."""
+    exponent, mantissa = _mantissa(x)
+    above = to_float64(mantissa) - 1
+    root = above / (above + 2)
+    square = root * root
+    log = root * (2 + square * polynomial(square, _OF_WIDE_LOG))
+    return to_float64(exponent) + log * (1 / _LN2), exponent == _OF_ZERO
+
+
 def _power(x: jax.Array, y: jax.Array) -> jax.Array:
     """|x|^y by the logarithm, then the signs and the limits of the C library's pow."""
     size = lax.abs(x)
-    log, is_zero = _wide_log(size, 2)
+    log, is_zero = _wide_log2(size)
     is_limit = is_zero | (size == np.inf)
     limit = jnp.where(is_zero == _has_sign(y), np.inf, -np.inf)
     exponent = jnp.where(is_limit, limit, to_float64(y) * log)
