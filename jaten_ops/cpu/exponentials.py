@@ -183,7 +183,7 @@ def _has_sign(x: jax.Array) -> jax.Array:
 
 
 def log_to(base: float) -> Callable[[jax.Array], jax.Array]:
-    """The logarithm of float32 to a base, off by 0.6 units in the last place at most, and exact for its powers.
+    """The logarithm of float32 to a base, off by 0.7 units in the last place at most, and exact for its powers.
 
     All but the third power of the series is in double precision.
     """

@@ -105,7 +105,7 @@ def test_errors_of_single_precision_are_near_those_of_aten(name: str, most: floa
 @pytest.mark.parametrize("name", LOGARITHMS)
 def test_logarithms_are_exact_for_powers(name: str) -> None:
     x = torch.cat([_spread(20000).abs(), torch.linspace(0.5, 2, 20001), torch.tensor(SUBNORMAL[::2])])
-    assert _units_off(_of(name, jaten)(x), _of(name, aten)(x.double())) <= 0.6
+    assert _units_off(_of(name, jaten)(x), _of(name, aten)(x.double())) <= 0.7
     base = 2.0 if name == "log2" else 10.0
     whole = torch.arange(-126.0, 128) if base == 2 else torch.arange(-37.0, 39)
     assert torch.equal(_of(name, jaten)((base ** whole.double()).float()), whole)
