@@ -150,6 +150,27 @@ def test_edges_of_two(name: str, more: tuple[float, ...]) -> None:
     assert torch.equal(got.signbit()[got == 0], signs[got == 0])
 
 
+def test_edges_of_powers() -> None:
+    x = torch.tensor([*EDGES, *SUBNORMAL, 2.5, -2.5, 1e38, -1e38, 16777217.0, -3e9])
+    a, b = (t.reshape(-1).contiguous() for t in torch.meshgrid(x, x, indexing="ij"))
+    taken = (b == 0) | (b.abs() >= torch.finfo(torch.float32).tiny) | b.isnan()  # subnormal exponents are taken for 0
+    got, expected = jaten.pow.Tensor_Tensor(a, b)[taken], aten.pow.Tensor_Tensor(a, b)[taken]
+    flushed = torch.finfo(torch.float32).tiny
+    torch.testing.assert_close(got, expected, equal_nan=True, rtol=2e-7, atol=flushed)
+    assert torch.equal(got.signbit()[got == 0], expected.signbit()[got == 0])
+
+
+@pytest.mark.parametrize("exponent", [2.2, -1.5, 1 / 3, 7.0, 100.0])
+def test_powers_err_at_most_twice_as_far_as_those_of_aten(exponent: float) -> None:
+    most = min(10 ** (30 / abs(exponent)), 1e30)
+    x = torch.cat([torch.linspace(most / 1e6, most, 100_001), torch.linspace(0.5, 1.5, 100_001)])
+    y = torch.full_like(x, exponent)
+    exact = aten.pow.Tensor_Tensor(x.double(), y.double())
+    x, y, exact = (t[exact > 1e-37] for t in (x, y, exact))
+    bound = 2 * max(_units_off(aten.pow.Tensor_Tensor(x, y), exact), 0.5)
+    assert _units_off(jaten.pow.Tensor_Tensor(x, y), exact) <= bound
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["fmod.Tensor", "remainder.Tensor", "floor_divide"])
 def test_whole_quotients(name: str) -> None:
