@@ -295,9 +295,27 @@ def _rem_of_few(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.where(size < step, a, jnp.copysign(to_float32(rest), a))
 
 
+def _are_many(a: jax.Array, b: jax.Array, times: float) -> jax.Array:
+    """True where a finite number is as many times another that is not 0."""
+    return (lax.abs(a) >= lax.abs(b) * times) & lax.is_finite(a) & (b != 0)
+
+
 def _rem(a: jax.Array, b: jax.Array) -> jax.Array:
-    is_many = (lax.abs(a) >= lax.abs(b) * 2.0**27) & lax.is_finite(a) & (b != 0)
-    return _unless(is_many, lax.rem, _rem_of_few, a, b)
+    return _unless(_are_many(a, b, 2.0**27), lax.rem, _rem_of_few, a, b)
 
 
 rem = for_floats(lax.rem, _rem)
+
+
+def _floor_of_few(a: jax.Array, b: jax.Array) -> jax.Array:
+    """The quotient rounded down where it is below 2**22, which is exact; at the edges as c10::div_floor_floating."""
+    whole = to_float32(lax.floor(quotient(to_float64(a), to_float64(b))))
+    differ = jnp.signbit(a) != jnp.signbit(b)
+    whole = jnp.where(whole == 0, jnp.where(differ, np.float32(-0.0), np.float32(0)), whole)
+    whole = jnp.where((lax.abs(b) == np.inf) & (a != 0) & differ & lax.is_finite(a), np.float32(-1), whole)
+    return jnp.where((lax.abs(a) == np.inf) & (b != 0), np.float32(np.nan), whole)
+
+
+def floor_of_quotient(otherwise: _Function) -> _Function:
+    """The quotient of float32 rounded down, or if one is large, all by another function."""
+    return for_floats(otherwise, lambda a, b: _unless(_are_many(a, b, 2.0**21), otherwise, _floor_of_few, a, b))

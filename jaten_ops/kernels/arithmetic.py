@@ -162,11 +162,16 @@ def _divide_truncate(a: jax.Array, b: jax.Array, rounded: _Rounding) -> jax.Arra
 _MODES = {"floor": _divide_floor, "trunc": _divide_truncate}
 
 
-def _by_mode(mode: str, rounded: _Rounding = lambda x: x) -> Callable[[jax.Array, jax.Array], jax.Array]:
+def _by_mode(mode: str, rounded: _Rounding) -> Callable[[jax.Array, jax.Array], jax.Array]:
     return with_partials(lambda a, b: _MODES[mode](a, b, rounded), None, None)
 
 
-_ROUNDED = {mode: _by_mode(mode) for mode in _MODES}
+def _as_it_is(x: jax.Array) -> jax.Array:
+    return x
+
+
+_floor = elementary.floor_of_quotient(lambda a, b: _divide_floor(a, b, _as_it_is))
+_ROUNDED = {"floor": with_partials(_floor, None, None), "trunc": _by_mode("trunc", _as_it_is)}
 
 
 # aten::div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor

@@ -181,6 +181,17 @@ def test_whole_quotients(name: str) -> None:
         assert_identical(_of(name, jaten)(a, b), _of(name, aten)(a, b))
 
 
+@pytest.mark.parametrize("more", [(), FAR], ids=["near", "far"])
+def test_edges_of_floor_divide(more: tuple[float, ...]) -> None:
+    edges = torch.tensor([*EDGES, -0.5, 3.0, 49.0, 0.1, -0.1, *more])
+    x = torch.linspace(-1000, 1000, 30_001)
+    pairs = [t.reshape(-1).contiguous() for t in torch.meshgrid(edges, edges, indexing="ij")]
+    for a, b in (pairs, (x, x.flip(0) / 7), (x.round() * 0.3, torch.full_like(x, 0.3)), (x * 2000, x.cos())):
+        keep = torch.ones_like(a, dtype=torch.bool) if more else (a.abs() < b.abs() * 2**21) | (b == 0) | ~a.isfinite()
+        a, b = a[keep], b[keep]
+        assert_identical(jaten.floor_divide(a, b), aten.floor_divide(a, b))
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["igamma", "igammac"])
 def test_incomplete_gamma_functions(name: str) -> None:
