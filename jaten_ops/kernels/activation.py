@@ -229,12 +229,12 @@ def _elu(x: jax.Array, alpha: jax.Array, scale: jax.Array, input_scale: jax.Arra
 
 
 def _elu_slope(x: jax.Array, alpha: jax.Array, scale: jax.Array, input_scale: jax.Array) -> jax.Array:
-    others = jnp.where(x > 0, _zero(x), x)  # keeps exp from overflow where it is not taken, but not from NaN
+    others = jnp.where(x >= 0, _zero(x), x)  # which keeps exp from overflow, but not from NaN; at 0 ATen has no slope
     return jnp.where(x > 0, scale, input_scale * alpha * scale * lax.exp(others * input_scale))
 
 
 def _elu_slope_at_result(y: jax.Array, alpha: jax.Array, scale: jax.Array, input_scale: jax.Array) -> jax.Array:
-    return jnp.where(y > 0, scale, input_scale * (y + alpha * scale))
+    return jnp.where(y > 0, scale, input_scale * (jnp.where(y >= 0, _zero(y), y) + alpha * scale))
 
 
 # aten::elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor

@@ -21,9 +21,12 @@ def _hypot(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.where(infinite, jnp.full_like(a, jnp.inf), a * lax.sqrt(1 + ratio * ratio))
 
 
-def log1p_exp(x: jax.Array) -> jax.Array:
-    """log(1 + e^x), also where e^x is infinite; not differentiable at 0."""
+def _log1p_exp(x: jax.Array) -> jax.Array:
     return jnp.where(x > 0, x, jnp.zeros_like(x)) + exponentials.log1p_exp_of_negative(-lax.abs(x))
+
+
+log1p_exp = with_partials(_log1p_exp, lambda r, x: lax.logistic(x))
+"""log(1 + e^x), also where e^x is infinite."""
 
 
 def _logaddexp(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -150,6 +150,19 @@ def test_edges_of_two(name: str, more: tuple[float, ...]) -> None:
     assert torch.equal(got.signbit()[got == 0], signs[got == 0])
 
 
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", [*EXPONENTIALS, *LOGARITHMS, "mish", "asin", "acos", "log1p", "sin", "cos"])
+def test_second_derivatives(name: str) -> None:
+    """Also at 0, where forms for both signs meet."""
+    found = []
+    for ops in (jaten, aten):
+        x = torch.tensor([0.0, -0.0, 0.25, -0.25, 0.75, -0.75][2 * (name in LOGARITHMS) :: 1 + (name in LOGARITHMS)])
+        x.requires_grad_()
+        (slope,) = torch.autograd.grad(_of(name, ops)(x).sum(), x, create_graph=True)
+        found.append((slope, *torch.autograd.grad(slope.sum(), x, allow_unused=True, materialize_grads=True)))
+    torch.testing.assert_close(*found, rtol=2e-6, atol=1e-6)
+
+
 def test_edges_of_powers() -> None:
     x = torch.tensor([*EDGES, *SUBNORMAL, 2.5, -2.5, 1e38, -1e38, 16777217.0, -3e9])
     a, b = (t.reshape(-1).contiguous() for t in torch.meshgrid(x, x, indexing="ij"))
