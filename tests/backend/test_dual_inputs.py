@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch.autograd import forward_ad
@@ -27,11 +29,14 @@ def test_tangents_are_not_lost(device: str, trains: bool, is_warm: bool) -> None
     compiled = torch.compile(_program, backend=jaten)
     if is_warm:
         compiled(torch.ones(3, device=device).requires_grad_(trains))
-    with (
-        forward_ad.dual_level(),
-        pytest.raises(jaten_ops.UnsupportedInputError, match=r"a dual tensor.*torch.func.jvp"),
-    ):
-        compiled(_dual(device, trains=trains))
+    with forward_ad.dual_level():
+        dual = _dual(device, trains=trains)
+        try:
+            found = forward_ad.unpack_dual(compiled(dual)).tangent
+        except jaten_ops.UnsupportedInputError as error:
+            assert re.search(r"a dual tensor.*torch.func.jvp", str(error))  # torch 2.14 may call eager code
+        else:
+            torch.testing.assert_close(found, forward_ad.unpack_dual(_program(dual)).tangent)
     torch.testing.assert_close(compiled(torch.ones(3, device=device)), _program(torch.ones(3, device=device)))
 
 
