@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jaten_ops.schema import RELEASE
 
 from . import checks
 from .promotion import cast, is_complex, is_float, is_scalar
@@ -35,6 +38,29 @@ def single(value: Any, dtype: np.dtype) -> jax.Array:
 def bound(value: Any, dtype: np.dtype) -> jax.Array:
     """An operand, a number as `scalar`; for floats it is not checked, since each call would wait for that."""
     return scalar(value, dtype) if dtype.kind in "iu" and is_scalar(value) else cast(value, dtype)
+
+
+def lower_bound(value: Any, dtype: np.dtype) -> jax.Array:
+    """The bound of a clamp as an operand. From torch 2.15 on one that all integers of the dtype are above is none."""
+    return _bound(value, dtype, lambda xp, x, info: xp.maximum(x, info.min))
+
+
+def upper_bound(value: Any, dtype: np.dtype) -> jax.Array:
+    """As `lower_bound`, from above."""
+    return _bound(value, dtype, lambda xp, x, info: xp.minimum(x, info.max))
+
+
+def _bound(value: Any, dtype: np.dtype, nearest: Callable[[Any, Any, np.iinfo], Any]) -> jax.Array:
+    if RELEASE < (2, 15) or dtype.kind not in "iu" or dtype.itemsize == 8 or not is_scalar(value):
+        return bound(value, dtype)
+    info, known = np.iinfo(dtype), not isinstance(value, jax.Array)
+    made = nearest(np if known else jnp, value, info)
+    holds, message = (made >= info.min) & (made <= info.max), "a bound of a clamp is outside the range of the dtype"
+    if not known:
+        checks.require(holds, RuntimeError, message)
+    elif not holds:
+        raise RuntimeError(message)
+    return cast(made if not known else made.item(), dtype)
 
 
 def _holds(value: Any, dtype: np.dtype, xp: Any) -> Any:

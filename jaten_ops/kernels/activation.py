@@ -17,7 +17,7 @@ from jaten_ops.registry import kernel
 from ..cpu import exponentials
 from ..kernel_base.checks import require
 from ..kernel_base.derivatives import with_partials
-from ..kernel_base.number_ranges import bound
+from ..kernel_base.number_ranges import bound, lower_bound, upper_bound
 from ..kernel_base.promotion import cast, compute_type, float_type, is_complex, opmath, result_type, rounding_to
 from . import complex_functions
 from .float_functions import log1p_exp
@@ -25,12 +25,13 @@ from .float_functions import log1p_exp
 _Function = Callable[..., jax.Array]
 
 
-def _forward(fn: _Function) -> _Function:
+def _forward(fn: _Function, limits: tuple[_Function, ...] = ()) -> _Function:
     """A kernel from a function of (input, numbers) in the dtype that ATen computes in; rounds the result."""
 
     def forward(self, *numbers):
         (x,) = opmath(self.dtype, self)
-        return cast(fn(x, *(bound(n, x.dtype) for n in numbers)), self.dtype)
+        made = [take(n, x.dtype) for take, n in zip(limits or [bound] * len(numbers), numbers, strict=True)]
+        return cast(fn(x, *made), self.dtype)
 
     return forward
 
@@ -93,7 +94,7 @@ def _strictly_between(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Arra
 
 
 # aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor
-kernel("hardtanh")(_forward(_with_slope(_clip, _strictly_between, numbers=2)))
+kernel("hardtanh")(_forward(_with_slope(_clip, _strictly_between, numbers=2), (lower_bound, upper_bound)))
 # aten::hardtanh_backward(Tensor grad_output, Tensor self, Scalar min_val, Scalar max_val) -> Tensor
 kernel("hardtanh_backward")(_backward(_masked(_strictly_between)))
 
@@ -273,10 +274,6 @@ kernel("softplus")(_forward(_with_slope(_softplus, _softplus_slope, numbers=2)))
 kernel("softplus_backward")(_backward(_scaled(_softplus_slope)))
 
 
-def _exp_of_minus_abs(x: jax.Array) -> jax.Array:
-    return lax.exp(-lax.abs(x))
-
-
 _log_sigmoid = _with_slope(
     lambda x: jnp.minimum(x, _zero(x)) - exponentials.log1p_exp_of_negative(-lax.abs(x)), lambda x: lax.logistic(-x)
 )
@@ -285,7 +282,7 @@ _log_sigmoid = _with_slope(
 # aten::log_sigmoid_forward(Tensor self) -> (Tensor output, Tensor buffer)
 @kernel("log_sigmoid_forward")
 def log_sigmoid_forward(self):
-    return _forward(_log_sigmoid)(self), _forward(_exp_of_minus_abs)(lax.stop_gradient(self))
+    return _forward(_log_sigmoid)(self), _forward(lambda x: lax.exp(-lax.abs(x)))(lax.stop_gradient(self))
 
 
 # aten::log_sigmoid_backward(Tensor grad_output, Tensor self, Tensor buffer) -> Tensor

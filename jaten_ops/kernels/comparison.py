@@ -13,7 +13,7 @@ from jax import lax
 from jaten_ops.registry import kernel
 
 from ..kernel_base.derivatives import with_partials
-from ..kernel_base.number_ranges import bound
+from ..kernel_base.number_ranges import lower_bound, upper_bound
 from ..kernel_base.promotion import cast, is_complex, is_inexact, promote, result_type
 
 _COMPARISONS = {
@@ -88,26 +88,26 @@ _between = with_partials(
 def clamp(self, min=None, max=None):
     dtype = result_type(self, min, max)
     if min is None:
-        return _at_most(cast(self, dtype), bound(max, dtype))
+        return _at_most(cast(self, dtype), upper_bound(max, dtype))
     if max is None:
-        return _at_least(cast(self, dtype), bound(min, dtype))
-    return _between(cast(self, dtype), bound(min, dtype), bound(max, dtype))
+        return _at_least(cast(self, dtype), lower_bound(min, dtype))
+    return _between(cast(self, dtype), lower_bound(min, dtype), upper_bound(max, dtype))
 
 
-def _bounded(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+def _bounded(fn: Callable[..., jax.Array], limit: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     def bounded(self, other):
         dtype = result_type(self, other)
-        return fn(cast(self, dtype), bound(other, dtype))
+        return fn(cast(self, dtype), limit(other, dtype))
 
     return bounded
 
 
 # aten::clamp_min(Tensor self, Scalar min) -> Tensor
 # aten::clamp_min.Tensor(Tensor self, Tensor min) -> Tensor
-kernel("clamp_min", "clamp_min.Tensor")(_bounded(_at_least))
+kernel("clamp_min", "clamp_min.Tensor")(_bounded(_at_least, lower_bound))
 # aten::clamp_max(Tensor self, Scalar max) -> Tensor
 # aten::clamp_max.Tensor(Tensor self, Tensor max) -> Tensor
-kernel("clamp_max", "clamp_max.Tensor")(_bounded(_at_most))
+kernel("clamp_max", "clamp_max.Tensor")(_bounded(_at_most, upper_bound))
 
 
 # aten::where.self(Tensor condition, Tensor self, Tensor other) -> Tensor
