@@ -163,8 +163,9 @@ def failures(report: Path) -> list[str]:
 def _run_again(pair: Pair, folder: Path, before: dict[str, Any]) -> dict[str, Any]:
     """Runs what failed in the last run of a pair, after a mend; returns its result with those counted anew."""
     report, again = folder / f"{pair.name}.xml", folder / f"{pair.name}.again.xml"
-    tests = failures(report) if report.exists() else []
-    if not tests or before.get("failed") != len(tests):
+    last = [failures(file) for file in (again, report) if file.exists()]
+    tests = next((found for found in last if len(found) == before.get("failed")), [])
+    if not tests:
         print(f"{pair.name}: its last run is not in {folder}, or nothing failed in it", flush=True)
         return {}
     command = [str(_environment(pair, folder)), "-m", "pytest", "-q", f"--junitxml={again}"]
@@ -182,6 +183,7 @@ def _run(pair: Pair, folder: Path, processes: str) -> dict[str, Any]:
         return {}
     report = folder / f"{pair.name}.xml"
     report.unlink(missing_ok=True)
+    report.with_suffix(".again.xml").unlink(missing_ok=True)
     command = [str(python), "-m", "pytest", "-q", "-n", processes, "--one-of", str(pair.part), f"--junitxml={report}"]
     subprocess.run([*command, "tests"], cwd=ROOT, check=False)
     if not report.exists():
