@@ -97,3 +97,33 @@ def test_failures_are_named_as_on_the_command_line(tmp_path: Path) -> None:
         '<testcase classname="tests.test_d" name="test_f"/></testsuite></testsuites>'
     )
     assert matrix.failures(report) == ["tests/a/test_b.py::test_c[1]", "tests/test_d.py::TestGolden::test_e"]
+
+
+def _write(report: Path, *outcomes: bool) -> None:
+    """A report of tests that pass or fail."""
+    cases = [
+        f'<testcase classname="tests.a" name="{n}">{"" if ok else "<failure/>"}</testcase>'
+        for n, ok in enumerate(outcomes)
+    ]
+    numbers = f'tests="{len(outcomes)}" failures="{outcomes.count(False)}" errors="0" skipped="0"'
+    report.write_text(f"<testsuites><testsuite {numbers}>{''.join(cases)}</testsuite></testsuites>")
+
+
+def test_what_failed_is_run_again_until_nothing_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = matrix.PAIRS[0]
+    _write(tmp_path / f"{pair.name}.xml", True, False, False)
+    ran: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> None:
+        tests = [part for part in command if part.startswith("tests/")]
+        ran.append(tests)
+        _write(tmp_path / f"{pair.name}.again.xml", *[n > 0 or len(ran) > 1 for n in range(len(tests))])
+
+    monkeypatch.setattr(matrix.subprocess, "run", run)
+    monkeypatch.setattr(matrix, "_environment", lambda *_: Path("python"))
+    result = {"passed": 1, "failed": 2, "skipped": 0}
+    for expected in (1, 0):
+        result = matrix._run_again(pair, tmp_path, result)
+        assert result == {"passed": 3 - expected, "failed": expected, "skipped": 0}
+    assert ran == [["tests/a.py::1", "tests/a.py::2"], ["tests/a.py::0"]]
+    assert matrix._run_again(pair, tmp_path, result) == {}
