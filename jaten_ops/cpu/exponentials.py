@@ -23,7 +23,6 @@ _LN2 = math.log(2)
 # ln(2) as a number of 15 bits, whose products with exponents of float32 are exact, and the rest
 _LN2_PARTS = np.float32(math.floor(_LN2 * 2**15) / 2**15), np.float32(_LN2 - math.floor(_LN2 * 2**15) / 2**15)
 
-
 # (2^x - 1) / x, (e^x - 1 - x) / x^2 and (log(1 + x) - x + x^2 / 2) / x^3; the others are polynomials in a square:
 # (2 atanh(x) / x - 2) / x^2, (2 atanh(x / 2) / x - 1) / x^2, (sinh(x) / x - 1) / x^2 and (atanh(x) / x - 1) / x^2
 _OF_EXP2 = series_coefficients(lambda k: _LN2 ** (k + 1) / math.factorial(k + 1), 5, -0.5, 0.5)
@@ -226,12 +225,15 @@ def _power(x: jax.Array, y: jax.Array) -> jax.Array:
     nearest = _nearest(exponent)
     value = _scaled_power(_integers(nearest), to_float32(exponent - nearest))
 
-    is_whole, half = lax.floor(y) == y, y * np.float32(0.5)
+    # a subnormal exponent, which XLA takes for 0, is not whole
+    is_none = _mantissa(lax.abs(y))[0] == _OF_ZERO
+    is_normal = lax.bitcast_convert_type(lax.abs(y), np.int32) >= _LEAST_NORMAL
+    is_whole, half = (lax.floor(y) == y) & (is_normal | is_none), y * np.float32(0.5)
     is_odd = is_whole & (lax.floor(half) != half)
     value = jnp.where(_has_sign(x) & is_odd, -value, value)
     has_none = _has_sign(x) & ~is_whole & ~is_limit
     value = jnp.where(has_none | jnp.isnan(x) | jnp.isnan(y), np.float32(np.nan), value)
-    is_one = (y == 0) | (x == 1) | ((x == -1) & (lax.abs(y) == np.inf))
+    is_one = is_none | (x == 1) | ((x == -1) & (lax.abs(y) == np.inf))
     return jnp.where(is_one, np.float32(1), value)
 
 

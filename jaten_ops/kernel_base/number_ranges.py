@@ -56,11 +56,11 @@ def _bound(value: Any, dtype: np.dtype, nearest: Callable[[Any, Any, np.iinfo], 
     info, known = np.iinfo(dtype), not isinstance(value, jax.Array)
     made = nearest(np if known else jnp, value, info)
     holds, message = (made >= info.min) & (made <= info.max), "a bound of a clamp is outside the range of the dtype"
+    if known and not holds:
+        raise RuntimeError(message)
     if not known:
         checks.require(holds, RuntimeError, message)
-    elif not holds:
-        raise RuntimeError(message)
-    return cast(made if not known else made.item(), dtype)
+    return cast(made.item() if known else made, dtype)
 
 
 def _holds(value: Any, dtype: np.dtype, xp: Any) -> Any:

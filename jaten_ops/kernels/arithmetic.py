@@ -32,7 +32,7 @@ from ..kernel_base.promotion import (
     rounding_to,
 )
 from . import complex_functions
-from .unary import reciprocal_root
+from .unary import reciprocal_root, truncate
 
 _Rounding = Callable[[jax.Array], jax.Array]
 
@@ -135,10 +135,6 @@ def _remainder(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.where((mod != 0) & ((b < 0) != (mod < 0)), mod + b, mod)
 
 
-def _truncate(x: jax.Array) -> jax.Array:
-    return jnp.where(x < 0, lax.ceil(x), lax.floor(x))
-
-
 def _divide_floor(a: jax.Array, b: jax.Array, rounded: _Rounding) -> jax.Array:
     """c10::div_floor_integer and c10::div_floor_floating (c10/util/generic_math.h), each step rounded."""
     if not is_inexact(a.dtype):
@@ -156,7 +152,7 @@ def _divide_floor(a: jax.Array, b: jax.Array, rounded: _Rounding) -> jax.Array:
 
 
 def _divide_truncate(a: jax.Array, b: jax.Array, rounded: _Rounding) -> jax.Array:
-    return _truncate(rounded(division.quotient(a, b))) if is_inexact(a.dtype) else _divide_integers(a, b)
+    return truncate(rounded(division.quotient(a, b))) if is_inexact(a.dtype) else _divide_integers(a, b)
 
 
 _MODES = {"floor": _divide_floor, "trunc": _divide_truncate}

@@ -166,8 +166,7 @@ def test_second_derivatives(name: str) -> None:
 def test_edges_of_powers() -> None:
     x = torch.tensor([*EDGES, *SUBNORMAL, 2.5, -2.5, 1e38, -1e38, 16777217.0, -3e9])
     a, b = (t.reshape(-1).contiguous() for t in torch.meshgrid(x, x, indexing="ij"))
-    taken = (b == 0) | (b.abs() >= torch.finfo(torch.float32).tiny) | b.isnan()  # subnormal exponents are taken for 0
-    got, expected = jaten.pow.Tensor_Tensor(a, b)[taken], aten.pow.Tensor_Tensor(a, b)[taken]
+    got, expected = jaten.pow.Tensor_Tensor(a, b), aten.pow.Tensor_Tensor(a, b)
     flushed = torch.finfo(torch.float32).tiny
     torch.testing.assert_close(got, expected, equal_nan=True, rtol=2e-7, atol=flushed)
     assert torch.equal(got.signbit()[got == 0], expected.signbit()[got == 0])
