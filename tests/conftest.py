@@ -52,6 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     gc.disable()  # see _collect
+    torch._dynamo.config.run_gc_after_compile = False
     _leave_out()
 
 
@@ -67,7 +68,7 @@ def _collect() -> None:
 
     What Dynamo leaves of a trace that it gave up, such as one of `torch.func.hessian` over a batch normalization, sets
     the modes of its time when it is collected. In the middle of a later test that would change a graph, or end the
-    process.
+    process. Dynamo itself collects after each compilation, if it is not told otherwise.
     """
     before = _modes()
     keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()

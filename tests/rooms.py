@@ -148,8 +148,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "backend": (
         "buckets.__init__ buckets.bucket_sizes buckets.padding_proof captured_overrides"
-        " device_interface dual_inputs empty_gradients layout leaf_gradients lent_inputs nodes passes.__init__"
-        " small_gradients",
+        " device_interface empty_gradients layout leaf_gradients lent_inputs nodes passes.__init__"
+        " small_gradients wrapped_inputs",
         "generated_call",
         "buckets.padded_tensors buckets.padding_programs buckets.padding_rules compile_log graph_text keep_whole"
         " subgraphs view_calls",

@@ -28,7 +28,6 @@ from . import captured_overrides, device_interface, graph_cache, keep_whole, pip
 from .aliased_inputs import guarded
 from .buckets.bucket_sizes import Buckets
 from .captured_overrides import entered_in
-from .dual_inputs import without_tangents
 from .empty_gradients import GRADIENTS
 from .graph_info import GraphInfo, Kind
 from .nodes import fake_value, overload_of
@@ -39,6 +38,7 @@ from .passes.view_relations import with_relations
 from .pipeline import Stage
 from .split_graph import runnable
 from .view_calls import with_views
+from .wrapped_inputs import refuse_functional, without_tangents
 
 _log = logging.getLogger(__name__)
 hooks.install_in_dynamo()
@@ -257,7 +257,7 @@ def jaten(
 
     Raises:
         MissingKernelError: the graph has an op without kernel.
-        UnsupportedInputError: an option that is not known.
+        UnsupportedInputError: an option that is not known, or a tensor inside `torch.func.functionalize`.
 
     Example:
         >>> compiled = torch.compile(torch.sin, backend="jaten", dynamic=True, options={"buckets": "powers of two"})
@@ -265,6 +265,7 @@ def jaten(
         [3, 5, 6]
     """
     buckets, overrides = _buckets(options), _overrides(options)
+    refuse_functional(example_inputs)
     captured_overrides.guard()
     info = pipeline.run_passes(Stage.CAPTURED, gm, GraphInfo("captured", _autotune(options), inputs=example_inputs))
     is_kept = not (info.is_wrapped or info.replaces_memory or overrides or active_overrides.active() or entered_in(gm))

@@ -107,7 +107,8 @@ def _described(error: Exception) -> str:
     cause = error
     while isinstance(cause.__cause__, Exception) and type(cause).__module__.startswith("torch._dynamo"):
         cause = cause.__cause__
-    return f"{type(cause).__name__}: {' '.join(str(cause).split())[:400]}"
+    words = " ".join(str(cause).split())
+    return f"{type(cause).__name__}: {words if len(words) <= 1200 else f'{words[:400]} […] {words[-800:]}'}"
 
 
 def _inputs(program: Program, device: str) -> Callable[[int, int], tuple[Tensor, ...]]:

@@ -1,4 +1,4 @@
-"""Compiled functions and tangents of forward-mode automatic differentiation."""
+"""Compiled functions, tangents of forward-mode automatic differentiation, and `torch.func.functionalize`."""
 
 from __future__ import annotations
 
@@ -58,3 +58,17 @@ def test_jvp_is_the_way(device: str, inside: bool) -> None:
     outer = torch.compile(lambda x, t: torch.func.jvp(_program, x, t), backend=jaten)
     found = outer(*operands) if inside else torch.func.jvp(compiled, *operands)
     torch.testing.assert_close(found, torch.func.jvp(_program, *operands))
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+def test_functional_tensors_are_refused(inside: bool, is_warm: bool) -> None:
+    """They have no memory, so no program that is kept from other calls is run. On the device Dynamo refuses them."""
+    x = torch.ones(3)
+    plain = torch.compile(_program, backend=jaten)
+    if is_warm:
+        plain(x)
+    functional = torch.func.functionalize(_program if inside else plain)
+    with pytest.raises(Exception, match=r"a tensor inside torch\.func\.functionalize"):
+        (torch.compile(functional, backend=jaten) if inside else functional)(x)
+    torch.testing.assert_close(plain(x), _program(x))
