@@ -113,7 +113,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "device": (
-        "autograd_engine placement streams",
+        "placement second_derivatives streams",
+        "autograd_engine",
         "torch_jax",
         "privateuse1",
         "autocast",

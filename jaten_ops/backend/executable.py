@@ -14,6 +14,8 @@ from torch.autograd import profiler
 from jaten_ops.arrays import carrier, partitioned
 from jaten_ops.arrays.placements import layout_of_text, names_mesh
 from jaten_ops.arrays.storage_views import onto_one_mesh
+from jaten_ops.device.autograd_engine import PASS
+from jaten_ops.device.second_derivatives import RECORDED
 from jaten_ops.ops import constraint
 from jaten_ops.xla import disk_store
 
@@ -79,8 +81,11 @@ class Executable:
         key = (*[_shape(args[i]) for i in self._tensors], *[args[i] for i in self._sizes]) if self._dynamic else ()
         if partitioned.MET or self._mesh is not None:
             key += _places([args[i] for i in self._tensors], self._mesh)
-        if self._is_backward and torch.is_anomaly_enabled():
-            self._watched(args)
+        if self._is_backward:
+            if PASS.is_recorded:
+                RECORDED.any = True
+            if torch.is_anomaly_enabled():
+                self._watched(args)
         call = self._calls.get(key)
         if call is None:
             with jax.disable_jit(False):  # `jax.disable_jit()` would unroll the loops of kernels

@@ -4,9 +4,7 @@ torch's engine makes its threads, one for each device there is, at the first bac
 CPU's. For a device that comes later it has none, and ends the process. So a pass runs in the thread that called it,
 where also the program's context is JAX's: what is differentiated while JAX traces.
 
-A second derivative through a compiled graph is refused by torch, which has none: a node stands for it that raises. Of a
-graph on the device that node hangs on no tensor that the program has, so the engine would find no way to it, and call
-the derivative zero. It is looked for where a tensor was not reached.
+A second derivative through a compiled graph is refused (`second_derivatives`), where torch would leave it out.
 
 Exceptions leave Python code in a pass: hooks, kernels, recomputed checkpoints. torch's engine lets go of the device's
 stream while such an exception is still set, and asks the device's guard for its type, which for a device in Python is a
@@ -26,7 +24,7 @@ import collections
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,6 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..arrays.observers import OBSERVERS, backward_begins, backward_ends
 from ..tracing import opaque, unwatched
+from . import second_derivatives
 
 # After a call Python looks for an exception that is set beside the result, and raises a SystemError because of it. This
 # is done five times for each gradient; calling `PyErr_Occurred` by ctypes takes four times as long.
@@ -63,9 +62,10 @@ class _Pass(threading.local):
 
     Attributes:
         accumulates: whether it adds to the `.grad` of all leaves that it meets, and records nothing.
+        is_recorded: whether its gradients can be differentiated.
     """
 
-    accumulates = False
+    accumulates = is_recorded = False
 
 
 PASS = _Pass()
@@ -90,8 +90,8 @@ class Engine(ImperativeEngine):
         threads = torch._C._is_multithreading_enabled()
         # CUDA devices have threads from the first pass on, and run in parallel
         torch._C._set_multithreading_enabled(threads and bool(_CUDA.get("_initialized")))
-        around = PASS.accumulates
-        PASS.accumulates = _accumulates(*args, **kwargs)
+        around = PASS.accumulates, PASS.is_recorded
+        PASS.accumulates, PASS.is_recorded, inputs = _read(*args, **kwargs)
         try:
             with _Unpinned() if _looks_for_unused(args[0]) else contextlib.nullcontext():
                 found = super().run_backward(*args, **kwargs)
@@ -101,17 +101,14 @@ class Engine(ImperativeEngine):
             raise _taken.pop() from None
         except RuntimeError as error:
             if _NOT_REACHED in str(error):
-                _refuse_second_derivatives(args[0])
+                second_derivatives.refuse_second(args[0], inputs)
             raise
         finally:
-            PASS.accumulates = around
+            PASS.accumulates, PASS.is_recorded = around
             torch._C._set_multithreading_enabled(threads)
-        if not found:
-            return found
-        if any(grad is None for grad in found):
-            _refuse_second_derivatives(args[0])
-        inputs = args[4] if len(args) > 4 else kwargs["inputs"]
-        if any(map(_lie_apart, inputs, found)):
+        if inputs and (second_derivatives.RECORDED.any or any(grad is None for grad in found)):
+            second_derivatives.refuse_second(args[0], inputs)
+        if found and any(map(_lie_apart, inputs, found)):
             _moved(inputs, found, "a backward of an autograd.Function has returned an ")
         return found
 
@@ -145,7 +142,7 @@ def _moved(tensors: Sequence[Any], gradients: Sequence[Any], problem: str = "") 
 
 
 @opaque
-def _accumulates(
+def _read(
     _outputs: Any,
     _gradients: Any = (),
     _keep_graph: Any = False,
@@ -153,9 +150,11 @@ def _accumulates(
     inputs: Any = None,
     allow_unreachable: Any = False,
     accumulate_grad: Any = False,
-) -> bool:
-    """True for the arguments of `tensor.backward()`, which adds to all leaves; False if it records, or names some."""
-    return bool(accumulate_grad and not create_graph and not inputs)
+) -> tuple[bool, bool, Any]:
+    """A pass's kind, and the tensors that it names: whether it adds to all leaves, as that of `tensor.backward()`; and
+    whether it is recorded.
+    """
+    return bool(accumulate_grad and not create_graph and not inputs), bool(create_graph), inputs or ()
 
 
 class _Unpinned(TorchDispatchMode):
@@ -183,7 +182,7 @@ def _looks_for_unused(outputs: Sequence[torch.Tensor]) -> bool:
     """True if a pass on the device goes through a `DistributedDataParallel` that looks for unused parameters."""
     if not (dist.is_available() and dist.is_initialized()) or not any(t.device.type == "jax" for t in outputs):
         return False
-    return any(node.name() == _LOOKS_FOR_UNUSED for node in _nodes_from(outputs))
+    return any(node.name() == _LOOKS_FOR_UNUSED for node in second_derivatives.nodes_behind(outputs))
 
 
 @opaque
@@ -191,35 +190,4 @@ def _may_be_on_device(output: Any) -> bool:
     return not isinstance(output, torch.Tensor) or output.device.type == "jax"
 
 
-def _nodes_from(outputs: Sequence[Any]) -> Iterator[Any]:
-    """The nodes of the graph behind tensors, or edges."""
-    nodes = [t.grad_fn if isinstance(t, torch.Tensor) else t.node for t in outputs]
-    waiting: list[Any] = [node for node in nodes if node is not None]
-    seen = set(waiting)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        new = [n for n, _ in node.next_functions if n is not None and n not in seen]
-        seen.update(new)
-        waiting += new
-
-
 _NOT_REACHED = "appears to not have been used in the graph"
-_STANDS_FOR_ONE = "CompiledFunctionBackwardBackward"  # AOTAutograd's name; a test fails when it changes
-
-
-def _refuse_second_derivatives(outputs: Sequence[Any]) -> None:
-    """Raises RuntimeError if a pass needs the derivative of a compiled backward graph on the device."""
-    for node in _nodes_from(outputs):
-        before = [n for n, _ in node.next_functions if n is not None]
-        if node.name() == _STANDS_FOR_ONE and all(_is_made_up(n) for n in before):
-            raise RuntimeError(
-                "torch.compile with aot_autograd does not currently support double backward. Fix: compile a function"
-                " that computes the first derivative itself, as by torch.func.grad, or do not compile."
-            )
-
-
-def _is_made_up(node: Any) -> bool:
-    """True for the node of the empty tensor to which AOTAutograd ties a graph that has no other."""
-    variable = getattr(node, "variable", None)
-    return variable is not None and variable.numel() == 0

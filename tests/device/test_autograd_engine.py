@@ -135,22 +135,6 @@ def test_between_graphs() -> None:
     torch.testing.assert_close(x.grad, 2 * (1 - y.detach() ** 2))
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("device", ["cpu", "jax"])
-@pytest.mark.parametrize("allow_unused", [False, True])
-@pytest.mark.usefixtures("fresh_dynamo")
-def test_second_derivatives_through_compiled_graphs_are_refused(device: str, allow_unused: bool) -> None:
-    """They are not zero, as the engine would have it that finds no way to the input; a first one may be."""
-    compiled = torch.compile(lambda x: x.sin() * x, backend="jaten")
-    x, other = (torch.tensor([1.0, 2.0]).to(device).requires_grad_() for _ in range(2))
-    first, none = torch.autograd.grad(compiled(x).sum(), (x, other), create_graph=True, allow_unused=True)
-    assert none is None
-    with pytest.raises(RuntimeError, match="does not currently support double backward"):
-        torch.autograd.grad(first.sum(), x, allow_unused=allow_unused)
-    with pytest.raises(RuntimeError, match="to not have been used"):
-        torch.autograd.grad((x * 2).sum(), other)
-
-
 class _Elsewhere(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -28,8 +28,8 @@ def wrapped_results(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
             output.replace_input_with(node, made)
     inputs = gm.graph.find_nodes(op="placeholder")
     asked = [node for node in inputs if isinstance(_value(node), Tensor) and _value(node).requires_grad]
-    if not any(isinstance(v := _value(node), torch.Tensor) and v.device.type != "jax" for node in gm.graph.nodes):
-        asked = []  # results of tensors of the device alone have such gradients
+    if not any(map(_makes_plain_gradients, map(_value, gm.graph.nodes))):
+        asked = []
     with gm.graph.inserting_after(inputs[-1] if inputs else None):
         for node in asked:
             gm.graph.call_function(_watch, (node,))
@@ -40,6 +40,13 @@ def wrapped_results(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
 
 def _value(node: torch.fx.Node) -> Any:
     return node.meta.get("example_value")
+
+
+def _makes_plain_gradients(value: Any) -> bool:
+    """True for a tensor elsewhere, and for one of open size: of others even gradients of zeros leave as `Tensor`s."""
+    if not isinstance(value, torch.Tensor):
+        return False
+    return value.device.type != "jax" or any(type(n) is not int for n in value.shape)
 
 
 def _watch(tensor: torch.Tensor) -> None:
