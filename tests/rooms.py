@@ -155,7 +155,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "buckets.padded_tensors buckets.padding_programs buckets.padding_rules compile_log graph_text keep_whole"
         " subgraphs view_calls",
         "graph_info",
-        "passes.concat_gradients passes.conjugate_numbers passes.expanded_index_scatters passes.third_party_calls"
+        "passes.concat_gradients passes.conjugate_numbers passes.counted_results passes.expanded_index_scatters"
+        " passes.third_party_calls"
         " passes.new_values passes.output_offsets passes.recompute_norms passes.replaced_memory passes.wrapped_results"
         " passes.filled_memory passes.partial_writes passes.random_results passes.view_relations passes.written_inputs"
         " passes.input_tokens passes.input_writes passes.kernel_results passes.loop_numbers passes.placed_gradients"

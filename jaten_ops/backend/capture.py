@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -31,6 +31,7 @@ from .captured_overrides import entered_in
 from .empty_gradients import GRADIENTS
 from .graph_info import GraphInfo, Kind
 from .nodes import fake_value, overload_of
+from .passes.counted_results import SizesAreFixedError
 from .passes.input_writes import with_writes
 from .passes.output_offsets import with_offsets
 from .passes.placed_gradients import gradient_layouts
@@ -68,20 +69,10 @@ class _Decompositions(Mapping[torch._ops.OperatorBase, Callable[..., Any]]):
 _DECOMPOSITIONS = _Decompositions()
 
 
-class _SizesAreFixed(Exception):
-    """The trace of a backward pass has fixed sizes that were open when AOTAutograd counted the forward's results."""
-
-
 def _partition(
     layouts: Sequence[str | None], joint: torch.fx.GraphModule, inputs: Any, **options: Any
 ) -> tuple[torch.fx.GraphModule, ...]:
-    """The min-cut partitioner, behind the passes for a joint graph.
-
-    Raises:
-        _SizesAreFixed: the forward's results are fewer than AOTAutograd has counted, so it would part them wrongly.
-    """
-    if _is_of_gradient(_descriptions(joint)[: options["num_fwd_outputs"]]):
-        raise _SizesAreFixed
+    """The min-cut partitioner, behind the passes for a joint graph."""
     info = GraphInfo("joint", gradient_layouts=layouts, forward_results=options["num_fwd_outputs"])
     pipeline.run_passes(Stage.JOINT, joint, info)
     # When the partitioner merges equal nodes it only excludes ATen's random ops, by a list; XLA merges nodes anyway.
@@ -90,25 +81,6 @@ def _partition(
         settings["ban_recompute_materialized_backward"] = False
     with functorch_config.patch(settings):
         return min_cut_rematerialization_partition(joint, inputs, **options)
-
-
-def _descriptions(joint: torch.fx.GraphModule) -> Sequence[Any]:
-    """AOTAutograd's descriptions of a joint graph's results, if there is a size of a tensor of the device's among them.
-
-    Such sizes are results as long as they are open, so their number may change while the graph is traced.
-    """
-    found: list[Any] = joint.graph.output_node().meta.get("desc") or []
-    return found if any(hasattr(d, "base") for d in found) else []
-
-
-def _is_of_gradient(descriptions: Iterable[Any]) -> bool:
-    """True if a result is a gradient, or None in place of one."""
-    for found in descriptions:
-        while hasattr(found, "base"):
-            found = found.base
-        if found is None or hasattr(found, "grad_of"):
-            return True
-    return False
 
 
 def _has_images(graph: torch.fx.Graph) -> bool:
@@ -310,7 +282,7 @@ def jaten(
             _log.info("a graph is not kept: %s", error)
     try:
         return _Capture(info, buckets, None, overrides).run(gm, example_inputs, rest)
-    except _SizesAreFixed:  # now they are fixed from the start
+    except SizesAreFixedError:  # now they are fixed from the start
         return _Capture(info, buckets, None, overrides).run(gm, example_inputs, rest)
 
 

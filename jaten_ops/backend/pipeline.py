@@ -22,6 +22,7 @@ from .graph_text import text_of
 from .nodes import graphs_inside
 from .passes.concat_gradients import concat_gradients
 from .passes.conjugate_numbers import conjugate_numbers
+from .passes.counted_results import counted_results
 from .passes.data_dependent_splits import data_dependent_splits
 from .passes.device_strides import device_strides
 from .passes.expanded_index_scatters import expanded_index_scatters
@@ -89,6 +90,7 @@ PASSES: Sequence[Pass] = (
         "wrapped_results", Stage.CAPTURED, wrapped_results, "a program returns tensors of the device, and no carriers"
     ),
     Pass("replaced_memory", Stage.CAPTURED, replaced_memory, "with `x.data = y` AOTAutograd has to leave writes alone"),
+    Pass("counted_results", Stage.JOINT, counted_results, "AOTAutograd parts results by a count from another trace"),
     Pass("kernel_results", Stage.JOINT, kernel_results, "what is saved is as the kernel gives it"),
     Pass("placed_gradients", Stage.JOINT, placed_gradients, "over a mesh a gradient is made where its parameter is"),
     Pass("own_memory", Stage.JOINT, own_memory, "as_strided reads what owns the memory, not a view that is saved"),

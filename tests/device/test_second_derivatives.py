@@ -48,7 +48,7 @@ def test_second_derivatives_are_refused(program: str, dependent: str, allow_unus
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_gradients_beside_them_are_taken(program: str, device: str) -> None:
-    """That of a slope times a tensor for the tensor, and that for one on which nothing depends."""
+    """A slope times a tensor has one for the tensor, and none for a tensor on which nothing depends."""
     x, other = _operands(device)
     found = []
     for run in (PROGRAMS[program], torch.compile(PROGRAMS[program], backend="jaten")):

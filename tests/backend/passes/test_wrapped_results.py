@@ -128,3 +128,23 @@ return (_returned,)
 
 is_wrapped = True""",
         )
+
+
+ZEROS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "copysign": torch.copysign,
+    "nextafter": torch.nextafter,
+    "remainder": lambda x, y: x % (y * 0 + 3) + y.new_zeros(()),
+}
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", ZEROS)
+def test_gradients_of_zeros(name: str, dynamic: bool) -> None:
+    """ATen makes them from sizes alone, which is no operation on a tensor of the device."""
+    x, y = (torch.rand(3, 4, device="jax", requires_grad=True) for _ in range(2))
+    result = torch.compile(ZEROS[name], backend="jaten", dynamic=dynamic)(x, y)
+    found = torch.autograd.grad(result.sum(), (x, y), materialize_grads=True)
+    expected = torch.autograd.grad(ZEROS[name](x, y).sum(), (x, y), materialize_grads=True)
+    assert [type(g) for g in found] == [jaten_ops.Tensor] * 2
+    torch.testing.assert_close([g.cpu() for g in found], [g.cpu() for g in expected])
