@@ -36,10 +36,60 @@ class Refusal:
         return failure.startswith(f"{self.error}: ") and self.words in failure
 
 
+_NOT_CLOSE = ("value 0", "not close")
+_UNRAISED = "nothing is raised, where torch raises RuntimeError"
+_WRONG = {
+    "grad(grad(grad))": ("normalized", "batch_normalized", "scanned"),
+    "grad(jvp)": ("normalized", "batch_normalized", "solved"),
+}
+"""Derivatives of ATen's formulas that are not those of the functions, by surrounding."""
+
 REFUSALS = (
+    *(
+        Refusal(
+            *("direct*", surrounding, program, *_NOT_CLOSE),
+            "ATen's derivative of its gradient is wrong, or NaN: that of the function's formula is jaten's",
+            status="not torch's",
+        )
+        for surrounding, programs in _WRONG.items()
+        for program in programs
+    ),
+    *(
+        Refusal(
+            *(ways, surrounding, "attention", _UNRAISED, "is not implemented"),
+            "ATen's fused kernel for the CPU has no second derivative: the device's attention has all",
+            status="not torch's",
+        )
+        for ways, surrounding in (
+            ("device", "double backward"),
+            ("*device", "grad(grad)"),
+            ("*device", "grad(grad(grad))"),
+            ("*device", "grad, then backward"),
+        )
+    ),
+    *(
+        Refusal(
+            *(ways, "in-place around, backward", program, _UNRAISED, "modified by an inplace operation"),
+            "ATen's kernel saves the result, which is written to: jaten's computes it anew, and the gradient is right",
+            status="not torch's",
+        )
+        for ways, program in (("direct*", "perceptron"), ("device", "attention"))
+    ),
+    *(
+        Refusal(
+            *(ways, "strided inputs", program, _UNRAISED, "view size is not compatible"),
+            "results of operators are row-major on the device, and of recorded clones: any view of them can be taken",
+            status="not torch's",
+        )
+        for ways, program in (
+            ("direct*", "written_inside"),
+            ("compiled device", "written_inside"),
+            ("*device", "base_and_view"),
+        )
+    ),
     Refusal(
-        *("direct", "grad(grad(grad))", "batch_normalized", "value 0", "not close"),
-        "ATen's third derivative of a batch normalization is wrong: that of its formula is jaten's",
+        *("compiled device", "grad(vmap)", "branched", "nothing is raised, where torch raises AssertionError"),
+        *("Expected FakeTensor", "torch's own capture of a branch under both transforms fails for tensors of the CPU"),
         status="not torch's",
     ),
 )
