@@ -88,6 +88,11 @@ REFUSALS = (
         )
     ),
     Refusal(
+        *("device", "functionalize", "branched", "AssertionError", "Expected SubclassSymbolicContext"),
+        "torch captures the branches, and its capture takes no tensors of a subclass inside functionalize",
+        status="not torch's",
+    ),
+    Refusal(
         *("compiled device", "grad(vmap)", "branched", "nothing is raised, where torch raises AssertionError"),
         *("Expected FakeTensor", "torch's own capture of a branch under both transforms fails for tensors of the CPU"),
         status="not torch's",
