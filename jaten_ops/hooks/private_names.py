@@ -72,7 +72,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Transforms of torch.func: nothing public tells whether one is on, its level, or what a tensor wraps.": (
         "torch._C._DisableFuncTorch", "torch._C._are_functorch_transforms_active", "torch._C._functorch",
-        "torch._add_batch_dim", "torch._remove_batch_dim",
+        "torch._add_batch_dim", "torch._is_functional_tensor", "torch._remove_batch_dim",
         "torch._functorch.autograd_function.enable_single_level_autograd_function", "torch._functorch.pyfunctorch",
         "torch.autograd.Function._compiled_autograd_key", "torch.autograd.function._SingleLevelFunction",
     ),
@@ -191,6 +191,7 @@ ATTRIBUTES: dict[str, str] = {
     "_dispatch_cache": "the kernels that an operator has looked up in Python, when one is added",
     "_evaluate": "the value of a symbolic dimension of JAX's for values of its variables",
     "_executable": "the executable of a compiled program of JAX, without the checks of each call",
+    "_forward_cls": "the autograd.Function of a node, of which nothing public tells",
     "_forward_pre_hooks": "a module's hooks, by which weight norms and pruning compute weights anew in each call",
     "_get_vars": "the variables of a symbolic dimension of JAX's",
     "_init_flat_weights": "the weights of a recurrent layer as its next call collects them",

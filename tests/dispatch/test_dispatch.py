@@ -29,6 +29,13 @@ def test_device(name: str, request: pytest.FixtureRequest) -> None:
     _hold(on_device.device(name, torch.float64, 1))
 
 
+@pytest.mark.sampled(24)
+@pytest.mark.parametrize("name", [n for n in NAMES if supported(n, torch.float64)])
+def test_open_sizes(name: str, request: pytest.FixtureRequest) -> None:
+    exceptions.apply(request, "dynamic", name, torch.float64)
+    _hold(on_device.dynamic(name, torch.float64, 1))
+
+
 _PLACED: dict[str, Any] = {
     "clone": {},
     "clone, in a format": {"memory_format": torch.channels_last},

@@ -30,7 +30,7 @@ ROWS: list[Row] = [
         (
             *(
                 f"{check} chalf"
-                for check in ("values", "gradients", "second", "composite", "extremal", "compiled", "device")
+                for check in ("values", "gradients", "second", "composite", "extremal", "compiled", "device", "dynamic")
             ),
             *(f"{check} {name} float16" for check in ("values", "device") for name in ("complex", "view_as_complex")),
         ),

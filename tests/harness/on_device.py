@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -144,6 +144,68 @@ def _assert_same(
         assert shapes[0] == shapes[1]
 
 
+class Calls(NamedTuple):
+    """A form of an op: as it is called on the CPU, and on the device."""
+
+    name: str
+    on_cpu: Callable[..., Any]
+    there: Callable[..., Any]
+
+
+def _hold(
+    found: Found,
+    form: str,
+    calls: Calls,
+    sample: Any,
+    place: Place,
+    settled: Callable[[Any], Any],
+    values: bool,
+    backward: bool,
+) -> None:
+    """Compares results or errors of both calls, and gradients, if wanted."""
+    expected, (args, kwargs) = _outcome(calls.on_cpu, sample, _on_cpu)
+    got, moved = _outcome(calls.there, sample, place)
+    try:
+        _assert_same(got, expected, settled, values, functools.partial(in_float64, calls.on_cpu, args, kwargs))
+        if backward and values and not isinstance(expected, Exception) and not isinstance(got, Exception):
+            gradients = gradients_of(settled(expected), tree_leaves((args, kwargs)))
+            there = gradients_of(settled(got), tree_leaves(moved))
+            assert_same_derivatives([g if g is None else g.cpu() for g in there], gradients)
+    except Exception as error:
+        found.failures.append(f"{form}{describe(error, describe_call(calls.name, args, kwargs))}")
+    found.compared += 1
+
+
+def dynamic(name: str, dtype: torch.dtype, most: int) -> Found:
+    """Results and gradients of each sample on the device `jax` as a program whose sizes are open.
+
+    What torch's own backend refuses for tensors of the CPU is left out.
+    """
+    op, found = OP_INFOS[name], Found()
+    backward = dtype in WITH_BACKWARD and differentiable(name, dtype)
+    specified = _specified(name, dtype)
+    for sample in samples(name, dtype, backward, most):
+
+        def settled(results: Any, settle: Callable[[Any], Any] = sample.output_process_fn_grad) -> Any:
+            return specified(settle(results))
+
+        values = not (name.startswith(_UNSPECIFIED) or _draws(name, dtype, sample))
+        calls = Calls(name, op.op, _with_open_sizes(op.op, "jaten"))
+        before = len(found.failures)
+        _hold(found, "", calls, sample, _on_jax, settled, values, backward)
+        if len(found.failures) > before:
+            others, _ = _outcome(_with_open_sizes(op.op, "aot_eager"), sample, _on_cpu)
+            if isinstance(others, Exception):
+                found.skipped = f"Dynamo cannot capture this: {str(others).splitlines()[0]}"
+                del found.failures[before:]
+    return found.need("no samples")
+
+
+def _with_open_sizes(call: Callable[..., Any], backend: str) -> Callable[..., Any]:
+    torch._dynamo.reset()
+    return torch.compile(lambda *args, **kwargs: call(*args, **kwargs), backend=backend, dynamic=True)
+
+
 def device(name: str, dtype: torch.dtype, most: int, place: Place = _on_jax) -> Found:
     """Results and errors of each form of an op on the device `jax`, and gradients in double precision.
 
@@ -163,17 +225,7 @@ def device(name: str, dtype: torch.dtype, most: int, place: Place = _on_jax) -> 
         for form, call in _forms(name, dtype):
             if sample.broadcasts_input and form.startswith("in-place"):
                 continue  # PyTorch's tests make no such call: some of ATen's in-place forms resize, others raise
-            expected, (args, kwargs) = _outcome(call, sample, _on_cpu)
-            got, moved = _outcome(call, sample, place)
-            try:
-                _assert_same(got, expected, settled, values, functools.partial(in_float64, call, args, kwargs))
-                if backward and values and not isinstance(expected, Exception) and not isinstance(got, Exception):
-                    gradients = gradients_of(settled(expected), tree_leaves((args, kwargs)))
-                    on_jax = gradients_of(settled(got), tree_leaves(moved))
-                    assert_same_derivatives([g if g is None else g.cpu() for g in on_jax], gradients)
-            except Exception as error:
-                found.failures.append(f"{form}: {describe(error, describe_call(name, args, kwargs))}")
-            found.compared += 1
+            _hold(found, f"{form}: ", Calls(name, call, call), sample, place, settled, values, backward)
         if op.supports_out:
             found.compared += 1
             try:

@@ -94,7 +94,7 @@ def _dtypes(check: str, name: str) -> Iterator[torch.dtype]:
     elif check == "compiled":
         taken = [d for d in (*REACHING, torch.float64, torch.complex128) if supported(name, d)]
         yield from dict.fromkeys([*taken[:1], *(d for d in taken if d in checks.WITH_BACKWARD)])
-    elif check == "gradients" or (check == "jvp" and op.supports_forward_ad):
+    elif check in ("gradients", "dynamic") or (check == "jvp" and op.supports_forward_ad):
         yield from (d for d in (torch.float64, torch.complex128) if supported(name, d))
     elif check == "second" and op.supports_gradgrad:
         yield from (d for d in (torch.float64,) if supported(name, d))
@@ -137,6 +137,7 @@ def _find(item: Item, most: int | None) -> checks.Found:
         "jvp": checks.jvp,
         "compiled": checks.compiled,
         "device": on_device.device,
+        "dynamic": on_device.dynamic,
         "cuda": on_cuda.cuda,
     }
     return check[item.check](item.name, dtype, limit(most))

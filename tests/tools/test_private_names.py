@@ -69,6 +69,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "_dispatch_cache": lambda: _ADD,
     **dict.fromkeys(("_evaluate", "_get_vars"), lambda: jax.export.symbolic_shape("n")[0]),
     "_executable": lambda: jax.jit(lambda x: x).lower(1.0).compile(),
+    "_forward_cls": lambda: torch.autograd.Function._backward_cls,
     "_forward_pre_hooks": lambda: torch.nn.Linear(1, 1),
     "_lowering": lambda: jax.jit(lambda x: x).lower(1.0),
     "_op_dk": lambda: _ADD,

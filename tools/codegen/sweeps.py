@@ -17,6 +17,7 @@ CHECKS = {
     "opcheck": "`torch.library.opcheck`, of each overload that is reached",
     "compiled": 'samples as one graph under `torch.compile(backend="jaten", fullgraph=True)`',
     "device": "samples on the device `jax`: function, method, operator, in-place and out= forms",
+    "dynamic": "samples on the device `jax` as programs whose sizes are open, with gradients",
     "cuda": "direct calls with CUDA tensors, on a machine with a GPU that torch and JAX have",
 }
 STATUSES = ("passed", "failed", "xfail", "skipped")

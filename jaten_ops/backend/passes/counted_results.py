@@ -19,12 +19,7 @@ from ..graph_info import GraphInfo
 
 
 class SizesAreFixedError(UnsupportedInputError):
-    """The trace of a backward pass has fixed sizes. In another they are fixed from the start.
-
-    Example:
-        >>> issubclass(SizesAreFixedError, jaten_ops.UnsupportedInputError)
-        True
-    """
+    """The trace of a backward pass has fixed sizes. In another they are fixed from the start."""
 
     def __init__(self) -> None:
         super().__init__(
