@@ -116,20 +116,24 @@ def is_symbolic(value: Any) -> bool:
 
 
 def symbols_of(values: Sequence[Any], taken: Sequence[Any]) -> dict[Any, int]:
-    """The value of each symbol that is an input by itself or the size of one.
+    """The value of each symbol that is an input by itself or the size of one, and of what is made of other symbols.
+
+    A part of a graph may take such an expression, as `min(8, n)`, without taking the size `n`.
 
     Args:
         values: the inputs as the graph has them, with symbolic sizes.
         taken: the inputs of a call.
     """
     found: dict[Any, int] = {}
+    composed: dict[Any, int] = {}
     for value, given in zip(values, taken, strict=True):
         is_tensor = isinstance(value, torch.Tensor)
         pairs: list[Any] = list(zip(value.shape, given.shape, strict=True)) if is_tensor else [(value, given)]
         for symbolic, concrete in pairs:
-            if isinstance(symbolic, torch.SymInt | torch.SymFloat) and symbolic.node.expr.is_symbol:
-                found[symbolic.node.expr] = concrete
-    return found
+            if isinstance(symbolic, torch.SymInt | torch.SymFloat):
+                expr = symbolic.node.expr
+                (found if expr.is_symbol else composed)[expr] = concrete
+    return found | {expr: n for expr, n in composed.items() if not expr.free_symbols <= found.keys()}
 
 
 def geometry_of(value: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Results of calls that run by themselves between executables."""
+"""Calls that run by themselves between executables: their results, and sizes that the parts around them take."""
 
 from __future__ import annotations
 
@@ -31,3 +31,30 @@ def test_positions_lie_as_in_aten(name: str) -> None:
     torch.testing.assert_close(found, expected)
     assert [t.stride() for t in found] == [t.stride() for t in expected]
     assert not found[0]._is_view() or name == "as a tuple"
+
+
+NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "within limits": lambda n: torch.sym_max(1, torch.sym_min(8, n)),
+    "half": lambda n: n // 2 + 1,
+    "a part of a size": lambda n: torch.sym_min(n, 3) * 2,
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_parts_take_numbers_made_of_others(name: str, device: str) -> None:
+    """The part that slices by a number has no input of the size of the number that it is made of."""
+
+    def program(x: torch.Tensor, mask: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x[: NUMBERS[name](n)] * 2).sin(), x[mask] * 2
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(program, backend="jaten", dynamic=True)
+        for n in (2, 3, 20):
+            x = torch.linspace(0, 1, 30).reshape(10, 3).to(device).requires_grad_()
+            mask = x.detach()[:, 0] > n / 10
+            found, expected = (
+                [r, torch.autograd.grad(r[0].sum() + r[1].sum(), x)]
+                for r in (compiled(x, mask, n), program(x, mask, n))
+            )
+            torch.testing.assert_close(found, expected)

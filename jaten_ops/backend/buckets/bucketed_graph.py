@@ -159,7 +159,7 @@ class Bucketed:
 
     def _plan(self, args: list[Any]) -> _Plan | None:
         symbols = symbols_of(self._values, args)
-        self._history.meet(symbols)
+        self._history.meet({symbol: size for symbol, size in symbols.items() if symbol.is_symbol})
         if self._buckets.is_auto:
             return self._auto_plan(symbols)
         larger = self._rounded(symbols)
