@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import resource
 import tempfile
@@ -21,6 +20,7 @@ from jaten_ops.arrays import partitioned
 from jaten_ops.interpreter import first_calls
 from jaten_ops.registry import active_overrides
 
+from .harness import garbage
 from .harness.crossings import fraction, sample
 
 # What is compiled is kept, as it is for users, but in a folder of the tests'; workers have it from their parent.
@@ -51,35 +51,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    gc.disable()  # see _collect
-    torch._dynamo.config.run_gc_after_compile = False
+    garbage.keep()
     _leave_out()
-
-
-def _modes() -> tuple[Any, ...]:
-    """The settings of torch in this thread that programs are compiled under, and the level of the log."""
-    keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype()
-    return *modes, *map(str, keys), logging.getLogger("jaten_ops").level
-
-
-def _collect() -> None:
-    """Collects garbage, between tests only, and sets back what that changes of torch's modes.
-
-    What Dynamo leaves of a trace that it gave up, such as one of `torch.func.hessian` over a batch normalization, sets
-    the modes of its time when it is collected. In the middle of a later test that would change a graph, or end the
-    process. Dynamo itself collects after each compilation, if it is not told otherwise.
-    """
-    before = _modes()
-    keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-    with torch.set_grad_enabled(torch.is_grad_enabled()), torch._C._ForceDispatchKeyGuard(*keys):
-        gc.collect()
-    assert _modes() == before, "what was collected has changed them"
 
 
 def _leave_out() -> None:
     """Leaves all that is there out of later garbage collections, which would take a tenth of the time."""
-    _collect()
+    garbage.collect()
     gc.freeze()
 
 
@@ -103,11 +81,11 @@ _after_a_test = pytest.fixture(autouse=True)(_meshes_are_left)
 @pytest.fixture(autouse=True)
 def _modes_are_left() -> Iterator[None]:
     """A test leaves torch's modes as they were."""
-    before = _modes()
+    before = garbage.modes()
     yield
-    assert _modes() == before, "the test has changed them"
+    assert garbage.modes() == before, "the test has changed them"
     if gc.get_count()[0] > _MANY:
-        _collect()
+        garbage.collect()
 
 
 @pytest.fixture(autouse=True)

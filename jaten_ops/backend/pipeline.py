@@ -98,6 +98,7 @@ PASSES: Sequence[Pass] = (
     Pass(
         "random_results", Stage.JOINT, random_results, "a random operator that is run again would draw another result"
     ),
+    Pass("counted_results", Stage.ATEN, counted_results, "as above, for inference"),
     Pass("unseen_writes", Stage.ATEN, unseen_writes, "writes under no_grad give their inputs no gradients"),
     Pass("input_tokens", Stage.ATEN, input_tokens, "AOTAutograd leaves tokens as inputs, and passes none"),
     Pass("kernel_results", Stage.ATEN, kernel_results, "as above, for inference and graphs inside", True),

@@ -106,7 +106,7 @@ class Engine(ImperativeEngine):
         finally:
             PASS.accumulates, PASS.is_recorded = around
             torch._C._set_multithreading_enabled(threads)
-        if inputs and (second_derivatives.RECORDED.any or any(grad is None for grad in found)):
+        if inputs and (second_derivatives.RECORDED.any or any(grad is None for grad in found or ())):
             second_derivatives.refuse_second(args[0], inputs)
         if found and any(map(_lie_apart, inputs, found)):
             _moved(inputs, found, "a backward of an autograd.Function has returned an ")

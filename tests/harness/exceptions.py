@@ -63,7 +63,10 @@ ROWS: list[Row] = [
         "what a graph of ATen's operators does not hold: the memory around an input",
         ("compiled as_strided.partial_views",),
     ),
-    Row("the sections must be on the CPU, whatever the device: ATen says so", ("device tensor_split",)),
+    Row(
+        "the sections must be on the CPU, whatever the device: ATen says so",
+        ("device tensor_split", "dynamic tensor_split"),
+    ),
     Row(
         "how ATen computes shows at the edges: its vectors give NaN where a quotient is too large (the remainder here"
         " is exact), and 0 - x for -x of complex x, as its scalar loops do not; its complex products begin with 1, and"

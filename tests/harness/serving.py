@@ -17,6 +17,8 @@ import jax
 import torch
 import torch._dynamo
 
+from . import garbage
+
 _MEMORY = 2 << 30  # bytes above which caches are cleared, and, if that frees nothing, the worker is replaced
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -28,7 +30,8 @@ def _resident() -> int:
 def _forget() -> None:
     jax.clear_caches()
     torch._dynamo.reset()
-    gc.collect()
+    gc.unfreeze()
+    garbage.collect()
 
 
 def serve(run: Callable[[Any, Any], Any]) -> int:
@@ -39,14 +42,17 @@ def serve(run: Callable[[Any, Any], Any]) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
         warnings.simplefilter("ignore")
         torch.set_num_threads(1)
+        garbage.keep()
         print("{}", file=answers, flush=True)
         for line in sys.stdin:
             request = json.loads(line)
             start = time.monotonic()
             record = run(request["item"], request["options"])
             record.seconds = round(time.monotonic() - start, 2)
+            garbage.collect()
             if _resident() > _MEMORY:
                 _forget()
+            gc.freeze()
             answer = {"record": record.to_json(), "tired": _resident() > _MEMORY}
             print(json.dumps(answer), file=answers, flush=True)
     return 0

@@ -1,13 +1,13 @@
-"""Results of a graph of forward and backward in the number that AOTAutograd has counted, by which it parts them.
+"""Results of forward passes in the number that AOTAutograd has counted, by which it takes them apart.
 
 A tensor of the device is several results: its carrier, and those of its sizes and strides that are open. AOTAutograd
-counts the forward's in a trace of its own, before that of forward and backward. There the count may be another: a size
-that a backward pass fixes is open no more, and the new value of an input lies as results do, not as the input.
+counts them in a trace of its own, before that of the graph. There the count may be another: a size that is fixed later,
+as by a backward pass, is open no more, and the new value of an input lies as results do, not as the input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -19,44 +19,64 @@ from ..graph_info import GraphInfo
 
 
 class SizesAreFixedError(UnsupportedInputError):
-    """The trace of a backward pass has fixed sizes. In another they are fixed from the start."""
+    """The trace of a graph has fixed sizes. In another they are fixed from the start."""
 
     def __init__(self) -> None:
         super().__init__(
             "a compiled function on the device",
-            "open sizes that its backward pass fixes one after the other",
+            "open sizes that are fixed one after the other",
             "fixed sizes: compile with dynamic=False",
         )
 
 
-def counted_results(joint: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
+def counted_results(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
     """Has new values of inputs lie as the inputs, if the number of the forward's results is not as counted.
+
+    The graph is one of forward and backward, or one for inference; others are parts of the former.
 
     Raises:
         SizesAreFixedError: it is another for another reason.
     """
-    output = joint.graph.output_node()
-    given: list[Any] = output.meta.get("desc") or []
+    given: list[Any] = gm.graph.output_node().meta.get("desc") or []
     if not any(hasattr(d, "base") for d in given):  # no result is a part of a tensor of the device
         return info
+    if info.kind == "joint":
+        _count_forward(gm, given, info.forward_results)
+    elif info.kind == "inference" and info.metadata is not None and _programs(given) != len(info.metadata.output_info):
+        raise SizesAreFixedError
+    return info
+
+
+def _programs(descriptions: Iterable[Any]) -> int:
+    """The number of results that the program returns, apart from new values of inputs, and what others are views of."""
+    return sum(type(_of_whole(d)).__name__ == "PlainAOTOutput" for d in descriptions)
+
+
+def _count_forward(joint: torch.fx.GraphModule, given: Sequence[Any], expected: int) -> None:
     count = next((i for i, d in enumerate(given) if _is_of_gradient(d)), len(given))
-    if count == info.forward_results:
-        return info
+    if count == expected:
+        return
+    output = joint.graph.output_node()
     results = tree_leaves(output.args[0], is_leaf=lambda x: x is None)
     forward = _lying_as_inputs(joint, results[:count], given[:count])
-    if len(forward) != info.forward_results:
+    if len(forward) != expected:
         raise SizesAreFixedError
     output.args = ([*[node for node, _ in forward], *results[count:]],)
     output.meta["desc"] = [*[d for _, d in forward], *given[count:]]
     joint.recompile()
-    return info
 
 
 def _is_of_gradient(description: Any) -> bool:
     """True for AOTAutograd's description of a gradient, or of None in place of one."""
+    whole = _of_whole(description)
+    return whole is None or hasattr(whole, "grad_of")
+
+
+def _of_whole(description: Any) -> Any:
+    """The description of the tensor of which a result is a part."""
     while hasattr(description, "base"):
         description = description.base
-    return description is None or hasattr(description, "grad_of")
+    return description
 
 
 def _lying_as_inputs(joint: torch.fx.GraphModule, results: Sequence[Any], given: Sequence[Any]) -> list[Any]:
@@ -68,13 +88,18 @@ def _lying_as_inputs(joint: torch.fx.GraphModule, results: Sequence[Any], given:
             strides.setdefault(described.base, []).append((node, described))
     found: list[Any] = []
     for n, (result, description) in enumerate(zip(results, given, strict=True)):
-        written = getattr(getattr(description, "base", None), "mutated_input", None)
+        written = _written(description)
         if written is None or not _is_stride(description):
             found.append((result, description))
         is_last = n + 1 == len(given) or getattr(given[n + 1], "base", None) != getattr(description, "base", None)
         if written is not None and is_last:
             found += strides.get(written, [])
     return found
+
+
+def _written(description: Any) -> Any:
+    """The description of the input whose new value a result is a part of; None for another."""
+    return getattr(getattr(description, "base", description), "mutated_input", None)
 
 
 def _is_stride(description: Any) -> bool:

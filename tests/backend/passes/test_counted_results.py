@@ -33,6 +33,24 @@ def test_gradients_that_fix_sizes(name: str, dynamic: bool | None) -> None:
         torch.testing.assert_close(y.grad.cpu(), x.grad)
 
 
+INFERRED: dict[str, Callable[[Tensor], Tensor]] = {
+    "histogram": lambda x: torch.histogram(x.flatten(), x[0].sort().values)[0],
+    "cumprod": FIXING["cumprod"],
+    "written view": lambda x: x.t().mul_(2)[1:],
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", INFERRED)
+def test_inference_that_fixes_sizes(name: str, dynamic: bool | None) -> None:
+    compiled = torch.compile(INFERRED[name], backend="jaten", dynamic=dynamic)
+    for shape in ((4, 3), (6, 3), (6, 5)):
+        x = torch.rand(shape, dtype=torch.float64)
+        y = x.to("jax")
+        torch.testing.assert_close(compiled(y).cpu(), INFERRED[name](x))
+        torch.testing.assert_close(y.cpu(), x)
+
+
 def _rows(n: int) -> tuple[int, int]:
     return n, 4
 
