@@ -88,18 +88,13 @@ def _lying_as_inputs(joint: torch.fx.GraphModule, results: Sequence[Any], given:
             strides.setdefault(described.base, []).append((node, described))
     found: list[Any] = []
     for n, (result, description) in enumerate(zip(results, given, strict=True)):
-        written = _written(description)
-        if written is None or not _is_stride(description):
+        whole = _of_whole(description)
+        written = getattr(whole, "mutated_input", None)
+        if written is None or not (_is_stride(description) and description.base == whole):
             found.append((result, description))
-        is_last = n + 1 == len(given) or getattr(given[n + 1], "base", None) != getattr(description, "base", None)
-        if written is not None and is_last:
+        if written is not None and (n + 1 == len(given) or _of_whole(given[n + 1]) != whole):
             found += strides.get(written, [])
     return found
-
-
-def _written(description: Any) -> Any:
-    """The description of the input whose new value a result is a part of; None for another."""
-    return getattr(getattr(description, "base", description), "mutated_input", None)
 
 
 def _is_stride(description: Any) -> bool:
