@@ -41,6 +41,8 @@ def refuse_second(outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         outputs: tensors, or `GradientEdge`s, that a pass has begun with.
         inputs: those whose gradients it was asked for.
     """
+    if torch._C._are_functorch_transforms_active():
+        return  # which run no compiled program
     wanted = {_node_of(x) for x in inputs}
     for node in _behind([_node_of(t) for t in outputs]):
         if node.name() == _STANDS_FOR_ONE and not wanted.isdisjoint(_behind(_taken_by(node))):
