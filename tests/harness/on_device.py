@@ -183,7 +183,7 @@ def dynamic(name: str, dtype: torch.dtype, most: int) -> Found:
     """
     op, found = OP_INFOS[name], Found()
     backward = dtype in WITH_BACKWARD and differentiable(name, dtype)
-    specified = _specified(name, dtype)
+    specified, left_out = _specified(name, dtype), ""
     for sample in samples(name, dtype, backward, most):
 
         def settled(results: Any, settle: Callable[[Any], Any] = sample.output_process_fn_grad) -> Any:
@@ -196,8 +196,10 @@ def dynamic(name: str, dtype: torch.dtype, most: int) -> Found:
         if len(found.failures) > before:
             others, _ = _outcome(_with_open_sizes(op.op, "aot_eager"), sample, _on_cpu)
             if isinstance(others, Exception):
-                found.skipped = f"Dynamo cannot capture this: {str(others).splitlines()[0]}"
+                left_out = f"Dynamo cannot capture this: {str(others).splitlines()[0]}"
                 del found.failures[before:]
+    if left_out and not found.failures:
+        found.skipped = left_out
     return found.need("no samples")
 
 
