@@ -264,6 +264,7 @@ def test_swapped_tensors() -> None:
 
 
 def test_an_alias_does_not_keep_what_was_overwritten() -> None:
+    torch.ones(5, device="jax").add_(1)  # a trace keeps its operands until the next garbage collection
     x = torch.ones(5, device="jax")
     alias, old = x.detach(), weakref.ref(x.view_of_arrays.read())
     alias.view_of_arrays.read()
