@@ -41,8 +41,6 @@ def refuse_second(outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         outputs: tensors, or `GradientEdge`s, that a pass has begun with.
         inputs: those whose gradients it was asked for.
     """
-    if torch._C._are_functorch_transforms_active():
-        return  # which run no compiled program
     wanted = {_node_of(x) for x in inputs}
     for node in _behind([_node_of(t) for t in outputs]):
         if node.name() == _STANDS_FOR_ONE and not wanted.isdisjoint(_behind(_taken_by(node))):
@@ -58,9 +56,12 @@ def nodes_behind(outputs: Sequence[Any]) -> Iterator[Any]:
 
 
 def _node_of(tensor: Any) -> Any:
+    """The node of a tensor or an edge; None without one, and inside a transform, which runs no compiled program."""
     if not isinstance(tensor, torch.Tensor):
         return tensor.node
-    return torch.autograd.graph.get_gradient_edge(tensor).node if tensor.requires_grad else None
+    if not tensor.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return None
+    return torch.autograd.graph.get_gradient_edge(tensor).node
 
 
 def _behind(nodes: Sequence[Any], *, hidden: bool = True) -> Iterator[Any]:
