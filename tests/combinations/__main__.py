@@ -57,6 +57,14 @@ def _chosen(options: argparse.Namespace) -> list[Case]:
     return found
 
 
+def workers(groups: Sequence[Sequence[Case]], jobs: int, timeout: float) -> Pool:
+    """Processes that run groups of cases, each with so many seconds."""
+    return Pool(
+        groups, jobs, timeout, None, COMMAND,
+        lambda answer: Record(**answer), lambda case, seconds, how: Record(*case.key, "failed", how, seconds),
+    )  # fmt: skip
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     lines = options.report.with_suffix(".jsonl")
@@ -68,11 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if case.key not in kept:
             groups[case.program, case.way].append(case)
     table = list(groups.values())
-    pool = Pool(
-        table, min(options.jobs, len(table)), options.timeout, None, COMMAND,
-        lambda answer: Record(**answer), lambda case, seconds, how: Record(*case.key, "failed", how, seconds),
-    )  # fmt: skip
-    follow(pool, records, lines, Progress(sum(map(len, table)), sys.stderr))
+    follow(
+        workers(table, min(options.jobs, len(table)), options.timeout),
+        records,
+        lines,
+        Progress(sum(map(len, table)), sys.stderr),
+    )
     options.report.write_text(to_markdown(records.values()), encoding="utf-8")
     failed = [r for r in records.values() if r.status == "failed"]
     for record in failed[:50]:
