@@ -36,66 +36,53 @@ class Refusal:
         return failure.startswith(f"{self.error}: ") and self.words in failure
 
 
-_NOT_CLOSE = ("value 0", "not close")
 _UNRAISED = "nothing is raised, where torch raises RuntimeError"
-_WRONG = {
-    "grad(grad(grad))": ("normalized", "batch_normalized", "scanned"),
-    "grad(jvp)": ("normalized", "batch_normalized", "solved"),
-}
-"""Derivatives of ATen's formulas that are not those of the functions, by surrounding."""
+
+
+def _not_torchs(reason: str, error: str, words: str, *places: tuple[str, str, str]) -> list[Refusal]:
+    """Rows of one reason for which torch is wrong or has less, by ways, surroundings and programs."""
+    return [Refusal(*place, error, words, reason, "not torch's") for place in places]
+
 
 REFUSALS = (
-    *(
-        Refusal(
-            *("direct*", surrounding, program, *_NOT_CLOSE),
-            "ATen's derivative of its gradient is wrong, or NaN: that of the function's formula is jaten's",
-            status="not torch's",
-        )
-        for surrounding, programs in _WRONG.items()
-        for program in programs
+    *_not_torchs(
+        "ATen's derivative of its gradient is wrong, or NaN: that of the function's formula is jaten's",
+        *("value 0", "not close"),
+        *(("direct*", "grad(grad(grad))", program) for program in ("normalized", "batch_normalized", "scanned")),
+        *(("direct*", "grad(jvp)", program) for program in ("normalized", "batch_normalized", "solved")),
     ),
-    *(
-        Refusal(
-            *(ways, surrounding, "attention", _UNRAISED, "is not implemented"),
-            "ATen's fused kernel for the CPU has no second derivative: the device's attention has all",
-            status="not torch's",
-        )
-        for ways, surrounding in (
-            ("device", "double backward"),
-            ("*device", "grad(grad)"),
-            ("*device", "grad(grad(grad))"),
-            ("*device", "grad, then backward"),
-        )
+    *_not_torchs(
+        "ATen's fused kernel for the CPU has no second derivative: the device's attention has all",
+        *(_UNRAISED, "is not implemented"),
+        ("device", "double backward", "attention"),
+        *(
+            (way, surrounding, "attention")
+            for way in ("device", "compiled device")
+            for surrounding in ("grad(grad)", "grad(grad(grad))", "grad, then backward")
+        ),
     ),
-    *(
-        Refusal(
-            *(ways, "in-place around, backward", program, _UNRAISED, "modified by an inplace operation"),
-            "ATen's kernel saves the result, which is written to: jaten's computes it anew, and the gradient is right",
-            status="not torch's",
-        )
-        for ways, program in (("direct*", "perceptron"), ("device", "attention"))
+    *_not_torchs(
+        "ATen's kernel saves the result, which is written to: jaten's computes it anew, and the gradient is right",
+        *(_UNRAISED, "modified by an inplace operation"),
+        ("direct*", "in-place around, backward", "perceptron"),
+        ("device", "in-place around, backward", "attention"),
     ),
-    *(
-        Refusal(
-            *(ways, "strided inputs", program, _UNRAISED, "view size is not compatible"),
-            "results of operators are row-major on the device, and of recorded clones: any view of them can be taken",
-            status="not torch's",
-        )
-        for ways, program in (
-            ("direct*", "written_inside"),
-            ("compiled device", "written_inside"),
-            ("*device", "base_and_view"),
-        )
+    *_not_torchs(
+        "results of operators are row-major on the device, and of recorded clones: any view of them can be taken",
+        *(_UNRAISED, "view size is not compatible"),
+        ("direct*", "strided inputs", "written_inside"),
+        ("compiled device", "strided inputs", "written_inside"),
+        ("*device", "strided inputs", "base_and_view"),
     ),
-    Refusal(
-        *("device", "functionalize", "branched", "AssertionError", "Expected SubclassSymbolicContext"),
+    *_not_torchs(
         "torch captures the branches, and its capture takes no tensors of a subclass inside functionalize",
-        status="not torch's",
+        *("AssertionError", "Expected SubclassSymbolicContext"),
+        ("device", "functionalize", "branched"),
     ),
-    Refusal(
-        *("compiled device", "grad(vmap)", "branched", "nothing is raised, where torch raises AssertionError"),
-        *("Expected FakeTensor", "torch's own capture of a branch under both transforms fails for tensors of the CPU"),
-        status="not torch's",
+    *_not_torchs(
+        "torch's own capture of a branch under both transforms fails for tensors of the CPU",
+        *("nothing is raised, where torch raises AssertionError", "Expected FakeTensor"),
+        ("compiled device", "grad(vmap)", "branched"),
     ),
 )
 
