@@ -282,7 +282,8 @@ def _constant(gm: torch.fx.GraphModule, node: torch.fx.Node, default_float: torc
         return Lowered(value, default_float)
     if not isinstance(value, torch.Tensor):
         return value
-    return np.array(carrier.unwrap(value) if value.device.type == "jax" else bridge.borrow(value))
+    with _disable_current_modes():  # tensors of inference mode would meet the one that fakes them
+        return np.array(carrier.unwrap(value) if value.device.type == "jax" else bridge.borrow(value))
 
 
 def _run_python(node: torch.fx.Node, read: Callable[[Any], Any]) -> Any:

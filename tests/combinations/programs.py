@@ -215,6 +215,14 @@ def grad_modes(x: Tensor) -> Tensor:
     return a * x + b + c * x
 
 
+@add("scalar numbers", inputs=one)
+def inference_inside(x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        weights = torch.tensor([1.0, 2.0, 0.5, -1.0], dtype=x.dtype, device=x.device)
+        scale = (x * weights).sum(-1, keepdim=True)
+    return x * scale.clone()
+
+
 class _Scaled(torch.autograd.Function):
     """The identity, whose gradient is three times what it should be."""
 

@@ -26,11 +26,12 @@ def input_writes(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
     """Removes the writes to inputs from a graph, and makes it return the written values before its own results."""
     graph = gm.graph
     numbers = {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
-    calls = [n for n in graph.nodes if overload_of(n.target) in _WRITES and n.args[0] in numbers and not n.users]
+    calls = [n for n in graph.nodes if overload_of(n.target) in _WRITES and n.args[0] in numbers]
     (output,) = graph.find_nodes(op="output")
     written = [_source(node.args[1]) for node in calls]
     found = [InputWrite(numbers[node.args[0]], _WRITES[str(overload_of(node.target))]) for node in calls]
     for node in calls:
+        node.replace_all_uses_with(node.args[1])  # a program that returns the input: AOTAutograd puts that in its place
         graph.erase_node(node)
     if calls:
         output.args = ((*written, *output.args[0]),)

@@ -43,12 +43,19 @@ def _scaled(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return p * x
 
 
+def _returns_what_it_writes(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    p.data = p.data.contiguous()
+    x.mul_(2).t().sin_()
+    return x
+
+
 PROGRAMS: dict[str, Callable[..., torch.Tensor]] = {
     "new": _new,
     "of another": _of_another,
     "beside a write": _beside_a_write,
     "transposed": _transposed,
     "scaled": _scaled,
+    "returns what it writes": _returns_what_it_writes,
 }
 
 
@@ -60,7 +67,7 @@ def _run(fn: Callable[..., torch.Tensor], device: str, trains: bool) -> list[Any
     seen: list[Any] = []
     for _ in range(3):
         y = fn(p, x)
-        if trains:
+        if y.requires_grad:
             y.sum().backward()
         seen += [t.detach().cpu().clone() for t in (y, p, x)]
     return [*seen, p.is_leaf, p.data_ptr() == x.data_ptr(), None if p.grad is None else p.grad.cpu()]
