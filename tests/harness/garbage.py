@@ -32,6 +32,7 @@ def collect() -> None:
     """
     before = modes()
     keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-    with torch.set_grad_enabled(torch.is_grad_enabled()), torch._C._ForceDispatchKeyGuard(*keys):
+    inference, grad = torch.inference_mode(torch.is_inference_mode_enabled()), torch.is_grad_enabled()
+    with inference, torch.set_grad_enabled(grad), torch._C._ForceDispatchKeyGuard(*keys):
         gc.collect()
     assert modes() == before, "what was collected has changed them"
