@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..arrays.strides import Shape
 from .platform import is_over_mesh
@@ -198,7 +199,28 @@ PARTS: dict[str, Part] = {"forward": forward, "input_gradient": input_gradient, 
 
 def compute(call: ConvCall, a: jax.Array, b: jax.Array) -> jax.Array:
     """The result of a call, by XLA's convolution of images with channels first."""
-    return PARTS[call.part](a, b, call.windows, call.result(a, b), FIRST)
+    windows, shape = call.windows, call.result(a, b)
+    images, kernels = (2, 2) if windows.groups == 1 else (1, 0)
+    of_second, of_result = (images, kernels) if call.part == "weight_gradient" else (kernels, images)
+    whole = _whole_on_each_device(a, b)
+    return whole(PARTS[call.part](whole(a, images), whole(b, of_second), windows, shape, FIRST), of_result)
+
+
+def _whole_on_each_device(*operands: jax.Array) -> Callable[[jax.Array, int], jax.Array]:
+    """A function that keeps arrays from being partitioned over the operands' mesh but by so many first dimensions.
+
+    XLA partitions a convolution by images and channels, one with groups by images alone. By others it adds up weight
+    gradients more than once beside devices that have the same part, computes wrong values, or ends the process.
+    """
+    meshes = [jax.typeof(x).sharding.mesh for x in operands if is_over_mesh(x)]
+    if not meshes or any(kind != AxisType.Auto for kind in meshes[0].axis_types):
+        return lambda x, dims: x
+
+    def whole(x: jax.Array, dims: int) -> jax.Array:
+        spec = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * dims, *[None] * (x.ndim - dims))
+        return lax.with_sharding_constraint(x, NamedSharding(meshes[0], spec))
+
+    return whole
 
 
 def resized_at_end(x: jax.Array, sizes: Shape) -> jax.Array:

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 
 from ..arrays.attributes import DICTIONARY
+from ..tracing import opaque_methods
 from .tensor import CLASSES, Tensor
 
 
+@opaque_methods
 class UninitializedParameter(torch.nn.UninitializedParameter, Tensor):
     """A parameter of a lazy module."""
 
@@ -25,6 +27,7 @@ class UninitializedParameter(torch.nn.UninitializedParameter, Tensor):
         return torch.nn.UninitializedParameter, (self.requires_grad,)  # as torch's, but with the device
 
 
+@opaque_methods
 class UninitializedBuffer(torch.nn.UninitializedBuffer, Tensor):
     """A buffer of a lazy module."""
 

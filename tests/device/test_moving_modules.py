@@ -88,6 +88,8 @@ def test_lazy_modules(name: str) -> None:
         model(torch.ones(shape, device="jax")).sum().backward()
         assert type(model).__name__ == name.removeprefix("Lazy")
         assert all(type(p) is jaten_ops.Tensor and p.grad is not None for p in model.parameters())
+    compiled = torch.compile(lambda model, x: model.to("jax")(x), backend="jaten", dynamic=False)
+    assert compiled(make(), torch.ones(shape, device="jax")).device.type == "jax"
     for model in (make().to("jax").cpu(), pickle.loads(pickle.dumps(make().to("jax")))):
         assert model(torch.ones(shape)).device.type == "cpu"
 

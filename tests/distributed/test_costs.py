@@ -83,7 +83,7 @@ def test_a_step_costs_what_plain_jax_does(plan: str) -> None:
     # XLA joins sums of values that it finds close to each other; and a check of indices is one more, of a few bytes
     sums, sums_by_hand = found.pop("all-reduce"), expected.pop("all-reduce")
     assert found == expected and sums[0] <= sums_by_hand[0] + 1
-    assert sums[1] == pytest.approx(sums_by_hand[1], rel=0.01)
+    assert sums[1] <= 1.01 * sums_by_hand[1]
     assert size <= LARGER.get(plan, 1.01) * size_by_hand
 
 

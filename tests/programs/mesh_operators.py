@@ -27,7 +27,7 @@ def _mesh() -> Mesh:
     return distributed.make_mesh(**AXES)
 
 
-def _placed(tensor: Tensor) -> Tensor:
+def _placed(axes: str, tensor: Tensor) -> Tensor:
     """Along "data" by the first dimension that it divides, along "model" by the last one of the others."""
     if tensor.layout is not torch.strided:
         return tensor.to("jax")
@@ -35,13 +35,19 @@ def _placed(tensor: Tensor) -> Tensor:
     entries: list[str | None] = [None] * tensor.dim()
     for axis, order in (("data", list(dims)), ("model", list(reversed(dims)))):
         for dim in order:
-            if entries[dim] is None and dims[dim] and dims[dim] % AXES[axis] == 0:
+            if axis in axes and entries[dim] is None and dims[dim] and dims[dim] % AXES[axis] == 0:
                 entries[dim] = axis
                 break
     placed: Tensor = distributed.distribute_tensor(tensor, _mesh(), PartitionSpec(*entries))
     return placed
 
 
-def failures(name: str, most: str) -> list[str]:
-    """Differences from the CPU in values, errors and gradients of samples of an OpInfo, in double precision."""
-    return on_device.device(name, torch.float64, int(most), _placed).failures
+def failures(name: str, most: str, axes: str) -> list[str]:
+    """Differences from the CPU in values, errors and gradients of samples of an OpInfo, in double precision.
+
+    Args:
+        name: of the OpInfo.
+        most: so many samples.
+        axes: those of the mesh that partition tensors; by any other one they are repeated.
+    """
+    return on_device.device(name, torch.float64, int(most), functools.partial(_placed, axes)).failures

@@ -10,6 +10,7 @@ from benchmarks import collectives
 from ..harness.asked_process import serve
 from . import (
     mesh_checkpoints,
+    mesh_convolutions,
     mesh_estimates,
     mesh_exported,
     mesh_host,
@@ -32,6 +33,7 @@ from . import (
 TABLES: dict[str, Callable[..., Any]] = {
     "checkpoints": mesh_checkpoints.outcome,
     "collectives": collectives.measured,
+    "convolutions": mesh_convolutions.compared,
     "estimates": mesh_estimates.compared,
     "exported": mesh_exported.saved,
     "not exported": mesh_exported.refused,

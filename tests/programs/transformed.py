@@ -300,7 +300,7 @@ def _by_jacrev(f: Vector) -> Vector:
 
 
 def _by_jacfwd(f: Vector) -> Vector:
-    return lambda x: jacfwd(f)(x).sum(0)
+    return lambda x: jacfwd(f, randomness="same")(x).sum(0)
 
 
 def _by_autograd(f: Vector) -> Vector:
