@@ -22,6 +22,8 @@ from ..graph_info import GraphInfo
 from ..nodes import fake_value, overload_of
 
 Strides = tuple[int, ...]
+# what functionalization makes of writes: the results lie as the first operand, which the program wrote to
+_WRITTEN = frozenset({"copy", "select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter"})
 _Given = dict[torch.fx.Node, Strides | None]
 
 
@@ -59,6 +61,8 @@ def _strides_of(node: torch.fx.Node, given: _Given) -> Strides | None:
     if _is_view(node):
         view = _seen_as(node, given)
         return None if view is None else view.stride()
+    if overload_of(node.target) in _WRITTEN:
+        return _strides_of(node.args[0], given)  # type: ignore[arg-type]  # it is a node
     return _of_copy(node, given) if _keeps_order(node) else row_major(tuple(value.shape))
 
 

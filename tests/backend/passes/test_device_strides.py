@@ -38,6 +38,10 @@ PROGRAMS: dict[str, Program] = {
     "another dtype": lambda x: x.t().to(torch.float64),
     "complex numbers": lambda x: torch.view_as_complex((x * 2).view(4, 3, 2)).t(),
     "channels last": lambda x: (x * 2).reshape(1, 2, 3, 4).contiguous(memory_format=torch.channels_last),
+    "written through a transposed view": lambda x: (y := x.clone(), y.t().mul_(2))[0],
+    "a part of a transposed view written": lambda x: (y := x * 2, y.t()[1:].zero_())[0],
+    "a row of a transposed clone written": lambda x: (y := x.t().clone(), y[1].fill_(3.0))[0],
+    "a diagonal written": lambda x: (y := x.t() + 1, y.t().diagonal().copy_(x[:, 0]))[0],
     "written": lambda x: (x.mul_(2), x.t().clone())[1],
 }
 
