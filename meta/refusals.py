@@ -57,6 +57,9 @@ _KINDS = {
         _native_batch_norm_legit.no_stats _batch_norm_with_update_functional max_pool2d_with_indices_backward
         poisson""",
     "fc": "randn_like",
+    "fu": """upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
+        _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_bilinear2d upsample_bicubic2d
+        _upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa""",
     "fi": "avg_pool2d avg_pool3d",
     "fiu": """max_pool2d_with_indices max_pool3d_with_indices kthvalue geometric convolution index_reduce histc
         arange arange.start arange.start_step range range.step randperm randperm.generator""",
