@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 import types
@@ -77,6 +78,25 @@ def is_faked_now() -> bool:
 def out_of_sight() -> contextlib.AbstractContextManager[Any]:
     """A context without dispatch modes. Private: there is no public way to switch them off."""
     return _disable_current_modes()
+
+
+def _set_of(*keys: torch._C.DispatchKey) -> torch._C.DispatchKeySet:
+    return functools.reduce(torch._C.DispatchKeySet.__or__, map(torch._C.DispatchKeySet, keys))
+
+
+_DISPATCH = torch._C.DispatchKey
+# what torch adds, and leaves out, while it asks an operator for a fake result
+_ADDED = _set_of(_DISPATCH.Functionalize, _DISPATCH.Meta, _DISPATCH.PythonDispatcher)
+_LEFT_OUT = _set_of(_DISPATCH.Python, _DISPATCH.PythonTLSSnapshot)
+
+
+def out_of_capture() -> Any:
+    """A context for a kernel that calls torch itself, as functions of `as_jax` do, while torch asks for a fake result.
+
+    Private: torch has no public way to set these keys.
+    """
+    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    return torch._C._ForceDispatchKeyGuard(included - _ADDED, excluded - _LEFT_OUT)
 
 
 class _ByThread:

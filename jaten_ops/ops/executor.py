@@ -22,6 +22,7 @@ from ..kernel_base import checks, prng, promotion
 from ..meta.refusals import refuse, reword
 from ..registry import Entry, parameters
 from ..schema import OpSpec
+from ..tracing import out_of_capture
 from ..xla import (
     jitted,
     kernel_cache,  # noqa: F401  # it recognizes the names that are given here
@@ -413,7 +414,7 @@ class Executor:
         if self.spec.random:
             taken.append(jax.ShapeDtypeStruct((), np.dtype("int64")))
         key = (torch.get_default_dtype(), x64.outside())
-        with Enabled():
+        with Enabled(), out_of_capture():
             got = self._jit[key].eval_shape(*taken)
         got = got.results if type(got) is Checked else got
         devices = (v.device for v in jax.tree.leaves(values) if isinstance(v, torch.Tensor))
