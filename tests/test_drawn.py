@@ -7,6 +7,8 @@ import torch
 
 from .drawn.drawing import draw, overlaps_itself
 from .drawn.outcomes import WAYS, differences, judge, outcome
+from .drawn.over_mesh import WAYS_OVER_MESH
+from .harness import mesh_process
 
 SEEDS = [seed for seed in range(60) if draw(seed) is not None]
 
@@ -20,6 +22,13 @@ def test_program(way: str, seed: int) -> None:
     assert program is not None
     verdict = judge(program, WAYS[way])
     assert verdict.outcome != "differs", f"{verdict.details}\n{program.source}"
+
+
+@pytest.mark.sampled(40)
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("way", WAYS_OVER_MESH)
+def test_program_over_a_mesh(way: str, seed: int) -> None:
+    assert not mesh_process.found("drawn", str(seed), way)
 
 
 def test_a_seed_is_a_program() -> None:

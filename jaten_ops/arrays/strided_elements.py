@@ -146,7 +146,7 @@ def put_elements(array: jax.Array, values: jax.Array, offset: int, stride: Shape
     if isinstance(values, jax.core.Tracer):
         return _put_in_program(array, values, offset, stride, axes, box)
     if box is None:
-        return _scattered(array, values, np.int64(offset), stride)
+        return (_put_at_indices if partitioned.MET else _scattered)(array, values, np.int64(offset), stride)
     return _replaced(array, values, box[1], box[0], stride)
 
 
@@ -166,9 +166,9 @@ def _put_in_program(
         part = _ordered(values, axes)[..., None]
         found = stepped_slices.selected_over(array.reshape(sides), part, begin.tolist(), [1] * part.ndim)
         return found.reshape(array.shape)
-    if axes is not None and 0 not in values.shape:
+    if axes is not None and 0 not in values.shape and not partitioned.MET:
         return _put_between(array, values, offset, axes)
-    return _scattered(array, values, np.int64(offset), stride)
+    return _put_at_indices(array, values, np.int64(offset), stride)
 
 
 def _put_between(array: jax.Array, values: jax.Array, offset: int, axes: list[Axis]) -> jax.Array:
@@ -311,15 +311,20 @@ def _rows(flat: jax.Array, n: int, s: int) -> jax.Array:
 
 @functools.partial(interpreted, static_argnums=(3,))
 def _scattered(array: jax.Array, values: jax.Array, offset: Any, stride: Shape) -> jax.Array:
-    shape, flat = values.shape, array.reshape(-1)
-    if 0 in shape:
-        return array
-    axes = _axes(shape, stride)
-    if axes is None:
-        return flat.at[offset + _indices(shape, stride)].set(values).reshape(array.shape)
+    flat, axes = array.reshape(-1), _axes(values.shape, stride)
+    if axes is None or 0 in values.shape:
+        return _put_at_indices(array, values, offset, stride)
     ordered = _ordered(values, axes)
     span = jax.lax.dynamic_slice(flat, (offset,), (_span(axes),))
     return jax.lax.dynamic_update_slice(flat, _put_rows(span, ordered, axes), (offset,)).reshape(array.shape)
+
+
+@functools.partial(interpreted, static_argnums=(3,))
+def _put_at_indices(array: jax.Array, values: jax.Array, offset: Any, stride: Shape) -> jax.Array:
+    """`_scattered` by indices alone: XLA of jaxlib 0.10 makes wrong parts of padded rows of partitioned arrays."""
+    if 0 in values.shape:
+        return array
+    return array.reshape(-1).at[offset + _indices(values.shape, stride)].set(values).reshape(array.shape)
 
 
 def _put_rows(flat: jax.Array, values: jax.Array, axes: list[Axis]) -> jax.Array:

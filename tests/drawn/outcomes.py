@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,22 +28,24 @@ class Way(NamedTuple):
         is_step: whether the function takes its gradients itself, and is called three times: the first call of a step
             runs as it is.
         has_strides: whether results have the strides of eager calls on the CPU; on the device they are row-major.
+        placed: gives a tensor a place on the device by chance; None for that of `to`.
     """
 
     device: str = "cpu"
     wrap: Callable[[Any], Any] = _called
     is_step: bool = False
     has_strides: bool = False
+    placed: Callable[[torch.Tensor, random.Random], torch.Tensor] | None = None
 
 
-def _compiled(fn: Any) -> Any:
+def compiled(fn: Any) -> Any:
     return torch.compile(fn, backend=jaten)
 
 
 WAYS = {
     "on the device": Way("jax"),
-    "compiled": Way("cpu", _compiled, has_strides=True),
-    "compiled on the device": Way("jax", _compiled),
+    "compiled": Way("cpu", compiled, has_strides=True),
+    "compiled on the device": Way("jax", compiled),
     "a step": Way("cpu", jaten_ops.compile_step, is_step=True),
     "a step on the device": Way("jax", jaten_ops.compile_step, is_step=True),
 }
@@ -93,7 +96,11 @@ def outcome(program: Program, way: Way | None, *, is_step: bool = False) -> dict
     run = chosen.wrap(_with_gradients(fn) if chosen.is_step else fn)
 
     def given() -> list[torch.Tensor]:
-        made = {name: value.clone().to(chosen.device) for name, value in program.inputs.items()}
+        chance = random.Random(program.seed)
+        made = {
+            name: value.clone().to(chosen.device) if chosen.placed is None else chosen.placed(value, chance)
+            for name, value in program.inputs.items()
+        }
         return [value.requires_grad_(name in program.trains) for name, value in made.items()]
 
     for _ in range(2 if chosen.is_step else 0):

@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks import collectives
 
+from ..drawn import over_mesh
 from ..harness.asked_process import serve
 from . import (
     mesh_checkpoints,
@@ -34,6 +35,7 @@ TABLES: dict[str, Callable[..., Any]] = {
     "checkpoints": mesh_checkpoints.outcome,
     "collectives": collectives.measured,
     "convolutions": mesh_convolutions.compared,
+    "drawn": over_mesh.differences,
     "estimates": mesh_estimates.compared,
     "exported": mesh_exported.saved,
     "not exported": mesh_exported.refused,
