@@ -1,6 +1,6 @@
 """Drawn programs in each way to run them: `python -m tests.drawn [--first 0] [--count 1000] [--ways compiled ...]`.
 
-The ways over a mesh, of eight devices that a CPU stands for, run if they are named. Each program that differs from eager
+Those over a mesh, of eight devices that a CPU stands for, run if they are named. Each program that differs from eager
 calls on the CPU is shown with its source; a line of numbers follows every hundred.
 """
 

@@ -41,7 +41,7 @@ WAYS_OVER_MESH = {
 
 
 def differences(seed: str, way: str) -> str:
-    """What differs of the program of a seed, with its source; empty if nothing does."""
+    """The differences of the program of a seed, with its source; empty if there are none."""
     program = draw(int(seed))
     assert program is not None
     verdict = judge(program, WAYS_OVER_MESH[way])
