@@ -33,6 +33,7 @@ from .passes.kernel_results import kernel_results
 from .passes.loop_numbers import loop_numbers
 from .passes.new_values import new_values
 from .passes.ordered_effects import ordered_effects
+from .passes.out_of_place_views import out_of_place_views
 from .passes.output_offsets import output_offsets
 from .passes.output_views import output_views
 from .passes.own_memory import own_memory
@@ -89,6 +90,7 @@ PASSES: Sequence[Pass] = (
     Pass(
         "wrapped_results", Stage.CAPTURED, wrapped_results, "a program returns tensors of the device, and no carriers"
     ),
+    Pass("out_of_place_views", Stage.CAPTURED, out_of_place_views, "views made before y.t_() get wrong gradients"),
     Pass("replaced_memory", Stage.CAPTURED, replaced_memory, "with `x.data = y` AOTAutograd has to leave writes alone"),
     Pass("counted_results", Stage.JOINT, counted_results, "AOTAutograd parts results by a count from another trace"),
     Pass("kernel_results", Stage.JOINT, kernel_results, "what is saved is as the kernel gives it"),
