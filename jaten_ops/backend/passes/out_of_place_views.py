@@ -38,7 +38,7 @@ def _recorded(graph: torch.fx.Graph) -> list[torch.fx.Node]:
             records[-1] = bool(node.args[0])
         elif node.target is torch.autograd.grad_mode._enter_inference_mode:
             records.append(not node.args[0])
-        elif node.target is torch.autograd.grad_mode._exit_inference_mode:
+        elif node.target is torch.autograd.grad_mode._exit_inference_mode and len(records) > 1:
             records.pop()
         elif node.op == "call_method" and node.target in _VIEWS and records[-1]:
             found.append(node)
