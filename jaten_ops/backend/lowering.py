@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax.export import is_symbolic_dim
-from torch.utils._python_dispatch import _disable_current_modes
 
 from jaten_ops import registry
 from jaten_ops.arrays import bridge, carrier
@@ -22,6 +21,7 @@ from jaten_ops.kernel_base import checks, prng, promotion
 from jaten_ops.meta.refusals import refuse
 from jaten_ops.ops import result_checks
 from jaten_ops.ops.executor import KernelCall, Signature, as_meta, freeze
+from jaten_ops.tracing import out_of_sight
 from jaten_ops.xla import matmul_precision
 
 from .layout import concretize, symbols_of
@@ -95,7 +95,7 @@ class _KernelNode:
         if not self._is_own or any(map(_is_open, values)):
             return
         try:
-            with _disable_current_modes(), torch.no_grad():
+            with out_of_sight(), torch.no_grad():
                 refuse(self._spec, *as_meta(self._signature, values))
         except _PLAIN as error:
             raise type(error)(f"{error}{source_line(self._node)}") from error
@@ -282,7 +282,7 @@ def _constant(gm: torch.fx.GraphModule, node: torch.fx.Node, default_float: torc
         return Lowered(value, default_float)
     if not isinstance(value, torch.Tensor):
         return value
-    with _disable_current_modes():  # tensors of inference mode would meet the one that fakes them
+    with out_of_sight():  # tensors of inference mode would meet the one that fakes them
         return np.array(carrier.unwrap(value) if value.device.type == "jax" else bridge.borrow(value))
 
 

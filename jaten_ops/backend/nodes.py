@@ -32,6 +32,11 @@ def fake_value(node: Any) -> Any:
     return node.meta.get("val") if isinstance(node, torch.fx.Node) else None
 
 
+def captured_value(node: Any) -> Any:
+    """The value of a node of Dynamo's graph, as `fake_value` of AOTAutograd's; None for anything else."""
+    return node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
+
+
 def is_higher_order(node: torch.fx.Node) -> bool:
     """True if a node calls an operator that takes graphs."""
     return isinstance(node.target, torch._ops.HigherOrderOperator)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -62,9 +61,10 @@ def test_eager(way: tuple[str], program: str, names: str) -> None:
     got, expected = (transformed(fn, names) for fn in PROGRAMS[program])
     try:
         result = expected(X)
-    except RuntimeError as error:  # three times by autograd, of what has no third derivative
-        with pytest.raises(RuntimeError, match=re.escape(str(error))):
-            got(X.to(device))
+    except RuntimeError as error:
+        # the third derivative of what has a constant second one: ATen has no history for it, direct operators have zeros
+        assert "does not require grad" in str(error)
+        _holds(got, torch.zeros_like(X), device)
     else:
         _holds(got, result, device)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..graph_info import GraphInfo
-from ..nodes import graphs_inside
+from ..nodes import captured_value, graphs_inside
 
 _VIEWS = frozenset({"t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_"})
 
@@ -45,22 +45,22 @@ def _recorded(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     return found
 
 
-def _value(node: Any) -> Any:
-    return node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
-
-
 def _names_of(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The nodes that are the tensor to which an in-place view belongs: such an operation returns the tensor itself."""
-    return [n for n in node.graph.nodes if _value(n) is not None and _value(n) is _value(node.args[0])]
+    return [
+        n
+        for n in node.graph.nodes
+        if captured_value(n) is not None and captured_value(n) is captured_value(node.args[0])
+    ]
 
 
 def _has_others(node: torch.fx.Node) -> bool:
     """True for an in-place view of a tensor of the program that shares its memory with one of another name."""
     own = _names_of(node)
-    if any(n.op != "call_method" and n.op != "call_function" for n in own):
+    if any(n.op in ("placeholder", "get_attr") for n in own):
         return False
-    root = _root(_value(node.args[0]))
-    return any(n not in own and _root(_value(n)) is root for n in node.graph.nodes)
+    root = _root(captured_value(node.args[0]))
+    return any(n not in own and _root(captured_value(n)) is root for n in node.graph.nodes)
 
 
 def _root(value: Any) -> Any:

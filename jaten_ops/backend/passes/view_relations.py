@@ -15,6 +15,7 @@ from jaten_ops.tensor.operand_values import shared_view
 from jaten_ops.tensor.tensor import Tensor
 
 from ..graph_info import GraphInfo, Relation
+from ..nodes import captured_value
 
 
 def with_relations(run: Callable[..., Any], found: Sequence[Relation]) -> Callable[..., Any]:
@@ -39,20 +40,16 @@ def view_relations(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
     bases: dict[int, tuple[bool, int]] = {}
     for is_input, nodes in ((False, outputs), (True, gm.graph.find_nodes(op="placeholder"))):
         for n, node in enumerate(nodes):
-            value = _value(node)
+            value = captured_value(node)
             if isinstance(value, Tensor) and value._base is None:
                 bases[id(value)] = is_input, n
     found = []
     for n, node in enumerate(outputs):
-        value = _value(node)
+        value = captured_value(node)
         base = bases.get(id(value._base)) if isinstance(value, Tensor) else None
         if base is not None:
             found.append(Relation(n, *base))
     return info.having(relations=found)
-
-
-def _value(node: Any) -> Any:
-    return node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
 
 
 def _related(base: torch.Tensor, result: torch.Tensor) -> torch.Tensor:

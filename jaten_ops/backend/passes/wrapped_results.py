@@ -15,20 +15,21 @@ from jaten_ops.tensor.operand_values import is_traced
 from jaten_ops.tensor.tensor import Tensor
 
 from ..graph_info import GraphInfo
+from ..nodes import captured_value
 
 
 def wrapped_results(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
     """Has Dynamo's graph return tensors of the device as such, and their gradients; notes if there were any others."""
     output = gm.graph.output_node()
-    plain = [node for node in output.all_input_nodes if _is_plain(_value(node))]
+    plain = [node for node in output.all_input_nodes if _is_plain(captured_value(node))]
     with gm.graph.inserting_before(output):
         for node in plain:
             made = gm.graph.call_function(_returned, (node,))
             made.meta = dict(node.meta)
             output.replace_input_with(node, made)
     inputs = gm.graph.find_nodes(op="placeholder")
-    asked = [node for node in inputs if isinstance(_value(node), Tensor) and _value(node).requires_grad]
-    if not any(map(_makes_plain_gradients, map(_value, gm.graph.nodes))):
+    asked = [node for node in inputs if isinstance(captured_value(node), Tensor) and captured_value(node).requires_grad]
+    if not any(map(_makes_plain_gradients, map(captured_value, gm.graph.nodes))):
         asked = []
     with gm.graph.inserting_after(inputs[-1] if inputs else None):
         for node in asked:
@@ -36,10 +37,6 @@ def wrapped_results(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
     if plain or asked:
         gm.recompile()
     return info.having(is_wrapped=bool(plain or asked))
-
-
-def _value(node: torch.fx.Node) -> Any:
-    return node.meta.get("example_value")
 
 
 def _makes_plain_gradients(value: Any) -> bool:
