@@ -62,7 +62,7 @@ def test_eager(way: tuple[str], program: str, names: str) -> None:
     try:
         result = expected(X)
     except RuntimeError as error:
-        # the third derivative of what has a constant second one: ATen has no history for it, direct operators have zeros
+        # the third derivative, where the second is constant: ATen has no history of it, direct operators have zeros
         assert "does not require grad" in str(error)
         _holds(got, torch.zeros_like(X), device)
     else:

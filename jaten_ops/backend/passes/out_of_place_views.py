@@ -47,11 +47,8 @@ def _recorded(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 
 def _names_of(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The nodes that are the tensor to which an in-place view belongs: such an operation returns the tensor itself."""
-    return [
-        n
-        for n in node.graph.nodes
-        if captured_value(n) is not None and captured_value(n) is captured_value(node.args[0])
-    ]
+    value = captured_value(node.args[0])
+    return [n for n in node.graph.nodes if value is not None and captured_value(n) is value]
 
 
 def _has_others(node: torch.fx.Node) -> bool:
