@@ -40,3 +40,9 @@ def test_convolutions(name: str, placement: str, way: str) -> None:
     got, expected = mesh_process.found("convolutions", name, placement, way)
     for g, e in zip(got, expected, strict=True):
         torch.testing.assert_close(torch.tensor(g), torch.tensor(e))
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", ["padded", "strided", "dilated", "a kernel a channel"])
+def test_shardings_of_jit_tell_of_a_mesh_that_is_set(name: str) -> None:
+    assert mesh_process.found("convolutions, in_shardings", name) < 1e-5

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import jax
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jax.sharding import PartitionSpec
 from torch import Tensor
 
-from jaten_ops import distributed
+from jaten_ops import as_jax, distributed
 
 Call = tuple[Any, tuple[int, ...], tuple[int, ...], dict[str, Any]]
 
@@ -69,3 +71,16 @@ def compared(name: str, placement: str, way: str) -> list[list[Any]]:
         gradients = torch.autograd.grad(result.square().sum(), leaves)
         results.append([t.detach().cpu().tolist() for t in (result, *gradients)])
     return results
+
+
+def in_shardings(name: str) -> float:
+    """The largest difference that `jax.jit` with shardings for plain arrays makes to a weight's gradient."""
+    fn, *shapes, given = CONVOLUTIONS[name]
+    generator = torch.Generator().manual_seed(0)
+    image, weight = (torch.randn(shape, generator=generator).numpy() for shape in shapes)
+    gradient = jax.grad(as_jax(lambda x, w: fn(x, w, **given).square().sum()), argnums=1)
+    with jax.set_mesh(_mesh()):
+        along = PartitionSpec(*[None] * (image.ndim - 1), "model")
+        found = jax.jit(gradient, in_shardings=(along, PartitionSpec()))(image, weight)
+    expected = jax.jit(gradient)(image, weight)
+    return float(abs(np.asarray(found) - np.asarray(expected)).max() / abs(np.asarray(expected)).max())

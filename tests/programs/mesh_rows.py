@@ -35,6 +35,7 @@ TABLES: dict[str, Callable[..., Any]] = {
     "checkpoints": mesh_checkpoints.outcome,
     "collectives": collectives.measured,
     "convolutions": mesh_convolutions.compared,
+    "convolutions, in_shardings": mesh_convolutions.in_shardings,
     "drawn": over_mesh.differences,
     "estimates": mesh_estimates.compared,
     "exported": mesh_exported.saved,
