@@ -70,6 +70,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "torch._C._is_fwd_grad_enabled", "torch._C._set_grad_enabled", "torch._VF._unpack_dual",
         "torch.autograd.forward_ad._current_level", "torch.autograd.forward_ad._set_fwd_grad_enabled",
     ),
+    "Inference mode in a graph of Dynamo: these two are what it records, and no context manager is in the graph.": (
+        "torch.autograd.grad_mode._enter_inference_mode", "torch.autograd.grad_mode._exit_inference_mode",
+    ),
     "Transforms of torch.func: nothing public tells whether one is on, its level, or what a tensor wraps.": (
         "torch._C._DisableFuncTorch", "torch._C._are_functorch_transforms_active", "torch._C._functorch",
         "torch._add_batch_dim", "torch._is_functional_tensor", "torch._remove_batch_dim",
