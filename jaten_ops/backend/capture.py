@@ -24,7 +24,15 @@ from jaten_ops.ops.override_rules import OverrideRule
 from jaten_ops.registry import active_overrides
 from jaten_ops.xla import autotune_mode
 
-from . import captured_overrides, device_interface, graph_cache, keep_whole, pipeline
+from . import (
+    captured_overrides,
+    device_interface,
+    executable,
+    gradients_without_meta,
+    graph_cache,
+    keep_whole,
+    pipeline,
+)
 from .aliased_inputs import guarded
 from .buckets.bucket_sizes import Buckets
 from .captured_overrides import entered_in
@@ -48,13 +56,17 @@ device_interface.register_interface()
 
 class _Decompositions(Mapping[torch._ops.OperatorBase, Callable[..., Any]]):
     """torch's own decompositions of the ops that have no kernel here, and ours of calls that torch's meta functions
-    refuse; looked up when a graph is captured.
+    refuse, or for which there is none; looked up when a graph is captured.
     """
 
     @functools.cached_property
     def _table(self) -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
         table = core_aten_decompositions()
-        return {op: fn for op, fn in table.items() if overload_of(op) not in registry.KERNELS} | GRADIENTS
+        return (
+            {op: fn for op, fn in table.items() if overload_of(op) not in registry.KERNELS}
+            | GRADIENTS
+            | gradients_without_meta.table()
+        )
 
     def __getitem__(self, op: torch._ops.OperatorBase) -> Callable[..., Any]:
         return self._table[op]
@@ -294,3 +306,7 @@ def _undisturbed(compile_graph: Callable[..., Any], *args: Any) -> Callable[...,
     """Compiles a graph. Dynamo traces neither this nor the result: the backward pass may run while it is on."""
     reason = "it compiles, or is compiled"
     return torch._dynamo.disable(torch._dynamo.disable(compile_graph, reason=reason)(*args), reason=reason)
+
+
+# `torch._dynamo.reset` calls it: without it, torch keeps the programs that have a graph break
+setattr(jaten, "reset", executable.forget_all)  # noqa: B010  # mypy allows no attributes of functions

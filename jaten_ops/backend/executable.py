@@ -18,6 +18,7 @@ from jaten_ops.device.autograd_engine import PASS
 from jaten_ops.device.second_derivatives import RECORDED
 from jaten_ops.ops import constraint
 from jaten_ops.xla import disk_store
+from jaten_ops.xla.tracebacks import TracebackScope
 
 from . import leaf_gradients
 from .compile_log import GraphLog
@@ -31,16 +32,17 @@ from .serialized_graph import plan_of
 _EXECUTABLES: weakref.WeakSet[Executable] = weakref.WeakSet()
 
 
-def _after_fork() -> None:
-    """Makes a forked process compile each graph again, which is refused there if JAX was running before.
+def forget_all() -> None:
+    """Makes each graph compile again, if it is still called.
 
-    XLA's threads do not survive a fork, and a program would wait for them.
+    In a forked process that is refused if JAX was running before: XLA's threads do not survive a fork, and a program
+    would wait for them.
     """
-    for executable in _EXECUTABLES:
+    for executable in list(_EXECUTABLES):
         executable.forget()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=forget_all)
 
 
 class Executable:
@@ -86,15 +88,16 @@ class Executable:
                 RECORDED.any = True
             if torch.is_anomaly_enabled():
                 self._watched(args)
-        call = self._calls.get(key)
-        if call is None:
-            with jax.disable_jit(False):  # `jax.disable_jit()` would unroll the loops of kernels
-                call = self._calls[key] = self._compiler.compile(args)
-        if profiler._is_profiler_enabled:
-            with profiler.record_function(f"jaten {self.log.title}"):
+        with TracebackScope():  # what is kept of this call keeps no code of its callers
+            call = self._calls.get(key)
+            if call is None:
+                with jax.disable_jit(False):  # `jax.disable_jit()` would unroll the loops of kernels
+                    call = self._calls[key] = self._compiler.compile(args)
+            if profiler._is_profiler_enabled:
+                with profiler.record_function(f"jaten {self.log.title}"):
+                    results = call(args)
+            else:
                 results = call(args)
-        else:
-            results = call(args)
         if self.info.unseen_of_leaves:
             leaf_gradients.without_writes(results, self.info.unseen_of_leaves)
         if self._has_gradients:

@@ -1,7 +1,9 @@
 """Operators that torch decomposes while it traces, before a backend is called, although each has a kernel.
 
-`interpolate` is the one that matters: torch makes it a gather, whose gradient is a scatter, many times slower than the
-kernels here. What torch does so is written in private tables of its operators; where they are missing, nothing changes.
+`interpolate` is the one that takes time: torch makes it a gather, whose gradient is a scatter, many times slower than
+the kernels here. What torch makes of the multilabel margin loss is wrong, its gradient as well: places without a label
+count as labels of the first class. What torch does so is written in private tables of its operators; where they are
+missing, nothing changes.
 """
 
 from __future__ import annotations
@@ -54,17 +56,16 @@ _LOCK = threading.RLock()
 
 @contextlib.contextmanager
 def traced_whole(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Iterator[None]:
-    """A context in which torch traces them whole, if all sizes are known, and none is 0.
+    """A context in which torch traces them whole; those that resize images, if all sizes are known, and none is 0.
 
-    Their C++ code does not take symbols, and ATen's meta functions of `upsample_nearest2d` and its kin refuse empty
-    batches, by a number where a bool is expected.
+    The C++ code of these does not take symbols, and ATen's meta functions of `upsample_nearest2d` and its kin refuse
+    empty batches, by a number where a bool is expected.
     """
-    if any(has_symbolic_size(value) or _is_empty(value) for value in (*inputs, *_values_in(gm))):
-        with _LOCK:  # another capture may have changed the tables that this one needs
-            yield
-        return
     with _LOCK:
-        taken = [(op, key, op.py_kernels.pop(key)) for op in kept_operators() for key in _KEYS if key in op.py_kernels]
+        ops = kept_operators()
+        if any(has_symbolic_size(value) or _is_empty(value) for value in (*inputs, *_values_in(gm))):
+            ops = tuple(op for op in ops if "upsample" not in op.__name__)
+        taken = [(op, key, op.py_kernels.pop(key)) for op in ops for key in _KEYS if key in op.py_kernels]
         _forget()
         try:
             yield

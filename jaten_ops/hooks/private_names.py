@@ -55,6 +55,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "torch._C._from_dlpack", "torch._C._to_dlpack", "jaxlib._jax.buffer_to_dlpack_managed_tensor",
         "jaxlib._jax.dlpack_managed_tensor_to_buffer",
     ),
+    "What an executable keeps of the call stack: nothing public limits it, and a program that it keeps keeps it.": (
+        "jaxlib._jax.TracebackScope",
+    ),
     "Many tensors written to at once: a loop over `copy_` takes three times as long for small ones.": (
         "torch._foreach_copy_",
     ),

@@ -309,8 +309,12 @@ def multi_margin_loss_backward(grad_output, self, target, p, margin, weight=None
 
 
 def _pull(loss: Callable[[jax.Array], jax.Array], x: jax.Array, grad: jax.Array) -> jax.Array:
-    """The gradient of a loss at x for the gradient of its result, which may be broadcast."""
+    """The gradient of a loss at x for the gradient of its result, which may be broadcast.
+
+    That of a single sample's loss may have one element, as ATen's meta functions have it.
+    """
     out, pull = jax.vjp(loss, x)
+    grad = grad if out.ndim else lax.reshape(grad, ())
     return pull(jnp.broadcast_to(cast(grad, out.dtype), out.shape))[0]
 
 

@@ -1,7 +1,7 @@
-"""Dtypes and shapes of results in half precision: those that kernels give, where ATen's fake tensors have others.
+"""Dtypes and shapes of results: those that kernels give, where ATen's fake tensors have others.
 
 The statistics of a norm are float32 on a CPU if its parameters are, whatever the input is. A mask to the power of True
-or False is a mask.
+or False is a mask. The losses of a single sample, not reduced, have no dimension.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _own_fake(node: torch.fx.Node) -> Any:
     key = overload_of(node.target)
     if key not in registry.FAKES or node.target.namespace != "aten":  # type: ignore[union-attr]  # it has an overload
         return None
-    is_asked = _is_mask if key == "pow.Tensor_Scalar" else _is_half
+    is_asked = _ASKED.get(key, _is_half)
     return registry.FAKES[key].fn if any(map(is_asked, node.all_input_nodes)) else None
 
 
@@ -48,6 +48,18 @@ def _is_half(node: torch.fx.Node) -> bool:
 def _is_mask(node: torch.fx.Node) -> bool:
     value = fake_value(node)
     return isinstance(value, torch.Tensor) and value.dtype == torch.bool
+
+
+def _is_single(node: torch.fx.Node) -> bool:
+    value = fake_value(node)
+    return isinstance(value, torch.Tensor) and value.dim() < 2
+
+
+_ASKED = {
+    "pow.Tensor_Scalar": _is_mask,
+    **dict.fromkeys(("multi_margin_loss", "multilabel_margin_loss_forward"), _is_single),
+}
+"""What a fake is asked for, other than halves."""
 
 
 def _correct(node: torch.fx.Node, fake: Any) -> bool:
