@@ -19,7 +19,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "xla": (
         "autotune_mode cheap_puts compiler_bugs compiles cpu_client cpu_features disk_store equations jitted malloc"
-        " matmul_library matmul_precision platform_branches progress x64",
+        " matmul_library matmul_precision platform_branches progress tracebacks x64",
         "traced_constants",
         "compiler_options memory_order onednn",
         "fingerprint",
@@ -149,8 +149,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "backend": (
         "buckets.__init__ buckets.bucket_sizes buckets.padding_proof captured_overrides"
-        " device_interface empty_gradients layout leaf_gradients lent_inputs nodes passes.__init__"
-        " small_gradients wrapped_inputs",
+        " device_interface empty_gradients gradients_without_meta layout leaf_gradients lent_inputs nodes"
+        " passes.__init__ small_gradients wrapped_inputs",
         "generated_call",
         "buckets.padded_tensors buckets.padding_programs buckets.padding_rules compile_log graph_text keep_whole"
         " subgraphs view_calls",

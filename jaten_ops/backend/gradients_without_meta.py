@@ -22,5 +22,5 @@ OPERATORS = (
 
 
 def table() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
-    """Those of the installed torch, each with jaten's operator."""
+    """The operators of the installed torch among them, each with jaten's."""
     return {op: operator_of(name) for name in OPERATORS if (op := aten_overload(name)) is not None}

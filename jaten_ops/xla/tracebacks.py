@@ -1,4 +1,4 @@
-"""How much of the call stack JAX keeps with what it makes.
+"""The part of the call stack that JAX keeps with what it makes.
 
 Each executable and each array of JAX keeps the code of the functions under which it was made. A program that Dynamo
 has compiled is released with its code. If its executable keeps that code, neither is ever released, nor are the

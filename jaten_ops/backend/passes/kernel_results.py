@@ -59,7 +59,7 @@ _ASKED = {
     "pow.Tensor_Scalar": _is_mask,
     **dict.fromkeys(("multi_margin_loss", "multilabel_margin_loss_forward"), _is_single),
 }
-"""What a fake is asked for, other than halves."""
+"""Operators beside those of half precision whose results a fake is asked for, each with the nodes in question."""
 
 
 def _correct(node: torch.fx.Node, fake: Any) -> bool:

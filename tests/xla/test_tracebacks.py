@@ -1,4 +1,4 @@
-"""What was compiled is released with its program, when Dynamo is reset."""
+"""`torch._dynamo.reset` releases what was compiled, with all of the program."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ WAYS: dict[str, Callable[[str], Any]] = {
 
 
 def _compiled_since(known: set[int]) -> list[Any]:
-    """What JAX has compiled for graphs, and is still there."""
+    """The executables of JAX that are there, without the known ones."""
     gc.collect()
     return [
         o for o in gc.get_objects() if type(o).__name__ == "MeshExecutable" and id(o) not in known
