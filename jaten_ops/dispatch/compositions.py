@@ -156,6 +156,12 @@ def ctc_loss_of_lengths(
     return losses.sum() if reduction == 2 else losses
 
 
+@handler("aten::fake_quantize_per_channel_affine_cachemask_backward", keys=(ABOVE_AUTOGRAD,))
+def gradient_within_range(grad: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """ATen's composition, which asks for a number of elements that is no number where sizes are open."""
+    return grad * mask
+
+
 @handler("aten::_pack_padded_sequence")
 def pack_padded_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, ...]:
     """Packed sequences, whose batch sizes are on the CPU, whatever the device."""

@@ -106,3 +106,17 @@ def test_classes_that_fit() -> None:
     classes = torch.tensor([0, 2])
     got = torch.compile(lambda i: F.one_hot(i, 3), backend="jaten")(classes.to("jax"))
     torch.testing.assert_close(got.cpu(), F.one_hot(classes, 3))
+
+
+def test_gradient_of_fake_quantization_with_open_sizes() -> None:
+    def quantized(x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+        return torch.fake_quantize_per_channel_affine(x, scale, zero, 0, -8, 7).sin()
+
+    x = torch.linspace(-2.0, 2.0, 24).reshape(4, 6)
+    scale, zero = torch.full((4,), 0.125), torch.tensor([0, 1, -1, 2], dtype=torch.int32)
+    found = []
+    for fn, device in ((quantized, "cpu"), (torch.compile(quantized, backend="jaten", dynamic=True), "jax")):
+        leaf = x.to(device).clone().requires_grad_()
+        fn(leaf, scale.to(device), zero.to(device)).sum().backward()
+        found.append(leaf.grad)
+    torch.testing.assert_close(found[1].cpu(), found[0])

@@ -18,11 +18,11 @@ import jax
 import numpy as np
 from jax import lax
 
-from jaten_ops.kernel_base.platform import is_over_mesh
 from jaten_ops.xla.equations import ELEMENTWISE, rebind
 
 from .. import conv_choice
 from ..conv_primitive import convolution_p
+from .exchanged_factors import exchanged
 from .values import Order, Ordered, places, program_order, without
 
 LayoutRule = Callable[[Any, Sequence[Ordered]], list[Ordered] | None]
@@ -368,9 +368,6 @@ def _convolution(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | 
     return [Ordered.of(found.array()) if call.part == "weight_gradient" else found]
 
 
-_FEW, _MUCH, _SOME = 32, 2**16, 2**12  # rows, and the elements of a matrix
-
-
 @_rule("dot_general")
 def _dot_general(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
     (contracted, batch), orders = (
@@ -381,7 +378,7 @@ def _dot_general(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | 
         tuple(places(dims, order) for dims, order in zip(pair, orders, strict=True)) for pair in (contracted, batch)
     )
     arrays = [x.array(order) for x, order in zip(operands, orders, strict=True)]
-    if (found := _product_of_few_rows(equation, arrays, numbers)) is not None:
+    if (found := exchanged(equation, arrays, numbers)) is not None:
         return [Ordered.of(found)]
     if not any(x.order for x in operands):
         return None
@@ -392,30 +389,6 @@ def _dot_general(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | 
         made += [start + d for d in free]
         start += len(free)
     return _results(equation, results, tuple(made))
-
-
-def _product_of_few_rows(equation: Any, arrays: Sequence[jax.Array], numbers: Any) -> jax.Array | None:
-    """Few rows by a large transposed matrix, as a linear layer has them: the matrix by the rows, transposed.
-
-    The libraries copy a transposed second factor into another order at each call. So the small one is the second:
-    2 to 16 rows take half of the time. If the first is transposed as well they compute nothing: loops take up to 40
-    times as long. The barriers keep XLA from turning the product around again.
-    """
-    rows, matrix = arrays
-    contracted, batch = numbers
-    if rows.ndim != 2 or matrix.ndim != 2 or any(map(len, batch)) or contracted[1] != (1,) or len(contracted[0]) != 1:
-        return None
-    (along,) = contracted[0]
-    count, least = rows.shape[1 - along], _SOME if along == 0 else _MUCH
-    pays = count > 1 and (along == 0 or count <= _FEW) and matrix.size >= least
-    if not pays or not rows.dtype == matrix.dtype == equation.outvars[0].aval.dtype == np.float32:
-        return None
-    if is_over_mesh(rows) or is_over_mesh(matrix):
-        return None
-    columns = lax.optimization_barrier(rows if along == 0 else lax.transpose(rows, (1, 0)))
-    (found,) = rebind(equation, [matrix, columns], dimension_numbers=(((1,), (0,)), ((), ())))
-    # what is computed of a column of the product is no vector
-    return lax.optimization_barrier(lax.transpose(lax.optimization_barrier(found), (1, 0)))
 
 
 @_rule("optimization_barrier")

@@ -1,0 +1,75 @@
+"""Products of matrices with their factors exchanged, and the result transposed, where that takes less time.
+
+The libraries of XLA's CPU copy a transposed factor into another order at each call: a second one before they start, a
+first one while they compute. So the smaller factor is to be the transposed one. The barriers keep XLA from turning the
+product around again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from jaten_ops.kernel_base.platform import is_over_mesh
+from jaten_ops.xla.equations import rebind
+
+_FEW, _MUCH, _SOME = 32, 2**16, 2**12  # rows, and the elements of a matrix
+_LEAST_ROWS = 128  # of a transposed first factor, for which this pays
+_GAIN = 1.5  # elements that are not copied, for each that is transposed
+
+
+def exchanged(equation: Any, arrays: Sequence[jax.Array], numbers: Any) -> jax.Array | None:
+    """A product computed so; None if it is better computed as it is.
+
+    Args:
+        equation: the product.
+        arrays: its factors.
+        numbers: their dimensions that are contracted, and those of a batch.
+    """
+    first, second = arrays
+    contracted, batch = numbers
+    if first.ndim != 2 or second.ndim != 2 or any(map(len, batch)) or len(contracted[0]) != 1:
+        return None
+    if not first.dtype == second.dtype == equation.outvars[0].aval.dtype == np.float32:
+        return None
+    if is_over_mesh(first) or is_over_mesh(second):
+        return None
+    (along,), (with_,) = contracted
+    if with_ == 1:
+        return _few_rows(equation, first, second, along)
+    return _narrow(equation, first, second) if along == 0 else None
+
+
+def _few_rows(equation: Any, rows: jax.Array, matrix: jax.Array, along: int) -> jax.Array | None:
+    """Few rows by a large transposed matrix, as a linear layer has them: the matrix by the rows, transposed.
+
+    2 to 16 rows take half of the time. If the first factor is transposed as well the libraries compute nothing: loops
+    take up to 40 times as long.
+    """
+    count, least = rows.shape[1 - along], _SOME if along == 0 else _MUCH
+    pays = count > 1 and (along == 0 or count <= _FEW) and matrix.size >= least
+    if not pays:
+        return None
+    columns = lax.optimization_barrier(rows if along == 0 else lax.transpose(rows, (1, 0)))
+    (found,) = rebind(equation, [matrix, columns], dimension_numbers=(((1,), (0,)), ((), ())))
+    # what is computed of a column of the product is no vector
+    return lax.optimization_barrier(lax.transpose(lax.optimization_barrier(found), (1, 0)))
+
+
+def _narrow(equation: Any, wide: jax.Array, narrow: jax.Array) -> jax.Array | None:
+    """A wide transposed matrix by a narrow one, as in the gradient of a linear layer that has few inputs.
+
+    With 1024 terms, (1024, 1024) by (1024, 16) takes an eighth of the time, where rows of the first collide in the
+    caches; 768 rows take half.
+    """
+    (terms, rows), columns = wide.shape, narrow.shape[1]
+    if not all(isinstance(n, int) for n in (terms, rows, columns)) or rows < _LEAST_ROWS or columns < 2:
+        return None
+    if (rows - columns) * terms < _GAIN * rows * columns:
+        return None
+    (found,) = rebind(equation, [narrow, wide], dimension_numbers=(((0,), (0,)), ((), ())))
+    return lax.transpose(lax.optimization_barrier(found), (1, 0))

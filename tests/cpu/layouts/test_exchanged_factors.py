@@ -1,0 +1,140 @@
+"""Products whose factors are exchanged: few rows by a large matrix, a wide matrix by a narrow one, in loops too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from jax import lax
+
+from jaten_ops.cpu.layouts import ordered
+
+_RNG = np.random.default_rng(0)
+_X = _RNG.standard_normal((3, 4)).astype("float32")
+
+
+def _product(a: Any, b: Any, dims: tuple[int, int]) -> jax.Array:
+    return lax.dot_general(a, b, (((dims[0],), (dims[1],)), ((), ())))
+
+
+def _t(a: Any) -> jax.Array:
+    return lax.transpose(a, (1, 0))
+
+
+_ROWS, _LARGE = _RNG.standard_normal((2, 8, 300)).astype("float32"), _RNG.standard_normal((256, 300)).astype("float32")
+
+# name: the function of rows and a matrix, and whether the matrix becomes the first factor
+FEW_ROWS: dict[str, tuple[Any, Any, Any, bool]] = {
+    "as a layer has it": (lambda x, w: _product(x, _t(w), (1, 0)) + 1, _ROWS[0], _LARGE, True),
+    "without a transposition": (lambda x, w: _product(x, w, (1, 1)), _ROWS[0], _LARGE, True),
+    "of columns": (lambda x, w: _product(x, w, (0, 1)), _t(_ROWS[0]), _LARGE, True),
+    "many of columns": (lambda x, w: _product(x, w, (0, 1)), _t(np.tile(_ROWS[0], (9, 1))), _LARGE[:64], True),
+    "two, one after the other": (lambda x, w: _product(_product(x, w, (1, 1)), _t(w), (1, 1)), _ROWS[0], _LARGE, True),
+    "a gradient": (jax.grad(lambda x, w: jnp.sum(jnp.tanh(_product(x, _t(w), (1, 0))))), _ROWS[0], _LARGE, True),
+    "one row": (lambda x, w: _product(x, w, (1, 1)), _ROWS[0, :1], _LARGE, False),
+    "many rows": (lambda x, w: _product(x, w, (1, 1)), np.tile(_ROWS[0], (5, 1)), _LARGE, False),
+    "a small matrix": (lambda x, w: _product(x, w, (1, 1)), _ROWS[0], _LARGE[:100], False),
+    "a matrix in order": (lambda x, w: _product(x, w, (1, 0)), _ROWS[0, :, :256], _LARGE, False),
+    "a batch": (lambda x, w: lax.dot_general(x, w, (((2,), (2,)), ((0,), (0,)))), _ROWS, np.stack([_LARGE] * 2), False),
+    "bfloat16": (
+        *(lambda x, w: _product(x, w, (1, 1)).astype("float32"), _ROWS[0].astype(jnp.bfloat16)),
+        *(_LARGE.astype(jnp.bfloat16), False),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FEW_ROWS)
+def test_few_rows_by_a_large_matrix(name: str) -> None:
+    fn, rows, matrix, is_first = FEW_ROWS[name]
+    found, expected = jax.jit(ordered(fn))(rows, matrix), fn(rows, matrix)
+    error = 1e-2 if rows.dtype == jnp.bfloat16 else 1e-5  # one rounding to 8 bits; sums in another order
+    np.testing.assert_allclose(found, expected, rtol=0, atol=error * np.abs(expected).max())
+    assert ("optimization_barrier" in str(jax.make_jaxpr(ordered(fn))(rows, matrix))) == is_first
+
+
+_SQUARE = np.pad(_LARGE, [(0, 44), (0, 0)])
+
+
+def _batched(a: Any) -> Any:
+    return lax.dot_general(a, a, (((2,), (2,)), ((0,), (0,))))
+
+
+def _scanned(x: Any, w: Any) -> Any:
+    def step(state: Any, row: Any) -> tuple[Any, Any]:
+        state = jnp.tanh(row + _product(state, _t(w), (1, 0)))
+        return state, state
+
+    return lax.scan(step, x, jnp.stack([x, x / 2]))
+
+
+def _repeated(x: Any, w: Any) -> Any:
+    def step(carry: Any) -> Any:
+        count, state = carry
+        return count + 1, lax.pad(_product(state, w, (1, 1)), np.float32(0), [(0, 0, 0), (0, 300 - len(w), 0)]) / 30
+
+    return lax.while_loop(lambda carry: carry[0] < 3, step, (0, x))
+
+
+LOOPS: dict[str, tuple[Callable[..., Any], Any, bool]] = {
+    "scan": (_scanned, _SQUARE, True),
+    "while": (_repeated, _LARGE, True),
+    "a gradient": (jax.grad(lambda x, w: jnp.sum(_scanned(x, w)[1] ** 2), (0, 1)), _SQUARE, True),
+    "a small matrix": (_repeated, _LARGE[:100], False),
+    "outer products": (lambda x, w: lax.map(lambda row: lax.dot_general(row, row, (((), ()), ((), ()))), x), _X, False),
+    "batches": (lambda x, w: lax.map(lambda a: _batched(a), jnp.stack([jnp.tile(x, (3, 1, 1))] * 2)), _LARGE, False),
+    "one row": (lambda x, w: lax.map(lambda row: _product(row[None], w, (1, 1)), x), _LARGE, False),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_few_rows_in_a_loop(name: str) -> None:
+    fn, matrix, is_first = LOOPS[name]
+    rows = _ROWS[0]
+    found, expected = jax.jit(ordered(fn))(rows, matrix), fn(rows, matrix)
+    for got, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-4 * np.abs(wanted).max())
+    assert ("optimization_barrier" in str(jax.make_jaxpr(ordered(fn))(rows, matrix))) == is_first
+
+
+_WIDE = _RNG.standard_normal((64, 300)).astype("float32")
+_NARROW = _RNG.standard_normal((64, 8)).astype("float32")
+
+# name: the function of a wide and of a narrow matrix, which have their terms in the first dimension
+NARROW: dict[str, tuple[Any, Any, Any, bool]] = {
+    "as a gradient has it": (lambda a, b: _product(_t(a), b, (1, 0)) + 1, _WIDE, _NARROW, True),
+    "without a transposition": (lambda a, b: _product(a, b, (0, 0)), _WIDE, _NARROW, True),
+    "both transposed": (lambda a, b: _product(_t(a), _t(b), (1, 1)), _WIDE, _NARROW, True),
+    "transposed again": (lambda a, b: _t(_product(a, b, (0, 0))), _WIDE, _NARROW, True),
+    "narrow by wide": (lambda a, b: _product(b, a, (0, 0)), _WIDE, _NARROW, False),
+    "few terms": (lambda a, b: _product(a, b, (0, 0)), _WIDE[:8], _NARROW[:8], False),
+    "few rows": (lambda a, b: _product(a, b, (0, 0)), _WIDE[:, :100], _NARROW, False),
+    "a column": (lambda a, b: _product(a, b, (0, 0)), _WIDE, _NARROW[:, :1], False),
+    "whole numbers": (lambda a, b: _product(a, b, (0, 0)), _WIDE.astype(int), _NARROW.astype(int), False),
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_a_wide_matrix_by_a_narrow_one(name: str) -> None:
+    fn, wide, narrow, is_turned = NARROW[name]
+    found, expected = jax.jit(ordered(fn))(wide, narrow), fn(wide, narrow)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    assert ("optimization_barrier" in str(jax.make_jaxpr(ordered(fn))(wide, narrow))) == is_turned
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_gradient_of_a_layer_with_few_inputs(device: str) -> None:
+    layer, x = torch.nn.Linear(8, 256), torch.randn(64, 8)
+    layer(x).sin().sum().backward()
+    expected = [p.grad.clone() for p in layer.parameters()]
+    layer.zero_grad()
+    layer.to(device)
+    torch.compile(layer, backend="jaten")(x.to(device)).sin().sum().backward()
+    for parameter, gradient in zip(layer.parameters(), expected, strict=True):
+        assert parameter.grad.stride() == gradient.stride()
+        torch.testing.assert_close(parameter.grad.cpu(), gradient)
