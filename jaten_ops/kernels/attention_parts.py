@@ -8,7 +8,7 @@ its logsumexp, as in aten/src/ATen/native/cpu/FlashAttentionKernel.cpp.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -102,8 +102,16 @@ def _attend_at_once(query, key, value, bias, keep, scale, causal, first=0):
     return cast(context, query.dtype), jnp.where(empty, 0, jnp.log(total) + top)[..., 0]
 
 
-def attention_backward(grad, query, key, value, bias, keep, scale, out, logsumexp, causal, grad_logsumexp=0, first=0):
-    """The gradients of query, key, value and the scores, from the saved results; the weights are computed again."""
+class _Parts(NamedTuple):
+    """The gradients of query and scores, and the factors of those of key and value, which are summed over queries."""
+
+    of_query: jax.Array
+    of_key: tuple[jax.Array, jax.Array]
+    of_value: tuple[jax.Array, jax.Array]
+    of_scores: jax.Array
+
+
+def _parts(grad, query, key, value, bias, keep, scale, out, logsumexp, causal, grad_logsumexp=0, first=0) -> _Parts:
     heads = key.shape[1]
     weights = jnp.exp(_scores(query, key, bias, scale, causal, first) - logsumexp[..., None])
     grad_weights = contract(_fold(grad, heads), value, QK).reshape(weights.shape)
@@ -114,12 +122,19 @@ def attention_backward(grad, query, key, value, bias, keep, scale, out, logsumex
     delta = jnp.sum(cast(grad, wide) * cast(out, wide), 3, keepdims=True) - grad_logsumexp
     grad_scores = weights * (grad_weights - delta)
     scaled = cast(_fold(grad_scores * scale, heads), query.dtype)
-    return (
+    return _Parts(
         cast(contract(scaled, key, PV), query.dtype).reshape(query.shape),
-        cast(contract(scaled, _fold(query, heads), PTV), key.dtype),
-        cast(contract(cast(_fold(dropped, heads), value.dtype), _fold(grad, heads), PTV), value.dtype),
+        (scaled, _fold(query, heads)),
+        (cast(_fold(dropped, heads), value.dtype), _fold(grad, heads)),
         grad_scores,
     )
+
+
+def attention_backward(grad, query, key, value, *args):
+    """The gradients of query, key, value and the scores, from the saved results; the weights are computed again."""
+    parts = _parts(grad, query, key, value, *args)
+    of_key, of_value = (contract(*factors, PTV) for factors in (parts.of_key, parts.of_value))
+    return parts.of_query, cast(of_key, key.dtype), cast(of_value, value.dtype), parts.of_scores
 
 
 def attention_gradients(grad, query, key, value, bias, scale, out, logsumexp, causal, grad_logsumexp=None):
@@ -133,7 +148,8 @@ def attention_gradients(grad, query, key, value, bias, scale, out, logsumexp, ca
     def in_tiles(grad, query, key, value, bias, out, logsumexp, grad_logsumexp):
         differentiate = partial(_gradients_of_tile, scale=scale, causal=causal)
         others = value, _four(bias), grad, out, logsumexp, grad_logsumexp
-        return attention_tiles.over_heads(differentiate, query, key, others)
+        of_query, of_key, of_value = attention_tiles.over_heads(differentiate, query, key, others)
+        return of_query, of_key.mT, of_value.mT
 
     operands = grad, query, key, value, bias, out, logsumexp, grad_logsumexp
     if not attention_tiles.pay(query, key):
@@ -142,18 +158,18 @@ def attention_gradients(grad, query, key, value, bias, scale, out, logsumexp, ca
 
 
 def _gradients_of_tile(query, key, value, bias, grad, out, logsumexp, grad_logsumexp, *, scale, causal):
-    of_query, of_key, of_value = [], jnp.zeros(key.shape, wide := compute_type(key.dtype)), jnp.zeros(value.shape, wide)
+    """The gradients in a tile, those of key and value transposed: XLA's library is slow if the wide factor is the transposed one."""
+    of_query, totals = [], [jnp.zeros(x.mT.shape, compute_type(x.dtype)) for x in (key, value)]
     for first, end, size in attention_tiles.stretches(query, key, causal):
         rows = slice(None), slice(None), slice(first, end)
         seen = query[rows], key[:, :, :size], value[:, :, :size], _of_pairs(bias, first, end, size)
         given = 0 if grad_logsumexp is None else grad_logsumexp[rows]
-        of_rows, *of_keys, _ = attention_backward(
-            grad[rows], *seen, None, scale, out[rows], logsumexp[rows], causal, given, first
-        )
-        of_query.append(of_rows)
-        rest = [(0, 0), (0, 0), (0, key.shape[2] - size), (0, 0)]
-        of_key, of_value = (a + jnp.pad(cast(b, wide), rest) for a, b in zip((of_key, of_value), of_keys, strict=True))
-    return jnp.concatenate(of_query, 2), cast(of_key, key.dtype), cast(of_value, value.dtype)
+        parts = _parts(grad[rows], *seen, None, scale, out[rows], logsumexp[rows], causal, given, first)
+        of_query.append(parts.of_query)
+        rest = [(0, 0), (0, 0), (0, 0), (0, key.shape[2] - size)]
+        for i, (weights, factor) in enumerate((parts.of_key, parts.of_value)):
+            totals[i] += jnp.pad(lax.optimization_barrier(contract(factor, weights, PTV)), rest)
+    return jnp.concatenate(of_query, 2), cast(totals[0], key.dtype), cast(totals[1], value.dtype)
 
 
 def sum_to(x: jax.Array, like: jax.Array) -> jax.Array:

@@ -18,8 +18,9 @@ from jaten_ops.kernel_base.platform import is_over_mesh
 from jaten_ops.xla.equations import rebind
 
 _FEW, _MUCH, _SOME = 32, 2**16, 2**12  # rows, and the elements of a matrix
-_LEAST_ROWS = 128  # of a transposed first factor, for which this pays
-_GAIN = 1.5  # elements that are not copied, for each that is transposed
+_LINES = 64  # elements: the columns of a matrix with a multiple of as many are in few sets of the caches
+_LEAST_ROWS = 128  # of another transposed first factor, for which this pays
+_GAIN, _MUCH_GAIN = 1.5, 8.0  # elements that are not copied, for each that is transposed; of other matrices
 
 
 def exchanged(equation: Any, arrays: Sequence[jax.Array], numbers: Any) -> jax.Array | None:
@@ -32,16 +33,17 @@ def exchanged(equation: Any, arrays: Sequence[jax.Array], numbers: Any) -> jax.A
     """
     first, second = arrays
     contracted, batch = numbers
-    if first.ndim != 2 or second.ndim != 2 or any(map(len, batch)) or len(contracted[0]) != 1:
+    of_batch = len(batch[0])
+    if first.ndim != of_batch + 2 or second.ndim != of_batch + 2 or len(contracted[0]) != 1:
         return None
     if not first.dtype == second.dtype == equation.outvars[0].aval.dtype == np.float32:
         return None
-    if is_over_mesh(first) or is_over_mesh(second):
+    if is_over_mesh(first) or is_over_mesh(second) or any(dims != tuple(range(of_batch)) for dims in batch):
         return None
     (along,), (with_,) = contracted
-    if with_ == 1:
-        return _few_rows(equation, first, second, along)
-    return _narrow(equation, first, second) if along == 0 else None
+    if along == with_ == of_batch:
+        return _narrow(equation, first, second)
+    return _few_rows(equation, first, second, along) if with_ == 1 and not of_batch else None
 
 
 def _few_rows(equation: Any, rows: jax.Array, matrix: jax.Array, along: int) -> jax.Array | None:
@@ -61,15 +63,20 @@ def _few_rows(equation: Any, rows: jax.Array, matrix: jax.Array, along: int) -> 
 
 
 def _narrow(equation: Any, wide: jax.Array, narrow: jax.Array) -> jax.Array | None:
-    """A wide transposed matrix by a narrow one, as in the gradient of a linear layer that has few inputs.
+    """Wide transposed matrices by narrow ones: gradients of layers with few inputs, and of attention.
 
-    With 1024 terms, (1024, 1024) by (1024, 16) takes an eighth of the time, where rows of the first collide in the
-    caches; 768 rows take half.
+    With 1024 terms, (1024, 1024) by (1024, 16) takes an eighth of the time: rows of the first collide in the caches.
     """
-    (terms, rows), columns = wide.shape, narrow.shape[1]
-    if not all(isinstance(n, int) for n in (terms, rows, columns)) or rows < _LEAST_ROWS or columns < 2:
+    *batch, terms, rows = wide.shape
+    columns = narrow.shape[-1]
+    if not all(isinstance(n, int) for n in (terms, rows, columns)) or columns < 2:
         return None
-    if (rows - columns) * terms < _GAIN * rows * columns:
+    collides = rows % _LINES == 0
+    if not collides and rows < _LEAST_ROWS:
         return None
-    (found,) = rebind(equation, [narrow, wide], dimension_numbers=(((0,), (0,)), ((), ())))
-    return lax.transpose(lax.optimization_barrier(found), (1, 0))
+    if (rows - columns) * terms < (_GAIN if collides else _MUCH_GAIN) * rows * columns:
+        return None
+    leading, last = range(len(batch)), len(batch)
+    numbers = ((last,), (last,)), (tuple(leading), tuple(leading))
+    (found,) = rebind(equation, [narrow, wide], dimension_numbers=numbers)
+    return lax.transpose(lax.optimization_barrier(found), (*leading, last + 1, last))

@@ -370,25 +370,29 @@ def _convolution(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | 
 
 @_rule("dot_general")
 def _dot_general(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
-    (contracted, batch), orders = (
-        equation.params["dimension_numbers"],
-        [x.order or program_order(x.ndim) for x in operands],
-    )
-    numbers = tuple(
-        tuple(places(dims, order) for dims, order in zip(pair, orders, strict=True)) for pair in (contracted, batch)
-    )
-    arrays = [x.array(order) for x, order in zip(operands, orders, strict=True)]
+    arrays, numbers = _as_they_lie(equation, operands)
     if (found := exchanged(equation, arrays, numbers)) is not None:
         return [Ordered.of(found)]
     if not any(x.order for x in operands):
         return None
     results = rebind(equation, arrays, dimension_numbers=numbers)
+    contracted, batch = equation.params["dimension_numbers"]
     made, start = list(range(len(batch[0]))), len(batch[0])
-    for dims, of_batch, order in zip(contracted, batch, orders, strict=True):
-        free = without(order, [*dims, *of_batch])
+    for x, dims, of_batch in zip(operands, contracted, batch, strict=True):
+        free = without(x.order or program_order(x.ndim), [*dims, *of_batch])
         made += [start + d for d in free]
         start += len(free)
     return _results(equation, results, tuple(made))
+
+
+def _as_they_lie(equation: Any, operands: Sequence[Ordered]) -> tuple[list[jax.Array], Any]:
+    """The factors of a product in the orders in which they lie, and `dimension_numbers` for those."""
+    orders = [x.order or program_order(x.ndim) for x in operands]
+    numbers = tuple(
+        tuple(places(dims, order) for dims, order in zip(pair, orders, strict=True))
+        for pair in equation.params["dimension_numbers"]
+    )
+    return [x.array(order) for x, order in zip(operands, orders, strict=True)], numbers
 
 
 @_rule("optimization_barrier")
@@ -409,11 +413,16 @@ def _in_order(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | Non
 
 
 def _transposed_matrix(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
-    return None if equation.params["permutation"] != (1, 0) else _transpose(equation, operands)
+    permutation = equation.params["permutation"]
+    is_matrix = (*permutation[:-2], *permutation[:-3:-1]) == program_order(len(permutation))
+    return _transpose(equation, operands) if is_matrix else None
 
 
 def _product_of_matrices(equation: Any, operands: Sequence[Ordered]) -> list[Ordered] | None:
-    return None if any(map(len, equation.params["dimension_numbers"][1])) else _dot_general(equation, operands)
+    if not any(map(len, equation.params["dimension_numbers"][1])):
+        return _dot_general(equation, operands)
+    found = exchanged(equation, *_as_they_lie(equation, operands))
+    return None if found is None else [Ordered.of(found)]
 
 
 MATRIX_RULES: dict[str, LayoutRule] = {"transpose": _transposed_matrix, "dot_general": _product_of_matrices}

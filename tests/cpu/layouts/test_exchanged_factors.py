@@ -101,10 +101,19 @@ def test_few_rows_in_a_loop(name: str) -> None:
     assert ("optimization_barrier" in str(jax.make_jaxpr(ordered(fn))(rows, matrix))) == is_first
 
 
-_WIDE = _RNG.standard_normal((64, 300)).astype("float32")
-_NARROW = _RNG.standard_normal((64, 8)).astype("float32")
+_WIDE, _WIDES = _RNG.standard_normal((64, 320)).astype("float32"), _RNG.standard_normal((3, 64, 320)).astype("float32")
+_NARROW, _NARROWS = _RNG.standard_normal((64, 8)).astype("float32"), _RNG.standard_normal((3, 64, 8)).astype("float32")
 
-# name: the function of a wide and of a narrow matrix, which have their terms in the first dimension
+
+def _products(a: Any, b: Any, dims: tuple[int, int]) -> jax.Array:
+    return lax.dot_general(a, b, (((dims[0],), (dims[1],)), ((0,), (0,))))
+
+
+def _turned(a: Any) -> jax.Array:
+    return lax.transpose(a, (0, 2, 1))
+
+
+# name: the function of wide and of narrow matrices, which have their terms before their last dimension
 NARROW: dict[str, tuple[Any, Any, Any, bool]] = {
     "as a gradient has it": (lambda a, b: _product(_t(a), b, (1, 0)) + 1, _WIDE, _NARROW, True),
     "without a transposition": (lambda a, b: _product(a, b, (0, 0)), _WIDE, _NARROW, True),
@@ -113,23 +122,36 @@ NARROW: dict[str, tuple[Any, Any, Any, bool]] = {
     "narrow by wide": (lambda a, b: _product(b, a, (0, 0)), _WIDE, _NARROW, False),
     "few terms": (lambda a, b: _product(a, b, (0, 0)), _WIDE[:8], _NARROW[:8], False),
     "few rows": (lambda a, b: _product(a, b, (0, 0)), _WIDE[:, :100], _NARROW, False),
+    "of no multiple": (lambda a, b: _product(a, b, (0, 0)), _WIDE[:, :250], _NARROW[:, :7], True),
+    "less of no multiple": (lambda a, b: _product(a, b, (0, 0)), _WIDE[:, :250], _NARROW, False),
     "a column": (lambda a, b: _product(a, b, (0, 0)), _WIDE, _NARROW[:, :1], False),
     "whole numbers": (lambda a, b: _product(a, b, (0, 0)), _WIDE.astype(int), _NARROW.astype(int), False),
+    "a batch": (lambda a, b: _products(_turned(a), b, (2, 1)) + 1, _WIDES, _NARROWS, True),
+    "a batch, both transposed": (lambda a, b: _products(_turned(a), _turned(b), (2, 2)), _WIDES, _NARROWS, True),
+    "a batch without a transposition": (lambda a, b: _products(a, b, (1, 1)), _WIDES, _NARROWS, True),
+    "a batch, transposed for others as well": (
+        *(lambda a, b: _products(_turned(a), b, (2, 1)) + _turned(a)[..., :8], _WIDES, _NARROWS, True),
+    ),
+    "a batch of narrow by wide": (lambda a, b: _products(b, a, (1, 1)), _WIDES, _NARROWS, False),
+    "a batch behind": (*(lambda a, b: lax.dot_general(a, b, (((0,), (0,)), ((1,), (1,)))), _WIDES, _NARROWS, False),),
+    "in a loop": (
+        *(lambda a, b: lax.map(lambda pair: _product(_t(pair[0]), pair[1], (1, 0)), (a, b)), _WIDES, _NARROWS, True),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", NARROW)
 def test_a_wide_matrix_by_a_narrow_one(name: str) -> None:
-    fn, wide, narrow, is_turned = NARROW[name]
+    fn, wide, narrow, is_exchanged = NARROW[name]
     found, expected = jax.jit(ordered(fn))(wide, narrow), fn(wide, narrow)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-    assert ("optimization_barrier" in str(jax.make_jaxpr(ordered(fn))(wide, narrow))) == is_turned
+    assert ("optimization_barrier" in str(jax.make_jaxpr(ordered(fn))(wide, narrow))) == is_exchanged
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_gradient_of_a_layer_with_few_inputs(device: str) -> None:
-    layer, x = torch.nn.Linear(8, 256), torch.randn(64, 8)
+    layer, x = torch.nn.Linear(8, 320), torch.randn(64, 8)
     layer(x).sin().sum().backward()
     expected = [p.grad.clone() for p in layer.parameters()]
     layer.zero_grad()
