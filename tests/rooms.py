@@ -62,8 +62,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "cpu": (
         "attention_tiles conv_direct conv_fold_full_dims conv_phases conv_taps dot_reductions elementary folding"
-        " layouts.exchanged_factors layouts.values ragged_tiles reductions row_scans slice_writes",
-        "exponentials",
+        " layouts.values ragged_tiles reductions row_scans slice_writes",
+        "exponentials layouts.exchanged_factors",
         "conv_eigen conv_grouped conv_matrix conv_onednn conv_patches conv_rows conv_space_to_depth conv_winograd",
         "conv_volumes",
         "conv_lowerings",

@@ -11,7 +11,7 @@ from jax import lax
 from ..arrays.strides import Shape
 from ..kernel_base.conv_parts import Windows
 from ..kernel_base.promotion import cast
-from .dot_reductions import contract
+from .dot_reductions import contract, product_over_rows
 
 
 def _taken(x: jax.Array, windows: Windows) -> jax.Array:
@@ -50,5 +50,6 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
     """The transpose by the weight, of this shape."""
     rows = lax.reshape(grad, (math.prod(grad.shape[:-1]), grad.shape[-1]))
-    matrix = lax.reshape(_product(rows, _taken(x, windows), 0, 0), (shape[-1], shape[-2], *shape[:-2]))
+    product = cast(product_over_rows(rows, _taken(x, windows)), rows.dtype)
+    matrix = lax.reshape(product, (shape[-1], shape[-2], *shape[:-2]))
     return lax.transpose(matrix, (*range(2, len(shape)), 1, 0))

@@ -158,7 +158,7 @@ def attention_gradients(grad, query, key, value, bias, scale, out, logsumexp, ca
 
 
 def _gradients_of_tile(query, key, value, bias, grad, out, logsumexp, grad_logsumexp, *, scale, causal):
-    """The gradients in a tile, those of key and value transposed: XLA's library is slow if the wide factor is the transposed one."""
+    """The gradients in a tile, those of key and value transposed, since XLA is slow with a wide transposed factor."""
     of_query, totals = [], [jnp.zeros(x.mT.shape, compute_type(x.dtype)) for x in (key, value)]
     for first, end, size in attention_tiles.stretches(query, key, causal):
         rows = slice(None), slice(None), slice(first, end)

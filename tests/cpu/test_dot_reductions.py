@@ -1,4 +1,4 @@
-"""Products in half precision, in all that a model puts around them, by every way to run it."""
+"""Products: in half precision with all that a model puts around them, by every way to run it; exchanged factors."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import jaten_ops
+from jaten_ops.cpu import dot_reductions
 from jaten_ops.xla import cpu_features
 
 from ..harness.compiled_texts import programs
@@ -210,3 +213,34 @@ def test_a_processor_that_multiplies_bfloat16_does(name: str, way: str) -> None:
     factors = [dtype for text in texts for dtype in _factors(text)]
     assert len(factors) == 6
     assert set(factors) == {"bf16"} or not cpu_features.multiplies_bfloat16()
+
+
+# rows, columns, terms, dtype, and whether the factors are exchanged
+_OVER_ROWS = {
+    "wide by narrow": (96, 16, 600, "float32", True),
+    "narrow by wide": (16, 96, 600, "float32", False),
+    "few terms": (1024, 512, 16, "float32", False),
+    "another size": (250, 10, 600, "float32", True),
+    "a small one of another size": (100, 10, 600, "float32", False),
+    "a column": (128, 1, 600, "float32", False),
+    "bfloat16": (96, 16, 600, "bfloat16", False),
+}
+
+
+@pytest.mark.parametrize("name", _OVER_ROWS)
+def test_product_over_rows(name: str) -> None:
+    rows, columns, terms, dtype, is_exchanged = _OVER_ROWS[name]
+    rng = np.random.default_rng(0)
+    a, b = (jnp.asarray(rng.integers(-3, 4, (terms, n)), dtype) for n in (rows, columns))
+    found = jax.jit(dot_reductions.product_over_rows)(a, b)
+    np.testing.assert_array_equal(found, np.asarray(a, np.float32).T @ np.asarray(b, np.float32))  # whole numbers
+    wide = [e for e in jax.make_jaxpr(dot_reductions.product_over_rows)(a, b).eqns if e.primitive.name == "transpose"]
+    assert any(e.params["permutation"] == (1, 0) and e.outvars[0].aval.shape == (rows, columns) for e in wide) == (
+        is_exchanged
+    )
+
+
+def test_open_sizes_are_not_exchanged() -> None:
+    (rows,) = jax.export.symbolic_shape("n")
+    assert not dot_reductions.is_better_exchanged(rows, 8, 600)
+    assert not dot_reductions.is_better_exchanged(96, 8, rows)

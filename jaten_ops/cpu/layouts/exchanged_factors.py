@@ -17,10 +17,9 @@ from jax import lax
 from jaten_ops.kernel_base.platform import is_over_mesh
 from jaten_ops.xla.equations import rebind
 
+from ..dot_reductions import is_better_exchanged
+
 _FEW, _MUCH, _SOME = 32, 2**16, 2**12  # rows, and the elements of a matrix
-_LINES = 64  # elements: the columns of a matrix with a multiple of as many are in few sets of the caches
-_LEAST_ROWS = 128  # of another transposed first factor, for which this pays
-_GAIN, _MUCH_GAIN = 1.5, 8.0  # elements that are not copied, for each that is transposed; of other matrices
 
 
 def exchanged(equation: Any, arrays: Sequence[jax.Array], numbers: Any) -> jax.Array | None:
@@ -63,18 +62,9 @@ def _few_rows(equation: Any, rows: jax.Array, matrix: jax.Array, along: int) -> 
 
 
 def _narrow(equation: Any, wide: jax.Array, narrow: jax.Array) -> jax.Array | None:
-    """Wide transposed matrices by narrow ones: gradients of layers with few inputs, and of attention.
-
-    With 1024 terms, (1024, 1024) by (1024, 16) takes an eighth of the time: rows of the first collide in the caches.
-    """
+    """Wide transposed matrices by narrow ones: gradients of layers with few inputs, and of attention."""
     *batch, terms, rows = wide.shape
-    columns = narrow.shape[-1]
-    if not all(isinstance(n, int) for n in (terms, rows, columns)) or columns < 2:
-        return None
-    collides = rows % _LINES == 0
-    if not collides and rows < _LEAST_ROWS:
-        return None
-    if (rows - columns) * terms < (_GAIN if collides else _MUCH_GAIN) * rows * columns:
+    if not is_better_exchanged(rows, narrow.shape[-1], terms):
         return None
     leading, last = range(len(batch)), len(batch)
     numbers = ((last,), (last,)), (tuple(leading), tuple(leading))
