@@ -158,8 +158,10 @@ def ctc_loss_of_lengths(
 
 @handler("aten::fake_quantize_per_channel_affine_cachemask_backward", keys=(ABOVE_AUTOGRAD,))
 def gradient_within_range(grad: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """ATen's composition, which asks for a number of elements that is no number where sizes are open."""
-    return grad * mask
+    """ATen's composition, which asks for a number of elements: a traced tensor may have none."""
+    if is_traced(grad):
+        return grad * mask
+    return torch.ops.aten.fake_quantize_per_channel_affine_cachemask_backward.default._op_dk(_IMPLICIT, grad, mask)
 
 
 @handler("aten::_pack_padded_sequence")

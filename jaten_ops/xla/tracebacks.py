@@ -2,7 +2,7 @@
 
 Each executable and each array of JAX keeps the code of the functions under which it was made. A program that Dynamo
 has compiled is released with its code. If its executable keeps that code, neither is ever released, nor are the
-hundreds of pieces of memory that XLA's CPU takes for a large program.
+many pieces of memory that XLA's CPU takes for a large program.
 """
 
 from __future__ import annotations

@@ -120,3 +120,11 @@ def test_gradient_of_fake_quantization_with_open_sizes() -> None:
         fn(leaf, scale.to(device), zero.to(device)).sum().backward()
         found.append(leaf.grad)
     torch.testing.assert_close(found[1].cpu(), found[0])
+
+
+def test_mask_of_fake_quantization_is_checked() -> None:
+    gradient = torch.ops.aten.fake_quantize_per_channel_affine_cachemask_backward
+    grad, mask = torch.ones(2, 3), torch.ones(2, 3)
+    for device in ("cpu", "jax"):
+        with pytest.raises(RuntimeError, match=r"(?i)mask"):
+            gradient(grad.to(device), mask.to(device))
