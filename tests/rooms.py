@@ -157,7 +157,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "graph_info",
         "passes.concat_gradients passes.conjugate_numbers passes.counted_results passes.expanded_index_scatters"
         " passes.third_party_calls passes.out_of_place_views"
-        " passes.new_values passes.output_offsets passes.recompute_norms passes.replaced_memory passes.wrapped_results"
+        " passes.new_values passes.output_offsets passes.recompute_gathers passes.recompute_norms"
+        " passes.replaced_memory passes.wrapped_results"
         " passes.filled_memory passes.partial_writes passes.random_results passes.view_relations passes.written_inputs"
         " passes.input_tokens passes.input_writes passes.kernel_results passes.loop_numbers passes.placed_gradients"
         " passes.device_strides passes.static_inputs passes.stored_factors passes.traced_ints"

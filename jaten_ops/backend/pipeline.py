@@ -40,6 +40,7 @@ from .passes.own_memory import own_memory
 from .passes.partial_writes import partial_writes
 from .passes.placed_gradients import placed_gradients
 from .passes.random_results import random_results
+from .passes.recompute_gathers import recompute_gathers
 from .passes.recompute_norms import recompute_norms
 from .passes.rename_operators import rename_operators
 from .passes.replaced_memory import replaced_memory
@@ -96,6 +97,7 @@ PASSES: Sequence[Pass] = (
     Pass("kernel_results", Stage.JOINT, kernel_results, "what is saved is as the kernel gives it"),
     Pass("placed_gradients", Stage.JOINT, placed_gradients, "over a mesh a gradient is made where its parameter is"),
     Pass("own_memory", Stage.JOINT, own_memory, "as_strided reads what owns the memory, not a view that is saved"),
+    Pass("recompute_gathers", Stage.JOINT, recompute_gathers, "rows are cheaper gathered again than saved"),
     Pass("recompute_norms", Stage.JOINT, recompute_norms, "what a norm gives is cheaper computed again than saved"),
     Pass(
         "random_results", Stage.JOINT, random_results, "a random operator that is run again would draw another result"

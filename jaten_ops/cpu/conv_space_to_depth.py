@@ -20,6 +20,7 @@ from jax import lax
 from ..arrays.strides import Shape
 from ..kernel_base.conv_parts import Windows
 from ..kernel_base.materialize import stored
+from ..xla import cpu_features
 from . import conv_direct
 from .dot_reductions import all_finite
 
@@ -27,15 +28,19 @@ from .dot_reductions import all_finite
 def side_by_side(windows: Windows, channels: int, outputs: int) -> int:
     """The number of windows, side by side, that are best computed as one; 1 if none are.
 
-    Measured on one core: 3x3 and 5x5 kernels, 1 to 32 channels, 6 to 64 outputs.
+    Measured on one core: 3x3 and 5x5 kernels, 1 to 32 channels, 6 to 64 outputs. Where products take long, the products
+    with zeros do not pay if stretches are full without them.
     """
     if max(windows.stride) > 1:
         return 2 if channels * math.prod(windows.stride) < _A_STRETCH and channels <= FEW_CHANNELS else 1
     if channels < FEW_CHANNELS:
         return 4
+    uneven = channels % _A_STRETCH != 0 and channels < 3 * _A_STRETCH
+    if cpu_features.halves_vectors():
+        are_full = channels > _A_STRETCH and outputs % _A_STRETCH == 0
+        return 2 if uneven or (outputs <= 2 * _A_STRETCH and not are_full) else 1
     if outputs <= _A_STRETCH:
         return 4 if channels <= _A_STRETCH or windows.kernel[-1] > 3 else 2
-    uneven = channels % _A_STRETCH != 0 and channels < 3 * _A_STRETCH
     return 2 if outputs <= 2 * _A_STRETCH or uneven else 1
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from pathlib import Path
 
 _DESCRIPTION = Path("/proc/cpuinfo")
+_ZEN_2 = 0x30  # models of AMD's family 23 from this on
 _BFLOAT16 = "avx512_bf16", "amx_bf16"  # Linux's names of features
 
 
@@ -18,6 +20,17 @@ def multiplies_fast() -> bool:
     not report the processor.
     """
     return "GenuineIntel" in _described() and " avx512f" in _described()
+
+
+@functools.cache
+def halves_vectors() -> bool:
+    """True if vectors of 256 bits are computed in two halves, so that products take twice as long as elsewhere.
+
+    These are AMD's Zen and Zen+. False if Linux does not report the processor.
+    """
+    family, model = (re.search(rf"^{name}\s*: (\d+)$", _described(), re.MULTILINE) for name in ("cpu family", "model"))
+    is_zen = "AuthenticAMD" in _described() and family is not None and family[1] == "23"
+    return is_zen and model is not None and int(model[1]) < _ZEN_2
 
 
 @functools.cache

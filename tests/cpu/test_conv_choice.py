@@ -100,9 +100,36 @@ def test_the_choice_in_a_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(cpu_features, "multiplies_fast", lambda: fast)
+    monkeypatch.setattr(cpu_features, "halves_vectors", lambda: False)
     call, *operands = _call(part, windows, shape, outputs, np.float32)
     found = conv_choice.ruled(call, *operands, follows=follows)
     assert found.computes_as(possible(call, *operands)[chosen], call)
+
+
+@pytest.mark.parametrize("part", ["forward", "input_gradient"])
+@pytest.mark.parametrize(
+    ("channels", "outputs", "halves", "others"),
+    [
+        (16, 16, "direct", "blocks"),
+        (32, 8, "direct", "blocks"),
+        (8, 8, "blocks", "blocks"),
+        (12, 16, "blocks", "blocks"),
+        (16, 12, "blocks", "blocks"),
+        (24, 24, "direct", "direct"),
+    ],
+)
+def test_the_choice_for_few_channels(
+    part: str, channels: int, outputs: int, halves: str, others: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where vectors are computed in halves, products with zeros take longer than stretches that are full."""
+    if part == "input_gradient":  # which slides over the outputs
+        channels, outputs = outputs, channels
+    call, *operands = _call(part, PLAIN, (2, channels, 112, 112), outputs, np.float32)
+    monkeypatch.setattr(cpu_features, "multiplies_fast", lambda: False)
+    for are_halved, chosen in ((True, halves), (False, others)):
+        monkeypatch.setattr(cpu_features, "halves_vectors", lambda are_halved=are_halved: are_halved)
+        found = conv_choice.ruled(call, *operands, follows=True)
+        assert found.computes_as(possible(call, *operands)[f"{chosen}, channels last"], call)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +153,7 @@ def test_the_choice_for_bfloat16_that_the_processor_multiplies(
     part: str, windows: Windows, shape: tuple[int, ...], outputs: int, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu_features, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(cpu_features, "halves_vectors", lambda: False)
     monkeypatch.setattr(onednn, "is_there", lambda _: False)  # it may end the process where it has no bfloat16
     monkeypatch.setattr(cpu_features, "multiplies_fast", lambda: False)
     call, *operands = _call(part, windows, shape, outputs, jax.numpy.bfloat16)

@@ -122,18 +122,21 @@ def test_it_pays_where_products_take_long(fast: bool, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("text", "fast", "short"),
+    ("text", "fast", "short", "halves"),
     [
-        ("vendor_id\t: GenuineIntel\nflags\t\t: fma avx2 avx512f avx512dq\n", True, False),
-        ("vendor_id\t: GenuineIntel\nflags\t\t: fma avx2 avx512f avx512_bf16 amx_bf16\n", True, True),
-        ("vendor_id\t: GenuineIntel\nflags\t\t: fma avx2\n", False, False),
-        ("vendor_id\t: AuthenticAMD\nflags\t\t: fma avx2 avx512f avx512dq\n", False, False),
-        ("vendor_id\t: AuthenticAMD\nflags\t\t: fma avx2 avx512f avx512_bf16\n", False, True),
-        (None, False, False),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fma avx2 avx512f avx512dq\n", True, False, False),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fma avx2 avx512f avx512_bf16 amx_bf16\n", True, True, False),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fma avx2\n", False, False, False),
+        ("vendor_id\t: AuthenticAMD\nflags\t\t: fma avx2 avx512f avx512dq\n", False, False, False),
+        ("vendor_id\t: AuthenticAMD\nflags\t\t: fma avx2 avx512f avx512_bf16\n", False, True, False),
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 23\nmodel\t\t: 1\nmodel name\t: AMD EPYC\n", False, False, True),
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 23\nmodel\t\t: 49\nmodel name\t: AMD EPYC\n", False, False, False),
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC\n", False, False, False),
+        (None, False, False, False),
     ],
 )
 def test_what_the_processor_is(
-    text: str | None, fast: bool, short: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    text: str | None, fast: bool, short: bool, halves: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "cpuinfo"
     if text is not None:
@@ -141,3 +144,4 @@ def test_what_the_processor_is(
     monkeypatch.setattr(cpu_features, "_DESCRIPTION", file)
     assert cpu_features.multiplies_fast.__wrapped__() is fast
     assert cpu_features.multiplies_bfloat16.__wrapped__() is short
+    assert cpu_features.halves_vectors.__wrapped__() is halves

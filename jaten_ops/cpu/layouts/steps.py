@@ -151,18 +151,18 @@ class Loop(Protocol):
     """A loop in the place of some steps.
 
     Attributes:
-        last: the step whose result it makes.
-        steps: those before that it takes the place of, each with what the loop knows of it; nothing else takes theirs.
+        steps: those that it takes the place of, in order.
+        made: those of their results that others take.
     """
 
     @property
-    def last(self) -> Instruction: ...
+    def steps(self) -> Sequence[Instruction]: ...
 
     @property
-    def steps(self) -> Sequence[tuple[Instruction, Any]]: ...
+    def made(self) -> Sequence[Value]: ...
 
-    def run(self, known: dict[int, Any]) -> Any:
-        """The result, from the values that are known by their `id`."""
+    def run(self, known: dict[int, Any]) -> Sequence[Any]:
+        """The results, from the values that are known by their `id`."""
 
 
 class Listed:
@@ -196,13 +196,34 @@ class Listed:
 
     def looped(self, loop_at: Callable[[int], Loop | None]) -> core.ClosedJaxpr:
         """The program with the loops that `loop_at` makes for the numbers of last steps; itself if there are none."""
-        loops = {id(loop.last): loop for i, _ in enumerate(self.steps) if (loop := loop_at(i)) is not None}
-        inner = {id(step) for loop in loops.values() for step, _ in loop.steps}
+        found = [loop for i, _ in enumerate(self.steps) if (loop := loop_at(i)) is not None]
+        inner = {id(step): loop for loop in found for step in loop.steps}
+        loops = [loop for loop in found if inner[id(loop.steps[-1])] is loop]  # others are part of a later one
+        self.steps = _moved_for(self.steps, inner)
+        last = {id(loop.steps[-1]): loop for loop in loops}
 
         def apply(step: Instruction, known: dict[int, Any]) -> Sequence[Any]:
-            if id(step) in inner:
-                return ()
-            loop = loops.get(id(step))
-            return step.apply(known) if loop is None else [loop.run(known)]
+            if id(step) in last:
+                known.update(zip(map(id, last[id(step)].made), last[id(step)].run(known), strict=True))
+            return () if id(step) in inner else step.apply(known)
 
         return self.applied(apply) if loops else self._program
+
+
+def _moved_for(steps: Sequence[Instruction], loops: dict[int, Loop]) -> list[Instruction]:
+    """Steps in an order in which those of a loop follow each other, behind all that they take."""
+    units = {id(step): [step] for step in steps if id(step) not in loops}
+    units |= {k: list(loop.steps) for k, loop in loops.items()}
+    placed: dict[int, Instruction] = {}
+    for step in steps:
+        left = [] if step.made and id(step) in loops and step is not loops[id(step)].steps[-1] else [step]
+        while left:
+            unit = units[id(left[-1])]
+            own = set(map(id, unit))
+            before = [v.maker for s in unit for v in s.values() if v.maker is not None and id(v.maker) not in own]
+            missing = [] if id(left[-1]) in placed else [maker for maker in before if id(maker) not in placed]
+            left += missing
+            if not missing:
+                placed |= {id(s): s for s in unit}
+                left.pop()
+    return list(placed.values())

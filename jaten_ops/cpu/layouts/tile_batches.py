@@ -71,33 +71,33 @@ class _Loop:
     """Products of a batch, and the steps that make one of the factors.
 
     Attributes:
-        last: the step of the products.
-        steps: those before, in order, each with the forms of the batch in its operands.
+        steps: in order; the products are the last.
+        made: the products.
         batch: the batch.
         length: of how many matrices a stretch is.
     """
 
     def __init__(self, steps: list[tuple[Instruction, _Forms]], batch: _Batch, length: int) -> None:
-        *self.steps, self._end = steps
-        self.last, self.batch, self.length = self._end[0], batch, length
+        self.steps, self._forms = [s for s, _ in steps], [forms for _, forms in steps]
+        self.made, self.batch, self.length = self.steps[-1].made, batch, length
 
-    def run(self, known: dict[int, Any]) -> Any:
+    def run(self, known: dict[int, Any]) -> list[Any]:
         """The products, from the values that are known by their `id`."""
 
         def stretch(at: jax.Array) -> Any:
             first, made = at * at.dtype.type(self.length), dict[int, Any]()
-            for step, forms in (*self.steps, self._end):
+            for step, forms in zip(self.steps, self._forms, strict=True):
                 outside = [known[id(a)] if isinstance(a, Value) and id(a) not in made else a for a in step.taken]
                 taken = [
                     made[id(a)] if isinstance(a, Value) else self._part(a, form, first)
                     for a, form in zip(outside, forms, strict=True)
                 ]
                 made[id(step.made[0])] = self._of_part(step, taken)
-            return made[id(self.last.made[0])]
+            return made[id(self.made[0])]
 
         count = np.dtype("int32").type(self.batch.size // self.length)
         found = lax.map(stretch, lax.iota(np.dtype("int32"), count))
-        return lax.reshape(found, self.last.made[0].aval.shape)
+        return [lax.reshape(found, self.made[0].aval.shape)]
 
     def _part(self, array: Any, form: _Shape | None, first: jax.Array) -> Any:
         """A stretch of an array, from a matrix on; the array itself if it has one for all."""
