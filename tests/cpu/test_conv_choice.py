@@ -121,7 +121,7 @@ def test_the_choice_in_a_program(
 def test_the_choice_for_few_channels(
     part: str, channels: int, outputs: int, halves: str, others: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where vectors are computed in halves, products with zeros take longer than stretches that are full."""
+    """Products with zeros take longer than stretches that are full, where vectors are computed in halves."""
     if part == "input_gradient":  # which slides over the outputs
         channels, outputs = outputs, channels
     call, *operands = _call(part, PLAIN, (2, channels, 112, 112), outputs, np.float32)

@@ -52,6 +52,11 @@ def _bytes(aval: Any) -> int:
     return math.prod(aval.shape) * aval.dtype.itemsize
 
 
+def _is_of_rows(value: Value) -> bool:
+    """True for a value that a step makes row by row, as a scatter does not."""
+    return value.maker is not None and value.maker.name not in _SCATTERS
+
+
 class _Group:
     """A scatter of rows, the steps that make its updates of what is gathered, and what else is made of these rows.
 
@@ -83,10 +88,10 @@ class _Group:
             if takes is None:
                 continue
             self.takes[id(step)] = takes
-            made = [v for v, by_rows in zip(step.taken, takes, strict=True) if by_rows and v.maker is not None]
+            made = [v for v, by_rows in zip(step.taken, takes, strict=True) if by_rows and _is_of_rows(v)]
             left += [v.maker for v in made]
             if shares:
-                rows = [*made, *([] if step.name in _SCATTERS else step.made)]
+                rows = [*made, *filter(_is_of_rows, step.made)]
                 left += [u for v in rows if _bytes(v.aval) >= self._large for u in self._users[id(v)] if u is not None]
 
     def _leave(self, shares: bool) -> None:
@@ -143,7 +148,10 @@ class _Group:
     def sliced(self) -> list[Value]:
         """Values of as many rows that are not made here."""
         pairs = ((s, a) for s in self.steps for a, r in zip(s.taken, self.takes[id(s)], strict=True) if r)
-        return list({id(a): a for _, a in pairs if id(a.maker) not in self.takes}.values())
+        return list({id(a): a for _, a in pairs if not self._is_made_here(a)}.values())
+
+    def _is_made_here(self, value: Value) -> bool:
+        return id(value.maker) in self.takes and _is_of_rows(value)
 
     def is_free(self) -> bool:
         """True if nothing that is taken depends on a result."""
@@ -156,10 +164,10 @@ class _Group:
         return True
 
     def _outer(self, step: Instruction) -> Iterator[Value]:
-        """What a step takes but the rows that are made in the loop that it is in."""
+        """Operands of a step, but for rows that are made in the loop that it is in."""
         takes = self.takes.get(id(step), [False] * len(step.taken))
         for value, by_rows in zip(step.taken, takes, strict=True):
-            if isinstance(value, Value) and not (by_rows and id(value.maker) in self.takes):
+            if isinstance(value, Value) and not (by_rows and self._is_made_here(value)):
                 yield value
 
     def pays(self) -> bool:

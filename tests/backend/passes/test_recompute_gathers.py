@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import expecttest
 import pytest
 import torch
 import torch._dynamo
 from torch.utils.checkpoint import checkpoint
 
-from ...harness.passes import golden, without
+from ...harness.passes import without
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 INDEX = torch.arange(12) % 5
@@ -68,13 +67,3 @@ def test_an_index_out_of_range_raises() -> None:
     x = torch.randn(5, 3, requires_grad=True)
     with pytest.raises((IndexError, RuntimeError), match=r"out of range|out of bounds"):
         torch.compile(lambda x, i: x.index_select(0, i).sin(), backend="jaten")(x, torch.arange(12) - 1)
-
-
-class TestGolden(expecttest.TestCase):
-    """`EXPECTTEST_ACCEPT=1` rewrites the text below."""
-
-    maxDiff = None
-
-    def test_rows(self) -> None:
-        got = golden("recompute_gathers", PROGRAMS["more"][0], torch.ones(5, 3, requires_grad=True))
-        self.assertExpectedInline(got, """""")

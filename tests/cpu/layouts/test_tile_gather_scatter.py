@@ -119,6 +119,18 @@ def _of_a_result(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
     return _add(messages * _take(_add(messages, t), t), t)
 
 
+def _as_many_nodes(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
+    """A result has as many rows as are scattered, but they are not these."""
+    x = x[jnp.arange(EDGES) % NODES]
+    y = jnp.sin(_add(_take(x, s), t, EDGES))
+    return _add(_take(x, t) * y, s, EDGES)
+
+
+def _as_many_nodes_share(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
+    messages = _take(x[jnp.arange(EDGES) % NODES], s)
+    return _add(messages * _add(messages, t, EDGES), t, EDGES)
+
+
 def _columns(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
     return jnp.zeros((WIDTH, NODES), x.dtype).at[:, t].add(_take(x, s).T, mode=IN_BOUNDS)
 
@@ -130,7 +142,7 @@ def _few(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
 PROGRAMS: dict[Callable[..., Any], int] = {
     _sum: 1, _weighted: 1, _of_both_ends: 1, _checked: 1, _largest: 1, _last: 1, _heads: 1, _halves: 1, _two_layers: 2,
     _kept: 0, _used_as_a_whole: 1, _across: 0, _columns: 0, _few: 0, _attention: 1, _needed_early: 1, _aggregations: 1,
-    _normalized: 0, _of_a_result: 1,
+    _normalized: 0, _of_a_result: 1, _as_many_nodes: 2, _as_many_nodes_share: 0,
 }  # fmt: skip
 
 
