@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,17 +32,18 @@ def in_stretches(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """The program in which such rows are computed in stretches; the same object if there are none."""
     if not any(e.primitive.name in _SCATTERS and _bytes(e.invars[2].aval) >= _LEAST for e in program.jaxpr.eqns):
         return program
-    listed, inner = Listed(program), set[int]()
+    listed, inner = Listed(program), dict[int, _Group]()
+    places = {id(step): i for i, step in enumerate(listed.steps)}
 
     def loop_at(at: int) -> _Loop | None:
         scatter = listed.steps[at]
         if id(scatter) in inner or not _scatters_rows(scatter) or not _is_large(scatter):
             return None
-        groups = (_Group(listed, scatter, shares) for shares in (True, False))
-        group = next((g for g in groups if g.is_free() and inner.isdisjoint(g.takes)), None)
-        if group is None or not group.pays():
+        groups = (_Group(listed, places, scatter, shares) for shares in (True, False))
+        group = next((g for g in groups if g.pays() and inner.keys().isdisjoint(g.takes) and g.is_free(inner)), None)
+        if group is None:
             return None
-        inner.update(group.takes)
+        inner.update(dict.fromkeys(group.takes, group))
         return _Loop(group)
 
     return listed.looped(loop_at)
@@ -62,6 +63,7 @@ class _Group:
 
     Args:
         listed: the program.
+        places: those of its steps, by their `id`.
         scatter: the scatter.
         shares: whether values may be taken by others: other scatters, and reductions of each row.
 
@@ -70,41 +72,41 @@ class _Group:
         steps: these, in order.
     """
 
-    def __init__(self, listed: Listed, scatter: Instruction, shares: bool) -> None:
+    def __init__(self, listed: Listed, places: dict[int, int], scatter: Instruction, shares: bool) -> None:
         self._users, self._scatter, self._all = listed.users, scatter, listed.steps
         self.count, self._large = scatter.taken[2].aval.shape[0], _bytes(scatter.taken[2].aval) // 2
         self.takes: dict[int, list[bool]] = {}
-        self._reach(shares)
+        self.steps = sorted(self._reached(shares), key=lambda step: places[id(step)])
         self._leave(shares)
-        self.steps = [s for s in listed.steps if id(s) in self.takes]
         self._keep_connected()
 
-    def _reach(self, shares: bool) -> None:
+    def _reached(self, shares: bool) -> list[Instruction]:
         """Takes all steps that rows lead to."""
-        left = [self._scatter]
+        found, left = list[Instruction](), [self._scatter]
         while left:
             step = left.pop()
             takes = None if id(step) in self.takes else _takes_rows(step, self.count)
             if takes is None:
                 continue
             self.takes[id(step)] = takes
+            found.append(step)
             made = [v for v, by_rows in zip(step.taken, takes, strict=True) if by_rows and _is_of_rows(v)]
             left += [v.maker for v in made]
             if shares:
                 rows = [*made, *filter(_is_of_rows, step.made)]
                 left += [u for v in rows if _bytes(v.aval) >= self._large for u in self._users[id(v)] if u is not None]
+        return found
 
     def _leave(self, shares: bool) -> None:
         """Leaves steps whose results are needed elsewhere as a whole."""
-        are_left = True
-        while are_left:
-            are_left = False
-            for step in self._all:
-                if id(step) not in self.takes or step is self._scatter or not self._is_needed_whole(step):
-                    continue
-                if not (shares and (step.name in _SCATTERS or self._is_sum(step))):
+        count = 0
+        while count != len(self.takes):
+            count = len(self.takes)
+            for step in reversed(self.steps):
+                is_result = step is self._scatter or (shares and (step.name in _SCATTERS or self._is_sum(step)))
+                if id(step) in self.takes and not is_result and self._is_needed_whole(step):
                     del self.takes[id(step)]
-                    are_left = True
+        self.steps = [s for s in self.steps if id(s) in self.takes]
 
     def _is_needed_whole(self, step: Instruction) -> bool:
         users = self._users.get(id(step.made[0]), [])
@@ -153,14 +155,18 @@ class _Group:
     def _is_made_here(self, value: Value) -> bool:
         return id(value.maker) in self.takes and _is_of_rows(value)
 
-    def is_free(self) -> bool:
-        """True if nothing that is taken depends on a result."""
-        late = {id(s) for s in self.steps if self.is_result(s)}
-        for step in self._all:
-            if any(id(v.maker) in late for v in self._outer(step)):
-                if id(step) in self.takes:
+    def is_free(self, others: Mapping[int, _Group]) -> bool:
+        """True if nothing that is taken depends on a result, each of the other groups being one loop."""
+        late, count = {id(s) for s in self.steps if self.is_result(s)}, 0
+        while count != len(late):
+            count = len(late)
+            for step in self._all:
+                is_inner = id(step) in self.takes
+                if (id(step) in late and not is_inner) or not any(id(v.maker) in late for v in self._outer(step)):
+                    continue
+                if is_inner:
                     return False
-                late.add(id(step))
+                late |= others[id(step)].takes.keys() if id(step) in others else {id(step)}
         return True
 
     def _outer(self, step: Instruction) -> Iterator[Value]:
