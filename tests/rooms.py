@@ -158,7 +158,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "passes.concat_gradients passes.conjugate_numbers passes.counted_results passes.expanded_index_scatters"
         " passes.third_party_calls passes.out_of_place_views"
         " passes.new_values passes.output_offsets passes.recompute_gathers passes.recompute_norms"
-        " passes.replaced_memory passes.wrapped_results"
+        " passes.replaced_memory passes.values_before_writes passes.wrapped_results"
         " passes.filled_memory passes.partial_writes passes.random_results passes.view_relations passes.written_inputs"
         " passes.input_tokens passes.input_writes passes.kernel_results passes.loop_numbers passes.placed_gradients"
         " passes.device_strides passes.static_inputs passes.stored_factors passes.traced_ints"

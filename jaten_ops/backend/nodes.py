@@ -37,6 +37,13 @@ def captured_value(node: Any) -> Any:
     return node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
 
 
+def whole_description(description: Any) -> Any:
+    """AOTAutograd's description of the tensor of which a value is a part, as the carrier of one of the device is."""
+    while hasattr(description, "base"):
+        description = description.base
+    return description
+
+
 def is_higher_order(node: torch.fx.Node) -> bool:
     """True if a node calls an operator that takes graphs."""
     return isinstance(node.target, torch._ops.HigherOrderOperator)

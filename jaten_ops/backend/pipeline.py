@@ -50,6 +50,7 @@ from .passes.supported_operators import supported_operators
 from .passes.third_party_calls import third_party_calls
 from .passes.traced_ints import traced_ints
 from .passes.unseen_writes import unseen_writes
+from .passes.values_before_writes import values_before_writes
 from .passes.view_relations import view_relations
 from .passes.wrapped_results import wrapped_results
 from .passes.written_inputs import written_inputs
@@ -97,8 +98,11 @@ PASSES: Sequence[Pass] = (
     Pass("kernel_results", Stage.JOINT, kernel_results, "what is saved is as the kernel gives it"),
     Pass("placed_gradients", Stage.JOINT, placed_gradients, "over a mesh a gradient is made where its parameter is"),
     Pass("own_memory", Stage.JOINT, own_memory, "as_strided reads what owns the memory, not a view that is saved"),
-    Pass("recompute_gathers", Stage.JOINT, recompute_gathers, "rows are cheaper gathered again than saved"),
     Pass("recompute_norms", Stage.JOINT, recompute_norms, "what a norm gives is cheaper computed again than saved"),
+    Pass(
+        "values_before_writes", Stage.JOINT, values_before_writes, "the input has another value when the backward runs"
+    ),
+    Pass("recompute_gathers", Stage.JOINT, recompute_gathers, "rows are cheaper gathered again than saved"),
     Pass(
         "random_results", Stage.JOINT, random_results, "a random operator that is run again would draw another result"
     ),

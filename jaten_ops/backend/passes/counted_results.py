@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from jaten_ops.errors import UnsupportedInputError
 
 from ..graph_info import GraphInfo
+from ..nodes import whole_description
 
 
 class SizesAreFixedError(UnsupportedInputError):
@@ -49,7 +50,7 @@ def counted_results(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo:
 
 def _programs(descriptions: Iterable[Any]) -> int:
     """The number of results that the program returns, apart from new values of inputs, and what others are views of."""
-    return sum(type(_of_whole(d)).__name__ == "PlainAOTOutput" for d in descriptions)
+    return sum(type(whole_description(d)).__name__ == "PlainAOTOutput" for d in descriptions)
 
 
 def _count_forward(joint: torch.fx.GraphModule, given: Sequence[Any], expected: int) -> None:
@@ -68,15 +69,8 @@ def _count_forward(joint: torch.fx.GraphModule, given: Sequence[Any], expected: 
 
 def _is_of_gradient(description: Any) -> bool:
     """True for AOTAutograd's description of a gradient, or of None in place of one."""
-    whole = _of_whole(description)
+    whole = whole_description(description)
     return whole is None or hasattr(whole, "grad_of")
-
-
-def _of_whole(description: Any) -> Any:
-    """The description of the tensor of which a result is a part."""
-    while hasattr(description, "base"):
-        description = description.base
-    return description
 
 
 def _lying_as_inputs(joint: torch.fx.GraphModule, results: Sequence[Any], given: Sequence[Any]) -> list[Any]:
@@ -88,11 +82,11 @@ def _lying_as_inputs(joint: torch.fx.GraphModule, results: Sequence[Any], given:
             strides.setdefault(described.base, []).append((node, described))
     found: list[Any] = []
     for n, (result, description) in enumerate(zip(results, given, strict=True)):
-        whole = _of_whole(description)
+        whole = whole_description(description)
         written = getattr(whole, "mutated_input", None)
         if written is None or not (_is_stride(description) and description.base == whole):
             found.append((result, description))
-        if written is not None and (n + 1 == len(given) or _of_whole(given[n + 1]) != whole):
+        if written is not None and (n + 1 == len(given) or whole_description(given[n + 1]) != whole):
             found += strides.get(written, [])
     return found
 

@@ -197,6 +197,8 @@ class Listed:
     def looped(self, loop_at: Callable[[int], Loop | None]) -> core.ClosedJaxpr:
         """The program with the loops that `loop_at` makes for the numbers of last steps; itself if there are none."""
         found = [loop for i, _ in enumerate(self.steps) if (loop := loop_at(i)) is not None]
+        if not found:
+            return self._program
         inner = {id(step): loop for loop in found for step in loop.steps}
         loops = [loop for loop in found if inner[id(loop.steps[-1])] is loop]  # others are part of a later one
         self.steps = _moved_for(self.steps, inner)
@@ -207,7 +209,7 @@ class Listed:
                 known.update(zip(map(id, last[id(step)].made), last[id(step)].run(known), strict=True))
             return () if id(step) in inner else step.apply(known)
 
-        return self.applied(apply) if loops else self._program
+        return self.applied(apply)
 
 
 def _moved_for(steps: Sequence[Instruction], loops: dict[int, Loop]) -> list[Instruction]:
