@@ -108,6 +108,31 @@ def test_what_autograd_itself_keeps_must_not_be_written_to(device: str) -> None:
         torch.compile(fn, backend="jaten")(memory, weight).backward()
 
 
+READERS: dict[str, Program] = {
+    "index": lambda memory, weight, index: (memory[index] * weight).sum(),
+    "index_select": lambda memory, weight, index: (memory.index_select(0, index).sin() * weight).sum(),
+    "gather": lambda memory, weight, index: (memory.gather(0, index[:, None].expand(12, 3)) * weight).sum(),
+    "take": lambda memory, weight, index: (
+        memory.take(index[:, None] + torch.arange(3, device=index.device)) * weight
+    ).sum(),
+    "view": lambda memory, weight, index: (memory.t()[:, index].t() * weight).sum(),
+}
+
+
+@pytest.mark.parametrize(("program", "device", "dynamic"), crossed(READERS, ["cpu", "jax"], [False, True]))
+def test_a_memory_that_is_written_to_between_forward_and_backward(program: str, device: str, dynamic: bool) -> None:
+    fn = READERS[program]
+    memory, weight, index = _given("cpu")
+    fn(memory, weight, index).backward()
+    got, other, place = _given(device)
+    result = torch.compile(fn, backend="jaten", dynamic=dynamic)(got, other, place)
+    got.add_(1)
+    result.backward()
+    assert weight.grad is not None
+    assert other.grad is not None
+    torch.testing.assert_close(other.grad.cpu(), weight.grad)
+
+
 class Bank(nn.Module):
     """Rows of a buffer that each call reads and replaces, as the memory of nodes in a network over time."""
 
