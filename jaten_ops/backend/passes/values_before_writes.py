@@ -8,10 +8,13 @@ a network over time: if they have no gradient, rows of them that are gathered ar
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
+
+from jaten_ops.arrays.view_ops import is_view
 
 from ..graph_info import GraphInfo
 from ..nodes import whole_description
@@ -42,7 +45,7 @@ def _save_values_of(
     for node in graph.nodes if memory else ():
         if node.op != "call_function" or memory.isdisjoint(node.all_input_nodes):
             continue
-        if _is_view(node):
+        if _is_in_memory_of_operand(node):
             memory.add(node)
         elif not memory.isdisjoint(read_by(node)):
             node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
@@ -57,6 +60,5 @@ def _source(node: torch.fx.Node) -> list[torch.fx.Node]:
     return node.all_input_nodes[:1] if node.target in _GATHERS else []
 
 
-def _is_view(node: torch.fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and any(r.alias_info is not None for r in schema.returns)
+def _is_in_memory_of_operand(node: torch.fx.Node) -> bool:
+    return node.target is operator.getitem or (isinstance(node.target, torch._ops.OpOverload) and is_view(node.target))

@@ -199,8 +199,9 @@ class Listed:
         found = [loop for i, _ in enumerate(self.steps) if (loop := loop_at(i)) is not None]
         if not found:
             return self._program
-        inner = {id(step): loop for loop in found for step in loop.steps}
-        loops = [loop for loop in found if inner[id(loop.steps[-1])] is loop]  # others are part of a later one
+        latest = {id(step): loop for loop in found for step in loop.steps}
+        loops = [loop for loop in found if latest[id(loop.steps[-1])] is loop]  # others are part of a later one
+        inner = {id(step): loop for loop in loops for step in loop.steps}
         self.steps = _moved_for(self.steps, inner)
         last = {id(loop.steps[-1]): loop for loop in loops}
 
@@ -215,10 +216,10 @@ class Listed:
 def _moved_for(steps: Sequence[Instruction], loops: dict[int, Loop]) -> list[Instruction]:
     """Steps in an order in which those of a loop follow each other, behind all that they take."""
     units = {id(step): [step] for step in steps if id(step) not in loops}
-    units |= {k: list(loop.steps) for k, loop in loops.items()}
+    units |= {number: list(loop.steps) for number, loop in loops.items()}
     placed: dict[int, Instruction] = {}
     for step in steps:
-        left = [] if step.made and id(step) in loops and step is not loops[id(step)].steps[-1] else [step]
+        left = [step] if step is units[id(step)][-1] else []  # a loop stands where its last step did, or before
         while left:
             unit = units[id(left[-1])]
             own = set(map(id, unit))

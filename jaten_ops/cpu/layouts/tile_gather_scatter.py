@@ -123,15 +123,14 @@ class _Group:
     def _keep_connected(self) -> None:
         """Keeps the steps before the scatter, and those before another result that has large rows in common."""
         kept = self._before(self._scatter)
-        others = [s for s in self.steps if self.is_result(s) and s is not self._scatter]
+        others = [self._before(s) for s in self.steps if self.is_result(s) and s is not self._scatter]
+        large = {id(s) for s in self.steps if _bytes(s.made[0].aval) >= self._large}
         are_new = True
         while are_new:
-            before = [self._before(s) for s in others]
-            common = [{k for k, s in b.items() if _bytes(s.made[0].aval) >= self._large} for b in before]
-            joined = [b for b, c in zip(before, common, strict=True) if not kept.keys() >= b.keys() and c & kept.keys()]
+            joined = [b for b in others if not kept.keys() >= b.keys() and large & b.keys() & kept.keys()]
             are_new = bool(joined)
-            for b in joined:
-                kept |= b
+            for before in joined:
+                kept |= before
         self.steps = [s for s in self.steps if id(s) in kept]
         self.takes = {k: t for k, t in self.takes.items() if k in kept}
 
@@ -207,7 +206,7 @@ class _Loop:
             written = {id(s): t for s, t in zip(self._scatters, targets, strict=True)}
             for step in self.steps:
                 taken = [
-                    (rows if by_rows else known)[id(a)] if isinstance(a, Value) and (by_rows or id(a) in known) else a
+                    (rows if by_rows else known)[id(a)] if isinstance(a, Value) else a
                     for a, by_rows in zip(step.taken, self._takes[id(step)], strict=True)
                 ]
                 if id(step) in written:
