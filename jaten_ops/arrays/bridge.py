@@ -26,6 +26,7 @@ from . import gpu_memory, partitioned
 from .abstract_arrays import is_abstract
 from .gpu_memory import buffer_to_dlpack_managed_tensor as _buffer_to_capsule
 from .gpu_memory import dlpack_managed_tensor_to_buffer as _capsule_to_buffer
+from .observers import known_values
 
 DTYPES: dict[torch.dtype, np.dtype] = {
     torch.bool: np.dtype(bool),
@@ -234,8 +235,10 @@ def to_host(array: jax.Array) -> torch.Tensor:
     if isinstance(array, jax.core.Tracer):
         known = constant_value(array)
         if known is None:
-            raise jax.errors.TracerArrayConversionError(array)
+            return torch.from_numpy(np.array(known_values(array)))
         array = known
+    if not hasattr(array, "sharding"):  # JAX keeps a constant as it is while it traces
+        return torch.from_numpy(np.array(array))
     sharding = array.sharding
     if type(sharding) is not SingleDeviceSharding and (sharding.num_devices > 1 or is_abstract(sharding)):
         array = gathered(array)

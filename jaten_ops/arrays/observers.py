@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from threading import get_ident
 from typing import Any
 
+import jax
+import numpy as np
+
 from ..xla import traced_constants
 
 
@@ -32,6 +35,9 @@ class Observer:
 
     def read(self, array: Any) -> Any:
         """The number that an array of one element stands for; None if it is the array's own."""
+
+    def values(self, array: Any) -> Any:
+        """The values of an array of integers that JAX traces, as a NumPy array; None if the program computes them."""
 
     def backward_begins(self) -> None:
         """Called before a backward pass that accumulates gradients, which may be within another."""
@@ -106,3 +112,22 @@ def read_number(array: Any) -> Any:
         if found is not None:
             return found
     return traced_constants.number_in(array)
+
+
+def values_before(array: Any) -> np.ndarray | None:
+    """The values of an array that JAX traces, if an observer knows them before the program runs."""
+    for observer in observers():
+        found: np.ndarray | None = observer.values(array)
+        if found is not None:
+            return found
+    return None
+
+
+def known_values(array: Any) -> np.ndarray:
+    """The values of an array of integers or truth values, also of one that JAX traces, if they are known before.
+
+    Raises:
+        jax.errors.TracerArrayConversionError: they are not.
+    """
+    known = values_before(array) if isinstance(array, jax.core.Tracer) else None
+    return np.asarray(array) if known is None else known

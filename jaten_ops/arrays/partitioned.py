@@ -24,6 +24,7 @@ from jax.sharding import (
 )
 
 from ..errors import MissingValuesError, UnsupportedInputError
+from ..xla.equations import programs_of
 from ..xla.x64 import Enabled
 from .abstract_arrays import AbstractArray, AnyMesh, is_abstract
 
@@ -114,9 +115,8 @@ def constraint_in(program: core.Jaxpr) -> Sharding | None:
         if equation.primitive.name == "sharding_constraint" and equation.params["sharding"].num_devices > 1:
             found: Sharding = equation.params["sharding"]
             return found
-        for part in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda p: hasattr(p, "jaxpr")):
-            inner = getattr(part, "jaxpr", part)
-            sharding = constraint_in(inner) if isinstance(inner, core.Jaxpr) else None
+        for inner in programs_of(equation):
+            sharding = constraint_in(inner)
             if sharding is not None:
                 return sharding
     return None

@@ -94,6 +94,8 @@ def _require_whole(trace: Trace) -> None:
     """Refuses what a call of the program would do beyond returning arrays."""
     if any(not isinstance(recipe, Kept) for _, recipe in trace.gradients):
         raise _refusal("leaves gradients", "ends with optimizer.zero_grad()")
+    if trace.early:
+        raise _refusal(f"reads values of its inputs{trace.early[0].where}", "is the same program for all values")
     if trace.effects or trace.slots or trace.changes or trace.left:
         what = "; ".join(trace.effects) or "it replaces or stores tensors"
         raise _refusal(f"does more than compute: {what}", "writes to tensors in place and returns the rest")

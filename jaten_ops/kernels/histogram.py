@@ -13,6 +13,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..arrays.observers import known_values
 from ..interpreter import interpreted
 from ..kernel_base import checks
 from ..kernel_base.extrema import reduce_max, reduce_min
@@ -57,7 +58,7 @@ def bincount(self, weights=None, minlength=0):
         raise RuntimeError("minlength should be >= 0")
     if self.ndim == 1 and not self.size:
         return jnp.zeros(minlength, np.int64)
-    low, high = np.asarray(_extremes(self)) if self.ndim == 1 else (-1, -1)
+    low, high = known_values(_extremes(self)) if self.ndim == 1 else (-1, -1)
     if low < 0:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     if weights is not None and weights.shape != self.shape:

@@ -13,7 +13,9 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..arrays.observers import known_values
 from ..arrays.partitioned import put_beside
+from ..arrays.strided_elements import reshaped
 from ..kernel_base.checks import require
 from ..kernel_base.number_ranges import scalar
 from ..kernel_base.promotion import size_number
@@ -150,6 +152,13 @@ def _gathered(
     return lax.reshape(lax.gather(narrow, index, numbers, sizes, mode=IN_BOUNDS), shape)
 
 
+def true_places(mask: jax.Array) -> Sequence[Any]:
+    """The places of the true elements, an array for each dimension; of a traced mask if their number is known."""
+    if isinstance(mask, jax.core.Tracer):
+        return jnp.nonzero(mask, size=int(known_values(jnp.count_nonzero(mask))))
+    return np.nonzero(np.asarray(mask))
+
+
 def expand_masks(shape: Sequence[int], indices: Sequence[jax.Array | None], count: int | None = None) -> list[Any]:
     """Indices with each mask replaced by the positions of its true elements, one index for each of its dimensions.
 
@@ -171,7 +180,7 @@ def expand_masks(shape: Sequence[int], indices: Sequence[jax.Array | None], coun
                 f" tensor {list(shape)} at index {at}"
             )
         if count is None:
-            expanded.extend(np.nonzero(np.asarray(index)))
+            expanded.extend(true_places(index))
         else:
             expanded.extend(jnp.nonzero(index, size=count, fill_value=max(shape)))
     return expanded
@@ -247,6 +256,8 @@ def take(self, index):
 def nonzero(self):
     if self.size == 0:  # the size is static for compilers
         return lax.full((0, self.ndim), 0, np.int64)
+    if isinstance(self, jax.core.Tracer):
+        return nonzero_static(self, size=int(known_values(jnp.count_nonzero(self))))
     return put_beside(np.argwhere(np.asarray(self != 0)), self)
 
 
@@ -273,7 +284,7 @@ def masked_select(self, mask):
     flat = lax.reshape(self, (self.size,))
     if self.size == 0:
         return flat
-    places = np.flatnonzero(np.broadcast_to(np.asarray(mask), shape))
+    (places,) = true_places(reshaped(broadcast_to(mask, shape), (flat.size,)))
     # JAX may trace what is masked, and know the mask
     return _rows(flat, 0, jnp.asarray(places) if isinstance(self, jax.core.Tracer) else put_beside(places, self))
 

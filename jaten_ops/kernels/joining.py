@@ -11,6 +11,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..arrays.observers import known_values
 from ..kernel_base.checks import require
 from ..kernel_base.promotion import cast, get_default_float, result_type
 from .views import wrap_dim
@@ -84,7 +85,7 @@ def repeat_interleave(repeats, *, output_size=None):
     require(repeats >= 0, RuntimeError, "repeats can not be negative")
     ends = jnp.cumsum(repeats, dtype=repeats.dtype)
     if output_size is None:
-        output_size = max(int(ends[-1]), 0) if ends.size else 0
+        output_size = max(int(known_values(ends[-1])), 0) if ends.size else 0
     if not ends.size:
         return lax.full((output_size,), 0, repeats.dtype)
     return jnp.searchsorted(ends, lax.iota(repeats.dtype, output_size), side="right").astype(repeats.dtype)

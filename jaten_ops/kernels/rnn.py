@@ -9,6 +9,7 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
+from ..arrays.observers import known_values
 from ..cpu.dot_reductions import contract
 from ..kernel_base.promotion import cast, compute_type
 
@@ -177,7 +178,7 @@ def thnn_fused_gru_cell_backward(grad_hy, workspace, has_bias):
 @kernel("_pack_padded_sequence", eager=True)
 def pack_padded_sequence(input, lengths, batch_first):
     """The steps of all sequences that are not padding, the first steps first, and how many there are at each step."""
-    lengths = np.asarray(lengths)
+    lengths = known_values(lengths)
     if lengths.size and lengths[-1] <= 0:
         raise RuntimeError("Length of all samples has to be greater than 0, but found an element that is <= 0")
     if (np.diff(lengths) > 0).any():

@@ -1,9 +1,10 @@
-"""Unique elements and rows. Their number depends on the values, so these kernels run on concrete arrays."""
+"""Unique elements and rows. Their number depends on the values, which must be known when the kernels run."""
 
 from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,13 @@ from ..arrays.partitioned import put_beside
 from ..arrays.strided_elements import reshaped
 from ..interpreter import interpreted
 from ..kernel_base.promotion import is_integral
+from .indexing import true_places
 from .sorting import argsort
+
+
+def _beside(values: Any, x: jax.Array) -> jax.Array:
+    """Values beside an array that JAX may trace."""
+    return jnp.asarray(values) if isinstance(x, jax.core.Tracer) else put_beside(values, x)
 
 
 @functools.partial(interpreted, static_argnums=(1,))
@@ -46,10 +53,12 @@ def _runs(rows: jax.Array, consecutive: bool) -> tuple[jax.Array, jax.Array, jax
     return order, new, jnp.zeros_like(run).at[order].set(run, mode="promise_in_bounds")
 
 
-def _unique_rows(rows: jax.Array, consecutive: bool) -> tuple[np.ndarray, jax.Array, jax.Array]:
+def _unique_rows(rows: jax.Array, consecutive: bool) -> tuple[Any, jax.Array, jax.Array]:
     """The distinct rows, the index of each row among them, and how often each occurs."""
     order, new, inverse = _runs(rows, consecutive)
-    starts = np.flatnonzero(np.asarray(new))
+    (starts,) = true_places(new)
+    if isinstance(new, jax.core.Tracer):
+        return rows[order[starts]], inverse, jnp.diff(starts, append=rows.shape[0]).astype(np.int64)
     counts = np.diff(starts, append=rows.shape[0]).astype(np.int64)
     chosen = np.asarray(rows)[np.asarray(order)[starts]]
     return chosen, inverse, put_beside(counts, rows)
@@ -64,20 +73,23 @@ def _sorted_runs(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _unique_integers(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The distinct integers, and how often each occurs. XLA sorts integers alone six times as fast as with an index."""
-    ordered, new = map(np.asarray, _sorted_runs(reshaped(x, (x.size,))))
-    starts = np.flatnonzero(new)
+    ordered, new = _sorted_runs(reshaped(x, (x.size,)))
+    (starts,) = true_places(new)
+    if isinstance(new, jax.core.Tracer):
+        return ordered[starts], jnp.diff(starts, append=x.size).astype(np.int64)
+    ordered = np.asarray(ordered)
     counts = np.diff(starts, append=x.size).astype(np.int64)
     return put_beside(ordered[starts], x), put_beside(counts, x)
 
 
 def _unique_elements(x: jax.Array, consecutive: bool, return_inverse: bool, return_counts: bool):
-    nothing = put_beside(np.zeros(0, np.int64), x)
+    nothing = _beside(np.zeros(0, np.int64), x)
     if is_integral(x.dtype) and not consecutive and not return_inverse:
         found, counts = _unique_integers(x)
         return found, nothing, counts if return_counts else nothing
     found, inverse, counts = _unique_rows(reshaped(x, (x.size, 1)), consecutive)
     inverse = reshaped(inverse, x.shape) if return_inverse else nothing
-    return put_beside(found[:, 0], x), inverse, counts if return_counts else nothing
+    return _beside(found[:, 0], x), inverse, counts if return_counts else nothing
 
 
 # aten::_unique2(Tensor self, bool sorted=True, bool return_inverse=False, bool return_counts=False) -> (Tensor, Tensor,
@@ -130,4 +142,4 @@ def _unique_along(x: jax.Array, dim: int, consecutive: bool):
     rows = reshaped(first, (first.shape[0], math.prod(first.shape[1:])))
     found, inverse, counts = _unique_rows(rows, consecutive)
     found = np.moveaxis(found.reshape(found.shape[0], *first.shape[1:]), 0, dim)
-    return put_beside(found, x), inverse, counts
+    return _beside(found, x), inverse, counts

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 from jax.export import is_symbolic_dim
 from jax.extend import core
 
-from ..xla.equations import rebind
+from ..xla.equations import programs_of, rebind
 from .masked_values import Masked, Masks, NotMasked, PaddedSizes, has_open_size
 
 MaskedRule = Callable[["MaskedStep"], Sequence[Any]]
@@ -130,13 +129,3 @@ class MaskedRun:
 
 def _mentions(value: Any) -> bool:
     return is_symbolic_dim(value) or (type(value) is tuple and any(map(_mentions, value)))
-
-
-def programs_of(equation: Any) -> list[Any]:
-    """The programs among the parameters of an equation."""
-    found = [getattr(v, "jaxpr", v) for v in jax.tree.leaves(equation.params, is_leaf=_is_program)]
-    return [p for p in found if hasattr(p, "eqns")]
-
-
-def _is_program(value: Any) -> bool:
-    return hasattr(value, "eqns") or hasattr(value, "jaxpr")

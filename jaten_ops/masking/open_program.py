@@ -10,9 +10,9 @@ from jax.export import is_symbolic_dim
 from jax.extend import core
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from ..xla.equations import ELEMENTWISE
+from ..xla.equations import ELEMENTWISE, programs_of
 from . import masked_indices, masked_places, masked_programs, masked_rules  # noqa: F401  # register the rules
-from .masked_run import MaskedRun, programs_of
+from .masked_run import MaskedRun
 from .masked_values import NotMasked, PaddedSizes, padded_array, size_value
 
 LARGEST_SIZE = 2**24

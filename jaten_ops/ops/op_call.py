@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import meta, registry
+from ..arrays.observers import read_number
 from ..arrays.seeds import draw_seed
 from ..kernel_base.checks import READS_OF_TRACERS, note_operator
 from ..program_lines import place_of_call
 from ..schema import OpSpec
 from ..tracing import opaque
-from ..xla import malloc, traced_constants
+from ..xla import malloc
 from .constant_operands import computed_now, with_values
 from .executor import Executor, Signature, freeze
 
@@ -258,4 +259,4 @@ class OpKernel:
             return None
         if kind == "Tensor[]":
             return [self._wrap(r) for r in result]
-        return self._wrap(result) if kind.startswith("Tensor") else traced_constants.number_in(result)
+        return self._wrap(result) if kind.startswith("Tensor") else read_number(result)

@@ -41,6 +41,7 @@ _log = logging.getLogger("jaten_ops.step")
 _ONE_AT_A_TIME = threading.RLock()  # steps may share tensors, and those of a traced step hold tracers
 _WARNED_AT = 4  # compiles of one step
 _MOST_PROGRAMS = 256
+_MOST_OF_A_KEY = 64  # programs for one combination of shapes, which differ in values
 _MOST_TEXTS = 16  # executables of programs that are traced again at each call
 
 
@@ -58,8 +59,8 @@ def compile_step(step: Callable[..., Any], *holders: Any, microbatches: int = 1)
     optimizers keep on the CPU move to the device.
 
     Where all modules and other tensors are plain ones on the CPU, and no argument is on the device, the step computes
-    in their memory: it reads without a copy, and copies what it has computed there, once (on the device there is no
-    copy). All stay the objects that they are, at their addresses; results, gradients and new states are CPU tensors.
+    in their memory: it reads without a copy, and copies the results there, once. All stay the objects that they are, at
+    their addresses; results, gradients and new states are CPU tensors.
 
     A step that changes Python objects (appends to a list, counts in an attribute that it reads), takes what is next
     from an iterator, or draws random numbers on the CPU, is traced again at each call, with a warning: return such
@@ -69,21 +70,21 @@ def compile_step(step: Callable[..., Any], *holders: Any, microbatches: int = 1)
     With `microbatches` one call takes the memory of one part of the batch: the executable loops over the parts up to
     the end of `backward()`, replaces the gradients that were added by their mean, and runs the rest once. If the loss
     is a mean, this is the step on the whole batch. Tensors among the arguments are split along their first dimension,
-    unless they have none or the step also reaches them without arguments. Buffers are carried from part to part, and
-    each part draws random numbers of its own. Results that are floats without dimensions are averaged, those with a
-    part's size in the first dimension concatenated. docs/guides/training_steps.md has the details.
+    unless they have none or the step also reaches them without arguments. Buffers are carried from part to part, each
+    part draws its own random numbers. Results that are floats without dimensions are averaged, those with a part's
+    size in the first dimension concatenated. docs/guides/training_steps.md has the details.
 
     Args:
-        step: takes and returns tensors of any shape and dtype, in any structure, and other values. It must not read
-            the values of tensors (`item()`, `if loss > 1:`). On the device, CPU tensors among its arguments move there.
+        step: takes and returns tensors of any shape and dtype, in any structure, and other values. It reads the value
+            of no tensor (`item()`, `if loss > 1:`) but integers and truth values made of what it does not change, for
+            each of which it is compiled (`x[mask]`). On the device, CPU tensors among its arguments move there.
         holders: modules, optimizers and other objects that the step reaches without naming them in its code.
         microbatches: the number of equal parts of the batch.
 
     Returns:
         A function of the same arguments. Its results, with the shapes and dtypes of `step`'s, have no autograd graph.
-        Calls from several threads run one after another. If the step raises in a later call than the first, tensors,
-        optimizers and attributes are as they were before the call. Errors of ATen about the values of tensors (an index
-        out of range) are raised after the step.
+        Threads call it one after another. If the step raises in a later call than the first, tensors, optimizers and
+        attributes are as before. ATen's errors about values (an index out of range) are raised after the step.
 
     Raises:
         UnsupportedInputError: tensors are on two devices, the step reads a value, or writes to memory of the CPU that
@@ -279,8 +280,9 @@ class Step:
         self, reach: Reach, given: list[Any], structure: Structure
     ) -> tuple[StepProgram, Operands, list[float]] | None:
         values = reach.numbers()
+        met: dict[Any, list[int]] = {}
         for program in self._programs.get(self._key(reach, given, structure), ()):
-            operands = program.operands(reach, given, values)
+            operands = program.operands(reach, given, values, met)
             if operands is not None:
                 return program, operands, values
         return None
@@ -352,7 +354,7 @@ class Step:
                         met.restore()
                         raise
                 try:
-                    operands = program.operands(reach, given, values)
+                    operands = program.operands(reach, given, values, {})
                     assert operands is not None, "a program does not fit what it was traced with"
                     results = program(operands, reach, given, values)
                 except BaseException:
@@ -369,7 +371,7 @@ class Step:
         self._tell(key, program)
         if program.repeats:
             before = [known for known in self._programs.get(key, ()) if not known.is_outdated()]
-            self._programs[key] = [*before, program]
+            self._programs[key] = [*before, program][-_MOST_OF_A_KEY:]
         while len(self._programs) > _MOST_PROGRAMS:
             self._programs.pop(next(iter(self._programs)))
         while len(self._executables) > _MOST_TEXTS:
@@ -380,7 +382,7 @@ class Step:
         """Logs a compile; warns at the fourth, and about a step that is traced again and again."""
         self._compiles += 1
         name = self.name
-        why = "the first" if self._last is None else self._what_changed(key)
+        why = "the first" if self._last is None else self._what_changed(key, program)
         self._last = key
         _log.info("%s: compile %d: %s", name, self._compiles, why)
         if not program.repeats:
@@ -397,7 +399,7 @@ class Step:
                 name, self._compiles, why,
             )  # fmt: skip
 
-    def _what_changed(self, key: Any) -> str:
+    def _what_changed(self, key: Any, program: StepProgram) -> str:
         old, new = self._last, key
         if old[0] != new[0]:
             before, after = self._structures[old[0]], self._structures[new[0]]
@@ -414,7 +416,8 @@ class Step:
         for what, a, b in zip(names, old, new, strict=True):
             if a != b:
                 return f"{what}: {a} is now {b}"
-        return "numbers of a group that are compared, or tensors that no holder has"
+        read = f"a value that it reads{program.trace.early[0].where}, " if program.trace.early else ""
+        return f"{read}numbers of a group that are compared, or tensors that no holder has"
 
 
 def _settings(reach: Reach) -> Any:

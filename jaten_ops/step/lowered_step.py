@@ -63,6 +63,12 @@ def operands_by_number(
     return operands
 
 
+def in_own_memory(array: Any) -> jax.ShapeDtypeStruct:
+    """A stand-in for an array in torch's memory, where the client of `cpu_client` computes."""
+    own = jax.sharding.SingleDeviceSharding(cpu_client.device())
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=own)
+
+
 def lowered(
     trace: Trace,
     groups: Groups,
@@ -95,10 +101,7 @@ def lowered(
     kind = None if places is None else "partitioned"
 
     if in_memory:
-        own = jax.sharding.SingleDeviceSharding(cpu_client.device())
-        written, read, others = (
-            [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=own) for a in part] for part in (written, read, others)
-        )
+        written, read, others = ([in_own_memory(a) for a in part] for part in (written, read, others))
 
     def made(fn: Callable[..., Any]) -> tuple[jax.stages.Lowered, str]:
         donated = () if in_memory else 0

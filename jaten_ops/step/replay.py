@@ -12,6 +12,16 @@ from ..xla.equations import rebind
 from .state_capture import weakened
 
 
+def needed_for(wanted: Iterable[Any], equations: Sequence[Any]) -> list[Any]:
+    """The equations that compute these values, in order."""
+    needed, found = set(map(id, wanted)), []
+    for equation in reversed(equations):
+        if not needed.isdisjoint(map(id, equation.outvars)):
+            found.append(equation)
+            needed.update(map(id, equation.invars))
+    return found[::-1]
+
+
 def replay(
     program: core.ClosedJaxpr,
     equations: Iterable[Any],

@@ -18,6 +18,7 @@ from torch.utils.weak import TensorWeakRef
 
 from .. import registry
 from ..arrays import bridge, partitioned
+from ..arrays.abstract_arrays import AbstractArray
 from ..arrays.observers import Observer, observed_by
 from ..arrays.storage_views import Storage, begin_trace, end_trace
 from ..errors import UnsupportedInputError
@@ -26,6 +27,7 @@ from ..schema import VARIANTS
 from ..tensor.operand_values import is_traced
 from ..tensor.tensor import Tensor, array_of, from_array
 from ..xla.traced_constants import constant_value
+from .early_reads import EarlyReads
 from .numbers import Assumptions, Number, node_of, refusal, symbol
 
 operand = core.Primitive("jaten_operand")
@@ -80,6 +82,7 @@ class Capture(Observer):
     def __init__(self, sources: dict[int, Source], values: Sequence[float]) -> None:
         self._foreseen = sources
         self.conditions = Assumptions(values)
+        self.early = EarlyReads()
         self.operands: list[tuple[Source, Any]] = []
         self.lifted: dict[int, Lifted] = {}
         self.born: dict[int, TensorWeakRef] = {}
@@ -115,12 +118,12 @@ class Capture(Observer):
         target = args[0] if args else None
         is_elsewhere = isinstance(target, torch.Tensor) and target.device.type != "jax" and target.dim()
         if is_elsewhere and func is torch.ops.aten.copy_.default and isinstance(args[1], Tensor):
-            raise refusal(f"it is copied to {target.device}")  # type: ignore[union-attr]  # a tensor, by the check above
+            raise refusal(f"it is copied to {target.device}", place_of_call())  # type: ignore[union-attr]  # a tensor, by the check above
         device = kwargs.get("device")
         if device is not None and isinstance(target, Tensor) and torch.device(device).type not in ("jax", "meta"):
             self.lift(target)
-            if constant_value(array_of(target)) is None:
-                raise refusal(f"it is moved to {device}")
+            if self._known(array_of(target)) is None:
+                raise refusal(f"it is moved to {device}", place_of_call())
         static = _static_of(func) if func is not None and _has_numbers(args, kwargs) else frozenset()
         return (
             [self._one(a, i in static) for i, a in enumerate(args)],
@@ -212,7 +215,7 @@ class Capture(Observer):
             return None
         if self._answers:
             return self._answers.pop(0)
-        known = None if self.reads_numbers else constant_value(array)
+        known = None if self.reads_numbers else self._known(array)
         if known is not None:
             return known.item()
         if not self.reads_numbers or not jax.numpy.issubdtype(array.dtype, jax.numpy.floating):
@@ -220,6 +223,21 @@ class Capture(Observer):
         with core.set_current_trace(self._trace):
             weak = weakened.bind(jax.lax.convert_element_type(array.reshape(()), "float64"))
         return symbol(Number(None, lambda: weak, self.conditions))
+
+    def values(self, array: Any) -> Any:
+        return self.early.value(array, self._array_of)
+
+    def _known(self, array: Any) -> Any:
+        found = constant_value(array)
+        return self.values(array) if found is None else found
+
+    def _array_of(self, index: int) -> Any:
+        """The array of an operand; None if it has no values before the program runs."""
+        source, _ = self.operands[index]
+        if source.kind == "cpu":
+            return source.what[2]
+        found = next((lifted.array for lifted in self.lifted.values() if lifted.operand == index), None)
+        return None if isinstance(found, AbstractArray) else found
 
     def number(self, index: int) -> torch.SymFloat:
         """A number of a parameter group, which becomes an operand when it is first used."""

@@ -20,8 +20,9 @@ from ..xla.progress import announced
 from ..xla.x64 import Enabled
 from . import tensor_changes
 from .drawn_seeds import drawn_at_call
+from .early_program import EarlyProgram
 from .holders import Reach
-from .lowered_step import groups_of, lowered
+from .lowered_step import groups_of, in_own_memory, lowered
 from .result_recipes import Made, Outcome
 from .stand_ins import come_home
 from .state_capture import Source
@@ -104,6 +105,7 @@ class StepProgram:
         self._shardings = self._shardings_of(self._written), self._shardings_of(self._read)
         self._has_others = len(jax.local_devices()) > 1  # to which its operands may be moved
         self.executable = self._compiled(known)
+        self._early = self._early_program(known) if trace.early and self.repeats else None
         self._storages = {}
         trace.release()
 
@@ -121,10 +123,26 @@ class StepProgram:
                 known[key], _ = executables.compiled(found)
         return known[key]
 
+    def _early_program(self, known: Executables) -> EarlyProgram:
+        """The program of the values for which this one is."""
+        arrays = {i: self._storages[i].storage.array for i in self._read}
+        arrays |= {i: self._onto_mesh(self._sources[i].what[2]) for i in self._groups.others}
+        if not self._in_memory:
+            return EarlyProgram(self.trace, self._groups, arrays, known)
+        with cpu_client.out_of_mesh(), jax.default_device(cpu_client.device()):
+            return EarlyProgram(self.trace, self._groups, {i: in_own_memory(a) for i, a in arrays.items()}, known)
+
     # a call
 
-    def operands(self, reach: Reach, given: Sequence[Any], values: Sequence[float]) -> Operands | None:
-        """The operands of a call; None if this is not the program for it."""
+    def operands(
+        self, reach: Reach, given: Sequence[Any], values: Sequence[float], met: dict[Any, list[int]]
+    ) -> Operands | None:
+        """The operands of a call; None if this is not the program for it.
+
+        Args:
+            reach, given, values: what the step reaches, its arguments, and the numbers of groups.
+            met: values that programs have computed in this call, which they share.
+        """
         if not self._conditions.hold(values) or not all(a.holds(reach) for a in self._assumed):
             return None
         try:
@@ -140,6 +158,8 @@ class StepProgram:
         except Missing:
             return None
         if any((leaf.grad is not None) is not had for leaf, had in self._others_had):
+            return None
+        if self._early is not None and not self._early.holds(read, in_memory, met):
             return None
         if reach.memory is not None:
             others = [written[i] for i in self._apart[0]] + [read[i] for i in self._apart[1]]

@@ -29,10 +29,11 @@ from . import optimizer_state
 from .accumulation import Accumulation, Roles
 from .cpu_tensors import CpuTensors
 from .drawn_seeds import Seeds
+from .early_reads import EarlyRead
 from .holders import Reach, difference
 from .microbatches import Microbatches, Parts, argument_name
 from .random_states import RandomStates
-from .replay import replay
+from .replay import needed_for, replay
 from .result_recipes import Built, Kept, Made, Recipe, Recipes
 from .state_capture import Capture, Lifted, Source, operand
 from .tensor_changes import Watched
@@ -54,6 +55,7 @@ class Trace:
         left_in: those tensors.
         assumed: the tensors in torch's memory that its constants may have been computed from.
         effects: what it did that a call of the program would not do.
+        early: the values that it reads early, for which its program is.
         errors: of the conditions that the program checks.
 
     Raises:
@@ -74,12 +76,14 @@ class Trace:
         self._given, self._in_structure = given, structure
         self._modes = [module.training for module in reach.modules]
         self.effects: list[str] = []
+        self.early: list[EarlyRead] = []
         self.left_in: list[TensorWeakRef] = []
         self.capture = Capture(_sources(reach, given), values)
         for tensor in [*reach.tensors, *given]:
             if _is_leaf(tensor):
                 self.capture.leaves[id(tensor)] = tensor, tensor.grad
         self._watched, in_memory = Watched(reach.tensors, given), CpuTensors(reach.tensors)
+        self.capture.early.are_allowed = microbatches.count == 1
         drawn, self._seeds = RandomStates([*reach.values, *given]), Seeds(self.capture)
         self._parts = Parts(microbatches, given, reach.tensors, self._name) if microbatches.count > 1 else None
         try:
@@ -120,8 +124,16 @@ class Trace:
             found = [read(atom) for atom in jaxpr.outvars]
         else:
             found = self._accumulation.program(operands, wrap)
-        written, made, left, holds = jax.tree.unflatten(self._shape, found)
+        written, made, left, holds, _ = jax.tree.unflatten(self._shape, found)
         return written, made, left, jnp.concatenate(holds) if holds else None
+
+    def early_values(self, operands: dict[int, Any]) -> list[Any]:
+        """Computes what the step reads early, from the operands that this needs, by their numbers."""
+        jaxpr = self._closed.jaxpr
+        wanted = jaxpr.outvars[len(jaxpr.outvars) - len(self.early) :]
+        equations = needed_for(wanted, jaxpr.eqns)
+        read = replay(self._closed, equations, {}, {operand: lambda e: operands[e.params["index"]]})
+        return [read(atom) for atom in wanted]
 
     def mesh(self) -> Any:
         """A sharding over several devices that the step gives one of its values; None if it gives none."""
@@ -130,6 +142,7 @@ class Trace:
     def release(self) -> None:
         """Releases what only compiling needs: traced arrays, and arrays that will be donated to the executable."""
         self.capture = Capture({}, [])
+        self.early = [read._replace(traced=None) for read in self.early]
         del self.written, self.made, self.gradients
         del self._closed, self._given, self._reach, self._again, self._step, self._watched
         del self._parts, self._accumulation, self._seeds
@@ -165,12 +178,15 @@ class Trace:
             self.left = self._find_left()
             self.made, self.shared = recipes.storages, recipes.shared()
             self.written: list[Lifted] = capture.changed()
+            self.early = capture.early.found
+            capture.early.check(w.operand for w in self.written)
             self.errors = [error for found in unchecked for error in found.errors]
             return (
                 [jnp.reshape(w.storage.array, w.array.shape) for w in self.written],
                 [jnp.asarray(s.array) for s in self.made],
                 [jnp.asarray(s.array) for s in self.left],
                 [found.holds for found in unchecked],
+                [found.traced for found in self.early],
             )
 
     def _taken(self, seeds: Seeds) -> list[Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 _ELEMENTWISE = """
 abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e bitcast_convert_type cbrt ceil clamp
 clz complex conj convert_element_type copy copy_p cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt
@@ -23,3 +25,13 @@ def rebind(equation: Any, arrays: Sequence[Any], **changed: Any) -> Sequence[Any
     with equation.ctx.manager:
         results = equation.primitive.bind(*arrays, **params)
     return results if equation.primitive.multiple_results else [results]
+
+
+def programs_of(equation: Any) -> list[Any]:
+    """The programs among the parameters of an equation."""
+    found = [getattr(v, "jaxpr", v) for v in jax.tree.leaves(equation.params, is_leaf=_is_program)]
+    return [p for p in found if hasattr(p, "eqns")]
+
+
+def _is_program(value: Any) -> bool:
+    return hasattr(value, "eqns") or hasattr(value, "jaxpr")

@@ -261,8 +261,8 @@ def _reads() -> dict[str, Callable[[torch.Tensor], Any]]:
         "float of a state": lambda x: float(x.sum() + optimizer.param_groups[0]["lr"]),
         "cpu": lambda x: model(x).cpu(),
         "tolist": lambda x: model(x).tolist(),
-        "masked_select": lambda x: x[x > 0],
-        "one_hot of all there are": lambda x: F.one_hot(x.long()),
+        "masked_select": lambda x: model(x)[model(x) > 0],
+        "one_hot of all there are": lambda x: F.one_hot(model(x).long().abs()),
         "copied": lambda x: torch.zeros(2, 2).copy_(model(x)),
         "error_if_nonfinite": lambda x: (
             model(x).sum().backward(), nn.utils.clip_grad_norm_(model.parameters(), 1, error_if_nonfinite=True)
