@@ -18,6 +18,7 @@ OPERATORS = (
     "multi_margin_loss_backward", "multilabel_margin_loss_backward", "fractional_max_pool3d_backward",
     "_masked_softmax_backward", "_standard_gamma_grad", "_dirichlet_grad",
     "_fake_quantize_learnable_per_tensor_affine_backward", "_fake_quantize_learnable_per_channel_affine_backward",
+    "hardshrink_backward", "softshrink_backward",
 )  # fmt: skip
 
 

@@ -45,6 +45,8 @@ PROGRAMS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[int, ...
     "mean margins of labels of one sample": (_loss("multilabel_margin_loss", "mean", LABELS), (4,)),
     "fractional pooling of volumes": (_pooled, (2, 3, 5, 5, 5)),
     "gamma": (_drawn, (5,)),
+    "hardshrink": (lambda x: F.hardshrink(x, 0.3), (4, 5)),
+    "softshrink": (lambda x: F.softshrink(x, 0.3), (4, 5)),
 }
 
 
