@@ -136,6 +136,11 @@ class GraphLog:
         how = "its sizes change, and are rounded from now on"
         _LOG.info("%s: %s: %s", self._name, how, each)
 
+    def tightened(self, sizes: Mapping[Any, int]) -> None:
+        """Logs that sizes are rounded up by less."""
+        names = ", ".join(f"{self.name_of(s)} up to {larger}" for s, larger in sizes.items())
+        _LOG.info("%s: after many calls with smaller sizes: %s", self._name, names)
+
     def above(self, symbol: Any, size: int) -> None:
         """Logs that a size is above the largest bucket."""
         _LOG.info("%s: %s = %d is over the largest bucket", self._name, self.name_of(symbol), size)

@@ -2,13 +2,14 @@
 
 A size with two values, as the batches of an epoch and its last one, keeps a program of its own for each: those have the
 forms of operations that are tuned for their sizes. A third value is rounded. So is a second one that is larger by one
-than the value before: as the length of a cache, it is expected to grow at each call.
+than the value before: as the length of a cache, it is expected to grow at each call. Where the sizes of many calls are
+well below the rounded ones, there is one more program, for these.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .open_program import OpenProgram
@@ -21,6 +22,11 @@ KEPT = 2
 
 LITTLE = 4e6
 """Operations on an element: some milliseconds, which is little beside the compile of a graph."""
+
+_MANY_CALLS = 64
+"""So many calls pay for one more compile, if each of them is faster by a part of `_LESS`."""
+
+_LESS = 0.8
 
 _OFTEN = 1024
 _GROWTH = 4
@@ -58,8 +64,45 @@ class SizeHistory:
                 met.append(size)
 
 
+class UsedSizes:
+    """Larger sizes for which there is an executable, and what its calls are given.
+
+    Args:
+        sizes: the larger ones, by name.
+    """
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        self.sizes = sizes
+        self._most: dict[str, int] = {}
+        self._calls = self._grown_at = 0
+
+    def meet(self, given: Mapping[str, int]) -> None:
+        """Notes the sizes of a call."""
+        if any(size > self._most.get(name, 0) for name, size in given.items()):
+            self._most = {name: max(size, self._most.get(name, 0)) for name, size in given.items()}
+            self._grown_at = self._calls
+
+    def is_due(self) -> bool:
+        """Counts a call; True where it is time to ask for `tighter` sizes."""
+        self._calls += 1
+        return self._calls >= _MANY_CALLS and not self._calls & (self._calls - 1)  # at 64, 128, 256, ...
+
+    def tighter(self, program: OpenProgram) -> dict[str, int] | None:
+        """Smaller ones that all calls would have fitted; None if they save too little, or if those of calls grow."""
+        if self._calls - self._grown_at < self._calls // 4:
+            return None
+        tight = {name: min(self.sizes[name], _a_little_more(size)) for name, size in self._most.items()}
+        return tight if program.work(tight) <= _LESS * program.work(self.sizes) else None
+
+
+def _a_little_more(size: int) -> int:
+    """A size, rounded up by an eighth at most."""
+    step = max(next_power_of_two(size) // 16, 1)
+    return -(-size // step) * step
+
+
 def larger_sizes(
-    program: OpenProgram, sizes: Mapping[str, int], made: Iterable[dict[str, int]], little: float = LITTLE
+    program: OpenProgram, sizes: Mapping[str, int], made: Sequence[dict[str, int]], little: float = LITTLE
 ) -> tuple[dict[str, int], bool]:
     """The sizes for which a program runs in place of the given ones, and whether these are new.
 
@@ -81,7 +124,7 @@ def larger_sizes(
             return program.work({**others, name: other})
 
         larger = {**larger, name: _bucket_for(size, work, little)}
-    return larger, True
+    return larger, larger not in made
 
 
 def next_power_of_two(size: int) -> int:

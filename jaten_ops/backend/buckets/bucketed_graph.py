@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from jaten_ops.arrays import partitioned
 from jaten_ops.errors import JatenError
 from jaten_ops.masking.masked_values import NotMasked
-from jaten_ops.masking.size_choice import SizeHistory, Symbols, larger_sizes
+from jaten_ops.masking.size_choice import SizeHistory, Symbols, UsedSizes, larger_sizes
 
 from ..executable import Executable
 from ..layout import concretize, concretized, has_symbolic_size, symbols_of
@@ -41,6 +41,7 @@ class _Plan:
         larger: those for which it runs.
         rows: for each output, the rows of each padded size, with how many there are and how many are added.
         program: what runs, if it is not the graph's own executable.
+        used: the larger sizes, if they are jaten's choice, which it may make tighter.
         fits: whether it is known that all sizes of the program are at most those of the larger one.
         padded: of inputs their larger shapes, and of numbers the larger ones, as they are met.
         cut: of outputs their shapes and strides.
@@ -50,6 +51,7 @@ class _Plan:
     larger: Symbols
     rows: list[list[tuple[Rows, int, int]]]
     program: MaskedProgram | None = None
+    used: UsedSizes | None = None
     fits: bool = False
     padded: dict[int, Any] = field(default_factory=dict)
     cut: dict[int, Any] = field(default_factory=dict)
@@ -95,6 +97,8 @@ class Bucketed:
                 return self._run(args)
             out = [self._cut(i, result, args, plan) for i, result in enumerate(results)]
         args.clear()
+        if plan.used is not None and plan.used.is_due():
+            self._tighten(plan)
         return out
 
     def _chosen(self, buckets: Buckets) -> dict[Any, Sizes | None]:
@@ -147,12 +151,12 @@ class Bucketed:
         if index not in plan.cut:
             plan.cut[index] = [concretized(sizes, plan.symbols) for sizes in (value.shape, value.stride())]
         sizes, strides = plan.cut[index]
+        is_seen = value.device.type != "jax" and (self._seen is None or index < self._seen)
         if plan.program is not None:
-            result = without_padding(result, sizes)
+            result = without_padding(result, sizes, is_seen=is_seen)
         else:
             for rows, real, padded in reversed(plan.rows[index]):
                 result = part_of_rows(result, rows, real, padded)
-        is_seen = value.device.type != "jax" and (self._seen is None or index < self._seen)
         return strided(result, sizes, strides) if is_seen else result
 
     # Work for new sizes
@@ -226,14 +230,28 @@ class Bucketed:
         except NotMasked as error:
             self._refuse(error)
             return None
-        named, is_new = larger_sizes(program.graph.program, program.graph.named(symbols), program.made)
+        given, made = program.graph.named(symbols), [used.sizes for used in program.made]
+        named, is_new = larger_sizes(program.graph.program, given, made)
         larger = program.graph.with_sizes(symbols, named)
         if not program.graph.fits(symbols, larger):
             return None
         if is_new:
-            program.made.append(named)
+            program.made.append(UsedSizes(named))
             self._log.rounded({s: (symbols[s], larger[s]) for s in changing})
-        return _Plan(symbols, larger, [], program)
+        used = next(used for used in program.made if used.sizes == named)
+        used.meet(given)
+        return _Plan(symbols, larger, [], program, used)
+
+    def _tighten(self, plan: _Plan) -> None:
+        """Has later calls run for smaller sizes, if the calls so far would have fitted them."""
+        program = plan.program
+        assert program is not None and plan.used is not None
+        tight = plan.used.tighter(program.graph.program)
+        if tight is not None:
+            program.made.insert(0, UsedSizes(tight))
+            self._plans.clear()
+            larger = program.graph.with_sizes(plan.symbols, tight)
+            self._log.tightened({s: larger[s] for s in self._history.changing})
 
     def _refuse(self, error: NotMasked) -> None:
         """Notes, and tells, that sizes are not rounded."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from jaten_ops.masking.masked_values import NotMasked
+from jaten_ops.masking.size_choice import UsedSizes
 
 from ..executable import Executable
 from .masked_graph import MaskedGraph
@@ -21,7 +22,7 @@ class MaskedProgram:
 
     Attributes:
         graph: it.
-        made: the larger sizes of jaten's choice for which there are executables.
+        made: the larger sizes of jaten's choice for which there are executables, the tighter ones first.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class MaskedProgram:
         self.graph = MaskedGraph(gm, torch.get_default_dtype(), info.numbers, groups, known)
         numbers = info.numbers | frozenset(self.graph.sizes)
         self._run = Executable(gm, info.having(numbers=numbers), self.graph, run.log)
-        self.made: list[dict[str, int]] = []
+        self.made: list[UsedSizes] = []
 
     def __call__(self, args: list[Any], symbols: Mapping[Any, int]) -> list[Any]:
         """The results for larger inputs, in which there are those of some sizes."""

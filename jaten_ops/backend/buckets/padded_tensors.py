@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,10 +38,25 @@ def enlarged(given: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         return given
     if given.device.type == "jax":
         return carrier.wrap(_on_jax(_filled_up, carrier.unwrap(given), tuple(shape)))
-    bits = _bits(given)
-    made = np.full(shape, _bits(torch.tensor(FILL).to(given.dtype))) if FILL else np.zeros(shape, bits.dtype)
-    made[tuple(map(slice, given.shape))] = bits
+    if _is_in_front(given, shape):
+        return given.as_strided(tuple(shape), given.stride())
+    bits, fill = _bits(given), _bits(torch.tensor(FILL).to(given.dtype))
+    made = np.empty(shape, bits.dtype)
+    place = tuple(map(slice, given.shape))
+    made[place] = bits
+    for dim, size in enumerate(given.shape):
+        made[(*place[:dim], slice(size, None))] = fill
     return torch.from_numpy(made).view(given.dtype)
+
+
+def _is_in_front(given: torch.Tensor, shape: Sequence[int]) -> bool:
+    """True if a tensor of numbers is the front of a memory in which there is room for a shape; any numbers may follow.
+
+    What the forward saves is, with `without_padding`.
+    """
+    if not given.is_floating_point() or given.storage_offset() or tuple(shape[1:]) != given.shape[1:]:
+        return False
+    return given.is_contiguous() and given.untyped_storage().nbytes() >= math.prod(shape) * given.itemsize
 
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
@@ -60,10 +76,18 @@ def _filled_up(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return jnp.full(shape, FILL, x.dtype).at[place].set(x)
 
 
-def without_padding(result: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """The first elements of a result along each dimension."""
+def without_padding(result: torch.Tensor, shape: Sequence[int], *, is_seen: bool) -> torch.Tensor:
+    """The first elements of a result along each dimension.
+
+    Args:
+        result: it, in memory of its own.
+        shape: the shape of what is left.
+        is_seen: whether it leaves the compiled function; else it may keep more memory than it needs.
+    """
     if tuple(shape) == tuple(result.shape):
         return result
+    if not is_seen and result.device.type == "cpu" and tuple(shape[1:]) == result.shape[1:] and result.is_contiguous():
+        return result.as_strided_(shape, result.stride())
     place = tuple(map(slice, shape))
     if result.device.type == "jax":
         return carrier.wrap(_on_jax(_cut, carrier.unwrap(result), place))

@@ -43,7 +43,8 @@ def expanded_index_scatters(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphI
             flat = gm.graph.call_function(operator_of("view"), (numbers, [-1]))
             more = (node.args[4:], node.kwargs) if target == "index_reduce" else ((), {})
             new = gm.graph.call_function(operator_of(target), (operand, dim, flat, *source, *more[0]), more[1])
-        flat.meta, new.meta = index.meta | {"val": numbers.meta["val"].reshape(-1)}, node.meta
+        few = numbers.meta["val"]
+        flat.meta, new.meta = index.meta | {"val": few.new_empty(few.shape[dim])}, node.meta
         node.replace_all_uses_with(new)
         gm.graph.erase_node(node)
     return info
@@ -62,14 +63,18 @@ def _is_float(node: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _shape(node: Any) -> tuple[int, ...] | None:
-    """The shape of a value, if it is known."""
+_Shape = tuple[Any, ...]  # open sizes are torch's expressions: equal ones are equal for all sizes
+
+
+def _shape(node: Any) -> _Shape | None:
+    """The shape of a value, to be compared with others."""
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-    known = isinstance(value, torch.Tensor) and all(isinstance(n, int) for n in value.shape)
-    return tuple(value.shape) if known and isinstance(value, torch.Tensor) else None
+    if not isinstance(value, torch.Tensor):
+        return None
+    return tuple([n if isinstance(n, int) else n.node.expr for n in value.shape])
 
 
-def _without(shape: tuple[int, ...] | None, dim: int) -> tuple[int, ...]:
+def _without(shape: _Shape | None, dim: int) -> _Shape:
     assert shape is not None
     return tuple(n for d, n in enumerate(shape) if d != dim % len(shape))
 
@@ -89,13 +94,15 @@ def _numbers(index: Any, dim: int) -> torch.fx.Node | None:
 # range is an error here as well, though that of `index_add`.
 
 
-def _batch_numbers(index: Any, shapes: list[tuple[int, ...] | None], dim: int) -> torch.fx.Node | None:
+def _batch_numbers(index: Any, shapes: list[_Shape | None], dim: int) -> torch.fx.Node | None:
     """The tensor of which an index is an expansion, if it has row numbers for each of the same batches."""
     if not isinstance(index, torch.fx.Node) or overload_of(index.target) != "expand" or None in shapes:
         return None
     numbers, (whole, long, source) = index.args[0], shapes
     short = _shape(numbers)
     if whole is None or long is None or short is None or not isinstance(numbers, torch.fx.Node) or source != long:
+        return None
+    if not all(isinstance(n, int) for n in (*whole, *long)):
         return None
     axis = dim % len(long)
     fits = len(short) == len(long) and short[: axis + 1] == long[: axis + 1] and set(short[axis + 1 :]) == {1}

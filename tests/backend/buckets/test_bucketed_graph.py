@@ -170,3 +170,26 @@ def test_generate_compiles_at_most_four_times(kind: str, how: dict[str, Any]) ->
     model.forward = torch.compile(model.forward, backend="jaten")
     assert torch.equal(model.generate(given, attention_mask=padded, **options), expected)
     assert _compiles() <= 4
+
+
+def test_many_calls_make_the_sizes_tighter(caplog: pytest.LogCaptureFixture) -> None:
+    """The backward takes what the forward has saved as it is, in the larger memory, which no one else sees."""
+    w = torch.randn(16, 16, requires_grad=True)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return ((x @ w).sin() @ w).softmax(0)
+
+    compiled = torch.compile(fn, backend="jaten", dynamic=True)
+    with caplog.at_level("INFO", "jaten_ops"):
+        for call in range(80):
+            x, y = (torch.randn(300 + (call * 37) % 200, 16).div(8).requires_grad_() for _ in range(2))
+            y.data.copy_(x.data)
+            got, expected = compiled(x), fn(y)
+            torch.testing.assert_close(got, expected)
+            assert got.untyped_storage().nbytes() == got.numel() * got.itemsize
+            grads = [torch.autograd.grad(z.square().sum(), (v, w)) for z, v in ((got, x), (expected, y))]
+            torch.testing.assert_close(*grads)
+            assert grads[0][0].untyped_storage().nbytes() == x.numel() * x.itemsize
+    told = [r.getMessage() for r in caplog.records if "after many calls" in r.getMessage()]
+    assert len(told) == 2 and all("up to 512" in text for text in told)
+    assert _compiles() == 2 * 4  # two sizes as they are, rounded, and tighter

@@ -78,6 +78,47 @@ def test_values_and_gradients(name: str) -> None:
     assert any("index_select" in target for target in backward) == is_by_rows
 
 
+def _messages(x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+    """The sum of the rows of each node's neighbours, as layers of graph networks compute it."""
+    found = x.index_select(0, edges[0])
+    return x.new_zeros(x.shape).scatter_add_(0, edges[1].view(-1, 1).expand_as(found), found)
+
+
+def _largest(x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+    found = x.index_select(0, edges[0])
+    index = edges[1].view(-1, 1).expand_as(found)
+    return x.new_zeros(x.shape).scatter_reduce_(0, index, found, "amax", include_self=False)
+
+
+def _calls(gm: torch.fx.GraphModule) -> set[str]:
+    return {str(n.target) for n in gm.graph.nodes if n.op == "call_function"}
+
+
+@pytest.mark.parametrize("fn", [_messages, _largest])
+@pytest.mark.parametrize("how", ["dynamic", "automatic", "sizes that are counted"])
+def test_sizes_may_be_open(fn: Any, how: str) -> None:
+    seen: list[set[str]] = []
+    counted = how == "sizes that are counted"
+    whole = (lambda x, edges: fn(x, edges[:, edges[0] != edges[1]])) if counted else fn
+    compiled = torch.compile(whole, backend="jaten", dynamic=True if how == "dynamic" else None)
+    torch.manual_seed(0)
+    with (
+        watched("expanded_index_scatters", lambda gm: seen.append(_calls(gm))),
+        torch._dynamo.config.patch(capture_dynamic_output_shape_ops=counted),
+    ):
+        for nodes, edges in ((7, 20), (9, 31), (12, 17), (11, 25)):
+            x, y = (torch.randn(nodes, 5).requires_grad_() for _ in range(2))
+            y.data.copy_(x.data)
+            index = torch.randint(nodes, (2, edges))
+            got, expected = compiled(x, index), whole(y, index)
+            torch.testing.assert_close(got, expected)
+            (got * got).sum().backward()
+            (expected * expected).sum().backward()
+            torch.testing.assert_close(x.grad, y.grad)
+    assert seen
+    assert not any("scatter" in target for names in seen for target in names)
+
+
 def test_a_part_of_the_source() -> None:
     def fn(s: torch.Tensor) -> torch.Tensor:
         return ZEROS.scatter_add(0, INDEX[:3, None].expand(-1, 4), s)
