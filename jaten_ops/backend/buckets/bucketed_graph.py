@@ -31,6 +31,8 @@ from .padded_tensors import enlarged, part_of_rows, strided, with_copies, withou
 from .padding_proof import NotProved, Rows
 from .row_proof import RowProof
 
+_MOST_PLANS = 4096  # combinations of sizes, of which batches of graphs have a new one each
+
 
 @dataclass
 class _Plan:
@@ -78,9 +80,12 @@ class Bucketed:
 
     def __call__(self, args: list[Any]) -> list[Any]:
         key = tuple([a.shape if isinstance(a, torch.Tensor) else a for a in [args[i] for i in self._varying]])
-        if key not in self._plans:
-            self._plans[key] = self._plan(args)
-        plan = self._plans[key]
+        try:
+            plan = self._plans[key]
+        except KeyError:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = self._plan(args)
         if plan is None or (plan.program is not None and _must_be_exact()):
             return self._run(args)
         with torch.no_grad():

@@ -193,3 +193,24 @@ def test_many_calls_make_the_sizes_tighter(caplog: pytest.LogCaptureFixture) -> 
     told = [r.getMessage() for r in caplog.records if "after many calls" in r.getMessage()]
     assert len(told) == 2 and all("up to 512" in text for text in told)
     assert _compiles() == 2 * 4  # two sizes as they are, rounded, and tighter
+
+
+def _scaled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (x.mul_(2) * y).softmax(0)
+
+
+def _with_ones(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x[:, 0] = 1
+    return x.mean(0) + y.max(0).values
+
+
+@pytest.mark.parametrize("fn", [_scaled, _with_ones, lambda x, y: (x @ y.T).softmax(0).sum(0)])
+def test_inputs_in_front_of_other_memory(fn: Callable[..., torch.Tensor]) -> None:
+    """The rest of the memory is read as what is added would be, and is left as it is."""
+    compiled = torch.compile(fn, backend="jaten", dynamic=True)
+    for n in (5, 9, 14, 23, 31, 17, 40):
+        memory, y = torch.full((1024, 4), float("nan")), torch.randn(n, 4)
+        memory[:n] = torch.randn(n, 4)
+        expected = memory.clone()
+        torch.testing.assert_close(compiled(memory[:n], y), fn(expected[:n], y))
+        torch.testing.assert_close(memory, expected, equal_nan=True)
