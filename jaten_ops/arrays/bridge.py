@@ -234,11 +234,11 @@ def to_host(array: jax.Array) -> torch.Tensor:
     """
     if isinstance(array, jax.core.Tracer):
         known = constant_value(array)
-        if known is None:
-            return torch.from_numpy(np.array(known_values(array)))
-        array = known
-    if not hasattr(array, "sharding"):  # JAX keeps a constant as it is while it traces
-        return torch.from_numpy(np.array(array))
+        found: Any = known_values(array) if known is None else known
+        array = found
+    if not hasattr(array, "sharding"):  # values of NumPy's, as which JAX keeps constants while it traces
+        with Enabled(), jax.ensure_compile_time_eval():
+            array = jax.device_put(np.asarray(array), cpu_device())
     sharding = array.sharding
     if type(sharding) is not SingleDeviceSharding and (sharding.num_devices > 1 or is_abstract(sharding)):
         array = gathered(array)

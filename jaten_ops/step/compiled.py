@@ -25,6 +25,7 @@ from ..xla.progress import announced
 from . import rehearsal
 from .arguments import Structure, argument_key, flat, is_on_device, is_searched, of_call, shared
 from .code_names import Names
+from .early_program import Met
 from .holders import Reach, difference
 from .microbatches import LaterBackward, Microbatches
 from .numbers import refusal
@@ -280,7 +281,7 @@ class Step:
         self, reach: Reach, given: list[Any], structure: Structure
     ) -> tuple[StepProgram, Operands, list[float]] | None:
         values = reach.numbers()
-        met: dict[Any, list[int]] = {}
+        met: Met = {}
         for program in self._programs.get(self._key(reach, given, structure), ()):
             operands = program.operands(reach, given, values, met)
             if operands is not None:

@@ -15,6 +15,9 @@ from ..xla.x64 import Enabled
 from .lowered_step import Groups
 from .trace import Trace
 
+Met = dict[Any, tuple[list[int], list[Any]]]
+"""The values that programs have computed in a call, with the arrays of which: those keep their numbers in the keys."""
+
 
 class EarlyProgram:
     """Computes the values for which a step's program is, from the operands of a call.
@@ -45,7 +48,7 @@ class EarlyProgram:
                 known[key], _ = executables.compiled(lowered)
         self._run = known[key]
 
-    def holds(self, read: Sequence[Storage], others: Sequence[Any], met: dict[Any, list[int]]) -> bool:
+    def holds(self, read: Sequence[Storage], others: Sequence[Any], met: Met) -> bool:
         """True if the values are those of the step's program.
 
         Args:
@@ -59,5 +62,5 @@ class EarlyProgram:
         key = id(self._run), tuple(map(id, arrays))
         if key not in met:
             with Enabled():
-                met[key] = np.asarray(self._run(arrays)).tolist()
-        return met[key] == self._expected
+                met[key] = np.asarray(self._run(arrays)).tolist(), arrays
+        return met[key][0] == self._expected

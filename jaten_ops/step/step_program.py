@@ -20,7 +20,7 @@ from ..xla.progress import announced
 from ..xla.x64 import Enabled
 from . import tensor_changes
 from .drawn_seeds import drawn_at_call
-from .early_program import EarlyProgram
+from .early_program import EarlyProgram, Met
 from .holders import Reach
 from .lowered_step import groups_of, in_own_memory, lowered
 from .result_recipes import Made, Outcome
@@ -134,9 +134,7 @@ class StepProgram:
 
     # a call
 
-    def operands(
-        self, reach: Reach, given: Sequence[Any], values: Sequence[float], met: dict[Any, list[int]]
-    ) -> Operands | None:
+    def operands(self, reach: Reach, given: Sequence[Any], values: Sequence[float], met: Met) -> Operands | None:
         """The operands of a call; None if this is not the program for it.
 
         Args:
