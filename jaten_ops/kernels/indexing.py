@@ -284,7 +284,10 @@ def masked_select(self, mask):
     flat = lax.reshape(self, (self.size,))
     if self.size == 0:
         return flat
-    (places,) = true_places(reshaped(broadcast_to(mask, shape), (flat.size,)))
+    if isinstance(mask, jax.core.Tracer):
+        (places,) = true_places(reshaped(broadcast_to(mask, shape), (flat.size,)))
+        return _rows(flat, 0, places)
+    places = np.flatnonzero(np.broadcast_to(np.asarray(mask), shape))
     # JAX may trace what is masked, and know the mask
     return _rows(flat, 0, jnp.asarray(places) if isinstance(self, jax.core.Tracer) else put_beside(places, self))
 
