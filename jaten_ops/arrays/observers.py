@@ -114,20 +114,15 @@ def read_number(array: Any) -> Any:
     return traced_constants.number_in(array)
 
 
-def values_before(array: Any) -> np.ndarray | None:
-    """The values of an array that JAX traces, if an observer knows them before the program runs."""
-    for observer in observers():
-        found: np.ndarray | None = observer.values(array)
-        if found is not None:
-            return found
-    return None
-
-
 def known_values(array: Any) -> np.ndarray:
     """The values of an array of integers or truth values, also of one that JAX traces, if they are known before.
 
     Raises:
         jax.errors.TracerArrayConversionError: they are not.
     """
-    known = values_before(array) if isinstance(array, jax.core.Tracer) else None
-    return np.asarray(array) if known is None else known
+    if isinstance(array, jax.core.Tracer):
+        for observer in observers():
+            found: np.ndarray | None = observer.values(array)
+            if found is not None:
+                return found
+    return np.asarray(array)

@@ -15,7 +15,6 @@ from jaten_ops.registry import kernel
 
 from ..arrays.observers import known_values
 from ..arrays.partitioned import put_beside
-from ..arrays.strided_elements import reshaped
 from ..kernel_base.checks import require
 from ..kernel_base.number_ranges import scalar
 from ..kernel_base.promotion import size_number
@@ -152,6 +151,12 @@ def _gathered(
     return lax.reshape(lax.gather(narrow, index, numbers, sizes, mode=IN_BOUNDS), shape)
 
 
+def values_beside(values: Any, x: jax.Array) -> jax.Array:
+    """Values on the device of an array, one of which JAX may trace."""
+    is_traced = isinstance(x, jax.core.Tracer) or isinstance(values, jax.core.Tracer)
+    return jnp.asarray(values) if is_traced else put_beside(values, x)
+
+
 def true_places(mask: jax.Array) -> Sequence[Any]:
     """The places of the true elements, an array for each dimension; of a traced mask if their number is known."""
     if isinstance(mask, jax.core.Tracer):
@@ -284,12 +289,9 @@ def masked_select(self, mask):
     flat = lax.reshape(self, (self.size,))
     if self.size == 0:
         return flat
-    if isinstance(mask, jax.core.Tracer):
-        (places,) = true_places(reshaped(broadcast_to(mask, shape), (flat.size,)))
-        return _rows(flat, 0, places)
-    places = np.flatnonzero(np.broadcast_to(np.asarray(mask), shape))
-    # JAX may trace what is masked, and know the mask
-    return _rows(flat, 0, jnp.asarray(places) if isinstance(self, jax.core.Tracer) else put_beside(places, self))
+    whole = broadcast_to(mask, shape) if isinstance(mask, jax.core.Tracer) else np.broadcast_to(np.asarray(mask), shape)
+    (places,) = true_places(whole.reshape(-1))
+    return _rows(flat, 0, values_beside(places, self))
 
 
 # aten::_unsafe_masked_index(Tensor self, Tensor mask, Tensor?[] indices, Scalar fill) -> Tensor

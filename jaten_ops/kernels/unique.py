@@ -13,17 +13,11 @@ from jax import lax
 
 from jaten_ops.registry import kernel
 
-from ..arrays.partitioned import put_beside
 from ..arrays.strided_elements import reshaped
 from ..interpreter import interpreted
 from ..kernel_base.promotion import is_integral
-from .indexing import true_places
+from .indexing import true_places, values_beside
 from .sorting import argsort
-
-
-def _beside(values: Any, x: jax.Array) -> jax.Array:
-    """Values beside an array that JAX may trace."""
-    return jnp.asarray(values) if isinstance(x, jax.core.Tracer) else put_beside(values, x)
 
 
 @functools.partial(interpreted, static_argnums=(1,))
@@ -61,7 +55,7 @@ def _unique_rows(rows: jax.Array, consecutive: bool) -> tuple[Any, jax.Array, ja
         return rows[order[starts]], inverse, jnp.diff(starts, append=rows.shape[0]).astype(np.int64)
     counts = np.diff(starts, append=rows.shape[0]).astype(np.int64)
     chosen = np.asarray(rows)[np.asarray(order)[starts]]
-    return chosen, inverse, put_beside(counts, rows)
+    return chosen, inverse, values_beside(counts, rows)
 
 
 @interpreted
@@ -79,17 +73,17 @@ def _unique_integers(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         return ordered[starts], jnp.diff(starts, append=x.size).astype(np.int64)
     ordered = np.asarray(ordered)
     counts = np.diff(starts, append=x.size).astype(np.int64)
-    return put_beside(ordered[starts], x), put_beside(counts, x)
+    return values_beside(ordered[starts], x), values_beside(counts, x)
 
 
 def _unique_elements(x: jax.Array, consecutive: bool, return_inverse: bool, return_counts: bool):
-    nothing = _beside(np.zeros(0, np.int64), x)
+    nothing = values_beside(np.zeros(0, np.int64), x)
     if is_integral(x.dtype) and not consecutive and not return_inverse:
         found, counts = _unique_integers(x)
         return found, nothing, counts if return_counts else nothing
     found, inverse, counts = _unique_rows(reshaped(x, (x.size, 1)), consecutive)
     inverse = reshaped(inverse, x.shape) if return_inverse else nothing
-    return _beside(found[:, 0], x), inverse, counts if return_counts else nothing
+    return values_beside(found[:, 0], x), inverse, counts if return_counts else nothing
 
 
 # aten::_unique2(Tensor self, bool sorted=True, bool return_inverse=False, bool return_counts=False) -> (Tensor, Tensor,
@@ -142,4 +136,4 @@ def _unique_along(x: jax.Array, dim: int, consecutive: bool):
     rows = reshaped(first, (first.shape[0], math.prod(first.shape[1:])))
     found, inverse, counts = _unique_rows(rows, consecutive)
     found = np.moveaxis(found.reshape(found.shape[0], *first.shape[1:]), 0, dim)
-    return _beside(found, x), inverse, counts
+    return values_beside(found, x), inverse, counts

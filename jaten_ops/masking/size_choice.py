@@ -24,7 +24,7 @@ LITTLE = 4e6
 """Operations on an element: some milliseconds, which is little beside the compile of a graph."""
 
 _MANY_CALLS = 64
-"""So many calls pay for one more compile, if each of them is faster by a part of `_LESS`."""
+"""So many calls pay for one more compile, if each then does at most `_LESS` of the work."""
 
 _LESS = 0.8
 

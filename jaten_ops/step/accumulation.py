@@ -18,7 +18,7 @@ from jax.extend import core
 from ..arrays.seeds import seeds_of
 from ..errors import UnsupportedInputError
 from .microbatches import Parts, marked, part
-from .replay import replay
+from .replay import needed_for, replay
 from .state_capture import operand
 
 
@@ -137,12 +137,8 @@ class Accumulation:
 
     def _of_loop(self, wanted: Iterable[Any]) -> list[Any]:
         """The equations that are computed for each part."""
-        needed, found = set(map(_variable, wanted)), []
-        for e in reversed(self._closed.jaxpr.eqns):
-            if e.primitive is not marked and (needed.intersection(e.outvars) or self._acts(e, early=True)):
-                found.append(e)
-                needed.update(map(_variable, e.invars))
-        return found[::-1]
+        equations = [e for e in self._closed.jaxpr.eqns if e.primitive is not marked]
+        return needed_for(wanted, equations, lambda e: self._acts(e, early=True))
 
     def _acts(self, equation: Any, *, early: bool) -> bool:
         """True if an equation has effects beside its results, at the time that is asked for."""

@@ -16,7 +16,7 @@ from .lowered_step import Groups
 from .trace import Trace
 
 Met = dict[Any, tuple[list[int], list[Any]]]
-"""The values that programs have computed in a call, with the arrays of which: those keep their numbers in the keys."""
+"""The values that programs have computed in a call, and the arrays that they are of, whose `id`s are the keys."""
 
 
 class EarlyProgram:
@@ -33,9 +33,9 @@ class EarlyProgram:
         self, trace: Trace, groups: Groups, arrays: dict[int, Any], known: dict[Any, jax.stages.Compiled]
     ) -> None:
         self._expected = [int(v) for read in trace.early for v in read.value.reshape(-1)]
-        self._places = {n: (0, i) for i, n in enumerate(groups.read)} | {n: (1, i) for i, n in enumerate(groups.others)}
-        self._operands = sorted(self._places.keys() & frozenset[int]().union(*(read.operands for read in trace.early)))
-        operands = self._operands
+        places = {n: (0, i) for i, n in enumerate(groups.read)} | {n: (1, i) for i, n in enumerate(groups.others)}
+        operands = sorted(places.keys() & frozenset[int]().union(*(read.operands for read in trace.early)))
+        self._places = [places[n] for n in operands]
 
         def program(given: Sequence[Any]) -> jax.Array:
             found = trace.early_values(groups.constants | dict(zip(operands, given, strict=True)))
@@ -55,10 +55,7 @@ class EarlyProgram:
             read, others: the operands of these groups in this call.
             met: the values that programs have computed in this call, to which they are added.
         """
-        arrays = []
-        for operand in self._operands:
-            group, at = self._places[operand]
-            arrays.append(others[at] if group else read[at].array)
+        arrays = [others[at] if group else read[at].array for group, at in self._places]
         key = id(self._run), tuple(map(id, arrays))
         if key not in met:
             with Enabled():

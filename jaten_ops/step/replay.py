@@ -12,11 +12,13 @@ from ..xla.equations import rebind
 from .state_capture import weakened
 
 
-def needed_for(wanted: Iterable[Any], equations: Sequence[Any]) -> list[Any]:
-    """The equations that compute these values, in order."""
+def needed_for(
+    wanted: Iterable[Any], equations: Sequence[Any], acts: Callable[[Any], bool] = lambda equation: False
+) -> list[Any]:
+    """The equations that compute these values, in order, and those that act besides."""
     needed, found = set(map(id, wanted)), []
     for equation in reversed(equations):
-        if not needed.isdisjoint(map(id, equation.outvars)):
+        if acts(equation) or not needed.isdisjoint(map(id, equation.outvars)):
             found.append(equation)
             needed.update(map(id, equation.invars))
     return found[::-1]

@@ -19,7 +19,7 @@ from jaten_ops import UnsupportedInputError, compile_step
 from ..harness.crossings import crossed
 
 X = [torch.tensor(v) for v in ([-1.0, 2.0, 3.0, -0.5], [1.0, -2.0, 3.0, 4.0], [3.0, -1.0, 1.0, -2.0], [-1.0] * 4)]
-I = [torch.tensor(v) for v in ([1, 0, 3, 3, 2], [2, 2, 1, 1, 0], [0, 3, 2, 3, 1], [4, 4, 4, 4, 4])]  # noqa: E741  # integers
+NUMBERS = [torch.tensor(v) for v in ([1, 0, 3, 3, 2], [2, 2, 1, 1, 0], [0, 3, 2, 3, 1], [4, 4, 4, 4, 4])]
 LENGTHS = [torch.tensor(v) for v in ([3, 1, 2], [2, 2, 1], [3, 2, 1], [1, 1, 1])]
 
 
@@ -32,6 +32,13 @@ def _packed(lengths: torch.Tensor) -> torch.Tensor:
     return nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False).data
 
 
+def _neighbours(i: torch.Tensor) -> torch.Tensor:
+    """The sum of the numbers of each node's neighbours in a graph, from which edges to a node itself are taken out."""
+    edges = torch.stack([i, i.flip(0)])
+    source, target = edges[:, edges[0] != edges[1]]
+    return torch.zeros(5, device=i.device).index_add(0, target, source.float())
+
+
 # a step, and the values of its argument in four calls
 READS: dict[str, tuple[Callable[[torch.Tensor], Any], list[torch.Tensor]]] = {
     "x[mask]": (lambda x: x[x > 0] * 2, X),
@@ -41,25 +48,26 @@ READS: dict[str, tuple[Callable[[torch.Tensor], Any], list[torch.Tensor]]] = {
     "nonzero": (lambda x: (x > 0).nonzero(), X),
     "nonzero as a tuple": (lambda x: torch.where(x.view(2, 2) > 0), X),
     "argwhere": (lambda x: torch.argwhere(x.view(2, 2)), X),
-    "unique": (torch.unique, I),
+    "unique": (torch.unique, NUMBERS),
     "unique of floats": (lambda x: torch.unique(x.round(), return_counts=True), X),
-    "unique with all": (lambda i: torch.unique(i, return_inverse=True, return_counts=True), I),
-    "unique rows": (lambda i: torch.unique(i[:4].view(2, 2), dim=0, return_inverse=True), I),
-    "unique_consecutive": (lambda i: torch.unique_consecutive(i, return_counts=True), I),
-    "bincount": (torch.bincount, I),
-    "bincount with weights": (lambda i: torch.bincount(i, weights=i * 0.5, minlength=3), I),
-    "one_hot": (F.one_hot, I),
-    "repeat_interleave": (lambda i: torch.repeat_interleave(torch.arange(5, device=i.device), i), I),
-    "a size": (lambda i: torch.zeros(int(i.max()) + 1, device=i.device).index_add(0, i, i.float()), I),
+    "unique with all": (lambda i: torch.unique(i, return_inverse=True, return_counts=True), NUMBERS),
+    "unique rows": (lambda i: torch.unique(i[:4].view(2, 2), dim=0, return_inverse=True), NUMBERS),
+    "unique_consecutive": (lambda i: torch.unique_consecutive(i, return_counts=True), NUMBERS),
+    "bincount": (torch.bincount, NUMBERS),
+    "bincount with weights": (lambda i: torch.bincount(i, weights=i * 0.5, minlength=3), NUMBERS),
+    "one_hot": (F.one_hot, NUMBERS),
+    "repeat_interleave": (lambda i: torch.repeat_interleave(torch.arange(5, device=i.device), i), NUMBERS),
+    "a size": (lambda i: torch.zeros(int(i.max()) + 1, device=i.device).index_add(0, i, i.float()), NUMBERS),
     "a branch": (_branch, X),
     "any": (lambda x: x * 2 if (x > 3).any() else x, X),
     "equal": (lambda x: x * 2 if torch.equal(x, x.abs()) else x, X),
     "allclose": (lambda x: x * 2 if torch.allclose(x, -x.abs()) else x, X),
-    "tolist": (lambda i: torch.cat([i[:n] for n in i.tolist()]), I),
+    "tolist": (lambda i: torch.cat([i[:n] for n in i.tolist()]), NUMBERS),
     "split": (lambda n: torch.arange(9, device=n.device)[: n.sum()].split(n.tolist()), LENGTHS),
     "pack_padded_sequence": (_packed, LENGTHS),
-    "an index without dimensions": (lambda i: i[i[1]], I),
-    "a number": (lambda i: i * i[0].item(), I),
+    "an index without dimensions": (lambda i: i[i[1]], NUMBERS),
+    "a graph without loops": (_neighbours, NUMBERS),
+    "a number": (lambda i: i * i[0].item(), NUMBERS),
 }  # fmt: skip
 
 
@@ -136,7 +144,7 @@ def test_masks_in_memory_of_the_host_beside_the_device() -> None:
     assert found == [[0, 2], [0, 2], [0, 2], [0, 1, 2]]
 
 
-def _counting(model: nn.Module) -> Callable[[torch.Tensor], Any]:
+def _counting(model: nn.Linear) -> Callable[[torch.Tensor], Any]:
     calls = torch.zeros((), dtype=torch.int64, device="jax")
 
     def step(x: torch.Tensor) -> torch.Tensor:
@@ -146,11 +154,11 @@ def _counting(model: nn.Module) -> Callable[[torch.Tensor], Any]:
     return step
 
 
-def _sparse_updates(model: nn.Module) -> Callable[[torch.Tensor], Any]:
+def _sparse_updates(model: nn.Linear) -> Callable[[torch.Tensor], Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def step(x: torch.Tensor) -> torch.Tensor:
-        (model.weight[model.weight > 0]).sum().backward()  # type: ignore[operator, index, union-attr]  # a tensor
+        (model.weight[model.weight > 0]).sum().backward()
         optimizer.step()
         return x
 
@@ -158,7 +166,7 @@ def _sparse_updates(model: nn.Module) -> Callable[[torch.Tensor], Any]:
 
 
 # what is not known before the step runs, or would be another value at each call
-REFUSED: dict[str, Callable[[nn.Module], Callable[[torch.Tensor], Any]]] = {
+REFUSED: dict[str, Callable[[nn.Linear], Callable[[torch.Tensor], Any]]] = {
     "products": lambda model: lambda x: x[model(x).sum(-1) > 0],
     "what it changes": _counting,
     "parameters that it updates": _sparse_updates,

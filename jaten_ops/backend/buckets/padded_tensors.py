@@ -40,7 +40,7 @@ def enlarged(given: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         return carrier.wrap(_on_jax(_filled_up, carrier.unwrap(given), tuple(shape)))
     if _is_in_front(given, shape):
         return given.as_strided(tuple(shape), given.stride())
-    bits, fill = _bits(given), _bits(torch.tensor(FILL).to(given.dtype))
+    bits, fill = _bits(given), _bits(torch.tensor(FILL).to(given.dtype)) if FILL else 0
     made = np.empty(shape, bits.dtype)
     place = tuple(map(slice, given.shape))
     made[place] = bits
