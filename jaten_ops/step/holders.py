@@ -131,8 +131,8 @@ class Reach(StepWalk):
         """True if nothing has changed since, but for the values of tensors and numbers."""
         try:
             return (
-                all(map(is_, map(getitem, self.owners, self.keys), self.values))
-                and [*map(len, self._sized)] == self.sizes
+                [*map(len, self._sized)] == self.sizes
+                and self._hold_the_same()
                 and [*map(len, self._counted)] == self._counts
                 and [*map(call, self._getters, self._watched)] == self._saved
                 and self._are_in_place()
@@ -141,6 +141,14 @@ class Reach(StepWalk):
             )
         except (LookupError, AttributeError, TypeError, ValueError):
             return False
+
+    def _hold_the_same(self) -> bool:
+        if all(map(is_, map(getitem, self.owners, self.keys), self.values)):
+            return True
+        for collection, size in zip(self._sized, self.sizes, strict=True):
+            if len(collection) > size:  # a defaultdict, which made an item that it no longer had
+                collection.popitem()
+        return False
 
     def _are_in_place(self) -> bool:
         if self.memory is not None:

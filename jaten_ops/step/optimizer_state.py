@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
 
 from ..arrays.observers import observers
 from ..arrays.storage_views import Storage
@@ -194,12 +194,15 @@ def _set(f: Float, value: Any) -> None:
 
 @contextlib.contextmanager
 def _shadowed(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """A context in which an attribute of an object replaces a method of its class."""
-    owner.__dict__[name] = value
+    """A context in which an attribute of an object has another value, or replaces a method of its class."""
+    own = owner.__dict__
+    before = {name: own[name]} if name in own else {}
+    own[name] = value
     try:
         yield
     finally:
-        owner.__dict__.pop(name, None)
+        own.pop(name, None)
+        own.update(before)
 
 
 @contextlib.contextmanager
@@ -210,7 +213,6 @@ def _without_scaling(optimizer: torch.optim.Optimizer) -> Iterator[None]:
         return
     with _shadowed(optimizer, "_step_supports_amp_scaling", False):
         yield
-    optimizer.__dict__["_step_supports_amp_scaling"] = True
 
 
 def _of_symbols(of_symbols: Callable[..., Any], of_others: Callable[..., Any]) -> Callable[..., Any]:
@@ -244,19 +246,21 @@ class _Running:
         self._capture.reads_numbers += 1
         set_compiling(False)  # optimizers then use numbers as numbers
         for group in optimizer.param_groups:
+            is_double = torch.get_default_dtype() is torch.float64 and not group.get("fused")
+            counts = torch.float64 if is_double else torch.float32
             for flag, wanted in (("capturable", True), ("fused", None)):
                 if group.get(flag) not in (None, wanted):
                     self._undo.append(functools.partial(group.__setitem__, flag, group[flag]))
                     group[flag] = wanted
             for param in group["params"]:
                 if isinstance(param, Tensor):
-                    self._widen(optimizer, param)
+                    self._widen(optimizer, param, counts)
 
-    def _widen(self, optimizer: torch.optim.Optimizer, param: torch.Tensor) -> None:
+    def _widen(self, optimizer: torch.optim.Optimizer, param: torch.Tensor, counts: torch.dtype) -> None:
         if not optimizer.state.get(param):
             was_there = param in optimizer.state
             optimizer.state[param] = made = _Made()
-            self._undo.append(functools.partial(_settle_made, optimizer, param, made, was_there))
+            self._undo.append(functools.partial(_settle_made, optimizer, param, made, was_there, counts))
             return
         state = optimizer.state[param]
         for name in _COUNTS:
@@ -283,14 +287,15 @@ class _Made(dict[str, Any]):
         super().__setitem__(name, value)
 
 
-def _settle_made(optimizer: torch.optim.Optimizer, param: torch.Tensor, made: _Made, was_there: bool) -> None:
+def _settle_made(
+    optimizer: torch.optim.Optimizer, param: torch.Tensor, made: _Made, was_there: bool, counts: torch.dtype
+) -> None:
     if optimizer.state.get(param) is not made:
         return
     if not made and not was_there:
         del optimizer.state[param]
         return
-    single = torch.get_default_dtype() if torch.get_default_dtype() is torch.float64 else torch.float32
-    optimizer.state[param] = {k: v.to(single) if k in _COUNTS else v for k, v in made.items()}
+    optimizer.state[param] = {k: v.to(counts) if k in _COUNTS else v for k, v in made.items()}
 
 
 def _narrow(state: dict[str, Any], name: str, count: torch.Tensor, wide: torch.Tensor) -> None:
@@ -351,7 +356,11 @@ def _choose(root: Storage, is_bad: Any, old: Any) -> None:
 def _average(capture: Capture, averaged: AveragedModel, update: Callable[..., None], model: torch.nn.Module) -> None:
     """`update_parameters`, which copies the first time and averages from then on, as a select in the program."""
     count = averaged.n_averaged.clone()
-    with capture.answering(False, True):  # the reads of `n_averaged == 0` and `n_averaged > 0`
+    by_default = averaged.avg_fn is None and averaged.multi_avg_fn is None
+    # by default torch averages lists on accelerators, which takes floats alone, and tensor by tensor on the CPU
+    each = _shadowed(averaged, "avg_fn", get_swa_avg_fn()) if by_default else contextlib.nullcontext()
+    # the reads of `n_averaged == 0` and `n_averaged > 0`
+    with each, capture.answering(False, True):
         capture.reads_numbers += 1
         update(model)
         capture.reads_numbers -= 1

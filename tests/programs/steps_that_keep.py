@@ -206,4 +206,5 @@ def _averaged(**options: Any) -> Scenario:
 
 
 SCENARIOS["averaged: SWA"] = _averaged()
+SCENARIOS["averaged: SWA, buffers"] = _averaged(use_buffers=True)
 SCENARIOS["averaged: EMA, buffers"] = _averaged(multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
