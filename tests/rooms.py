@@ -162,7 +162,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         " passes.filled_memory passes.partial_writes passes.random_results passes.view_relations passes.written_inputs"
         " passes.input_tokens passes.input_writes passes.kernel_results passes.loop_numbers passes.placed_gradients"
         " passes.device_strides passes.static_inputs passes.stored_factors passes.traced_ints"
-        " passes.unseen_writes aliased_inputs passes.own_memory recomputed_calls",
+        " passes.unseen_writes aliased_inputs passes.own_memory saved_tensors",
         "passes.data_dependent_splits passes.ordered_effects passes.output_views passes.rename_operators"
         " passes.supported_operators",
         "lowering pipeline serialized_graph",

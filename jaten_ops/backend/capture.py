@@ -45,7 +45,7 @@ from .passes.output_offsets import with_offsets
 from .passes.placed_gradients import gradient_layouts
 from .passes.view_relations import with_relations
 from .pipeline import Stage
-from .recomputed_calls import completed
+from .saved_tensors import hooked
 from .split_graph import runnable
 from .view_calls import with_views
 from .wrapped_inputs import refuse_functional, without_tangents
@@ -155,7 +155,7 @@ class _Capture:
                     gm, inputs, bw_compiler=self._compiler("backward", _undisturbed), **options
                 )
                 captured = torch._dynamo.disable(captured, reason="it is compiled")
-        captured = completed(guarded(without_tangents(captured), gm, inputs, self.graphs), self.graphs)
+        captured = hooked(guarded(without_tangents(captured), gm, inputs, self.graphs), self.graphs)
         return with_relations(captured, self._info.relations)
 
     def _compiler(self, kind: Kind, as_it_is: Callable[..., Any] | None = None) -> Any:

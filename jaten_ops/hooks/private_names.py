@@ -33,8 +33,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "torch._C._autograd._get_sequence_nr", "torch._C._current_autograd_node",
         "torch.autograd.graph._engine_run_backward.__code__", "torch.nn.Module._call_impl.__code__",
     ),
-    "What is called for saved tensors in this thread: torch.autograd.graph has such hooks set, and does not tell.": (
-        "torch._C._autograd._top_saved_tensors_default_hooks",
+    "What is called for saved tensors in this thread: torch.autograd.graph sets that, and does not tell.": (
+        "torch._C._autograd._top_saved_tensors_default_hooks", "torch.utils.checkpoint._StopRecomputationError",
     ),
     "Whether torch.profiler records, at no cost: the public names that tell are of backends.": (
         "torch.autograd.profiler._is_profiler_enabled",

@@ -141,15 +141,16 @@ def _saved_views(
         owner, chain = _chain(outputs[n], inputs)
         if not chain or inputs.get(owner, -1) in {-1, *known.mutated, *known.rewritten.values()}:
             continue
-        if _is_whole(outputs[n], owner, chain) and value.nbytes >= _LEAST_SAVED * len(chain):
+        if _is_whole(outputs[n], owner, chain) and _is_large(value, len(chain)):
             found[n] = owner, chain
     return found
 
 
-def _is_large(value: Any) -> TypeGuard[torch.Tensor]:
-    """True for a tensor, of a size that is known, that takes longer to copy than to view."""
+def _is_large(value: Any, views: int = 1) -> TypeGuard[torch.Tensor]:
+    """True for a tensor, of a size that is known, that takes longer to copy than to view so many times."""
     is_known = isinstance(value, torch.Tensor) and all(isinstance(n, int) for n in value.shape)
-    return is_known and math.prod(value.shape) * value.itemsize >= _LEAST_SAVED  # `numel` needs known strides, too
+    # `numel` and `nbytes` need known strides, too
+    return is_known and math.prod(value.shape) * value.itemsize >= _LEAST_SAVED * views
 
 
 def _is_whole(node: torch.fx.Node, owner: torch.fx.Node, chain: Sequence[torch.fx.Node]) -> bool:

@@ -362,6 +362,20 @@ def test_gradients_that_are_parts_of_another_are_views_of_it(name: str) -> None:
     assert [t.stride() for t in got[:1]] == [t.stride() for t in expected[:1]]
 
 
+def test_views_of_known_sizes_are_saved_whatever_the_strides() -> None:
+    """Dynamo leaves strides open that change from call to call."""
+    weight = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3).requires_grad_()
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (x.reshape(-1, 3, 2) @ weight).sin().sum()
+
+    base = torch.linspace(-2, 3, 64 * 96, dtype=torch.float64).view(64, 96)
+    compiled = torch.compile(fn, backend="jaten")
+    for x in (base.t().contiguous().t(), torch.stack([base, base], -1)[..., 1], base[:1].expand(64, 96), base):
+        expected = torch.autograd.grad(fn(x), weight)
+        torch.testing.assert_close(torch.autograd.grad(compiled(x), weight), expected)
+
+
 class TestGolden(expecttest.TestCase):
     """`EXPECTTEST_ACCEPT=1` rewrites the text below."""
 

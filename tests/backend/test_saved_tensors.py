@@ -1,4 +1,4 @@
-"""Compiled programs that write to buffers, in functions that a checkpoint computes again."""
+"""Compiled programs within hooks of saved tensors: those of checkpoints, and those of users."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -21,11 +22,14 @@ class Counting(nn.Module):
         self.linear = nn.Linear(3, 3)
         self.register_buffer("calls", torch.zeros((), dtype=torch.long))
         self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("last", torch.zeros(4, 3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         self.mean.lerp_(x.mean(0).detach(), 0.1)
-        return self.linear(x - self.mean)
+        y = self.linear(x - self.mean)
+        self.last = y.detach() + self.last  # another tensor, stored when the program has ended
+        return y.sin()
 
 
 MODULES: dict[str, Callable[[], nn.Module]] = {
@@ -49,13 +53,37 @@ def _two_calls(call: Any, x: torch.Tensor) -> torch.Tensor:
     return checkpoint(lambda x: call(call(x).tanh()), x, use_reentrant=False)
 
 
-CHECKPOINTS: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
+def _two_hooks(call: Any, x: torch.Tensor) -> torch.Tensor:
+    with saved_tensors_hooks(lambda t: t * 2, lambda t: t / 2):
+        return checkpoint(call, x, use_reentrant=False)
+
+
+HOOKS: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]]] = {
+    "as it is": (lambda t: t, lambda t: t),
+    "on the CPU": (lambda t: (t.detach().cpu().clone(), t.device), lambda p: p[0].to(p[1])),
+    "in NumPy": (lambda t: (t.detach().cpu().numpy().copy(), t.device), lambda p: torch.from_numpy(p[0]).to(p[1])),
+    "in a list": (lambda t: (t.tolist(), t), lambda p: torch.tensor(p[0], dtype=p[1].dtype, device=p[1].device)),
+    "negative": (lambda t: -t, lambda t: -t),
+}
+
+
+def _hooked(name: str) -> Callable[[Any, torch.Tensor], torch.Tensor]:
+    def run(call: Any, x: torch.Tensor) -> torch.Tensor:
+        with saved_tensors_hooks(*HOOKS[name]):
+            return call(x)
+
+    return run
+
+
+CALLS: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
     "none": lambda call, x: call(x),
     "stops early": lambda call, x: checkpoint(call, x, use_reentrant=False),
     "to the end": _fully,
     "reentrant": lambda call, x: checkpoint(call, x, use_reentrant=True),
     "within another": _twice,
     "two calls": _two_calls,
+    "within hooks": _two_hooks,
+    **{f"saved {name}": _hooked(name) for name in HOOKS},
 }
 
 
@@ -64,7 +92,7 @@ def _run(module: nn.Module, how: str, device: str, compiled: bool, *, again: boo
     call = torch.compile(module, backend="jaten") if compiled else module
     x = torch.linspace(-1, 1, 12, dtype=torch.float64, device=device).view(4, 3).requires_grad_()
     for _ in range(2):
-        loss = CHECKPOINTS[how](call, x).tanh().cumsum(0).square().sum()
+        loss = CALLS[how](call, x).tanh().cumsum(0).square().sum()
         loss.backward(retain_graph=again)
         if again:
             loss.backward()
@@ -74,9 +102,9 @@ def _run(module: nn.Module, how: str, device: str, compiled: bool, *, again: boo
 
 
 @pytest.mark.parametrize("device", ["cpu", "jax"])
-@pytest.mark.parametrize("how", CHECKPOINTS)
+@pytest.mark.parametrize("how", CALLS)
 @pytest.mark.parametrize("name", MODULES)
-def test_buffers_are_written_to_as_in_eager_calls(name: str, how: str, device: str) -> None:
+def test_calls_do_what_eager_calls_do(name: str, how: str, device: str) -> None:
     for again in (False, True):
         torch.manual_seed(0)
         plain = MODULES[name]()
