@@ -1,0 +1,48 @@
+"""Modules that keep something, used in the ways of people: compiled, and on the device, as in eager calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from .programs.module_uses import USES
+from .programs.stateful_modules import MODULES
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+WAYS = {"compiled": ("cpu", True), "on the device": ("jax", False), "compiled on the device": ("jax", True)}
+
+
+def _seen(module_name: str, use_name: str, device: str, compiled: bool) -> list[Any]:
+    """What a use sees, and then the module's state and its gradients."""
+    torch.manual_seed(0)
+    module = MODULES[module_name]().double().to(device)
+    call = torch.compile(module, backend="jaten") if compiled else module
+    seen = [
+        *USES[use_name](call, module, device),
+        *module.state_dict().values(),
+        *(p.grad for p in module.parameters()),
+    ]
+    seen.append(getattr(module, "last", None))
+    return [t if t is None else t.detach().cpu() for t in seen]
+
+
+@pytest.mark.sampled(19)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("module", MODULES)
+def test_it_does_what_eager_calls_do(module: str, use: str, way: str) -> None:
+    expected = _seen(module, use, "cpu", False)
+    torch._dynamo.reset()
+    got = _seen(module, use, *WAYS[way])
+    assert [t is None for t in got] == [t is None for t in expected]
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_keep_something_or_compute_parameters(module: str) -> None:
+    made = MODULES[module]()
+    assert made(torch.ones(4, 6)).shape == (4, 4)
