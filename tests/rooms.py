@@ -180,7 +180,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "code_names gradient_hooks numbers places random_states torch_memory",
         "early_reads walk",
         "state_capture",
-        "drawn_seeds holders",
+        "drawn_seeds holders running_averages",
         "arguments optimizer_state result_recipes stand_ins",
         "cpu_tensors microbatches replay tensor_changes",
         "accumulation",

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from ..arrays.observers import observers
 from ..arrays.storage_views import Storage
@@ -23,7 +23,8 @@ from ..tensor.tensor import Tensor
 from ..tracing import set_compiling, unvalidated
 from .holders import Reach
 from .numbers import node_of
-from .places import Float
+from .places import Float, shadowed_attribute
+from .running_averages import traced_averages
 from .state_capture import Capture
 
 _COUNTS = ("step", "mu_product")  # state that optimizers keep in single precision and use in double precision
@@ -86,11 +87,11 @@ def traced_reads(reach: Reach, capture: Capture, changed: list[str]) -> Iterator
             stack.enter_context(_without_scaling(optimizer))
         for found in reach.objects:
             if isinstance(found, torch.amp.GradScaler):
-                stack.enter_context(_shadowed(found, "_maybe_opt_step", functools.partial(_select_step, capture)))
+                stack.enter_context(
+                    shadowed_attribute(found, "_maybe_opt_step", functools.partial(_select_step, capture))
+                )
         for module in reach.modules:
-            if isinstance(module, AveragedModel):
-                average = functools.partial(_average, capture, module, module.update_parameters)
-                stack.enter_context(_shadowed(module, "update_parameters", average))
+            stack.enter_context(traced_averages(module, capture))
         for what, make in _SHADOWS.items():
             stack.enter_context(shadowed(what, make))
         running = _Running(reach, capture)
@@ -175,7 +176,9 @@ def _symbols(reach: Reach, capture: Capture, changed: list[str]) -> Iterator[Non
     with contextlib.ExitStack() as stack:
         for found in reach.objects:
             if isinstance(found, LRScheduler):
-                stack.enter_context(_shadowed(found, "step", functools.partial(symbols.step, found, found.step)))
+                stack.enter_context(
+                    shadowed_attribute(found, "step", functools.partial(symbols.step, found, found.step))
+                )
         try:
             yield
             symbols.settle()
@@ -193,25 +196,12 @@ def _set(f: Float, value: Any) -> None:
 
 
 @contextlib.contextmanager
-def _shadowed(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """A context in which an attribute of an object has another value, or replaces a method of its class."""
-    own = owner.__dict__
-    before = {name: own[name]} if name in own else {}
-    own[name] = value
-    try:
-        yield
-    finally:
-        own.pop(name, None)
-        own.update(before)
-
-
-@contextlib.contextmanager
 def _without_scaling(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Runs fused optimizers, which unscale gradients themselves, like others."""
     if not getattr(optimizer, "_step_supports_amp_scaling", False):
         yield
         return
-    with _shadowed(optimizer, "_step_supports_amp_scaling", False):
+    with shadowed_attribute(optimizer, "_step_supports_amp_scaling", False):
         yield
 
 
@@ -351,26 +341,3 @@ def _choose(root: Storage, is_bad: Any, old: Any) -> None:
     new = root.array
     if new is not old:
         root.put(jnp.where(is_bad, old.reshape(new.shape).astype(new.dtype), new))
-
-
-def _average(capture: Capture, averaged: AveragedModel, update: Callable[..., None], model: torch.nn.Module) -> None:
-    """`update_parameters`, which copies the first time and averages from then on, as a select in the program."""
-    count = averaged.n_averaged.clone()
-    by_default = averaged.avg_fn is None and averaged.multi_avg_fn is None
-    # by default torch averages lists on accelerators, which takes floats alone, and tensor by tensor on the CPU
-    each = _shadowed(averaged, "avg_fn", get_swa_avg_fn()) if by_default else contextlib.nullcontext()
-    # the reads of `n_averaged == 0` and `n_averaged > 0`
-    with each, capture.answering(False, True):
-        capture.reads_numbers += 1
-        update(model)
-        capture.reads_numbers -= 1
-    if averaged.use_buffers:
-        pairs: list[tuple[torch.Tensor, torch.Tensor]] = [
-            *zip(averaged.module.parameters(), model.parameters(), strict=False)
-        ]
-        pairs += zip(averaged.module.buffers(), model.buffers(), strict=False)
-    else:
-        pairs = [*zip(averaged.parameters(), model.parameters(), strict=False)]
-    with torch.no_grad():
-        for mine, its in pairs:
-            mine.copy_(torch.where(count == 0, its.detach(), mine.detach()))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import types
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -87,6 +88,19 @@ class Float(NamedTuple):
     def read(self) -> Any:
         value = self.group[self.key]
         return value if self.at is None else value[self.at]
+
+
+@contextlib.contextmanager
+def shadowed_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """A context in which an attribute of an object has another value, or replaces a method of its class."""
+    own = owner.__dict__
+    before = {name: own[name]} if name in own else {}
+    own[name] = value
+    try:
+        yield
+    finally:
+        own.pop(name, None)
+        own.update(before)
 
 
 def is_plain(value: Any) -> bool:

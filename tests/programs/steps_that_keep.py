@@ -205,6 +205,20 @@ def _averaged(**options: Any) -> Scenario:
     return averaged
 
 
+def _normalized(device: str, wrap: Wrap) -> Iterator[Any]:
+    """Statistics that are means over all calls, in training and not."""
+    norm = nn.BatchNorm1d(3, momentum=None).double().to(device)
+    model = nn.Sequential(make(device), norm)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    run = wrap(training(model, optimizer), model, optimizer)
+    for i, (x, y) in enumerate(batches(device, 6)):
+        norm.train(i != 3)
+        if i == 4:
+            norm.reset_running_stats()
+        yield run(x, y), state_of(model, optimizer), [*norm.state_dict().values()]
+
+
+SCENARIOS["batch norm with means"] = _normalized
 SCENARIOS["averaged: SWA"] = _averaged()
 SCENARIOS["averaged: SWA, buffers"] = _averaged(use_buffers=True)
 SCENARIOS["averaged: EMA, buffers"] = _averaged(multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)

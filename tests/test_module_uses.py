@@ -15,8 +15,16 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 WAYS = {"compiled": ("cpu", True), "on the device": ("jax", False), "compiled on the device": ("jax", True)}
 
 
+NOT_TORCHS = {
+    ("recurrent", "vmapped"): "torch has no batching rule for a GRU",
+    ("remembering", "vmapped"): "buffers that are written to do not batch",
+    ("remembering", "gradient transform"): "buffers that are written to are captured",
+}
+ROUNDED = {"other dtype between": 1e-5}  # a call in single precision writes to the module's buffers
+
+
 def _seen(module_name: str, use_name: str, device: str, compiled: bool) -> list[Any]:
-    """What a use sees, and then the module's state and its gradients."""
+    """All that a use sees, and then the state of the module and its gradients."""
     torch.manual_seed(0)
     module = MODULES[module_name]().double().to(device)
     call = torch.compile(module, backend="jaten") if compiled else module
@@ -34,12 +42,16 @@ def _seen(module_name: str, use_name: str, device: str, compiled: bool) -> list[
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("module", MODULES)
 def test_it_does_what_eager_calls_do(module: str, use: str, way: str) -> None:
+    if (module, use) in NOT_TORCHS:
+        with pytest.raises(RuntimeError, match=r"vmap|grad|atching rule"):
+            _seen(module, use, "cpu", False)
+        return
     expected = _seen(module, use, "cpu", False)
     torch._dynamo.reset()
     got = _seen(module, use, *WAYS[way])
     assert [t is None for t in got] == [t is None for t in expected]
     for one, other in zip(got, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(one, other, rtol=ROUNDED.get(use, 1e-7), atol=ROUNDED.get(use, 1e-9))
 
 
 @pytest.mark.parametrize("module", MODULES)
