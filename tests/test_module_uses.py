@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from .programs.module_uses import USES
+import jaten_ops
+
+from .programs import module_uses
+from .programs.module_uses import USES, batch, loss
 from .programs.stateful_modules import MODULES
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -17,6 +20,7 @@ WAYS = {"compiled": ("cpu", True), "on the device": ("jax", False), "compiled on
 
 NOT_TORCHS = {
     ("recurrent", "vmapped"): "torch has no batching rule for a GRU",
+    ("counting", "vmapped"): "the attribute is a tensor of the transform, which ended",
     ("remembering", "vmapped"): "buffers that are written to do not batch",
     ("remembering", "gradient transform"): "buffers that are written to are captured",
 }
@@ -43,7 +47,7 @@ def _seen(module_name: str, use_name: str, device: str, compiled: bool) -> list[
 @pytest.mark.parametrize("module", MODULES)
 def test_it_does_what_eager_calls_do(module: str, use: str, way: str) -> None:
     if (module, use) in NOT_TORCHS:
-        with pytest.raises(RuntimeError, match=r"vmap|grad|atching rule"):
+        with pytest.raises(RuntimeError, match=r"vmap|grad|atching rule|escaped"):
             _seen(module, use, "cpu", False)
         return
     expected = _seen(module, use, "cpu", False)
@@ -52,6 +56,38 @@ def test_it_does_what_eager_calls_do(module: str, use: str, way: str) -> None:
     assert [t is None for t in got] == [t is None for t in expected]
     for one, other in zip(got, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=ROUNDED.get(use, 1e-7), atol=ROUNDED.get(use, 1e-9))
+
+
+OF_STEPS = (
+    "training", "inference between", "deep copy", "saved and loaded", "assigned", "hook before", "backward hook",
+    "optimizer in the backward", "frozen between", "new weight", "swapped weight", "pruned", "anomaly mode",
+    "mode of functions", "mode of operators", "FLOPs counted", "eager between", "one vector", "no grad first",
+)  # fmt: skip
+"""Uses that call the module and its gradients at once, which can be a step of `compile_step`."""
+
+
+@pytest.mark.sampled(19)
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+@pytest.mark.parametrize("use", OF_STEPS)
+@pytest.mark.parametrize("module", MODULES)
+def test_so_does_a_step(module: str, use: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: dict[int, Any] = {}
+
+    def trained(call: Any, device: str, seed: int = 0) -> torch.Tensor:
+        def step(x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = call(x)
+            loss(y).backward()
+            return y
+
+        result: torch.Tensor = steps.setdefault(id(call), jaten_ops.compile_step(step))(batch(device, seed=seed))
+        return result
+
+    expected = _seen(module, use, "cpu", False)
+    monkeypatch.setattr(module_uses, "trained", trained)
+    got = _seen(module, use, device, False)
+    assert [t is None for t in got] == [t is None for t in expected]
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("module", MODULES)
