@@ -108,7 +108,7 @@ def in_place_view(func: Any) -> Handler:
         if is_traced(tensor):
             inner = to_carrier(tensor)
             func(inner, *args, **kwargs)
-            if isinstance(tensor, Tensor) and tensor.shape != inner.shape:
+            if isinstance(tensor, Tensor):
                 tensor.data = Tensor(inner)  # its sizes and strides
             return tensor
         become(tensor, *views(carrier.view_of(tensor), tensor.dtype, args, kwargs))

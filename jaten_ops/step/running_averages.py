@@ -62,11 +62,11 @@ def _normalize(module: Any, forward: Callable[[torch.Tensor], torch.Tensor], x: 
     kept = {name: module._buffers[name] for name in ("running_mean", "running_var")}
     batch = {name: torch.zeros_like(statistic) for name, statistic in kept.items()}
     try:
-        module._buffers |= batch
+        module._buffers.update(batch)
         with shadowed_attribute(module, "momentum", 1.0):
             y = forward(x)
     finally:
-        module._buffers |= kept
+        module._buffers.update(kept)
     with torch.no_grad():
         share = 1.0 / module.num_batches_tracked.double()
         for name, statistic in kept.items():

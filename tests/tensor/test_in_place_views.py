@@ -135,3 +135,33 @@ def test_compiled() -> None:
 
     x = torch.arange(6.0, device="jax").reshape(2, 3).requires_grad_()
     torch.testing.assert_close(torch.compile(program, backend="jaten", fullgraph=True)(x), program(x))
+
+
+@pytest.mark.parametrize("backend", ["jaten", "aot_eager"])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("change", [c for c in CHANGES if c != "as_strided_"])
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_compiled_results_of_any_shape(change: str, dynamic: bool | None, backend: str) -> None:
+    """A square has the same shape behind `t_` and other strides: what comes next reads its elements in that order."""
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.sin()
+        CHANGES[change](y)
+        y.add_(1)
+        return y.cumsum(0), y.reshape(-1), y * 2
+
+    for shape in ((3, 3), (2, 3)):
+        x = torch.arange(float(shape[0] * shape[1])).view(shape)
+        got = torch.compile(fn, backend=backend, dynamic=dynamic)(x.to("jax"))
+        for one, other in zip(got, fn(x), strict=True):
+            torch.testing.assert_close(one.cpu(), other)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_exported_with_an_open_size(bidirectional: bool) -> None:
+    """A GRU with its batch first transposes its result in place."""
+    model = torch.nn.GRU(2, 5, batch_first=True, bidirectional=bidirectional).to("jax").eval()
+    sizes = ({0: torch.export.Dim("batch", min=2, max=64)},)
+    x = torch.linspace(-1, 1, 36, device="jax").view(6, 3, 2)
+    exported = torch.export.export(model, (x[:4],), dynamic_shapes=sizes)
+    torch.testing.assert_close(exported.module()(x), model(x))
