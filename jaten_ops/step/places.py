@@ -99,8 +99,9 @@ def shadowed_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        own.pop(name, None)
-        own.update(before)
+        if not before:
+            own.pop(name, None)
+        own.update(before)  # it stays at its place among the attributes, which are part of what a program is for
 
 
 def is_plain(value: Any) -> bool:
