@@ -8,24 +8,27 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm  # private: what all batch normalizations have in common
+from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
 
 from .places import shadowed_attribute
 from .state_capture import Capture
 
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_FORWARDS = tuple(norm.forward for norm in _NORMS)  # a class of a user's may have another
 
-def traced_averages(module: torch.nn.Module, capture: Capture) -> contextlib.AbstractContextManager[None]:
+
+def traced_averages(module: nn.Module, capture: Capture) -> contextlib.AbstractContextManager[None]:
     """A context in which a module that averages over its calls reads no count of them."""
     if isinstance(module, AveragedModel):
         average = functools.partial(_average, capture, module, module.update_parameters)
         return shadowed_attribute(module, "update_parameters", average)
-    if isinstance(module, _BatchNorm) and module.momentum is None and type(module).forward in _FORWARDS:
+    if isinstance(module, _NORMS) and module.momentum is None and type(module).forward in _FORWARDS:
         return shadowed_attribute(module, "forward", functools.partial(_normalize, module, module.forward))
     return contextlib.nullcontext()
 
 
-def _average(capture: Capture, averaged: AveragedModel, update: Callable[..., None], model: torch.nn.Module) -> None:
+def _average(capture: Capture, averaged: AveragedModel, update: Callable[..., None], model: nn.Module) -> None:
     """`update_parameters`, which copies the first time and averages from then on, as a select in the program."""
     count = averaged.n_averaged.clone()
     by_default = averaged.avg_fn is None and averaged.multi_avg_fn is None
@@ -46,9 +49,6 @@ def _average(capture: Capture, averaged: AveragedModel, update: Callable[..., No
     with torch.no_grad():
         for mine, its in pairs:
             mine.copy_(torch.where(count == 0, its.detach(), mine.detach()))
-
-
-_FORWARDS = (_BatchNorm.forward, torch.nn.SyncBatchNorm.forward)
 
 
 def _normalize(module: Any, forward: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
