@@ -10,7 +10,7 @@ import torch
 import jaten_ops
 
 from .programs import module_uses
-from .programs.module_uses import USES, batch, loss
+from .programs.module_uses import USES, assert_same, batch, kept_by, loss
 from .programs.stateful_modules import MODULES
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -32,12 +32,7 @@ def _seen(module_name: str, use_name: str, device: str, compiled: bool) -> list[
     torch.manual_seed(0)
     module = MODULES[module_name]().double().to(device)
     call = torch.compile(module, backend="jaten") if compiled else module
-    seen = [
-        *USES[use_name](call, module, device),
-        *module.state_dict().values(),
-        *(p.grad for p in module.parameters()),
-    ]
-    seen.append(getattr(module, "last", None))
+    seen = [*USES[use_name](call, module, device), *kept_by(module)]
     return [t if t is None else t.detach().cpu() for t in seen]
 
 
@@ -53,9 +48,7 @@ def test_it_does_what_eager_calls_do(module: str, use: str, way: str) -> None:
     expected = _seen(module, use, "cpu", False)
     torch._dynamo.reset()
     got = _seen(module, use, *WAYS[way])
-    assert [t is None for t in got] == [t is None for t in expected]
-    for one, other in zip(got, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=ROUNDED.get(use, 1e-7), atol=ROUNDED.get(use, 1e-9))
+    assert_same(got, expected, ROUNDED.get(use, 1e-7))
 
 
 OF_STEPS = (
@@ -85,9 +78,7 @@ def test_so_does_a_step(module: str, use: str, device: str, monkeypatch: pytest.
     expected = _seen(module, use, "cpu", False)
     monkeypatch.setattr(module_uses, "trained", trained)
     got = _seen(module, use, device, False)
-    assert [t is None for t in got] == [t is None for t in expected]
-    for one, other in zip(got, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
+    assert_same(got, expected)
 
 
 @pytest.mark.parametrize("module", MODULES)

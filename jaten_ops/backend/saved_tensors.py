@@ -10,6 +10,7 @@ Functions of users get tensors of the device as they have them elsewhere, where 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ def hooked(captured: Callable[..., Any], graphs: Sequence[GraphInfo]) -> Callabl
         return captured
     top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
+    @functools.wraps(captured)
     def run(*args: Any) -> Any:
         hooks = top_hooks(False)
         if hooks is None:
@@ -41,7 +43,7 @@ def hooked(captured: Callable[..., Any], graphs: Sequence[GraphInfo]) -> Callabl
         with saved_tensors_hooks(*_adapted(*hooks)):
             return captured(*args)
 
-    return torch._dynamo.disable(run, reason="it is compiled")
+    return run
 
 
 def _adapted(pack: Callable[..., Any], unpack: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:

@@ -1,4 +1,4 @@
-"""Uses of a module and of what calls it, which may be compiled: hooks, checkpoints, changes between calls, threads."""
+"""Uses of a module and of what calls it, which may be compiled: hooks, copies, changes between calls, modes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import graph
 from torch.nn.utils import parametrize, prune
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode  # private: the only name of it
-from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from .stateful_modules import ROWS, WIDTH
@@ -44,55 +42,25 @@ def trained(call: Any, device: str, seed: int = 0) -> Tensor:
     return y
 
 
+def kept_by(module: nn.Module) -> list[Tensor | None]:
+    """The state of a module, the gradients of its parameters, and what `Counting` stores."""
+    return [*module.state_dict().values(), *(p.grad for p in module.parameters()), getattr(module, "last", None)]
+
+
+def assert_same(got: list[Any], expected: list[Any], tolerance: float = 1e-7) -> None:
+    assert [t is None for t in got] == [t is None for t in expected]
+    torch.testing.assert_close(
+        [t for t in got if t is not None], [t for t in expected if t is not None], rtol=tolerance, atol=tolerance
+    )
+
+
 def last_linear(module: nn.Module) -> nn.Linear:
     return [m for m in module.modules() if isinstance(m, nn.Linear)][-1]
-
-
-def _checkpointed(function: Callable[[Any, Tensor], Tensor], *, reentrant: bool = False, again: bool = False) -> Use:
-    def run(call: Any, module: nn.Module, device: str) -> Sequence[Tensor | None]:
-        x = batch(device).requires_grad_()
-        y = checkpoint(lambda x: function(call, x), x, use_reentrant=reentrant)
-        loss(y).backward(retain_graph=again)
-        if again:
-            loss(y).backward()
-        return y, x.grad
-
-    return run
-
-
-USES["checkpoint"] = _checkpointed(lambda call, x: call(x))
-USES["reentrant checkpoint"] = _checkpointed(lambda call, x: call(x), reentrant=True)
-USES["checkpoint, two backward passes"] = _checkpointed(lambda call, x: call(x), again=True)
-USES["two calls in a checkpoint"] = _checkpointed(lambda call, x: call(x) + call(x.flip(0)))
-USES["checkpoint that drops the result"] = _checkpointed(lambda call, x: (call(x), x * 2)[1])
-
-
-def _hooked(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> Use:
-    def run(call: Any, module: nn.Module, device: str) -> Sequence[Tensor | None]:
-        x = batch(device).requires_grad_()
-        with graph.saved_tensors_hooks(pack, unpack):
-            y = call(x)
-        loss(y).backward()
-        return y, x.grad
-
-    return run
-
-
-USES["saved on the CPU"] = _hooked(lambda t: (t.device, t.detach().cpu().clone()), lambda p: p[1].to(p[0]))
-USES["saved as they are"] = _hooked(lambda t: t, lambda t: t)
 
 
 @use
 def training(call: Any, module: nn.Module, device: str) -> Sequence[Tensor | None]:
     return [trained(call, device, seed) for seed in range(2)]
-
-
-@use
-def save_on_cpu(call: Any, module: nn.Module, device: str) -> Sequence[Tensor | None]:
-    with graph.save_on_cpu():
-        y = call(batch(device))
-    loss(y).backward()
-    return [y]
 
 
 @use
@@ -189,11 +157,11 @@ def hooks_of_the_result(call: Any, module: nn.Module, device: str) -> Sequence[T
 
 @use
 def optimizer_in_the_backward(call: Any, module: nn.Module, device: str) -> Sequence[Tensor | None]:
-    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in module.parameters()}
+    optimizers: dict[Tensor, torch.optim.Optimizer] = {p: torch.optim.SGD([p], lr=0.1) for p in module.parameters()}
 
     def update(p: Tensor) -> None:
-        optimizers[p].step()  # type: ignore[index]  # it is one of the parameters
-        optimizers[p].zero_grad()  # type: ignore[index]  # it is one of the parameters
+        optimizers[p].step()
+        optimizers[p].zero_grad()
 
     for p in module.parameters():
         p.register_post_accumulate_grad_hook(update)
@@ -288,7 +256,7 @@ def batches_of_other_sizes(call: Any, module: nn.Module, device: str) -> Sequenc
 def strided_batches(call: Any, module: nn.Module, device: str) -> Sequence[Tensor | None]:
     x = batch(device)
     results = [call(t) for t in (x.t().contiguous().t(), torch.stack([x, x], -1)[..., 1], x[:1].expand(ROWS, WIDTH))]
-    sum(map(loss, results)).backward()  # type: ignore[union-attr]  # a tensor
+    torch.stack([*map(loss, results)]).sum().backward()
     return results
 
 
