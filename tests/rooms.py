@@ -102,8 +102,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "ops": (
         "batched changing_numbers constant_operands default_dtypes described dynamic_slices function_names"
-        " memory_layout namespace overlap result_checks symbolic_sizes value_sizes vmap",
-        "composite executor variants",
+        " memory_layout named_device namespace overlap result_checks symbolic_sizes value_sizes vmap",
+        "composite traced_fakes variants",
+        "executor",
         "op_call",
         "companions",
         "derivative",
@@ -139,10 +140,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "hooks": (
-        "accelerator constructors default_backend dtensor_draws export foreach_types generators graph_cache"
+        "accelerator constructors default_backend dtensor_draws foreach_types generators graph_cache"
         " higher_order make_fx partition_specs private_names process_groups schemas torchscript version_errors",
         "ledger",
-        "compiled_optimizers cpu_dispatch jax_arguments loop_residuals optimizer_lists override_blocks"
+        "compiled_optimizers cpu_dispatch export jax_arguments loop_residuals optimizer_lists override_blocks"
         " recomputed_inputs tensor_guards value_checks",
         "patches",
         "__init__",

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .. import registry
 from ..arrays import carrier, partitioned, view_ops
 from ..arrays.storage_views import View
 from ..device import placement
 from ..meta import aten_overload
-from ..ops import define, memory_layout
+from ..ops import define, memory_layout, named_device
 from ..ops.op_call import OpKernel
 from ..registry.handlers import Handler, choose_anew
 from ..schema import KEEPS_MEMORY_ORDER, OpSpec
@@ -76,6 +76,14 @@ def functional(overload: str, *, row_major: bool = False) -> Handler:
 
     if may_be_on_cpu:
         return call_with_cpu
+    if spec.namespace != "jaten" and named_device.names_device(spec):
+        device_named = named_device.device_named(spec)
+
+        def call_named(*args: Any, **kwargs: Any) -> Any:
+            wanted, results = device_named(args, kwargs), call(*args, **kwargs)
+            return tree_map_only(torch.Tensor, lambda t: on_named_device(t, wanted), results)
+
+        return call_named
     if spec.returns != ("Tensor",):  # the arguments of a gradient's operator do not place the gradient
         return call
     if "memory_format" in names and spec.takes_tensor:

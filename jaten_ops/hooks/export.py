@@ -11,6 +11,7 @@ import torch
 from torch.export import ExportedProgram
 
 from ..tensor.tensor import Tensor
+from .ledger import Patch
 
 
 def out_of_constants(asked: Callable[..., bool]) -> Callable[..., bool]:
@@ -37,6 +38,21 @@ def with_carriers(process: Callable[..., None]) -> Callable[..., None]:
             relaxed.add(replace(source, base=inner(source.base, "_carrier")))
 
     return process_with_carriers
+
+
+def by_own_sizes(bind: Callable[..., None]) -> Callable[..., None]:
+    """`_set_unbacked_bindings`, by which a graph asks a tensor for a size that depends on values, not its carrier.
+
+    Exported programs have no nodes for attributes.
+    """
+
+    def bind_by_own_sizes(out: Any, proxy: Any) -> None:
+        bind(out, proxy)
+        bindings = proxy.node.meta.get("unbacked_bindings", {}) if isinstance(proxy, torch.fx.Proxy) else {}
+        for symbol, path in bindings.items():
+            bindings[symbol] = tuple(key for key in path if getattr(key, "inner_name", None) != "_carrier")
+
+    return bind_by_own_sizes
 
 
 def with_reshapes(decompose: Any) -> Any:
@@ -67,3 +83,23 @@ def of_others(register_parametrization: Any) -> Any:
         return register_parametrization(module, tensor_name, parametrization, **options)
 
     return call
+
+
+ROWS = [
+    Patch(
+        "torch.export.dynamic_shapes:_process_equalities",
+        with_carriers,
+        "`torch.export` would require a `Dim` for each size of a tensor's carrier",
+        "hooks/test_export",
+        takes="constraint get_sources shape_env names source_pairs derived_equalities phantom_symbols relaxed_sources",
+        used_by=("torch.export:export",),
+    ),
+    Patch(
+        "torch.fx.experimental.proxy_tensor:_set_unbacked_bindings",
+        by_own_sizes,
+        "`torch.export` would refuse a size that depends on values, which its graph would ask of a tensor's carrier",
+        "hooks/test_export",
+        takes="out out_proxy",
+        used_by=("torch.export:export",),
+    ),
+]

@@ -274,14 +274,6 @@ _PROGRAMS = [
         takes="self decomp_table decompose_custom_triton_ops",
     ),
     Patch(
-        "torch.export.dynamic_shapes:_process_equalities",
-        export.with_carriers,
-        "`torch.export` would require a `Dim` for each size of a tensor's carrier",
-        "hooks/test_export",
-        takes="constraint get_sources shape_env names source_pairs derived_equalities phantom_symbols relaxed_sources",
-        used_by=("torch.export:export",),
-    ),
-    Patch(
         "torch:_TorchCompileInductorWrapper.__call__",
         default_backend.if_on_cpu,
         "torch.compile without a backend would call Inductor, which has no code for the device",
@@ -293,6 +285,7 @@ _PROGRAMS = [
     override_blocks.ROW,
     tensor_guards.ROW,
     compiled_optimizers.ROW,
+    *export.ROWS,
 ]
 
 _IN_CAPTURES = [

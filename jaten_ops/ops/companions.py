@@ -66,8 +66,7 @@ def _name_of_user(spec: OpSpec) -> str:
     """The name by which a user has registered an op."""
     while registry_key(spec) in BASES:
         _, spec = BASES[registry_key(spec)]
-    writing = [name for name, functional in registry.WRITING.items() if functional == spec.name]
-    return writing[0] if writing else spec.name
+    return registry.name_of_user(spec.name)
 
 
 def vjp_fake(spec: OpSpec) -> Callable[..., Any]:

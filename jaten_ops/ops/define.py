@@ -17,13 +17,13 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from .. import autograd, kernels, meta, registry
 from ..arrays import bridge, carrier
 from ..errors import UnsupportedInputError
-from ..registry.handlers import CHOSEN, handler_of
 from ..schema import COMPOSITE, KEEPS_MEMORY_ORDER, READS_MEMORY, VARIANTS, OpSpec
 from ..tracing import opaque
 from . import companions, memory_layout, variants, vmap
 from .composite import make_composite
 from .derivative import OpDerivative
 from .executor import Executor, Signature
+from .named_device import differentiable_with_named_device, names_device, with_named_device
 from .namespace import LOCK, operator_of, when_named
 from .op_call import DIRECT, OpKernel, registry_key
 
@@ -156,6 +156,8 @@ def register_op(spec: OpSpec, *, overrides: bool = False) -> None:
         of_plain = memory_layout.within_memory(plain)
     if spec.overload in KEEPS_MEMORY_ORDER:
         of_plain = memory_layout.in_memory_order(OpKernel(registry.SPECS["resize"], bridge.borrow, bridge.as_tensor))
+    if names_device(spec):
+        of_plain = with_named_device(spec, of_plain, functools.partial(op_of, spec))
     on_jax = OpKernel(spec, _unwrap_operand, carrier.wrap)
     if spec.namespace == "jaten":
         DIRECT[spec.overload] = (plain, on_jax)
@@ -164,7 +166,7 @@ def register_op(spec: OpSpec, *, overrides: bool = False) -> None:
     lib.impl(spec.overload, of_plain, "CUDA")
     lib.impl(spec.overload, on_jax, "PrivateUse1")
     if spec.takes_no_tensors:
-        lib.impl(spec.overload, _by_device(spec, plain), "BackendSelect")
+        lib.impl(spec.overload, of_plain, "BackendSelect")
     elif not spec.takes_tensor and spec.overload != "_stack":  # ATen's meta function of _stack([]) crashes
         # the key of calls without a tensor, for example with an empty list
         lib.impl(spec.overload, of_plain, "CompositeExplicitAutograd")
@@ -263,7 +265,8 @@ def _autograd_kernel(spec: OpSpec) -> Callable[..., Any]:
     kept = None if keeper is None else _each_string(keeper.in_node)
     derivative = functools.partial(OpDerivative, spec, _vjp_op)
     recorded = _keyed_call(spec) if _draws_for_gradient(spec) else None
-    return autograd.make_autograd_kernel(spec, signature.bind, call, derivative, recorded, kept)
+    run = autograd.make_autograd_kernel(spec, signature.bind, call, derivative, recorded, kept)
+    return differentiable_with_named_device(spec, run) if names_device(spec) else run
 
 
 def _each_string(fn: Callable[[str], str]) -> Callable[[list[Any]], list[Any]]:
@@ -300,21 +303,6 @@ def _keyed_call(spec: OpSpec) -> Callable[[Sequence[Any]], Any]:
         return keyed(draw(values, []), *args, **kwargs)
 
     return call
-
-
-def _by_device(spec: OpSpec, plain: OpKernel) -> Callable[..., Any]:
-    """The implementation of an op without tensor arguments: its device, if it takes one, decides."""
-    op = functools.cache(lambda: op_of(spec))
-    taken = [(i, a.name) for i, a in enumerate(spec.arguments) if a.type.startswith("Device")]
-
-    @opaque
-    def select(*args: Any, **kwargs: Any) -> Any:
-        devices = [args[i] if i < len(args) else kwargs.get(name) for i, name in taken]
-        if any(device is not None and torch.device(device).type == "jax" for device in devices):
-            return (CHOSEN.get(id(op())) or handler_of(op()))(*args, **kwargs)
-        return plain(*args, **kwargs)
-
-    return select
 
 
 def _register_fake(lib: torch.library.Library, spec: OpSpec, by_device: bool) -> None:

@@ -30,8 +30,9 @@ from ..xla import (
     x64,
 )
 from ..xla.x64 import Enabled
-from . import changing_numbers, dynamic_slices, result_checks, symbolic_sizes, value_sizes
+from . import changing_numbers, dynamic_slices, result_checks, value_sizes
 from .default_dtypes import as_outside
+from .traced_fakes import TracedFake
 
 _log = logging.getLogger(__name__)
 
@@ -387,57 +388,14 @@ class Executor:
 
         Symbolic sizes stay symbolic, unless what the kernel does depends on them.
         """
-        values = self._signature.bind(args, kwargs)
-        try:
-            return self._fake_for(values, sizes := symbolic_sizes.SymbolicSizes(), sizes.to_jax)
-        except _UNDECIDED as error:
-            if not _has_symbols(values):
-                raise
-            _log.info(
-                "%s: its kernel's results are traced for each size apart, since it does not take symbolic ones (%s)."
-                " Fix: register a fake with jaten_ops.fake(%r)",
-                *(self.spec.name, str(error).partition("\n")[0], self.spec.name),
-            )
-        return self._fake_for(values, symbolic_sizes.SymbolicSizes(), int)
+        return self._traced_fake.of(self._signature.bind(args, kwargs))
 
-    def _fake_for(
-        self, values: Sequence[Any], sizes: symbolic_sizes.SymbolicSizes, taken_as: Callable[[Any], Any]
-    ) -> Any:
-        def abstract(value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
-                return jax.ShapeDtypeStruct(tuple(map(taken_as, value.shape)), bridge.to_numpy_dtype(value.dtype))
-            if isinstance(value, list | tuple):
-                return tuple(abstract(v) for v in value)
-            return taken_as(value) if isinstance(value, torch.SymInt) else freeze(value)
+    @functools.cached_property
+    def _traced_fake(self) -> TracedFake:
+        return TracedFake(self.spec, self._signature.kernel_positions, freeze, self._results_of_shapes)
 
-        taken = [abstract(values[i]) for i in self._signature.kernel_positions]
-        if self.spec.random:
-            taken.append(jax.ShapeDtypeStruct((), np.dtype("int64")))
+    def _results_of_shapes(self, taken: Sequence[Any]) -> Any:
         key = (torch.get_default_dtype(), x64.outside())
         with Enabled(), out_of_capture():
             got = self._jit[key].eval_shape(*taken)
-        got = got.results if type(got) is Checked else got
-        devices = (v.device for v in jax.tree.leaves(values) if isinstance(v, torch.Tensor))
-        device = next(devices, torch.device("cpu"))
-
-        def meta(a: Any) -> torch.Tensor:
-            shape = tuple(map(sizes.to_torch, a.shape))
-            return torch.empty(shape, dtype=bridge.TORCH_DTYPES[np.dtype(a.dtype)], device=device)
-
-        return jax.tree.map(meta, got)
-
-
-# what a kernel raises that asks for the value of a symbolic size; shapes that only agree for some sizes are a TypeError
-_UNDECIDED = (
-    symbolic_sizes.Undecided,
-    jax.errors.ConcretizationTypeError,
-    TypeError,
-    ValueError,
-    NotImplementedError,
-)
-
-
-def _has_symbols(values: Sequence[Any]) -> bool:
-    leaves = jax.tree.leaves(list(values))
-    sizes = [n for v in leaves if isinstance(v, torch.Tensor) for n in v.shape]
-    return any(isinstance(n, torch.SymInt) for n in (*leaves, *sizes))
+        return got.results if type(got) is Checked else got

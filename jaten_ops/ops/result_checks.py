@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import torch
 
+from .. import registry
 from ..arrays import bridge
 from ..errors import KernelResultError
 from ..kernel_base import promotion
@@ -57,7 +58,7 @@ def _settled(result: Any) -> Any:
 
 def _refuse(spec: OpSpec, results: Any, source: str) -> None:
     says = f"({', '.join(spec.returns)})" if len(spec.returns) > 1 else spec.returns[0]
-    raise KernelResultError(spec.name, in_words(results), says, source, by="schema")
+    raise KernelResultError(registry.name_of_user(spec.name), in_words(results), says, source, by="schema")
 
 
 def in_words(result: Any) -> str:
@@ -82,7 +83,8 @@ def hold_against(
     kinds = spec.returns
     got, want = (_tensors(kinds, value) for value in (results, said))
     if len(got) != len(want) or not all(map(_fits, got, want, [size_of] * len(got))):
-        raise KernelResultError(spec.name, [_kind(a) for a in got], [_kind(t, size_of) for t in want], source)
+        name = registry.name_of_user(spec.name)
+        raise KernelResultError(name, [_kind(a) for a in got], [_kind(t, size_of) for t in want], source)
 
 
 def _tensors(kinds: Sequence[str], value: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -68,11 +68,20 @@ def _variables() -> tuple[Any, ...]:
     return tuple(export.symbolic_shape(", ".join(names), scope=scope))
 
 
-class SymbolicSizes:
-    """The symbols of one call of a fake, numbered in the order in which they are met."""
+EqualSizes = tuple[torch.SymInt, torch.SymInt]
+"""Two symbols, or expressions that JAX has no words for, with the same value in the call that torch traces."""
 
-    def __init__(self) -> None:
+
+class SymbolicSizes:
+    """The symbols of one call of a fake, numbered in the order in which they are met.
+
+    Args:
+        equal: pairs of which both have one variable, that of the first.
+    """
+
+    def __init__(self, equal: Sequence[EqualSizes] = ()) -> None:
         self._taken: dict[Any, tuple[Any, torch.SymInt]] = {}
+        self._first = {second.node.expr: first.node.expr for first, second in equal}
 
     def to_jax(self, size: int | torch.SymInt) -> Any:
         """A size in the form for JAX: an int, or an expression of dimension variables."""
@@ -82,6 +91,7 @@ class SymbolicSizes:
 
     def _variable(self, expr: Any, size: torch.SymInt) -> Any:
         """The variable of a symbol, or of an expression that JAX has no words for."""
+        expr = self._first.get(expr, expr)
         if expr not in self._taken:
             env = size.node.shape_env
             hint = env.guarding_hint_or_throw(expr) if env.has_guarding_hint(expr) else None
@@ -89,9 +99,24 @@ class SymbolicSizes:
             self._taken[expr] = _variables()[len(self._taken)], own
         return self._taken[expr][0]
 
+    def of_equal_hints(self) -> list[EqualSizes]:
+        """Each symbol of the call with the first one before it that has the same value now."""
+        firsts: dict[int, torch.SymInt] = {}
+        pairs = []
+        for _, own in self._taken.values():
+            if own.node.has_hint() and (first := firsts.setdefault(own.node.hint, own)) is not own:
+                pairs.append((first, own))
+        return pairs
+
     def to_torch(self, size: Any) -> int | torch.SymInt:
         """A result's size, computed from the sizes of the call."""
         if isinstance(size, int):
             return size
         values = {str(variable): own for variable, own in self._taken.values()}
         return eval(str(size).replace("^", "**"), _FUNCTIONS, values)  # JAX's own text of an expression
+
+
+def require_equal(pairs: Sequence[EqualSizes]) -> None:
+    """Makes symbols equal for all calls of the graph that torch traces: a guard, or an error of `torch.export`."""
+    for first, second in pairs:
+        bool(first == second)

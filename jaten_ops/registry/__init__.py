@@ -156,6 +156,11 @@ def is_taken(name: str) -> bool:
     return name in OWN or name in FOREIGN or (name not in SPECS and external_ops.operator_named(name) is not None)
 
 
+def name_of_user(name: str) -> str:
+    """The name by which a user has registered an operator, of which this may be the functional form."""
+    return next((writing for writing, functional in WRITING.items() if functional == name), name)
+
+
 def caller() -> str:
     """The file and line that called the public function which calls this one."""
     frame = inspect.currentframe()

@@ -60,3 +60,26 @@ def test_a_program_of_one_batch_is_not_exported_for_any(strict: bool) -> None:
     with pytest.raises(torch._dynamo.exc.UserError, match="specialized it to be a constant"):
         x = torch.ones(3, 4, device="jax")
         torch.export.export(Reshaped(), (x,), dynamic_shapes=({0: NAMED},), strict=strict)
+
+
+class Selected(nn.Module):
+    """Sizes that depend on values."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        kept = x[x > 0]
+        at = torch.nonzero(x)
+        return kept * 2, kept.new_ones(kept.shape[0]), at[:, 0], torch.unique(x)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_sizes_that_depend_on_values_are_asked_of_tensors(strict: bool) -> None:
+    x = torch.tensor([[1.0, -1.0, 0.0], [2.0, 1.0, -3.0]])
+    program = torch.export.export(Selected(), (x.to("jax"),), strict=strict)
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    for given in (x, -x, torch.ones(2, 3)):
+        for loaded in (program, torch.export.load(file)):
+            for got, expected in zip(loaded.module()(given.to("jax")), Selected()(given), strict=True):
+                torch.testing.assert_close(got.cpu(), expected)
+            file.seek(0)
