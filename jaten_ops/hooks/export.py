@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.export import ExportedProgram
+from torch.fx.experimental import proxy_tensor
 
 from ..tensor.tensor import Tensor
+from . import ledger
 from .ledger import Patch
 
 
@@ -55,12 +60,22 @@ def by_own_sizes(bind: Callable[..., None]) -> Callable[..., None]:
     return bind_by_own_sizes
 
 
-def with_reshapes(decompose: Any) -> Any:
-    """`ExportedProgram.run_decompositions`, whose programs also take inputs that are not contiguous."""
+_decomposing: ContextVar[bool] = ContextVar("_decomposing", default=False)
+
+
+def for_tensors(decompose: Any) -> Any:
+    """`ExportedProgram.run_decompositions`, whose programs on the device take open sizes, and any strides."""
 
     @functools.wraps(decompose)
     def call(program: ExportedProgram, *args: Any, **kwargs: Any) -> ExportedProgram:
-        result = decompose(program, *args, **kwargs)
+        if not any(isinstance(node.meta.get("val"), Tensor) for node in program.graph.nodes):
+            return decompose(program, *args, **kwargs)
+        ledger.install_rows([_SIZES], "Dynamo", has_device=True)
+        before = _decomposing.set(True)
+        try:
+            result = decompose(program, *args, **kwargs)
+        finally:
+            _decomposing.reset(before)
         changed = False
         for node in result.graph.nodes:  # in exported programs all tensors are contiguous; outside they need not be
             if node.target is torch.ops.aten.view.default and node.meta["val"].device.type == "jax":
@@ -70,6 +85,40 @@ def with_reshapes(decompose: Any) -> Any:
         return result
 
     return call
+
+
+def of_carriers(find: Callable[..., Any]) -> Callable[..., Any]:
+    """`enumerate_filter_symints`, which finds none in `run_decompositions`: open sizes are those of carriers.
+
+    AOTAutograd takes the sizes that it finds for arguments and results, which exported programs do not have.
+    """
+    return lambda sizes: [] if _decomposing.get() else find(sizes)
+
+
+def of_tensors(register: Callable[..., Any]) -> Callable[..., Any]:
+    """`register_buffer_assignment_hook`, whose hook also takes buffers of the device: torch's refuses subclasses."""
+
+    def register_for_tensors(mod: Any, assigned_buffers: dict[str, str]) -> Any:
+        handle = register(mod, assigned_buffers)
+        hooks = nn.modules.module._global_buffer_registration_hooks
+        theirs = hooks[handle.id]
+
+        def name_assigned(module: Any, name: str, buffer: Any) -> Any:
+            is_functional = type(buffer) is FunctionalTensor
+            inner = buffer.from_functional() if is_functional else buffer
+            if type(inner) is not Tensor:
+                return theirs(module, name, buffer)
+            if module._buffers is mod._buffers:
+                mode = proxy_tensor.get_proxy_mode()
+                assert mode is not None  # torch has this hook while it makes a graph
+                slot = proxy_tensor.get_proxy_slot(inner, mode.tracer)
+                assigned_buffers[name] = slot.proxy.node.name
+            return inner if is_functional else buffer
+
+        hooks[handle.id] = name_assigned
+        return handle
+
+    return register_for_tensors
 
 
 def of_others(register_parametrization: Any) -> Any:
@@ -85,7 +134,31 @@ def of_others(register_parametrization: Any) -> Any:
     return call
 
 
+_SIZES = Patch(
+    "torch._functorch._aot_autograd.subclass_utils:enumerate_filter_symints",
+    of_carriers,
+    "`run_decompositions` would fail for programs of the device with open sizes",
+    "hooks/test_export",
+    takes="lst",
+    when="Dynamo",
+    optional=True,
+    used_by=("torch.export.exported_program:ExportedProgram.run_decompositions",),
+)
+_ASSIGNED = [
+    Patch(
+        f"{module}:register_buffer_assignment_hook",
+        of_tensors,
+        "`torch.export` would refuse modules on the device that assign buffers",
+        "hooks/test_export",
+        takes="mod assigned_buffers",
+        optional=True,
+        used_by=("torch.export:export",),
+    )
+    for module in ("torch._functorch._aot_autograd.utils", "torch.export._trace")
+]
 ROWS = [
+    _SIZES,
+    *_ASSIGNED,
     Patch(
         "torch.export.dynamic_shapes:_process_equalities",
         with_carriers,

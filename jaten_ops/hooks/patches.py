@@ -268,7 +268,7 @@ _PROGRAMS = [
     ),
     Patch(
         "torch.export.exported_program:ExportedProgram.run_decompositions",
-        export.with_reshapes,
+        export.for_tensors,
         "exported programs take all tensors for row-major, which inputs need not be",
         "hooks/test_export",
         takes="self decomp_table decompose_custom_triton_ops",

@@ -51,6 +51,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "torch.utils.backend_registration._setup_privateuseone_for_python_backend", "torch._C._acc",
         "torch._C._autograd.DeviceType.PrivateUse1", "torch._C._get_privateuse1_backend_name", "torch._C.Generator",
     ),
+    "The hook of torch.export for a buffer that is assigned: it takes no subclass of a tensor.": (
+        "torch.nn.modules.module._global_buffer_registration_hooks",
+    ),
     "Objects that get another tensor of C++: torch.utils.swap_tensors refuses those in a graph.": (
         "torch._C._swap_tensor_impl",
     ),

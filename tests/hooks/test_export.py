@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from typing import Any
 
@@ -72,9 +73,12 @@ class Selected(nn.Module):
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_sizes_that_depend_on_values_are_asked_of_tensors(strict: bool) -> None:
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_sizes_that_depend_on_values_are_asked_of_tensors(decomposed: bool, strict: bool) -> None:
     x = torch.tensor([[1.0, -1.0, 0.0], [2.0, 1.0, -3.0]])
     program = torch.export.export(Selected(), (x.to("jax"),), strict=strict)
+    if decomposed:
+        program = program.run_decompositions()
     file = io.BytesIO()
     torch.export.save(program, file)
     file.seek(0)
@@ -83,3 +87,32 @@ def test_sizes_that_depend_on_values_are_asked_of_tensors(strict: bool) -> None:
             for got, expected in zip(loaded.module()(given.to("jax")), Selected()(given), strict=True):
                 torch.testing.assert_close(got.cpu(), expected)
             file.seek(0)
+
+
+class Counting(nn.Module):
+    """A buffer that is written, and results of sizes of which one is the input's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+        self.register_buffer("count", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self.count += x.sum(0)
+        places = torch.arange(x.shape[0], device=x.device)
+        return self.layers(x), x.reshape(-1), places[:, None] + x * self.count
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("table", [None, {}], ids=["core", "all kept"])
+def test_programs_of_any_batch_are_decomposed(strict: bool, table: Any) -> None:
+    model = Counting()
+    on_device = copy.deepcopy(model).to("jax")
+    given = torch.randn(5, 4)
+    sizes = ({0: torch.export.Dim("rows", min=2, max=64)},)
+    exported = torch.export.export(on_device, (given.to("jax"),), dynamic_shapes=sizes, strict=strict)
+    program = exported.run_decompositions(table).module()
+    for n in (3, 5, 9):
+        x = torch.randn(n, 4)
+        for got, expected in zip(program(x.to("jax")), model(x), strict=True):
+            torch.testing.assert_close(got.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
