@@ -18,7 +18,7 @@ from ..ops.namespace import operator_of
 from ..registry.handlers import ABOVE_AUTOGRAD, RECORDED, Handler, handler
 from ..tensor.operand_values import is_traced
 from ..tensor.tensor import array_of, has_values
-from ..tracing import recorded
+from ..tracing import is_traced_now, recorded
 from .functional import functional
 from .operands import to_carrier, with_constants, wrapped
 from .writes import variant
@@ -32,8 +32,23 @@ def composition(func: Any) -> Handler:
     """An operator's own composition of other operators; raises MissingKernelError if there is none."""
     for key in (_IMPLICIT, _EXPLICIT, _OF_SLOT):
         if func.has_kernel_for_dispatch_key(key):
-            return functools.partial(func._op_dk, key)
+            composed = functools.partial(func._op_dk, key)
+            return _for_open_sizes(func, composed) if key is _IMPLICIT else composed
     raise registry.missing(func.name())
+
+
+def _for_open_sizes(func: Any, composed: Handler) -> Handler:
+    """A composition: in captures torch's of Python, if there is one, since that of C++ may ask for sizes as numbers."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        in_python = func.py_kernels.get(_IMPLICIT)
+        if in_python is not None and is_traced_now():
+            found = in_python(*args, **kwargs)
+            if found is not NotImplemented:  # what `run_decompositions` puts there to keep an operator whole
+                return found
+        return composed(*args, **kwargs)
+
+    return call
 
 
 def third_party(func: Any) -> Handler:

@@ -137,7 +137,7 @@ def lift_fresh(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.numel() == 1:  # torch would compute with it, on the CPU, what the graph does on the device
             plain = torch.stack([plain, plain])
     made = torch.ops.aten._to_copy(torch.ops.aten.lift_fresh(plain), device=tensor.device)
-    return made[0] if tensor.numel() == 1 else made
+    return torch.ops.aten.select_copy.int(made, 0, 0) if tensor.numel() == 1 else made  # not a view: torch detaches it
 
 
 @handler("aten::_pin_memory")

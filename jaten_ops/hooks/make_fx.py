@@ -12,6 +12,7 @@ import torch
 from torch.fx.experimental import proxy_tensor
 from torch.utils._pytree import tree_leaves
 
+from ..registry.handlers import handler_of
 from ..tensor.operand_values import is_traced
 from ..tensor.tensor import Tensor
 from ..tracing import is_faked_now, opaque
@@ -29,7 +30,11 @@ def recording(dispatch: Any) -> Any:
             tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
             if not any(is_traced(t) for t in tensors):
                 _make_known(mode.tracer, [t for t in tensors if isinstance(t, Tensor)])
-        return dispatch(mode, func, types, args, kwargs or {})
+        found = dispatch(mode, func, types, args, kwargs or {})
+        if found is NotImplemented and func is torch.ops.aten.lift_fresh.default and mode.pre_dispatch:
+            with mode:  # before dispatch nobody asks the class of `torch.tensor(2.0, device="jax")`
+                return handler_of(func)(*args)
+        return found
 
     return record
 

@@ -115,6 +115,10 @@ class Tensor(torch.Tensor, MeshMethods, CheckpointShards):
             held_by(self).inner = inner = carrier.of(self.view_of_arrays)
             return inner
 
+    def __dir__(self) -> list[str]:
+        """All names but that of the carrier: `torch.export` has a graph read the attributes that it finds here."""
+        return [name for name in super().__dir__() if name != "_carrier"]
+
     def __tensor_flatten__(self) -> tuple[list[str], torch.device | None]:
         """The name of the inner tensor, and the device if it is not the first: each carrier is on that one."""
         if _MARK in attributes_of(self) and not is_traced(self):
