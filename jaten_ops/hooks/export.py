@@ -95,6 +95,19 @@ def of_carriers(find: Callable[..., Any]) -> Callable[..., Any]:
     return lambda sizes: [] if _decomposing.get() else find(sizes)
 
 
+def of_tensors_sizes(convert: Callable[[Any], list[str]]) -> Callable[[Any], list[str]]:
+    """`_convert_guards_to_code`, whose checks of an exported program's arguments are of tensors, not of carriers.
+
+    The arguments may be functional tensors, or on the CPU once the program has been moved there.
+    """
+
+    def convert_of_tensors(graph_module: Any) -> list[str]:
+        checks = [check.replace("._carrier", "") for check in convert(graph_module)]
+        return [check for check in dict.fromkeys(checks) if len(set(check.split(" == "))) > 1 or " == " not in check]
+
+    return convert_of_tensors
+
+
 def of_tensors(register: Callable[..., Any]) -> Callable[..., Any]:
     """`register_buffer_assignment_hook`, whose hook also takes buffers of the device: torch's refuses subclasses."""
 
@@ -156,7 +169,16 @@ _ASSIGNED = [
     )
     for module in ("torch._functorch._aot_autograd.utils", "torch.export._trace")
 ]
+_CHECKS = Patch(
+    "torch.export.exported_program:_convert_guards_to_code",
+    of_tensors_sizes,
+    "exported programs with open sizes would ask arguments for their carriers, which they need not have",
+    "hooks/test_export",
+    takes="graph_module",
+    used_by=("torch.export:export",),
+)
 ROWS = [
+    _CHECKS,
     _SIZES,
     *_ASSIGNED,
     Patch(
