@@ -68,6 +68,11 @@ def decomposed(module: nn.Module, device: str) -> list[Tensor]:
     return _called(_exported(module, device, dynamic_shapes=_OPEN).run_decompositions().module(), device, SIZES)
 
 
+def decomposed_twice(module: nn.Module, device: str) -> list[Tensor]:
+    program = _exported(module, device, dynamic_shapes=_OPEN).run_decompositions()
+    return _called(_loaded(program.run_decompositions()).module(), device, SIZES)
+
+
 def decomposed_without_gradients(module: nn.Module, device: str) -> list[Tensor]:
     with torch.no_grad():
         return _called(_exported(module, device).run_decompositions({}).module(), device)
@@ -131,17 +136,27 @@ def without_torch(module: nn.Module, device: str) -> list[Tensor]:
     return _called(program.module() if device == "cpu" else jaten_ops.export(program).call, device, SIZES)
 
 
+def decomposed_and_without_torch(module: nn.Module, device: str) -> list[Tensor]:
+    program = _exported(module, device, dynamic_shapes=_OPEN).run_decompositions()
+    return _called(program.module() if device == "cpu" else jaten_ops.export(program).call, device, SIZES)
+
+
 WAYS = [
-    strict, open_sizes, open_sizes_and_strict, sizes_found_by_torch, decomposed, decomposed_without_gradients, saved,
-    decomposed_and_saved, unflattened, in_eval_mode, compiled, compiled_for_sizes, trained, with_its_state,
-    exported_again, graph_of_make_fx, moved_to_the_cpu, without_torch,
+    strict, open_sizes, open_sizes_and_strict, sizes_found_by_torch, decomposed, decomposed_twice,
+    decomposed_without_gradients, saved, decomposed_and_saved, unflattened, in_eval_mode, compiled, compiled_for_sizes,
+    trained, with_its_state, exported_again, graph_of_make_fx, moved_to_the_cpu, without_torch,
+    decomposed_and_without_torch,
 ]  # fmt: skip
 
 
 REFUSED = {
-    ("trees", without_torch): "a size that is open",
-    ("values", without_torch): "one that the program computes",
-    ("selections", without_torch): "a size that is open",
+    (name, way): says
+    for name, says in {
+        "trees": "a size that is open",
+        "values": "one that the program computes",
+        "selections": "a size that is open",
+    }.items()
+    for way in (without_torch, decomposed_and_without_torch)
 }
 """What programs without torch do not have."""
 

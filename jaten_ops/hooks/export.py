@@ -60,6 +60,12 @@ def by_own_sizes(bind: Callable[..., None]) -> Callable[..., None]:
     return bind_by_own_sizes
 
 
+def _is_on_jax(node: torch.fx.Node) -> bool:
+    """True if a node is a tensor of the device, or its carrier, as in programs that were decomposed."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.device.type == "jax"
+
+
 _decomposing: ContextVar[bool] = ContextVar("_decomposing", default=False)
 
 
@@ -68,7 +74,7 @@ def for_tensors(decompose: Any) -> Any:
 
     @functools.wraps(decompose)
     def call(program: ExportedProgram, *args: Any, **kwargs: Any) -> ExportedProgram:
-        if not any(isinstance(node.meta.get("val"), Tensor) for node in program.graph.nodes):
+        if not any(map(_is_on_jax, program.graph.nodes)):
             return decompose(program, *args, **kwargs)
         ledger.install_rows([_SIZES], "Dynamo", has_device=True)
         before = _decomposing.set(True)
@@ -78,7 +84,7 @@ def for_tensors(decompose: Any) -> Any:
             _decomposing.reset(before)
         changed = False
         for node in result.graph.nodes:  # in exported programs all tensors are contiguous; outside they need not be
-            if node.target is torch.ops.aten.view.default and node.meta["val"].device.type == "jax":
+            if node.target is torch.ops.aten.view.default and _is_on_jax(node):
                 node.target, changed = torch.ops.aten.reshape.default, True
         if changed:
             result.graph_module.recompile()
@@ -134,6 +140,24 @@ def of_tensors(register: Callable[..., Any]) -> Callable[..., Any]:
     return register_for_tensors
 
 
+def with_places_of_writes(module: Any) -> Any:
+    """`ExportedProgram.module`, whose nodes that write to buffers are in the modules whose values they write.
+
+    `run_decompositions` requires a module of each node. On the CPU, torch finds these by itself.
+    """
+
+    @functools.wraps(module)
+    def call(program: ExportedProgram, *args: Any, **kwargs: Any) -> Any:
+        made = module(program, *args, **kwargs)
+        for node in made.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+            value = node.args[1]
+            if _is_on_jax(value) and "nn_module_stack" in value.meta:
+                node.meta.setdefault("nn_module_stack", value.meta["nn_module_stack"])
+        return made
+
+    return call
+
+
 def of_others(register_parametrization: Any) -> Any:
     """`register_parametrization`, by which `run_decompositions` takes subclasses apart: the device's stay whole."""
 
@@ -177,8 +201,16 @@ _CHECKS = Patch(
     takes="graph_module",
     used_by=("torch.export:export",),
 )
+_COPIES = Patch(
+    "torch.export.exported_program:ExportedProgram.module",
+    with_places_of_writes,
+    "programs of the device that write to buffers could not be decomposed twice",
+    "hooks/test_export",
+    takes="self check_guards",
+)
 ROWS = [
     _CHECKS,
+    _COPIES,
     _SIZES,
     *_ASSIGNED,
     Patch(
