@@ -158,7 +158,7 @@ REFUSED = {
     }.items()
     for way in (without_torch, decomposed_and_without_torch)
 }
-"""What programs without torch do not have."""
+"""The modules that need torch when they run, and the reason that the error gives."""
 
 
 @pytest.mark.parametrize(("name", "way"), crossed(MODULES, WAYS, strength=1))
