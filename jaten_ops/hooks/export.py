@@ -60,9 +60,9 @@ def by_own_sizes(bind: Callable[..., None]) -> Callable[..., None]:
     return bind_by_own_sizes
 
 
-def _is_on_jax(node: torch.fx.Node) -> bool:
+def _is_on_jax(node: Any) -> bool:
     """True if a node is a tensor of the device, or its carrier, as in programs that were decomposed."""
-    value = node.meta.get("val")
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     return isinstance(value, torch.Tensor) and value.device.type == "jax"
 
 

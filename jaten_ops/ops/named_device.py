@@ -84,11 +84,9 @@ def differentiable_with_named_device(spec: OpSpec, run: Callable[..., Any]) -> C
 
 
 def _moved(results: Any, device: torch.device) -> Any:
-
     if isinstance(results, tuple | list):
         return type(results)([_moved(result, device) for result in results])
-    is_elsewhere = isinstance(results, torch.Tensor) and device not in (
-        results.device,
-        torch.device(results.device.type),
-    )
-    return results.to(device) if is_elsewhere else results
+    if not isinstance(results, torch.Tensor):
+        return results
+    wanted = results.device.type if device.index is None else results.device
+    return results if device == torch.device(wanted) else results.to(device)
