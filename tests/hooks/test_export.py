@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import jaten_ops  # noqa: F401  # the device
+from jaten_ops.supported_versions import release_of
 
 from .test_torchscript import made
 
@@ -103,6 +104,9 @@ class Counting(nn.Module):
         return self.layers(x), x.reshape(-1), places[:, None] + x * self.count
 
 
+@pytest.mark.skipif(
+    release_of(torch.__version__) >= release_of("2.15"), reason="AOTAutograd takes sizes of carriers for arguments"
+)
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("table", [None, {}], ids=["core", "all kept"])
 def test_programs_of_any_batch_are_decomposed(strict: bool, table: Any) -> None:
