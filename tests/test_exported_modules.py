@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 import jaten_ops
 from jaten_ops.errors import UnsupportedInputError
-from jaten_ops.supported_versions import release_of
+from jaten_ops.schema.releases import release_of
 
 from .harness.crossings import crossed
 from .programs.exported_modules import MODULES

@@ -116,6 +116,7 @@ METHODS: dict[str, Callable[[torch.Tensor], Any]] = {
     "__repr__: print": lambda x: (print(x, file=io.StringIO()), x * 2)[1],
     "__repr__: of a result": lambda x: (str(x * 2)[:6], x * 2),
     "__format__": lambda x: (f"{x}"[:6], f"{x.sum()}", f"{x.sum():.3f}", x * 2),
+    "__dir__": lambda x: ("add" in dir(x), "_carrier" in dir(x), x * 2),
     "__deepcopy__": lambda x: copy.deepcopy(x) * 2,
     "__deepcopy__: of a result": lambda x: copy.deepcopy({"of": x * 2})["of"] * 2,
     "__reduce_ex__": lambda x: copy.copy(x) * 2,

@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 from torch.fx.experimental import proxy_tensor
 
 from ..tensor.tensor import Tensor
+from ..tracing import opaque
 from . import ledger
 from .ledger import Patch
 
@@ -51,6 +52,7 @@ def by_own_sizes(bind: Callable[..., None]) -> Callable[..., None]:
     Exported programs have no nodes for attributes.
     """
 
+    @opaque
     def bind_by_own_sizes(out: Any, proxy: Any) -> None:
         bind(out, proxy)
         bindings = proxy.node.meta.get("unbacked_bindings", {}) if isinstance(proxy, torch.fx.Proxy) else {}
@@ -122,6 +124,7 @@ def of_tensors(register: Callable[..., Any]) -> Callable[..., Any]:
         hooks = nn.modules.module._global_buffer_registration_hooks
         theirs = hooks[handle.id]
 
+        @opaque
         def name_assigned(module: Any, name: str, buffer: Any) -> Any:
             is_functional = type(buffer) is FunctionalTensor
             inner = buffer.from_functional() if is_functional else buffer

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import jaten_ops  # noqa: F401  # the device
-from jaten_ops.supported_versions import release_of
+from jaten_ops.schema.releases import release_of
 
 from .test_torchscript import made
 
