@@ -151,7 +151,7 @@ WAYS = [
 
 
 OF_OPEN_SIZES = (decomposed, decomposed_twice, decomposed_and_saved, without_torch, decomposed_and_without_torch)
-"""Those that decompose a program with open sizes."""
+"""The ways that decompose a program with open sizes."""
 REFUSED = {
     (name, way): says
     for name, says in {
