@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import BackendCompilerFailed
 from torch.export import Dim, ExportedProgram
 from torch.export.passes import move_to_device_pass
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 import jaten_ops
-from jaten_ops.errors import UnsupportedInputError
+from jaten_ops.errors import JatenError, UnsupportedInputError
 from jaten_ops.schema.releases import release_of
 
 from .harness.crossings import crossed
@@ -166,6 +167,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("name", "way"), crossed(MODULES, WAYS, strength=1))
 def test_programs_of_the_device_are_those_of_the_cpu(name: str, way: Callable[[nn.Module, str], list[Tensor]]) -> None:
+    # README says so: what AOTAutograd counts sizes by there is private to it, and 2.13 has no such function
     if way in OF_OPEN_SIZES and release_of(torch.__version__) >= release_of("2.15"):
         pytest.skip("torch 2.15: AOTAutograd takes sizes of carriers for arguments")
     made = []
@@ -179,7 +181,8 @@ def test_programs_of_the_device_are_those_of_the_cpu(name: str, way: Callable[[n
             if (name, way) in REFUSED:
                 assert isinstance(error, UnsupportedInputError) and REFUSED[name, way] in str(error)
                 return
-            if device == "jax":
+            if device == "jax" or isinstance(error, JatenError | BackendCompilerFailed):
                 raise
+            # there is nothing to compare with: torch itself refuses to export this module in this way
             pytest.skip(f"torch does not on the CPU: {type(error).__name__}")
     assert_same(made[1], made[0], 1e-6)
