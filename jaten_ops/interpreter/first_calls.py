@@ -24,12 +24,11 @@ from .primitive_rules import NotInterpreted
 
 _log = logging.getLogger(__name__)
 
-SECONDS = 0.005
-"""So much is interpreted for each kind of operands, some 70 calls: a quarter of a compile, which then follows.
+SECONDS = 0.007
+"""So much is interpreted for each kind of operands and step of a program, some 70 calls of one operation.
 
-A longer program gets more: it takes longer to interpret, and to compile.
+That is a quarter to two thirds of a compile, which then follows.
 """
-_LONG = 10  # steps
 _OF_PADDED = 8  # as much of it for a program for larger arrays
 
 _CALM = 256  # so many calls without a new kind end it: looking for one costs as much as a call
@@ -139,7 +138,7 @@ class FirstCalls:
         self._sizes = tuple(sizes)
         self._kinds: dict[Any, _Kind] = {}
         self._padded: dict[Any, PaddedCalls] = {}
-        self._left, self._calm = SECONDS, 0
+        self._left, self._calm = 0.0, 0
         self._run: Callable[..., Any] = self._first
 
     def __call__(self, *values: Any) -> Any:
@@ -194,7 +193,7 @@ class FirstCalls:
         if found.program:
             self._calm = 0
         if isinstance(found.program, Interpreted):
-            self._left += SECONDS * max(1, found.program.length / _LONG)
+            self._left += SECONDS * found.program.saved_steps
         return found
 
     def _uncompiled(self, kind: _Kind, leaves: list[Any], given: tuple[Any, ...]) -> Any:
@@ -205,7 +204,6 @@ class FirstCalls:
             # as `jax.jit` has it; what takes them would be compiled once more otherwise
             committed = any(leaf.committed for leaf in leaves if type(leaf) is _Array)
             values = as_xla(program, leaves)
-            end = time.perf_counter()  # a compiled program writes its results, too
             results = [as_array(value, aval, committed) for value, aval in zip(values, program.avals, strict=True)]
         except NotMasked as reason:
             _log.info("a program has no form for larger arrays: %s", reason)
@@ -217,7 +215,7 @@ class FirstCalls:
             _log.log(level, "a program was not interpreted: %s: %s", type(error).__name__, error)
             self._end()
             return self.compiled(*given)
-        self._pay(kind, end - _seconds_of_calls(program) - start)
+        self._pay(kind, time.perf_counter() - _seconds_of_calls(program) - start)
         made = jax.tree.unflatten(kind.form, results)
         if isinstance(program, PaddedCall) and self._padding is not None and self._padding.is_refused(made):
             return self.compiled(*given)  # whose errors have words for the sizes that there are
@@ -255,6 +253,8 @@ class FirstCalls:
         form = jax.tree.structure(traced.out_info)
         # a library's call is compiled for each size
         is_costly = program is None or bool(program.calls)
+        if program is not None and not program.saved_steps:
+            program = None
         if calls is not None and changing is not None and (is_costly or changing.are_many):
             padded = _padded_call(calls, changing, leaves, shapes, functools.partial(self._traced, values))
             if padded is not None and padded[0].avals == traced.jaxpr.out_avals:

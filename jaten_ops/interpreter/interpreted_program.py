@@ -29,7 +29,10 @@ _INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "custom_jvp_cal
 # takes several times as long to compile: beyond them a compile pays at once.
 _MOST, _MOST_OF_STEPS, _MOST_OF_MOVES, _MOST_OF_CALLS = 1 << 18, 1 << 23, 1 << 25, 1 << 24
 _MOST_REPEATED = 2000  # steps of a loop
-_STEPS_OF_CALL = 150  # as which it counts: as much longer a compile takes with what is around it
+_WITH_PRODUCTS = frozenset(
+    ("broadcast_in_dim", "dot_general", "platform_index", "reduce_sum", "reshape", "slice", "squeeze", "transpose")
+)
+"""Beside products of matrices these add nothing to the time of a compile."""
 
 
 def _inlined(equation: Any) -> tuple[core.ClosedJaxpr, Sequence[Any]] | None:
@@ -100,8 +103,16 @@ class Interpreted:
 
     @property
     def length(self) -> int:
-        """The number of its steps, those of a loop as often as they run; a library's call counts as many."""
-        return len(self._steps) + self._repeated + _STEPS_OF_CALL * self.calls
+        """The number of its steps, those of a loop as often as they run."""
+        return len(self._steps) + self._repeated
+
+    @property
+    def saved_steps(self) -> int:
+        """The number of its steps that would add to the time of a compile, beside that of a library's calls."""
+        names = [flat.name for flat in self._flat.equations]
+        if self.calls and self.calls == names.count("dot_general"):
+            return sum(name not in _WITH_PRODUCTS for name in names)
+        return len(self._steps) - self.calls
 
     def _add(self, flat: Flat) -> Sequence[int]:
         """Adds the step of an equation; returns the results of moves that it has taken with it."""

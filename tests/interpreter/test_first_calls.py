@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
+import types
 from typing import Any
 
 import jax
@@ -14,7 +16,7 @@ import pytest
 import torch
 
 import jaten_ops
-from jaten_ops.interpreter import first_calls
+from jaten_ops.interpreter import first_calls, library_calls
 from jaten_ops.interpreter.first_calls import FirstCalls
 from jaten_ops.xla.jitted import jitted
 from jaten_ops.xla.x64 import Enabled
@@ -58,6 +60,38 @@ def test_calls_are_compiled_once_that_pays(monkeypatch: pytest.MonkeyPatch) -> N
     for times in range(6):
         assert calls(jax.numpy.ones(2)).tolist() == [-1.0, -1.0]
         assert (compiled.calls, bool(ended)) == (times, times > 3)
+
+
+_CALLED = {
+    "a product": (lambda x: x @ x, True),
+    "a product of what is moved": (lambda x: (x.reshape(2, 1, 8).transpose(2, 1, 0)[:, 0] @ x.reshape(2, 8)).T, True),
+    "a product, and a sum of two": (lambda x: x @ x + x, False),
+    "a convolution": (lambda x: jax.lax.conv(x[None, None], x[None, None, :2, :2], (1, 1), "SAME"), True),
+}
+"""A function, and whether a compile of the library's call alone would take as long as that of the whole program."""
+
+
+@pytest.mark.parametrize("name", _CALLED)
+def test_a_program_is_compiled_at_once_if_a_library_computes_all_of_it(name: str) -> None:
+    function, is_compiled = _CALLED[name]
+    compiled = _Counted(function)
+    x = np.arange(16, dtype=np.float32).reshape(4, 4)
+    assert np.array_equal(FirstCalls(compiled)(x), function(x))
+    assert compiled.calls == is_compiled
+
+
+@pytest.mark.parametrize("function", [_negative, lambda x: x @ x + x])
+def test_each_step_without_a_compile_gets_some_time(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the calls of a library take beside it."""
+    ticks = itertools.count()
+    monkeypatch.setattr(first_calls, "time", types.SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    monkeypatch.setattr(library_calls, "time", types.SimpleNamespace(perf_counter=lambda: 0.0))
+    monkeypatch.setattr(first_calls, "SECONDS", 3.5)
+    compiled = _Counted(function)
+    calls = FirstCalls(compiled)
+    for _ in range(6):
+        calls(np.ones((2, 2), np.float32))
+    assert compiled.calls == 2
 
 
 def test_new_shapes_are_interpreted_after_others_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
