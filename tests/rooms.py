@@ -114,7 +114,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
     ),
     "device": (
-        "placement second_derivatives streams",
+        "guard interrupts placement second_derivatives streams",
         "autograd_engine",
         "torch_jax",
         "privateuse1",

@@ -6,10 +6,8 @@ where also the program's context is JAX's: what is differentiated while JAX trac
 
 A second derivative through a compiled graph is refused (`second_derivatives`), where torch would leave it out.
 
-Exceptions leave Python code in a pass: hooks, kernels, recomputed checkpoints. torch's engine lets go of the device's
-stream while such an exception is still set, and asks the device's guard for its type, which for a device in Python is a
-call of Python. That call would fail because of the exception, in C++ that must not fail, and the process end. So the
-guard takes the exception, and the engine raises it.
+Exceptions that leave Python code in a pass are kept by the device's guard (`guard`), and raised here. Signals wait
+while no such code runs (`interrupts`).
 
 torch compares the device of a gradient with that of its tensor, unless one is of a subclass, as the device's are. So it
 is compared here, for what a pass begins with and for what it returns; one without dimensions is moved, as by torch.
@@ -20,9 +18,7 @@ the device from pinned memory, for which torch asks the device in C++. JAX has n
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import functools
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -34,27 +30,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..arrays.observers import OBSERVERS, backward_begins, backward_ends
 from ..tracing import opaque, unwatched
-from . import second_derivatives
-
-# After a call Python looks for an exception that is set beside the result, and raises a SystemError because of it. This
-# is done five times for each gradient; calling `PyErr_Occurred` by ctypes takes four times as long.
-_notice_what_is_set = functools.partial(int)
+from . import guard, interrupts, second_derivatives
 
 _CUDA = vars(torch.cuda)  # a call of its `is_initialized` would be a frame that Dynamo sees
-
-_taken: collections.deque[BaseException] = collections.deque(maxlen=8)
-
-
-class Guard(torch._C._acc.DeviceGuard):  # private; a test of claiming the device fails when it goes
-    """The device guard of the device: torch only calls its type."""
-
-    @opaque
-    def type_(self) -> Any:
-        try:
-            _notice_what_is_set()
-        except BaseException as error:  # every exception, including an interrupt, must reach the caller of backward
-            _taken.append(error.__cause__ if isinstance(error, SystemError) and error.__cause__ else error)
-        return torch._C._autograd.DeviceType.PrivateUse1
 
 
 class _Pass(threading.local):
@@ -72,7 +50,7 @@ PASS = _Pass()
 
 
 class Engine(ImperativeEngine):
-    """torch's engine, run in the calling thread; it raises the exceptions that the guard has caught."""
+    """torch's engine, run in the calling thread; it raises the exceptions that the guard has kept."""
 
     @unwatched
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
@@ -92,13 +70,14 @@ class Engine(ImperativeEngine):
         torch._C._set_multithreading_enabled(threads and bool(_CUDA.get("_initialized")))
         around = PASS.accumulates, PASS.is_recorded
         PASS.accumulates, PASS.is_recorded, inputs = _read(*args, **kwargs)
+        held = interrupts.hold_signals(_RUN)
         try:
             with _Unpinned() if _looks_for_unused(args[0]) else contextlib.nullcontext():
                 found = super().run_backward(*args, **kwargs)
         except SystemError:  # it failed with no exception set
-            if not _taken:
+            if not guard.taken:
                 raise
-            raise _taken.pop() from None
+            raise guard.taken.pop() from None
         except RuntimeError as error:
             if _NOT_REACHED in str(error):
                 second_derivatives.refuse_second(args[0], inputs)
@@ -106,11 +85,15 @@ class Engine(ImperativeEngine):
         finally:
             PASS.accumulates, PASS.is_recorded = around
             torch._C._set_multithreading_enabled(threads)
+            interrupts.release_signals(held)
         if inputs and (second_derivatives.RECORDED.any or any(grad is None for grad in found or ())):
             second_derivatives.refuse_second(args[0], inputs)
         if found and any(map(_lie_apart, inputs, found)):
             _moved(inputs, found, "a backward of an autograd.Function has returned an ")
         return found
+
+
+_RUN = Engine._run.__code__
 
 
 @opaque

@@ -8,7 +8,7 @@ import torch
 from torch.utils import backend_registration
 
 from ..errors import DeviceSlotError
-from . import autograd_engine
+from .guard import Guard
 from .torch_jax import JaxModule
 
 _UNCLAIMED = "privateuseone"
@@ -37,9 +37,7 @@ CLAIMED = torch._C._get_privateuse1_backend_name() == _UNCLAIMED and _is_wanted(
 def take_slot() -> None:
     """Takes the slot, as the last step of an import: from then on programs in all threads have the device."""
     # private; the test of this module fails when it goes or changes
-    backend_registration._setup_privateuseone_for_python_backend(
-        "jax", backend_module=MODULE, device_guard=autograd_engine.Guard()
-    )
+    backend_registration._setup_privateuseone_for_python_backend("jax", backend_module=MODULE, device_guard=Guard())
 
 
 def require_slot() -> None:
