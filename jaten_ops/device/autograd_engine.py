@@ -74,10 +74,12 @@ class Engine(ImperativeEngine):
         try:
             with _Unpinned() if _looks_for_unused(args[0]) else contextlib.nullcontext():
                 found = super().run_backward(*args, **kwargs)
-        except SystemError:  # it failed with no exception set
-            if not guard.taken:
-                raise
-            raise guard.taken.pop() from None
+        except SystemError as error:
+            if guard.taken:
+                raise guard.taken.pop() from None
+            if _NOTHING_SET in str(error):  # the one exception that the guard does not see
+                raise StopIteration from error
+            raise
         except RuntimeError as error:
             if _NOT_REACHED in str(error):
                 second_derivatives.refuse_second(args[0], inputs)
@@ -173,4 +175,5 @@ def _may_be_on_device(output: Any) -> bool:
     return not isinstance(output, torch.Tensor) or output.device.type == "jax"
 
 
+_NOTHING_SET = "without setting an exception"
 _NOT_REACHED = "appears to not have been used in the graph"

@@ -48,6 +48,8 @@ class Guard(torch._C._acc.DeviceGuard):  # private; a test of claiming the devic
     type_: Any = property(operator.methodcaller("ask"))
     ask: Callable[[], Any] = dict  # had the class no such attribute, Python's search for one would clear what is set
 
+    _all: list[Guard] = []  # noqa: RUF012  # of all guards: torch keeps its own, too, and a closed one could not answer
+
     def __init__(self) -> None:
         super().__init__()
         idle: list[Any] = []
@@ -56,6 +58,7 @@ class Guard(torch._C._acc.DeviceGuard):  # private; a test of claiming the devic
             next(made)
             made.send(made.__next__)
         self.ask = idle.pop()
+        self._all.append(self)
 
 
 @opaque
@@ -66,28 +69,32 @@ def _answers(guard: Guard, idle: list[Any]) -> Generator[Any, Any, None]:
     this one's place before that, and it is idle again after that. Python does not look when a `yield from` is resumed,
     nor at `+=`, a subscript or an attribute; it looks when the loop jumps back.
     """
-    own, answer = (yield), itertools.repeat(_KIND).__next__
+    own, answer, python_ends = (yield), itertools.repeat(_KIND).__next__, sys.is_finalizing
     while True:
         try:
             while True:
                 idle += (own,)
                 try:
-                    yield from (answer,)  # at its end Python raises what is set
-                except GeneratorExit:  # Python ends
-                    return
+                    found = yield from (answer,)  # at its end Python raises what is set
                 except BaseException as error:  # every exception, including an interrupt, must reach the caller
+                    if guard.ask is not own:  # nobody asks: the generator is closed
+                        return
                     guard.ask = idle[-1]
                     del idle[-1]
                     taken.append(error)
+                    if python_ends():
+                        return
                 else:
                     guard.ask = idle[-1]
                     del idle[-1]
+                    if found is not None:  # what is set is a StopIteration, whose value this is
+                        taken.append(StopIteration(found))
         except BaseException as error:  # an interrupt
             _raise_later(error)
 
 
 def _raise_later(error: BaseException) -> None:
-    if threading.current_thread() is threading.main_thread():
+    if threading.get_ident() == threading.main_thread().ident:
         _RaisedLater(error).add()
     else:  # of another thread, which has no handlers of signals
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), ctypes.py_object(type(error)))

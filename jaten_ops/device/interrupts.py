@@ -58,7 +58,7 @@ HeldSignals = list[tuple[int, _Waiting]]
 def hold_signals(engine: CodeType) -> HeldSignals:
     """Has signals wait that have a handler in Python, in the main thread; returns what `release_signals` takes."""
     held: HeldSignals = []
-    if threading.current_thread() is not threading.main_thread():
+    if threading.get_ident() != threading.main_thread().ident:
         return held
     try:
         for number in _NUMBERS:

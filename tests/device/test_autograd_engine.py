@@ -87,6 +87,27 @@ def test_exception(place: Callable[[Tensor], Tensor]) -> None:
     assert y.grad is not None
 
 
+_RAISED = [StopIteration(), StopIteration(3), GeneratorExit(), KeyError("x"), SystemExit(2), KeyboardInterrupt()]
+
+
+@pytest.mark.parametrize("raised", _RAISED, ids=repr)
+def test_exceptions_of_all_kinds(raised: BaseException) -> None:
+    """Some of them mean something to the generators by which the device answers torch."""
+    w = torch.ones(2, device="jax", requires_grad=True)
+
+    def fail(_grad: Tensor) -> None:
+        raise raised
+
+    handle = w.register_hook(fail)
+    for _ in range(100):  # more often than there are generators
+        with pytest.raises(type(raised)) as caught:
+            (w * 2).sum().backward()
+        assert caught.value.args == raised.args
+    handle.remove()
+    (w * 2).sum().backward()
+    assert w.grad.tolist() == [2.0, 2.0]
+
+
 def test_missing_kernel() -> None:
     out = nn.Embedding(5, 2, sparse=True).to("jax")(torch.tensor([1, 2], device="jax"))
     with pytest.raises(MissingKernelError, match="sparse"):
