@@ -75,7 +75,8 @@ def _answers(guard: Guard, idle: list[Any]) -> Generator[Any, Any, None]:
             while True:
                 idle += (own,)
                 try:
-                    found = yield from (answer,)  # at its end Python raises what is set
+                    # at the end Python raises what is set
+                    found: Any = yield from (answer,)  # type: ignore[func-returns-value]  # of a StopIteration it has
                 except BaseException as error:  # every exception, including an interrupt, must reach the caller
                     if guard.ask is not own:  # nobody asks: the generator is closed
                         return
