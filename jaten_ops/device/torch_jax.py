@@ -53,6 +53,9 @@ class JaxModule(types.ModuleType):
         autocast=functools.partial(torch.autocast, "jax"), GradScaler=functools.partial(torch.amp.GradScaler, "jax")
     )
 
+    def __dir__(self) -> list[str]:
+        return sorted(name for name in dir(type(self)) if not (name.startswith("_") or name in dir(types.ModuleType)))
+
     def is_available(self) -> bool:
         """True, but False for torch's functions that would then handle plain tensors differently."""
         caller = sys._getframe(1)

@@ -57,6 +57,11 @@ def assert_async(holds: torch.Tensor, *message: str) -> None:
         functional("_assert_async.msg" if message else "_assert_async")(holds, *message)
 
 
+@handler("aten::record_stream")
+def record_stream(tensor: torch.Tensor, stream: torch.Stream) -> None:
+    """Nothing to do: JAX keeps an array as long as a computation reads it."""
+
+
 @handler("aten::is_set_to")
 def is_set_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """True if two tensors are the same elements of one storage, and lie there in the same way."""

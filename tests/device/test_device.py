@@ -119,6 +119,19 @@ def test_streams_and_events() -> None:
         begin.elapsed_time(side.record_event())
 
 
+def test_a_stream_of_torch_is_recorded() -> None:
+    x = torch.ones(3, device="jax")
+    x.record_stream(torch.Stream(device="jax"))
+    x.record_stream(torch.accelerator.current_stream())
+    assert x.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_names_of_the_module() -> None:
+    names = dir(torch.jax)
+    assert {"Stream", "current_stream", "memory_allocated", "synchronize"} <= set(names)
+    assert all(hasattr(torch.jax, name) for name in names if name != "Tensor")
+
+
 def test_automatic_precision_by_the_module() -> None:
     scaler = torch.jax.amp.GradScaler(init_scale=8.0)
     x = torch.ones(2, 2, device="jax", requires_grad=True)
