@@ -166,7 +166,8 @@ METHODS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 # what each program calls, and what Python adds to every class
-_OF_TORCH = ("__dict__", "__doc__", "__module__", "__torch_dispatch__", "__torch_function__")
+# torch.export puts the one that the class inherits into the class, when it has replaced it for a while
+_OF_TORCH = ("__dict__", "__doc__", "__getattribute__", "__module__", "__torch_dispatch__", "__torch_function__")
 # the first where a class was asked for it, as by torch.jit.script, the third by pickle
 _OF_PYTHON = ("__annotations__", "__firstlineno__", "__slotnames__", "__static_attributes__")
 
