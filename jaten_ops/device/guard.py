@@ -76,7 +76,7 @@ def _answers(guard: Guard, idle: list[Any]) -> Generator[Any, Any, None]:
                 idle += (own,)
                 try:
                     # at the end Python raises what is set
-                    found: Any = yield from (answer,)  # type: ignore[func-returns-value]  # of a StopIteration it has
+                    found: Any = yield from (answer,)  # type: ignore[func-returns-value]  # a StopIteration's
                 except BaseException as error:  # every exception, including an interrupt, must reach the caller
                     if guard.ask is not own:  # nobody asks: the generator is closed
                         return

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 SECONDS = 0.007
 """So much is interpreted for each kind of operands and step of a program, some 70 calls of one operation.
 
-That is a quarter to two thirds of a compile, which then follows.
+That is a good part of a compile, which then follows.
 """
 _OF_PADDED = 8  # as much of it for a program for larger arrays
 

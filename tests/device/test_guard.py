@@ -24,7 +24,7 @@ class _Stop(BaseException):
 
 
 @pytest.fixture
-def interrupts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[_Stop]]:
+def interrupts() -> Iterator[list[_Stop]]:
     """A signal's handler raises; it has all that it has raised."""
     raised: list[_Stop] = []
 
