@@ -18,7 +18,6 @@ from torch.utils._pytree import tree_leaves
 
 import jaten_ops
 from jaten_ops.errors import JatenError, UnsupportedInputError
-from jaten_ops.schema.releases import release_of
 
 from .harness.crossings import crossed
 from .programs.exported_modules import MODULES
@@ -151,8 +150,6 @@ WAYS = [
 ]  # fmt: skip
 
 
-OF_OPEN_SIZES = (decomposed, decomposed_twice, decomposed_and_saved, without_torch, decomposed_and_without_torch)
-"""The ways that decompose a program with open sizes."""
 REFUSED = {
     (name, way): says
     for name, says in {
@@ -167,9 +164,6 @@ REFUSED = {
 
 @pytest.mark.parametrize(("name", "way"), crossed(MODULES, WAYS, strength=1))
 def test_programs_of_the_device_are_those_of_the_cpu(name: str, way: Callable[[nn.Module, str], list[Tensor]]) -> None:
-    # README says so: what AOTAutograd counts sizes by there is private to it, and 2.13 has no such function
-    if way in OF_OPEN_SIZES and release_of(torch.__version__) >= release_of("2.15"):
-        pytest.skip("torch 2.15: AOTAutograd takes sizes of carriers for arguments")
     made = []
     for device in ("cpu", "jax"):
         torch.manual_seed(0)

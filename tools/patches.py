@@ -73,7 +73,7 @@ def _guard(row: Patch) -> str:
     if row.adds_to is not None:
         return f"is a {row.adds_to.__name__}, and is added to"
     takes = "is there" if row.takes is None else f"takes ({row.takes.replace(' ', ', ')})"
-    return takes + _WHEN[row.when]
+    return takes + _WHEN[row.when] + (f", from torch {row.since} on" if row.since else "")
 
 
 def _patches() -> Iterator[tuple[str, ...]]:

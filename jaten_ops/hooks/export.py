@@ -78,7 +78,7 @@ def for_tensors(decompose: Any) -> Any:
     def call(program: ExportedProgram, *args: Any, **kwargs: Any) -> ExportedProgram:
         if not any(map(_is_on_jax, program.graph.nodes)):
             return decompose(program, *args, **kwargs)
-        ledger.install_rows([_SIZES], "Dynamo", has_device=True)
+        ledger.install_rows(_SIZES, "Dynamo", has_device=True)
         before = _decomposing.set(True)
         try:
             result = decompose(program, *args, **kwargs)
@@ -101,6 +101,11 @@ def of_carriers(find: Callable[..., Any]) -> Callable[..., Any]:
     AOTAutograd takes the sizes that it finds for arguments and results, which exported programs do not have.
     """
     return lambda sizes: [] if _decomposing.get() else find(sizes)
+
+
+def of_no_carriers(find: Callable[..., Any]) -> Callable[..., Any]:
+    """`_symint_placeholders`, which says for each size of a carrier that it is no argument."""
+    return lambda sizes: (False,) * len(sizes) if _decomposing.get() else find(sizes)
 
 
 def of_tensors_sizes(convert: Callable[[Any], list[str]]) -> Callable[[Any], list[str]]:
@@ -174,16 +179,23 @@ def of_others(register_parametrization: Any) -> Any:
     return call
 
 
-_SIZES = Patch(
-    "torch._functorch._aot_autograd.subclass_utils:enumerate_filter_symints",
-    of_carriers,
-    "`run_decompositions` would fail for programs of the device with open sizes",
-    "hooks/test_export",
-    takes="lst",
-    when="Dynamo",
-    optional=True,
-    used_by=("torch.export.exported_program:ExportedProgram.run_decompositions",),
-)
+_SIZES = [
+    Patch(
+        f"torch._functorch._aot_autograd.subclass_utils:{name}",
+        make,
+        "`run_decompositions` would fail for programs of the device with open sizes",
+        "hooks/test_export",
+        takes="lst",
+        when="Dynamo",
+        optional=True,
+        since=since,
+        used_by=("torch.export.exported_program:ExportedProgram.run_decompositions",),
+    )
+    for name, make, since in (
+        ("enumerate_filter_symints", of_carriers, ""),
+        ("_symint_placeholders", of_no_carriers, "2.14"),
+    )
+]
 _ASSIGNED = [
     Patch(
         f"{module}:register_buffer_assignment_hook",
@@ -214,7 +226,7 @@ _COPIES = Patch(
 ROWS = [
     _CHECKS,
     _COPIES,
-    _SIZES,
+    *_SIZES,
     *_ASSIGNED,
     Patch(
         "torch.export.dynamic_shapes:_process_equalities",

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from .version_errors import IsUse, on_device, refusing
 
 _log = logging.getLogger("jaten_ops")
@@ -38,6 +40,7 @@ class Patch:
             "first random DTensor".
         for_device: whether it is installed only if the device `jax` has torch's PrivateUse1 slot.
         optional: whether its module need not be loaded, as in a torch built without it.
+        since: the first release of torch that has it; older ones work without.
         adds_to: the type of the list or dictionary that is added to; None if the attribute is replaced.
         used_by: functions beside `what` itself by which the feature is used. They are left alone, but raise
             UnsupportedVersionError if the row is off.
@@ -53,10 +56,16 @@ class Patch:
     when: str = "import"
     for_device: bool = True
     optional: bool = False
+    since: str = ""
     adds_to: type | None = None
     used_by: tuple[str, ...] = ()
     is_use: IsUse = on_device
     loss: str = ""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the installed torch is one that the row is for."""
+        return not self.since or torch.__version__ >= self.since
 
 
 OFF: dict[str, str] = {}
@@ -68,7 +77,7 @@ _replaced: dict[str, Any] = {}
 def install_rows(rows: Iterable[Patch], *when: str, has_device: bool) -> None:
     """Installs the rows of some moments, except those installed already, or without the device that they need."""
     for row in rows:
-        is_due = row.when in when and (has_device or not row.for_device)
+        is_due = row.is_needed and row.when in when and (has_device or not row.for_device)
         if is_due and row.what not in OFF and not (row.optional and _module_of(row.what) not in sys.modules):
             replace(row)
 

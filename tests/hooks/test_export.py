@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 import jaten_ops  # noqa: F401  # the device
-from jaten_ops.schema.releases import release_of
 
 from .test_torchscript import made
 
@@ -104,9 +103,6 @@ class Counting(nn.Module):
         return self.layers(x), x.reshape(-1), places[:, None] + x * self.count
 
 
-@pytest.mark.skipif(  # README says so: what AOTAutograd counts sizes by there is not in 2.13
-    release_of(torch.__version__) >= release_of("2.15"), reason="AOTAutograd takes sizes of carriers for arguments"
-)
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("table", [None, {}], ids=["core", "all kept"])
 def test_programs_of_any_batch_are_decomposed(strict: bool, table: Any) -> None:

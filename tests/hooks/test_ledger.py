@@ -99,7 +99,9 @@ def test_a_row_whose_loss_is_no_error_raises_nothing(library: Any, caplog: pytes
 
 
 @pytest.mark.parametrize(
-    "options", [{"when": "Dynamo"}, {"for_device": True}, {"optional": True}], ids=lambda options: next(iter(options))
+    "options",
+    [{"when": "Dynamo"}, {"for_device": True}, {"optional": True}, {"since": "100.1"}],
+    ids=lambda options: next(iter(options)),
 )
 def test_rows_that_are_not_due_wait(options: dict[str, Any], library: Any) -> None:
     waiting = Patch("another_library:twice", _never, "why not", "test", **options)
