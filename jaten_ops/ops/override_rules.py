@@ -40,6 +40,23 @@ _numbers = itertools.count()
 Gradient = Callable[[list[Any], list[Any], list[Any]], Mapping[str, Any]]
 
 
+_OPERATORS: dict[Any, tuple[Callable[..., Any], Any]] = {}
+"""What takes a call, by target, kernel and gradient. An operator is never unregistered: equal rules share theirs."""
+
+
+def _operator(key: Any, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    found = _OPERATORS.get(key)
+    if found is None:
+        with LOCK:
+            if (found := _OPERATORS.get(key)) is None:
+                found = _OPERATORS[key] = make(), make  # which has the functions, so that no other gets their identity
+    return found[0]
+
+
+def _identity(fn: Callable[..., Any] | None) -> Any:
+    return (id(fn.__self__), id(fn.__func__)) if inspect.ismethod(fn) else id(fn)
+
+
 class OverrideRule:
     """A kernel, a gradient, or both, for the calls of an overload that meet a condition.
 
@@ -67,7 +84,8 @@ class OverrideRule:
         self.spec, self.where, self.residuals = spec, where, residuals
         self.kernel, self.gradient = kernel, gradient
         self._when, self._static, self._own = when, static, own
-        self._operators: dict[Any, Callable[..., Any]] = {}
+        self._calls_of = spec.name, _identity(gradient)
+        self._kernel_is = _identity(kernel), static, residuals
         self._told: set[str] = set()
         _check(self)
 
@@ -94,21 +112,16 @@ class OverrideRule:
 
     def call_with(self, of: OverrideRule | None) -> Callable[..., Any]:
         """The function of tensors that takes a call: this gradient, and the kernel of a rule, or the target's own."""
-        if of not in self._operators:
-            with LOCK:
-                if of not in self._operators:
-                    self._operators[of] = _made(self, of or self)
-        return self._operators[of]
+        by = of or self
+        return _operator((self._calls_of, by._kernel_is, None), lambda: _made(self, by))
 
     def call_on_parts(self, of: OverrideRule | None, structure: Wrapped) -> Callable[..., Any]:
         """The same for arguments of which some are tensors of a subclass that wraps others."""
-        key = of, repr(structure)
-        if key not in self._operators:
-            with LOCK:
-                if key not in self._operators:
-                    entry, whose = (of or self).entry(), f"the gradient of {self!r}"
-                    self._operators[key] = on_parts(self.spec, structure, NAMESPACE, entry, self.gradient, whose)
-        return self._operators[key]
+        by = of or self
+        return _operator(
+            (self._calls_of, by._kernel_is, repr(structure)),
+            lambda: on_parts(self.spec, structure, NAMESPACE, by.entry(), self.gradient, f"the gradient of {self!r}"),
+        )
 
     def tell(self, args: Sequence[Any], kwargs: Mapping[str, Any], kernel: OverrideRule | None) -> None:
         """Logs that it takes a call; once for each kind of arguments, unless everything is logged."""

@@ -40,6 +40,39 @@ def test_the_innermost_and_latest_takes_a_call() -> None:
     assert factor() == 1
 
 
+class Shifted:
+    """Kernels that are methods, which Python makes anew each time they are asked for."""
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def kernel(self, self_: Any) -> Any:
+        return jnp.maximum(self_, 0) + self.by
+
+
+def test_overrides_of_the_same_functions_share_an_operator() -> None:
+    """torch never forgets an operator: a block in a loop would add one each time."""
+
+    def gradient(grads: Any, args: Any, results: Any) -> dict[str, Any]:
+        return {"self": grads[0] * 7}
+
+    one, two = Shifted(1.0), Shifted(2.0)
+    x = torch.ones(2, device="jax", requires_grad=True)
+
+    def values_and_gradients() -> list[list[float]]:
+        found = []
+        for functions in ({"kernel": one.kernel}, {"kernel": two.kernel}, {"kernel": one.kernel, "gradient": gradient}):
+            with jaten_ops.override("relu", **functions):
+                y = F.relu(x)
+            found += [y.tolist(), torch.autograd.grad(y.sum(), x)[0].tolist()]
+        return found
+
+    before = values_and_gradients()
+    assert before == [[2, 2], [1, 1], [3, 3], [1, 1], [2, 2], [7, 7]]
+    registered = len(dir(torch.ops.jaten_override))
+    assert values_and_gradients() == before and len(dir(torch.ops.jaten_override)) == registered
+
+
 def test_a_gradient_and_a_kernel_of_two_overrides() -> None:
     gradient = jaten_ops.override("relu", gradient=lambda grads, args, results: {"self": grads[0] * results[0]})
     x = torch.ones(2, device="jax", requires_grad=True)
