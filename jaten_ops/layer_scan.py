@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import zip_longest
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -13,7 +14,9 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
+from .arrays.observers import observers
 from .errors import UnsupportedInputError
+from .tracing import is_traced_now
 
 
 def scan_layers(layers: Iterable[torch.nn.Module], x: Any, *args: Any, remat: bool = False, **kwargs: Any) -> Any:
@@ -21,8 +24,8 @@ def scan_layers(layers: Iterable[torch.nn.Module], x: Any, *args: Any, remat: bo
 
     The time to compile, and the size of the program, hardly grow with the number of layers. Parameters and buffers of
     the layers are stacked for it, which copies them, and the first layer's code runs for all. Gradients go to the
-    parameters of each layer. Dropout differs from layer to layer. It works in eager mode (where torch compiles the loop
-    by itself), under `torch.compile` and in `compile_step`, on the CPU and on the device `jax`.
+    parameters of each layer. Dropout differs from layer to layer. It works under `torch.compile`, in `compile_step`,
+    `as_jax` and `torch.export`, on the CPU and on the device `jax`. In eager mode it calls layer after layer.
 
     Args:
         layers: at least one, such as a `torch.nn.ModuleList`, equal but for the values of their parameters and buffers,
@@ -48,6 +51,8 @@ def scan_layers(layers: Iterable[torch.nn.Module], x: Any, *args: Any, remat: bo
     """
     layers = list(layers)
     _require_equal(*layers)
+    if not _is_in_program():  # torch would compile its loop at each call
+        return _one_after_the_other(layers, x, args, kwargs, remat)
     first = layers[0]
     states = [{**dict(layer.named_parameters()), **dict(layer.named_buffers())} for layer in layers]
     stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
@@ -63,6 +68,19 @@ def scan_layers(layers: Iterable[torch.nn.Module], x: Any, *args: Any, remat: bo
 
     numbers = torch.arange(len(layers), device=tree_leaves(x)[0].device)  # layers without parameters count, too
     return scan(one, x, (numbers, stacked), dim=0)[0]
+
+
+def _is_in_program() -> bool:
+    return torch.compiler.is_compiling() or is_traced_now() or bool(observers())
+
+
+def _one_after_the_other(
+    layers: Sequence[torch.nn.Module], x: Any, args: Sequence[Any], kwargs: dict[str, Any], remat: bool
+) -> Any:
+    for layer in layers:
+        call = partial(layer, **kwargs)
+        x = checkpoint(call, x, *args, use_reentrant=False) if remat else call(x, *args)
+    return x
 
 
 def _require_equal(*layers: torch.nn.Module) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.utils import counters
 
 import jaten_ops
 from jaten_ops.errors import UnsupportedInputError
@@ -91,6 +92,14 @@ def test_as_one_after_the_other(way: str, remat: bool) -> None:
     for one, other in zip(layers.parameters(), plain.parameters(), strict=True):
         assert one.grad is not None
         torch.testing.assert_close(one.grad.cpu(), other.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_eager_calls_compile_nothing(remat: bool) -> None:
+    counters.clear()
+    layers = _blocks(2)
+    jaten_ops.scan_layers(layers, torch.ones(2, 4, 8), remat=remat).sum().backward()
+    assert not counters["stats"]
 
 
 def test_dropout_differs_from_layer_to_layer() -> None:
