@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 TURN = 0.02  # seconds: long against the clock's resolution, short against the drift
 WARM_UP = 0.3  # seconds
+REST = 0.01  # seconds: after their last work OpenMP's threads spin for some milliseconds, on cores that the next needs
 FEWEST = 5  # rounds
 
 
@@ -52,6 +53,7 @@ def by_turns(functions: Mapping[str, Callable[[], object]], rounds: int, seconds
     order = list(functions)
     for _ in range(rounds):
         for name in order:
+            time.sleep(REST)
             turns[name].append(_seconds(functions[name], calls[name]))
         order.append(order.pop(0))  # none always runs after the same one, in the caches that it left
     return {name: Timing(turns[name]) for name in functions}
