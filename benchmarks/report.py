@@ -153,8 +153,9 @@ def _command(out: Path) -> str:
 def page(report: dict[str, Any], plots: list[Path], command: str) -> str:
     environment = report["environment"]
     are_drawn = all(":" in r["case"] for r in report["results"])  # a library's name, and its model's
+    threads = f", {environment['threads']} threads" if environment["threads"] > 1 else ""
     lines = [
-        f"# {'Drawn models' if are_drawn else 'Benchmarks'}: {environment['processor']}",
+        f"# {'Drawn models' if are_drawn else 'Benchmarks'}: {environment['processor']}{threads}",
         "",
         "Made by " + ", ".join(f"`{c}`" for c in report["commands"]) + f" and `{command}`, on",
         f"{environment['processor']}, {environment['threads']} thread(s) for torch and XLA alike, torch "

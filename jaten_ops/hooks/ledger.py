@@ -64,7 +64,7 @@ class Patch:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the installed torch is one that the row is for."""
+        """True if the installed torch is one that the row is for."""
         return not self.since or torch.__version__ >= self.since
 
 

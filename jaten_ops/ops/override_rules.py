@@ -41,7 +41,7 @@ Gradient = Callable[[list[Any], list[Any], list[Any]], Mapping[str, Any]]
 
 
 _OPERATORS: dict[Any, tuple[Callable[..., Any], Any]] = {}
-"""What takes a call, by target, kernel and gradient. An operator is never unregistered: equal rules share theirs."""
+"""Functions that take calls, by target, kernel and gradient. Equal rules share an operator, which is there for good."""
 
 
 def _operator(key: Any, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
