@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import calls, contenders, hlo, measure, processes, table, torchax
+from benchmarks import calls, contenders, hlo, measure, processes, step_calls, table, torchax
 from benchmarks.models import (
     CASES,
     Case,
@@ -245,3 +245,8 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 def test_a_step_is_the_sum_of_its_parts(device: str) -> None:
     step, *parts, hot = calls.parts_of(CASES["linear"], "training", device, steps=70)
     assert step == pytest.approx(sum(parts)) and min(*parts, hot) > 0
+
+
+def test_a_compiled_step_is_the_sum_of_its_parts() -> None:
+    step, *parts = step_calls.parts_of(CASES["linear"], calls=70)
+    assert step == pytest.approx(sum(parts), rel=0.2) and min(parts) > 0
