@@ -28,6 +28,7 @@ from .table import (
     profile_row,
     ratio_of,
     row,
+    without_empty_columns,
 )
 
 DEFAULT = ("benchmarks-*.json", "first-calls-*.json", "profiles*.json")  # in build
@@ -170,11 +171,13 @@ def page(report: dict[str, Any], plots: list[Path], command: str) -> str:
     ]
     for dtype in dict.fromkeys(r["dtype"] for r in report["results"]):
         results = [r for r in report["results"] if r["dtype"] == dtype]
-        lines += ["", f"## {dtype}", "", *[f"- {line}" for line in means(results)], "", header(), *map(row, results)]
+        lines += ["", f"## {dtype}", "", *[f"- {line}" for line in means(results)], ""]
+        lines += without_empty_columns([*header().splitlines(), *map(row, results)])
         failures = [(r, n, text) for r in results for n, text in r["errors"].items()]
         lines += [""] if failures else []
         lines += [f"- {r['case']}, {r['job']}: {n} failed: {text.splitlines()[0]}" for r, n, text in failures]
-        lines += ["", "Seconds of the first call, which compiles, caches empty:", "", *compile_rows(results)]
+        lines += ["", "Seconds of the first call, which compiles, caches empty:", ""]
+        lines += without_empty_columns([*compile_rows(results)])
     if report["first_calls"]:
         lines += ["", "## First calls in fresh processes", "", "Cold with empty caches, warm with those that it left."]
         lines += ["", first_call_header(), *[line for f in report["first_calls"] for line in first_call_row(f)]]

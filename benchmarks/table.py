@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .contenders import CAPTURE, CONTENDERS, ON_JAX, REFERENCE, STEP, SUBJECT, TORCHAX
@@ -50,6 +51,13 @@ def row(result: Result) -> str:
 
 def markdown(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
+
+
+def without_empty_columns(lines: Sequence[str]) -> list[str]:
+    """The lines of a table, a header of two lines among them, without the columns that are empty in all rows."""
+    head, rule, *rows = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines]
+    full = [any(cells) for cells in zip(*rows, strict=True)]
+    return [markdown(itertools.compress(cells, full)) for cells in (head, rule, *rows)]
 
 
 def means(results: list[Result]) -> Iterator[str]:

@@ -241,6 +241,11 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert plots == {"inference", "first-call-inference", "overhead"}
 
 
+def test_empty_columns_are_left_out() -> None:
+    lines = ["| case | JAX | jaten |", "| --- | --- | --- |", "| mlp |  | 1 |", "| unet |  |  |"]
+    assert table.without_empty_columns(lines) == ["| case | jaten |", "| --- | --- |", "| mlp | 1 |", "| unet |  |"]
+
+
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_a_step_is_the_sum_of_its_parts(device: str) -> None:
     step, *parts, hot = calls.parts_of(CASES["linear"], "training", device, steps=70)
