@@ -252,6 +252,7 @@ def test_a_step_is_the_sum_of_its_parts(device: str) -> None:
     assert step == pytest.approx(sum(parts)) and min(*parts, hot) > 0
 
 
-def test_a_compiled_step_is_the_sum_of_its_parts() -> None:
+def test_a_compiled_step_takes_longer_than_each_of_its_parts() -> None:
+    """Their medians need not add up to its own."""
     step, *parts = step_calls.parts_of(CASES["linear"], calls=70)
-    assert step == pytest.approx(sum(parts), rel=0.2) and min(parts) > 0
+    assert step > max(parts) and min(parts) > 0
