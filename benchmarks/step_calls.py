@@ -26,6 +26,7 @@ from jaten_ops.xla import executables
 from .contenders import CONTENDERS, STEP
 from .models import CASES
 from .models.case import Case
+from .table import markdown
 from .threads import pin_threads
 from .timing import by_turns, ratio
 
@@ -88,10 +89,10 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     pin_threads(options.threads)
-    print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}", flush=True)
+    print(markdown(COLUMNS), markdown(["---"] * len(COLUMNS)), sep="\n", flush=True)
     for case in [c for n, c in CASES.items() if (n in options.case if options.case else c.overhead)]:
         if "training" in case.jobs:
-            print(f"| {' | '.join(row(case))} |", flush=True)
+            print(markdown(row(case)), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
-from .arrays.observers import observers
+from .arrays.observers import is_in_program
 from .errors import UnsupportedInputError
 from .tracing import is_traced_now
 
@@ -51,7 +51,7 @@ def scan_layers(layers: Iterable[torch.nn.Module], x: Any, *args: Any, remat: bo
     """
     layers = list(layers)
     _require_equal(*layers)
-    if not _is_in_program():  # torch would compile its loop at each call
+    if not (is_in_program() or is_traced_now()):  # torch would compile its loop at each call
         return _one_after_the_other(layers, x, args, kwargs, remat)
     first = layers[0]
     states = [{**dict(layer.named_parameters()), **dict(layer.named_buffers())} for layer in layers]
@@ -68,10 +68,6 @@ def scan_layers(layers: Iterable[torch.nn.Module], x: Any, *args: Any, remat: bo
 
     numbers = torch.arange(len(layers), device=tree_leaves(x)[0].device)  # layers without parameters count, too
     return scan(one, x, (numbers, stacked), dim=0)[0]
-
-
-def _is_in_program() -> bool:
-    return torch.compiler.is_compiling() or is_traced_now() or bool(observers())
 
 
 def _one_after_the_other(

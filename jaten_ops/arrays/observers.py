@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import torch
 
 from ..xla import traced_constants
 
@@ -68,6 +69,11 @@ def observed_by(observer: Observer) -> Iterator[None]:
 def observers() -> tuple[Observer, ...]:
     """The observers of this thread."""
     return OBSERVERS.get(get_ident(), ())
+
+
+def is_in_program() -> bool:
+    """True in functions that Dynamo captures or JAX traces."""
+    return torch.compiler.is_compiling() or bool(observers())
 
 
 def met(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> tuple[Sequence[Any], dict[str, Any]]:

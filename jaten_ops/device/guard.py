@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -48,7 +48,7 @@ class Guard(torch._C._acc.DeviceGuard):  # private; a test of claiming the devic
     type_: Any = property(operator.methodcaller("ask"))
     ask: Callable[[], Any] = dict  # had the class no such attribute, Python's search for one would clear what is set
 
-    _all: list[Guard] = []  # noqa: RUF012  # of all guards: torch keeps its own, too, and a closed one could not answer
+    _all: ClassVar[list[Guard]] = []  # torch keeps guards, too, and a closed one could not answer
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,14 +69,15 @@ def _answers(guard: Guard, idle: list[Any]) -> Generator[Any, Any, None]:
     this one's place before that, and it is idle again after that. Python does not look when a `yield from` is resumed,
     nor at `+=`, a subscript or an attribute; it looks when the loop jumps back.
     """
-    own, answer, python_ends = (yield), itertools.repeat(_KIND).__next__, sys.is_finalizing
+    own, python_ends = (yield), sys.is_finalizing
+    answers: Any = (itertools.repeat(_KIND).__next__,)
     while True:
         try:
             while True:
                 idle += (own,)
                 try:
                     # at the end Python raises what is set
-                    found: Any = yield from (answer,)  # type: ignore[func-returns-value]  # a StopIteration's
+                    found = yield from answers
                 except BaseException as error:  # every exception, including an interrupt, must reach the caller
                     if guard.ask is not own:  # nobody asks: the generator is closed
                         return
@@ -104,7 +105,7 @@ def _raise_later(error: BaseException) -> None:
 class _RaisedLater:
     """An exception for the main thread: Python asks this whether it is true where it next looks for signals."""
 
-    _alive: set[_RaisedLater] = set()  # noqa: RUF012  # of all of them: Python's list of calls does not keep them
+    _alive: ClassVar[set[_RaisedLater]] = set()  # Python's list of calls does not keep them
 
     def __init__(self, error: BaseException) -> None:
         self._error = error

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map, tree_map_only
 from ..arrays import bridge, partitioned
 from ..arrays.abstract_arrays import AbstractArray, AnyMesh, is_abstract
 from ..arrays.attributes import has_no_values
-from ..arrays.observers import observers
+from ..arrays.observers import is_in_program
 from ..arrays.placements import TORCHS, Layout, Placements, layout_of
 from ..device import privateuse1
 from ..errors import MissingValuesError, UnsupportedInputError
@@ -55,17 +55,12 @@ def distribute_tensor(tensor: torch.Tensor, mesh: AnyMesh, placements: Placement
     """
     if not tensor.is_leaf:
         raise RuntimeError("distribute_tensor: the tensor is not a leaf. Fix: use jaten_ops.distributed.constrain")
-    if _is_in_program():
+    if is_in_program():
         placed = constrain(tensor.detach(), mesh, placements)
         return placed.requires_grad_() if tensor.requires_grad else placed
     privateuse1.require_slot()
     layout = layout_of(placements, partitioned.auto_mesh(mesh), "distribute_tensor")
     return from_array(distributed_array(tensor, layout)).requires_grad_(tensor.requires_grad)
-
-
-def _is_in_program() -> bool:
-    """True in functions that Dynamo captures or JAX traces, where tensors are placed by an operator."""
-    return torch.compiler.is_compiling() or bool(observers())
 
 
 def distributed_array(tensor: torch.Tensor, layout: Layout, what: str = "distribute_tensor") -> Any:
@@ -155,7 +150,7 @@ def distribute_batch(tree: Any, mesh: AnyMesh, axis: str | tuple[str, ...] = "da
         >>> distributed.distribute_batch({"x": torch.ones(16, 3)}, mesh)["x"].shape
         torch.Size([16, 3])
     """
-    if _is_in_program():
+    if is_in_program():
 
         def placed(value: torch.Tensor) -> torch.Tensor:
             return constrained_by(value.to("jax"), _batch_text(value.dim(), mesh, axis))

@@ -39,12 +39,11 @@ _numbers = itertools.count()
 
 Gradient = Callable[[list[Any], list[Any], list[Any]], Mapping[str, Any]]
 
-
 _OPERATORS: dict[Any, tuple[Callable[..., Any], Any]] = {}
 """Functions that take calls, by target, kernel and gradient. Equal rules share an operator, which is there for good."""
 
 
-def _operator(key: Any, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+def _shared(key: Any, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
     found = _OPERATORS.get(key)
     if found is None:
         with LOCK:
@@ -84,8 +83,8 @@ class OverrideRule:
         self.spec, self.where, self.residuals = spec, where, residuals
         self.kernel, self.gradient = kernel, gradient
         self._when, self._static, self._own = when, static, own
-        self._calls_of = spec.name, _identity(gradient)
-        self._kernel_is = _identity(kernel), static, residuals
+        self._gradient_key = spec.name, _identity(gradient)
+        self._kernel_key = _identity(kernel), static, residuals
         self._told: set[str] = set()
         _check(self)
 
@@ -113,13 +112,13 @@ class OverrideRule:
     def call_with(self, of: OverrideRule | None) -> Callable[..., Any]:
         """The function of tensors that takes a call: this gradient, and the kernel of a rule, or the target's own."""
         by = of or self
-        return _operator((self._calls_of, by._kernel_is, None), lambda: _made(self, by))
+        return _shared((self._gradient_key, by._kernel_key, None), lambda: _made(self, by))
 
     def call_on_parts(self, of: OverrideRule | None, structure: Wrapped) -> Callable[..., Any]:
         """The same for arguments of which some are tensors of a subclass that wraps others."""
         by = of or self
-        return _operator(
-            (self._calls_of, by._kernel_is, repr(structure)),
+        return _shared(
+            (self._gradient_key, by._kernel_key, repr(structure)),
             lambda: on_parts(self.spec, structure, NAMESPACE, by.entry(), self.gradient, f"the gradient of {self!r}"),
         )
 
