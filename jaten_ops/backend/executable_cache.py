@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaten_ops.cpu.layouts import Order, flattened, has_turns, in_turn, ordered
-from jaten_ops.xla import cpu_client, disk_store, executables, malloc
+from jaten_ops.xla import cpu_client, disk_store, executables, malloc, onednn
 from jaten_ops.xla.disk_cache import DiskCache
 
 from .serialized_graph import Plan
@@ -67,7 +67,8 @@ def build(
         left=left,
     )
     donated = tuple(traced.donated)
-    with cpu_client.out_of_mesh() if len(devices) == 1 else contextlib.nullcontext():
+    alone = cpu_client.out_of_mesh() if len(devices) == 1 else contextlib.nullcontext()
+    with alone, onednn.calling(platform == "cpu"):
         lowered = jax.jit(flattened(program, platform=platform), donate_argnums=donated).lower(*traced.operands)
         if has_turns(lowered.as_text()):
             lowered = jax.jit(in_turn(program), donate_argnums=donated).lower(*traced.operands)

@@ -15,13 +15,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaten_ops.xla import autotune, autotune_mode, cpu_features
+from jaten_ops.xla import autotune, autotune_mode, cpu_features, onednn
 
 from ..arrays.strides import Shape
 from ..kernel_base import conv_parts
 from ..kernel_base.conv_parts import FIRST, LAST, ConvCall, Windows
 from ..kernel_base.promotion import compute_type, is_float
-from . import conv_grouped, conv_space_to_depth, conv_volumes, conv_winograd
+from . import conv_grouped, conv_matrix, conv_space_to_depth, conv_volumes, conv_winograd
 from .conv_direct import MANY_IMAGES
 from .conv_lowerings import (
     BLOCKS,
@@ -30,6 +30,7 @@ from .conv_lowerings import (
     FEW_TERMS,
     LAST_DIRECT,
     ONE_BY_ONE,
+    ONEDNN,
     PATCHES,
     PRODUCT,
     ROWS,
@@ -44,6 +45,7 @@ from .conv_lowerings import (
     computes_in_bfloat16,
     fits,
     has_few_channels,
+    is_open_to_onednn,
     is_open_to_rows,
     orders,
     possible,
@@ -78,13 +80,17 @@ def lowering(call: ConvCall, a: Any, b: Any, *, follows: bool) -> Compute | None
 
 def ruled(call: ConvCall, a: Any, b: Any, *, follows: bool) -> Way:
     """The way that the rules choose in a program whose other convolutions have channels last; see `lowering`."""
+    if is_by_library(call, a, b):
+        return BY_LIBRARY
     found = _choose_last(call, a, b, follows)
     return _ruled_first(call, a, b) if found is None else Way(found, last=True)
 
 
 def _ruled_first(call: ConvCall, a: Any, b: Any) -> Way:
     size = Size.of(call, a, b)
-    of_weight = call.part == "weight_gradient"
+    of_weight, terms = call.part == "weight_gradient", size.of_group[0] * size.taps
+    if is_by_library(call, a, b) and terms > (_FEW_PRODUCTS if size.is_depthwise else _LITTLE):
+        return BY_LIBRARY
     if _is_by_rows(call, a, size, 2 * _LEAST_OF_ROWS):  # more, since all is brought into another order
         return Way(ROWS, last=True)
     if has_few_channels(call, size):
@@ -119,9 +125,29 @@ def _best(call: ConvCall, a: Any, b: Any, usual: Way, *, last: bool) -> Way:
     return ways[autotune.fastest(key, forms, operands, default)]
 
 
+_LEAST_OF_LIBRARY = 2**20  # multiplications: of fewer, what comes before them takes longer
+
+
+def is_by_library(call: ConvCall, a: Any, b: Any) -> bool:
+    """True if oneDNN computes a part fastest: one of bfloat16 that the processor multiplies, and no plain product."""
+    if not computes_in_bfloat16(a.dtype) or not onednn.may_be_called() or not is_open_to_onednn(call, a):
+        return False
+    windows, size = call.windows, Size.of(call, a, b)
+    if size.taps == 1 or apart(windows) or size.multiplications(windows) < _LEAST_OF_LIBRARY:
+        return False
+    if windows.groups == 1 and is_small(windows, size.image, size.outputs):
+        return False
+    if call.part == "weight_gradient":  # the images become channels, and the output's gradient the kernel
+        planes = len(windows.kernel) == 2 and min(windows.kernel) > 1 and max(windows.stride) == 1
+        positions = math.prod(windows.positions(size.image[2:]))
+        return planes and size.image[0] >= MANY_IMAGES and positions >= _MANY_POSITIONS
+    return not has_few_channels(call, size)
+
+
 # --- the rules, with channels first -----------------------------------------------------------------------------------
 
 _LITTLE, _RATHER_LITTLE = 32, 80  # terms of a sum
+_FEW_PRODUCTS = 9  # of neighbours, which take no longer than to bring the channels last
 # terms that are written out where matrix products are slow, of groups of as many channels
 _RATHER_MANY, _CHANNELS_OF_FEW = 100, 12
 
@@ -129,6 +155,7 @@ WRITTEN_OUT = TAPS._replace(weight_gradient=PATCHES.weight_gradient)
 STRIDED = TAPS._replace(forward=PATCHES.forward)
 FILTERS = TAPS._replace(weight_gradient=EIGEN.weight_gradient)
 PATCHED = EIGEN._replace(forward=PATCHES.forward)
+BY_LIBRARY = Way(ONEDNN, last=True)
 
 
 def _of_images(part: str, a: jax.Array, b: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
@@ -203,6 +230,8 @@ def _choose_last(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowering | No
         return None
     if not follows and len(windows.kernel) <= 2 and _slides_far(call, a):
         return None
+    if computes_in_bfloat16(a.dtype) and conv_matrix.takes(windows):
+        return PRODUCT
     if len(windows.kernel) > 2:
         return None if _is_small_volume(windows, image, outputs) else _choose_for_volumes(call, channels, outputs)
     if part != "weight_gradient" and not fits(windows, a.shape[2:]):

@@ -74,15 +74,15 @@ def folded(
     compute: Callable[[ConvCall, jax.Array, jax.Array], jax.Array], call: ConvCall, a: jax.Array, b: jax.Array
 ) -> jax.Array:
     """The result of a call, by `compute` of one without dimensions that the kernel spans."""
-    part, windows, _ = call
-    image, result = call.image(a), call.result(a, b)
-    folding = _folding(windows, image[2:])
+    part, image, result = call.part, call.image(a), call.result(a, b)
+    folding = _folding(call.windows, image[2:])
     if folding is None:
         return compute(call, a, b)
     if part == "forward":
-        found = compute(ConvCall(part, folding.windows, ()), folding.fold(a), folding.fold(b))
+        found = compute(call._replace(windows=folding.windows), folding.fold(a), folding.fold(b))
         return lax.reshape(found, result)
     operands = (folding.fold_output(a), folding.fold(b)) if part == "input_gradient" else (
         folding.fold(a), folding.fold_output(b)
     )  # fmt: skip
-    return folding.unfold(compute(ConvCall(part, folding.windows, folding.folded(result)), *operands), result)
+    inner = call._replace(windows=folding.windows, shape=folding.folded(result))
+    return folding.unfold(compute(inner, *operands), result)

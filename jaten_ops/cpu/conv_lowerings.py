@@ -48,7 +48,10 @@ _MOST_COPIES = 2**26  # elements under all windows that are copied into a matrix
 
 
 class Lowering(NamedTuple):
-    """One way to compute a convolution and its gradients, in a real dtype."""
+    """One way to compute a convolution and its gradients, in a real dtype.
+
+    Of bfloat16 a result may be of float32, not rounded yet.
+    """
 
     forward: _Part
     input_gradient: _Part
@@ -137,7 +140,7 @@ class Way(NamedTuple):
     last: bool
 
     def run(self, call: ConvCall, a: Any, b: Any, given: Orders) -> Compute:
-        """The computation of a call, in float32 if the dtype is half.
+        """The computation of a call, in float32 if the dtype is half, and rounded unless it stays wide.
 
         Args:
             call: the call.
@@ -151,7 +154,7 @@ class Way(NamedTuple):
 
         def run(x: jax.Array, y: jax.Array) -> jax.Array:
             x, y = _reordered(x, given.first, wanted.first), _reordered(y, given.second, wanted.second)
-            found = cast(part(widened(x, wide), widened(y, wide), call.windows, shape), a.dtype)
+            found = cast(part(widened(x, wide), widened(y, wide), call.windows, shape), call.dtype(a))
             return _reordered(found, wanted.result, given.result)
 
         return run
@@ -271,7 +274,7 @@ def _possible_last(call: ConvCall, a: Any, b: Any) -> dict[str, Lowering]:
         return found | _possible_groups(call, a, size)
     if is_open_to_eigen(call, a):
         found["direct"] = LAST_DIRECT
-    if size.taps == 1 and not any(windows.padding):
+    if conv_matrix.takes(windows):
         found["product"] = PRODUCT
     if conv_winograd.takes(windows) and is_open_to_eigen(call, a):
         found["tiles"] = TILES

@@ -33,7 +33,7 @@ def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> 
     positions = windows.positions(x.shape[2:])
     images = _batch(x.shape, windows)
     matrices = _matrices(weight, windows.groups, images)
-    out = cast(contract(matrices, _columns_of(x, windows), _dims(matrices)), x.dtype)
+    out = contract(matrices, _columns_of(x, windows), _dims(matrices))
     if images:
         return lax.reshape(out, (x.shape[0], weight.shape[0], *positions))
     out = lax.reshape(out, (weight.shape[0], x.shape[0], *positions))
@@ -53,7 +53,7 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
     if overlap:  # of few positions, which are turned instead of the weight
         columns = _turned(contract(_turned(rows), matrices, _dims(matrices)))
     else:
-        columns = cast(contract(_turned(matrices), rows, _dims(matrices)), grad.dtype)
+        columns = contract(_turned(matrices), rows, _dims(matrices))
     image = jax.ShapeDtypeStruct(shape, columns.dtype)
     return jax.linear_transpose(lambda x: _columns(x, windows), image)(columns)[0]
 

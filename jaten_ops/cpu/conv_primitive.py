@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -13,6 +14,7 @@ from ..arrays.strides import Shape
 from ..interpreter.primitive_rules import EXPANSIONS
 from ..kernel_base import conv_parts
 from ..kernel_base.conv_parts import ConvCall
+from ..kernel_base.promotion import cast
 from . import conv_choice, conv_fold_full_dims
 
 convolution_p = Primitive("cpu_convolution")
@@ -60,22 +62,31 @@ def _shape(operand: Any) -> Shape:
     return tuple(operand.aval.shape)
 
 
+def _bind_in_one(call: ConvCall, a: jax.Array, b: jax.Array, wanted: Any) -> jax.Array:
+    """The result of a call of operands of two dtypes, in the wider one, with the dtype of what is wanted.
+
+    The cotangent of a wide result is of float32, and the other operand may be of half precision.
+    """
+    dtype = jnp.promote_types(a.dtype, b.dtype)
+    return cast(_bind(call, cast(a, dtype), cast(b, dtype)), wanted.aval.dtype)
+
+
 def _transpose_first(cotangent: jax.Array, a: Any, b: jax.Array, *, call: ConvCall) -> jax.Array:
     """Each part is linear in both operands, and its transposes are the other parts."""
-    part, windows, _ = call
+    part, windows = call.part, call.windows
     if part == "input_gradient":
-        return _bind(ConvCall("forward", windows, ()), cotangent, b)
+        return _bind_in_one(ConvCall("forward", windows, ()), cotangent, b, a)
     of = cotangent if part == "forward" else b
     other = b if part == "forward" else cotangent
-    return _bind(ConvCall("input_gradient", windows, _shape(a)), of, other)
+    return _bind_in_one(ConvCall("input_gradient", windows, _shape(a)), of, other, a)
 
 
 def _transpose_second(cotangent: jax.Array, a: jax.Array, b: Any, *, call: ConvCall) -> jax.Array:
-    part, windows, _ = call
+    part, windows = call.part, call.windows
     if part == "weight_gradient":
-        return _bind(ConvCall("forward", windows, ()), a, cotangent)
+        return _bind_in_one(ConvCall("forward", windows, ()), a, cotangent, b)
     pair = (a, cotangent) if part == "forward" else (cotangent, a)
-    return _bind(ConvCall("weight_gradient", windows, _shape(b)), *pair)
+    return _bind_in_one(ConvCall("weight_gradient", windows, _shape(b)), *pair, b)
 
 
 ad.defbilinear(convolution_p, _transpose_first, _transpose_second)

@@ -31,7 +31,7 @@ def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> 
         product = contract(matrix, kernel, (((1,), (0,)), ((), ())))
         total = product if total is None else total + product
     assert total is not None
-    return lax.reshape(cast(total, x.dtype), shape)
+    return lax.reshape(total, shape)
 
 
 def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:

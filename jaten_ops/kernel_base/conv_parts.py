@@ -13,6 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..arrays.strides import Shape
 from .platform import is_over_mesh
+from .promotion import cast, compute_type
 
 
 class Windows(NamedTuple):
@@ -59,11 +60,14 @@ class ConvCall(NamedTuple):
             output's gradient. The gradient has as many elements as there are windows on the input.
         windows: how the kernel lies on the input.
         shape: the result's; empty for "forward".
+        is_wide: true if the result has the dtype that sums are computed in, float32 for half precision: something is
+            added to it before it is rounded.
     """
 
     part: str
     windows: Windows
     shape: Shape
+    is_wide: bool = False
 
     def image(self, a: Any) -> Shape:
         """The input's shape, with channels first; `a` is the first operand, or its shape and dtype."""
@@ -72,6 +76,10 @@ class ConvCall(NamedTuple):
     def result(self, a: Any, b: Any) -> Shape:
         """The result's shape."""
         return self.shape or (a.shape[0], b.shape[0], *self.windows.positions(a.shape[2:]))
+
+    def dtype(self, a: Any) -> np.dtype:
+        """The result's dtype."""
+        return compute_type(a.dtype) if self.is_wide else np.dtype(a.dtype)
 
 
 class ConvLayout(NamedTuple):
@@ -200,6 +208,7 @@ PARTS: dict[str, Part] = {"forward": forward, "input_gradient": input_gradient, 
 def compute(call: ConvCall, a: jax.Array, b: jax.Array) -> jax.Array:
     """The result of a call, by XLA's convolution of images with channels first."""
     windows, shape = call.windows, call.result(a, b)
+    a, b = (cast(x, call.dtype(x)) for x in (a, b))
     images, kernels = (2, 2) if windows.groups == 1 else (1, 0)
     of_second, of_result = (images, kernels) if call.part == "weight_gradient" else (kernels, images)
     whole = _whole_on_each_device(a, b)

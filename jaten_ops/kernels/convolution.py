@@ -40,22 +40,28 @@ def _computed(call: ConvCall, a: jax.Array, b: jax.Array) -> jax.Array:
             [_computed(call, x, y) for y in (lax.real(b), lax.imag(b))] for x in (lax.real(a), lax.imag(a))
         )
         return lax.complex(rr - ii, ri + ir)
+    if compute_type(a.dtype) == a.dtype:
+        call = call._replace(is_wide=False)
     return by_platform(*(a, b), cpu=functools.partial(cpu.compute, call), default=functools.partial(xla.compute, call))
 
 
-def forward(x: jax.Array, weight: jax.Array, windows: Windows) -> jax.Array:
-    """The cross-correlation of x (N, C, ...) with weight (O, C / groups, ...): (N, O, ...)."""
-    return _computed(ConvCall("forward", windows, ()), x, weight)
+def forward(x: jax.Array, weight: jax.Array, windows: Windows, *, is_wide: bool = False) -> jax.Array:
+    """The cross-correlation of x (N, C, ...) with weight (O, C / groups, ...): (N, O, ...).
+
+    If `is_wide`, it has the dtype that sums are computed in.
+    """
+    return _computed(ConvCall("forward", windows, (), is_wide), x, weight)
 
 
-def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+def input_gradient(
+    grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, *, is_wide: bool = False
+) -> jax.Array:
     """The transpose of `forward` by x, which has this shape: of (N, O, ...), the output's gradient.
 
     A transposed convolution may ask for so large a result that more windows fit; those contribute nothing.
     """
-    return _computed(
-        ConvCall("input_gradient", windows, shape), resized_at_end(grad, windows.positions(shape[2:])), weight
-    )
+    call = ConvCall("input_gradient", windows, shape, is_wide)
+    return _computed(call, resized_at_end(grad, windows.positions(shape[2:])), weight)
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
@@ -108,15 +114,14 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
     if 0 in input.shape[2:] and input.shape[0]:
         shape = [*input.shape[:2], *[1] * (input.ndim == 3), *input.shape[2:]]  # ATen computes those of lines as planes
         raise RuntimeError(f"Only zero batch or zero channel inputs are supported, but got input shape: {shape}")
-    # half precision with a bias: both in float32, rounded once
-    compute = dtype if bias is None else compute_type(dtype)
-    x, w = cast(input, compute), cast(weight, compute)
+    is_wide = bias is not None  # which is added before half precision is rounded, once
     if transposed:
-        out = input_gradient(x, w, windows, _transposed_shape(x, w, windows, output_padding))
+        shape = _transposed_shape(input, weight, windows, output_padding)
+        out = input_gradient(input, weight, windows, shape, is_wide=is_wide)
     else:
-        out = forward(x, w, windows)
+        out = forward(input, weight, windows, is_wide=is_wide)
     if bias is not None:
-        out = out + cast(bias, compute).reshape(-1, *[1] * (input.ndim - 2))
+        out = out + cast(bias, out.dtype).reshape(-1, *[1] * (input.ndim - 2))
     return cast(out, dtype)
 
 
@@ -180,10 +185,9 @@ def _conj(x: jax.Array) -> jax.Array:
 # aten::conv_tbc(Tensor self, Tensor weight, Tensor bias, int pad=0) -> Tensor
 @kernel("conv_tbc")
 def conv_tbc(self, weight, bias, pad=0):
-    compute = compute_type(self.dtype)
-    x, w = lax.transpose(cast(self, compute), (1, 2, 0)), lax.transpose(cast(weight, compute), (2, 1, 0))
-    out = forward(x, w, _windows(w, (1,), (pad,), (1,), 1))
-    return cast(lax.transpose(out, (2, 0, 1)) + cast(bias, compute), self.dtype)
+    x, w = lax.transpose(self, (1, 2, 0)), lax.transpose(weight, (2, 1, 0))
+    out = forward(x, w, _windows(w, (1,), (pad,), (1,), 1), is_wide=True)
+    return cast(lax.transpose(out, (2, 0, 1)) + cast(bias, out.dtype), self.dtype)
 
 
 def _batched(self, weight, kernel_size, bias, stride, padding, dilation, transposed=False, output_padding=(0,)):

@@ -7,6 +7,7 @@ layer_norm.cpp, group_norm.cpp.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -20,6 +21,8 @@ from jaten_ops.registry import kernel
 
 from ..cpu.dot_reductions import sum_of_last, sum_of_products
 from ..cpu.folding import folded_sum
+from ..kernel_base.materialize import stored
+from ..kernel_base.platform import by_platform
 from ..kernel_base.promotion import cast, compute_type, size_number
 
 Dims = tuple[int, ...]
@@ -357,6 +360,8 @@ def fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, out
 
 # Group normalization: (N, C, *) seen as (N, group, C / group, HxW)
 
+_LARGE = 2**14  # elements
+
 
 def _of_channels(x: jax.Array, like: jax.Array) -> jax.Array:
     """Values of groups (N, G) or channels (C,), repeated so that each channel of (N, C, *) has its own.
@@ -395,6 +400,10 @@ def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
     rstd = lax.rsqrt(var + cast(eps, x.dtype))
     of_mean, factor = _of_channels(mean, x), _of_channels(rstd, x)
     factor = factor if scale is None else factor * _of_channels(scale, x)
+    if not any(map(is_symbolic_dim, x.shape)) and x.size >= _LARGE:
+        # with channels last, a loop would compute an index for each element to read the values of its group
+        kept = functools.partial(stored, lambda *found: found)
+        of_mean, factor = by_platform(of_mean, factor, cpu=kept, default=lambda *found: found)
     out = _affine(x - of_mean, factor, None if shift is None else _of_channels(shift, x))
     dtype = statistics_dtype(input, weight, bias)
     return cast(out, input.dtype), cast(mean, dtype), cast(rstd, dtype)

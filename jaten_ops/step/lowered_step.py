@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from ..cpu.layouts import flattened, has_turns, in_turn, ordered
-from ..xla import cpu_client
+from ..xla import cpu_client, onednn
 from ..xla.x64 import Enabled
 from .trace import Trace
 
@@ -114,6 +114,7 @@ def lowered(
                 found = traced.lower(lowering_platforms=(device.platform,))
         return found, found.as_text()
 
-    with Enabled(), cpu_client.out_of_mesh() if in_memory else contextlib.nullcontext():
+    alone = cpu_client.out_of_mesh() if in_memory else contextlib.nullcontext()
+    with Enabled(), alone, onednn.calling(places is None and absent is None):
         found, text = made(flattened(ordered(program, platform=kind), platform=kind))
         return made(in_turn(program)) if has_turns(text) else (found, text)

@@ -7,10 +7,12 @@ whose configuration is a message of XLA's as JSON. XLA cannot serialize a progra
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -27,6 +29,8 @@ _ORIGINAL = 1  # the version of the calling convention of XLA's own calls
 
 _log = logging.getLogger(__name__)
 
+_may_be_called: ContextVar[bool] = ContextVar("jaten_onednn", default=False)
+
 convolution_p = Primitive("onednn_convolution")
 """Takes an image (N, ..., C) and a kernel (..., C / groups, O), both of float32 or of bfloat16."""
 
@@ -42,14 +46,14 @@ def convolve(
     """The convolution of an image (N, ..., C) by a kernel (..., C / groups, O), in a program for a CPU.
 
     Args:
-        image, kernel: of float32, or of bfloat16, which is rounded once.
+        image, kernel: of float32, or of bfloat16.
         stride: elements from one window to the next, for each spatial dimension.
         padding: zeros before and behind each.
         dilation: elements from one under a window to the next.
         groups: of channels, each of which has a kernel.
 
     Returns:
-        The output (N, ..., O).
+        The output (N, ..., O), of float32.
     """
     found: jax.Array = convolution_p.bind(
         image, kernel, stride=tuple(stride), padding=tuple(map(tuple, padding)), dilation=tuple(dilation), groups=groups
@@ -58,8 +62,9 @@ def convolve(
 
 
 def _plain(image: Any, kernel: Any, **given: Any) -> jax.Array:
-    """The same by XLA's convolution."""
+    """The same by XLA's convolution, in float32."""
     last = image.ndim - 1
+    image, kernel = (lax.convert_element_type(x, np.float32) for x in (image, kernel))
     order = (0, last, *range(1, last)), (last, last - 1, *range(last - 1)), (0, last, *range(1, last))
     return lax.conv_general_dilated(
         image, kernel, given["stride"], given["padding"], rhs_dilation=given["dilation"],
@@ -129,6 +134,21 @@ ad.primitive_jvps[convolution_p] = _jvp
 batching.primitive_batchers[convolution_p] = _batch
 
 
+@contextlib.contextmanager
+def calling(is_allowed: bool) -> Iterator[None]:
+    """A context in which rules may choose such calls: for programs that this process compiles for one CPU, and runs."""
+    token = _may_be_called.set(is_allowed)
+    try:
+        yield
+    finally:
+        _may_be_called.reset(token)
+
+
+def may_be_called() -> bool:
+    """True if rules may choose such calls in a program that this thread traces."""
+    return _may_be_called.get()
+
+
 def is_in(text: str) -> bool:
     """True if a program, given as StableHLO, has such a call."""
     return f"@{_TARGET}" in text
@@ -147,10 +167,9 @@ def is_there(dtype: str = "float32") -> bool:
     try:
         with jax.ensure_compile_time_eval(), jax.default_device(cpu_client.device()):
             operands = [jax.numpy.asarray(x, dtype) for x in (image, kernel)]
-            wanted = jax.jit(functools.partial(_plain, **given))(*(x.astype(np.float32) for x in operands))
+            wanted = jax.jit(functools.partial(_plain, **given))(*operands)
             found = jax.jit(functools.partial(convolution_p.bind, **given))(*operands)
-            rounding = 2**-8 if dtype == "bfloat16" else 1e-5
-            return bool(np.allclose(found.astype(np.float32), wanted, rtol=rounding, atol=1e-5))
+            return bool(np.allclose(found, wanted, rtol=1e-5, atol=1e-5))
     except Exception as error:  # whatever XLA raises of an unknown call
         _log.info("XLA has no convolution of oneDNN's: %s", error)
         return False
