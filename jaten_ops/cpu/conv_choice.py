@@ -61,7 +61,7 @@ def compute(call: ConvCall, a: jax.Array, b: jax.Array) -> jax.Array:
     """The result of a call, with channels first; computed in float32 if the dtype is half."""
     if not is_float(a.dtype):
         return conv_parts.compute(call, a, b)
-    return _best(call, a, b, _ruled_first(call, a, b), last=False).run(call, a, b, program_orders(a.ndim))(a, b)
+    return _best(call, a, b, ruled_first(call, a, b), last=False).run(call, a, b, program_orders(a.ndim))(a, b)
 
 
 def lowering(call: ConvCall, a: Any, b: Any, *, follows: bool) -> Compute | None:
@@ -83,10 +83,11 @@ def ruled(call: ConvCall, a: Any, b: Any, *, follows: bool) -> Way:
     if is_by_library(call, a, b):
         return BY_LIBRARY
     found = _choose_last(call, a, b, follows)
-    return _ruled_first(call, a, b) if found is None else Way(found, last=True)
+    return ruled_first(call, a, b) if found is None else Way(found, last=True)
 
 
-def _ruled_first(call: ConvCall, a: Any, b: Any) -> Way:
+def ruled_first(call: ConvCall, a: Any, b: Any) -> Way:
+    """The way that the rules choose in a program whose images have their channels first."""
     size = Size.of(call, a, b)
     of_weight, terms = call.part == "weight_gradient", size.of_group[0] * size.taps
     if is_by_library(call, a, b) and terms > (_FEW_PRODUCTS if size.is_depthwise else _LITTLE):
@@ -136,6 +137,8 @@ def is_by_library(call: ConvCall, a: Any, b: Any) -> bool:
     if size.taps == 1 or apart(windows) or size.multiplications(windows) < _LEAST_OF_LIBRARY:
         return False
     if windows.groups == 1 and is_small(windows, size.image, size.outputs):
+        return False
+    if size.is_depthwise and len(windows.kernel) == 1:  # which it has no loop for
         return False
     if call.part == "weight_gradient":  # the images become channels, and the output's gradient the kernel
         planes = len(windows.kernel) == 2 and min(windows.kernel) > 1 and max(windows.stride) == 1

@@ -16,7 +16,7 @@ from jax import lax
 from ..arrays.strides import Shape
 from ..kernel_base.conv_parts import FIRST, Windows
 from ..kernel_base.materialize import stored
-from ..kernel_base.promotion import cast
+from ..kernel_base.promotion import cast, moved_as_bits
 from .conv_phases import Phases, interleaved
 from .dot_reductions import contract
 
@@ -123,10 +123,10 @@ def _rows(grad: jax.Array, groups: int, images: int) -> jax.Array:
 
 
 def _columns_of(x: jax.Array, windows: Windows) -> jax.Array:
-    """As `_columns`, for what is not transposed: XLA's CPU puts bfloat16 together in float32, unless it is bits."""
+    """As `_columns`, for what is not transposed."""
     if x.dtype != jnp.bfloat16:
         return _columns(x, windows)
-    return lax.bitcast_convert_type(_columns(lax.bitcast_convert_type(x, np.uint16), windows), x.dtype)
+    return moved_as_bits(lambda x: _columns(x, windows), x)
 
 
 def _columns(x: jax.Array, windows: Windows) -> jax.Array:

@@ -15,6 +15,7 @@ from ..interpreter.primitive_rules import EXPANSIONS
 from ..kernel_base import conv_parts
 from ..kernel_base.conv_parts import ConvCall
 from ..kernel_base.promotion import cast
+from ..xla import onednn
 from . import conv_choice, conv_fold_full_dims
 
 convolution_p = Primitive("cpu_convolution")
@@ -93,7 +94,8 @@ ad.defbilinear(convolution_p, _transpose_first, _transpose_second)
 
 
 def _batch(operands: Sequence[Any], dims: Sequence[int | None], *, call: ConvCall) -> tuple[jax.Array, int]:
-    return jax.vmap(lambda a, b: conv_choice.compute(call, a, b), tuple(dims))(*operands), 0
+    with onednn.calling(is_allowed=False):  # which takes no batch of images
+        return jax.vmap(lambda a, b: conv_choice.compute(call, a, b), tuple(dims))(*operands), 0
 
 
 batching.primitive_batchers[convolution_p] = _batch

@@ -18,7 +18,7 @@ from jax import lax
 from ..arrays.strides import Shape
 from ..kernel_base.conv_parts import LAST, Windows
 from ..kernel_base.materialize import stored
-from ..kernel_base.promotion import cast
+from ..kernel_base.promotion import cast, moved_as_bits
 from . import conv_direct
 from .dot_reductions import contract
 
@@ -62,9 +62,12 @@ def _under_rows(x: jax.Array, windows: Windows, positions: Shape) -> Iterator[ja
     along = Windows((*ones, windows.kernel[-1]), (*ones, windows.stride[-1]), (0,) * n, windows.dilation, 1)
     across = windows._replace(stride=(*windows.stride[:-1], 1), padding=(0,) * n)
     in_rows = (*x.shape[1:-2], positions[-1])
-    bits = lax.bitcast_convert_type(x, np.uint16)  # XLA puts bfloat16 together in float32
-    under = [LAST.under(bits, along, (*(0,) * (n - 1), i), in_rows) for i in range(windows.kernel[-1])]
-    matrix = lax.bitcast_convert_type(lax.concatenate(under, n + 1), x.dtype)
+
+    def side_by_side(x: jax.Array) -> jax.Array:
+        columns = range(windows.kernel[-1])
+        return lax.concatenate([LAST.under(x, along, (*(0,) * (n - 1), i), in_rows) for i in columns], n + 1)
+
+    matrix = moved_as_bits(side_by_side, x)
     for index in np.ndindex(*windows.kernel[:-1]):
         part = LAST.under(matrix, across, (*index, 0), positions)
         yield lax.reshape(part, (math.prod(part.shape[:-1]), part.shape[-1]))

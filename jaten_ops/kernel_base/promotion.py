@@ -7,6 +7,7 @@ JAX's rules differ (0-d tensors count in full, int64 with float32 may widen), so
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -222,3 +223,15 @@ _widened.defjvp(lambda primals, tangents: (_widened(*primals), lax.convert_eleme
 def widened(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """`cast` to a wider dtype on a CPU, where XLA does not vectorize conversions of short rows of bfloat16."""
     return _widened(x) if x.dtype == jnp.bfloat16 and dtype == np.float32 else cast(x, dtype)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def moved_as_bits(move: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+    """`move(x)` of bfloat16, by a function that only moves elements and puts zeros between.
+
+    XLA's CPU would move them in float32.
+    """
+    return lax.bitcast_convert_type(move(lax.bitcast_convert_type(x, np.uint16)), x.dtype)
+
+
+moved_as_bits.defjvp(lambda move, primals, tangents: (moved_as_bits(move, *primals), move(*tangents)))

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from jaten_ops.cpu import conv_choice
-from jaten_ops.cpu.conv_lowerings import EIGEN, PATCHES, TAPS, fits, possible
+from jaten_ops.cpu.conv_lowerings import EIGEN, PATCHES, TAPS, Way, fits, possible
 from jaten_ops.kernel_base.conv_parts import ConvCall, Windows
 from jaten_ops.xla import cpu_features, onednn
 
@@ -159,6 +159,58 @@ def test_the_choice_for_bfloat16_that_the_processor_multiplies(
     call, *operands = _call(part, windows, shape, outputs, jax.numpy.bfloat16)
     found = conv_choice.ruled(call, *operands, follows=True)
     assert found.computes_as(possible(call, *operands)[chosen], call)
+
+
+PATCH, VOLUME = Windows((4, 4), (4, 4), (0, 0), (1, 1), 1), Windows((3,) * 3, (1,) * 3, (1,) * 3, (1,) * 3, 1)
+LARGE = Windows((7, 7), (1, 1), (3, 3), (1, 1), 64)
+
+
+@pytest.mark.parametrize(
+    ("part", "windows", "shape", "outputs", "follows", "chosen"),
+    [
+        ("forward", PLAIN, (8, 64, 28, 28), 64, True, "onednn, channels last"),
+        ("forward", PLAIN, (8, 3, 64, 64), 64, True, "onednn, channels last"),
+        ("forward", PLAIN, (8, 3, 64, 64), 64, False, "patches"),
+        ("forward", PLAIN, (8, 64, 28, 28), 64, False, "onednn, channels last"),
+        ("input_gradient", PLAIN, (8, 64, 28, 28), 64, True, "onednn, channels last"),
+        ("input_gradient", STRIDED, (8, 64, 28, 28), 64, True, "direct, channels last"),
+        ("weight_gradient", PLAIN, (8, 64, 28, 28), 64, True, "onednn, channels last"),
+        ("weight_gradient", PLAIN, (8, 64, 7, 7), 64, True, "rows, channels last"),
+        ("weight_gradient", PLAIN, (1, 64, 56, 56), 64, True, "rows, channels last"),
+        ("weight_gradient", STRIDED, (8, 64, 28, 28), 64, True, "rows, channels last"),
+        ("forward", STRIDED, (8, 64, 56, 56), 64, True, "onednn, channels last"),
+        ("forward", PLAIN, (1, 512, 7, 7), 512, True, "patches"),
+        ("forward", PLAIN, (1, 8, 9, 9), 8, True, "blocks, channels last"),
+        ("forward", ONE, (8, 64, 28, 28), 128, True, "product, channels last"),
+        ("forward", PATCH, (8, 64, 28, 28), 128, True, "product, channels last"),
+        ("input_gradient", PATCH, (8, 64, 28, 28), 128, True, "product, channels last"),
+        ("weight_gradient", PATCH, (8, 64, 28, 28), 128, True, "product, channels last"),
+        ("forward", PLAIN._replace(groups=64), (8, 64, 28, 28), 64, True, "onednn, channels last"),
+        ("forward", PLAIN._replace(groups=64), (8, 64, 28, 28), 64, False, "taps"),
+        ("forward", LARGE, (8, 64, 28, 28), 64, False, "onednn, channels last"),
+        ("forward", PLAIN._replace(groups=8), (8, 64, 28, 28), 64, False, "onednn, channels last"),
+        ("forward", VOLUME, (2, 16, 16, 16, 16), 16, False, "onednn, channels last"),
+    ],
+)
+def test_the_choice_where_a_library_may_be_called(
+    part: str,
+    windows: Windows,
+    shape: tuple[int, ...],
+    outputs: int,
+    follows: bool,
+    chosen: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cpu_features, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(onednn, "is_there", lambda _: True)
+    call, *operands = _call(part, windows, shape, outputs, jax.numpy.bfloat16)
+
+    def found() -> Way:
+        return conv_choice.ruled(call, *operands, follows=True) if follows else conv_choice.ruled_first(call, *operands)
+
+    with onednn.calling(is_allowed=True):
+        assert found().computes_as(possible(call, *operands)[chosen], call)
+    assert found() != conv_choice.BY_LIBRARY
 
 
 @pytest.mark.sampled(8)

@@ -68,6 +68,33 @@ def test_values(name: str, way: str) -> None:
         np.testing.assert_allclose(run(a, b), expected(a, b), rtol=2e-4, atol=2e-4)
 
 
+WIDE_WAYS: dict[str, Callable[[_Function], _Function]] = {
+    "jit": jax.jit,
+    "gradients": lambda f: jax.grad(lambda a, b: f(a, b).sum(), (0, 1)),
+    "tangents": lambda f: lambda a, b: jax.jvp(f, (a, b), (-a, 2 * b)),
+    "a batch of both": WAYS["a batch of both"],
+    "gradients of a batch": lambda f: jax.grad(lambda a, b: jax.vmap(f, (0, None))(_stacked(a), b).sum(), (0, 1)),
+}
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("way", WIDE_WAYS)
+@pytest.mark.parametrize("name", ["forward", "input_gradient", "in groups"])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_results_that_are_not_rounded(name: str, way: str, dtype: Any) -> None:
+    """Of half precision in float32; derivatives by the operands are rounded, once for each."""
+    call, *operands = CALLS[name]
+    a, b = (jnp.asarray(x, dtype) for x in operands)
+    wide = call._replace(is_wide=True)
+    assert conv_primitive.compute(wide, a, b).dtype == np.float32
+    run, expected = (WIDE_WAYS[way](functools.partial(of.compute, wide)) for of in (conv_primitive, xla))
+    for got, want in zip(*(jax.tree.leaves(jax.jit(f)(a, b)) for f in (run, expected)), strict=True):
+        assert got.dtype == want.dtype
+        rounding = 2e-4 if got.dtype == np.float32 else 2 * float(jnp.finfo(dtype).eps)
+        bound = rounding * float(jnp.abs(want).max())
+        np.testing.assert_allclose(got.astype(np.float32), want.astype(np.float32), rtol=rounding, atol=bound)
+
+
 @pytest.mark.parametrize(
     ("name", "found"),
     [

@@ -97,19 +97,15 @@ def _has_images(jaxpr: Any) -> bool:
     """True if a convolution is in it that asks for channels last.
 
     One with a kernel for each channel asks only where images come out of order anyway, as those that are made of
-    tokens, or where a library computes it: between other convolutions, its gradients take longer with channels last.
+    tokens, or where a library computes it between others: its gradients take longer with channels last.
     """
     equations = list(_equations(jaxpr))
     calls = [(c, [v.aval for v in e.invars]) for e in equations if (c := _call_of(e)) is not None]
     moves = any(e.primitive.name == "transpose" and len(e.params["permutation"]) > 2 for e in equations)
-    is_trained = any(c.part == "weight_gradient" for c, _ in calls)
-
-    def asks(call: ConvCall, avals: Sequence[Any]) -> bool:
-        if conv_choice.is_depthwise(call, *avals) and not moves:
-            return not is_trained and conv_choice.is_by_library(call, *avals)
-        return conv_choice.leads(call, *avals)
-
-    return any(asks(*found) for found in calls)
+    others = [(c, avals) for c, avals in calls if not conv_choice.is_depthwise(c, *avals)]
+    if others and not any(c.part == "weight_gradient" for c, _ in calls):
+        moves = moves or any(conv_choice.is_by_library(c, *avals) for c, avals in calls)
+    return any(conv_choice.leads(c, *avals) for c, avals in (calls if moves else others))
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:
