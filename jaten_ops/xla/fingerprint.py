@@ -22,7 +22,7 @@ import jaxlib
 import torch
 
 from .. import registry
-from . import autotune_mode, compiler_options, cpu_client, cpu_features
+from . import autotune_mode, compiler_options, cpu_client, cpu_features, onednn
 
 # The modules above were imported at most a few seconds before this one; in nanoseconds.
 _IMPORTED = time.time_ns() - 5_000_000_000
@@ -113,4 +113,5 @@ def of_device(device: jax.Device) -> str | None:
         versions, sorted(settings.items()), sorted(flags.items()), _processor(), cpu_features.cores(),
         client.platform, client.platform_version, device.device_kind, device.id, len(client.devices()),
         cpu_client.is_own(device), compiler_options.options_key(client.platform), autotune_mode.asked_mode(),
+        onednn.is_wanted(),
     ))  # fmt: skip

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -146,7 +147,12 @@ def calling(is_allowed: bool) -> Iterator[None]:
 
 def may_be_called() -> bool:
     """True if rules may choose such calls in a program that this thread traces."""
-    return _may_be_called.get()
+    return _may_be_called.get() and is_wanted()
+
+
+def is_wanted() -> bool:
+    """True if rules may choose such calls at all: `JATEN_ONEDNN` is not 0."""
+    return os.environ.get("JATEN_ONEDNN") != "0"
 
 
 def is_in(text: str) -> bool:

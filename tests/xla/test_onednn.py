@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch.nn import functional
 
 import jaten_ops
-from jaten_ops.xla import autotune, autotune_mode, executables, onednn
+from jaten_ops.xla import autotune, autotune_mode, cpu_features, executables, onednn
 from tests.harness.in_threads import together
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}  # for sums of float32 in another order, of a few convolutions
@@ -79,6 +80,129 @@ def test_a_program_with_it_is_not_kept() -> None:
     lowered = jax.jit(_by_onednn).lower(IMAGE, KERNEL)
     assert onednn.is_in(lowered.as_text()) and not onednn.is_in(jax.jit(_by_xla).lower(IMAGE, KERNEL).as_text())
     assert executables.compiled(lowered)[1] is None
+
+
+# --- chosen by rules --------------------------------------------------------------------------------------------------
+
+
+class _Images(torch.nn.Module):
+    """Convolutions that are worth a call, of all kinds that rules choose it for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 24, 3, padding=1)
+        self.depthwise = torch.nn.Conv2d(24, 24, 5, padding=2, groups=24)
+        self.groups = torch.nn.Conv2d(24, 32, 3, stride=2, padding=1, groups=2)
+        self.last = torch.nn.Conv2d(32, 24, 3, padding=1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.silu(self.depthwise(torch.relu(self.first(x))))
+        return self.last(torch.tanh(self.groups(x))).mean((2, 3))
+
+
+def _images() -> tuple[_Images, torch.Tensor]:
+    torch.manual_seed(0)
+    return _Images().bfloat16(), torch.randn(8, 3, 32, 32).bfloat16()
+
+
+def _compiled(net: _Images, x: torch.Tensor) -> Any:
+    return torch.compile(net, backend="jaten")(x)
+
+
+def _as_step(net: _Images, x: torch.Tensor) -> Any:
+    step = jaten_ops.compile_step(lambda x: net(x).detach(), net)
+    step(x)  # eager
+    return step(x)
+
+
+def _as_jax(net: _Images, x: torch.Tensor) -> Any:
+    parameters = {n: jnp.asarray(p.detach().float().numpy(), jnp.bfloat16) for n, p in net.named_parameters()}
+    found = jax.jit(jaten_ops.as_jax(net))(parameters, jnp.asarray(x.float().numpy(), jnp.bfloat16))
+    return torch.from_numpy(np.array(found, np.float32))
+
+
+def _exported(net: _Images, x: torch.Tensor) -> Any:
+    return jaten_ops.export(net.eval(), (x,)).call(x)
+
+
+def _mapped(net: _Images, x: torch.Tensor) -> Any:
+    return torch.compile(torch.func.vmap(lambda x: net(x[None])[0]), backend="jaten")(x)
+
+
+RUNS: dict[str, tuple[Callable[[_Images, torch.Tensor], Any], bool]] = {
+    "compiled": (_compiled, True),
+    "compiled on the device": (lambda net, x: _compiled(net.to("jax"), x.to("jax")), True),
+    "compiled, mapped": (_mapped, True),
+    "a step": (_as_step, True),
+    "a step on the device": (lambda net, x: _as_step(net.to("jax"), x.to("jax")), True),
+    "eager on the device": (lambda net, x: net.to("jax")(x.to("jax")), False),
+    "a JAX function": (_as_jax, False),
+    "exported": (_exported, False),
+}
+"""Ways to run a network, and whether it is a program of one CPU that this process compiles, and runs."""
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The shapes of the kernels for which the call is written into programs."""
+    onednn.is_there("bfloat16")
+    shapes: list[Any] = []
+    config = onednn._config
+    monkeypatch.setattr(onednn, "_config", lambda kernel, **given: shapes.append(kernel) or config(kernel, **given))
+    monkeypatch.setenv("JATEN_CACHE", "0")
+    torch._dynamo.reset()
+    return shapes
+
+
+has_bfloat16 = pytest.mark.skipif(
+    not cpu_features.multiplies_bfloat16(), reason="oneDNN may end a process where the processor has no bfloat16"
+)
+
+
+@has_bfloat16
+@pytest.mark.parametrize("run", RUNS)
+def test_only_own_programs_of_one_cpu_have_calls(run: str, called: list[Any]) -> None:
+    net, x = _images()
+    with torch.no_grad():
+        expected = net.float()(x.float())
+        found = RUNS[run][0](net.bfloat16(), x)
+    assert bool(called) == RUNS[run][1]
+    assert len(set(called)) in {0, 4}  # none, or each of the network's
+    assert (found.cpu().float() - expected).norm() < 0.02 * expected.norm()  # five roundings to 8 bits
+
+
+@has_bfloat16
+def test_rules_make_no_call_if_a_user_wants_none(called: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JATEN_ONEDNN", "0")
+    with torch.no_grad():
+        _compiled(*_images())
+    assert not called
+
+
+@has_bfloat16
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+@pytest.mark.parametrize("way", ["compiled", "step"])
+def test_training_beside_float32(device: str, way: str, called: list[Any]) -> None:
+    """Gradients of bfloat16 differ from those of float32 by what roundings leave, as eager torch's do."""
+    net, x = _images()
+    wide = copy.deepcopy(net).float()
+    wide(x.float()).square().sum().backward()
+    net.to(device)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        net.zero_grad()
+        loss = run(x).float().square().sum()
+        loss.backward()
+        return loss.detach()
+
+    run: Any = torch.compile(net, backend="jaten") if way == "compiled" else net
+    call = step if way == "compiled" else jaten_ops.compile_step(step, net)
+    for _ in range(2):
+        call(x.to(device))
+    assert len(called) > 4  # gradients, too
+    for found, expected in zip(net.parameters(), wide.parameters(), strict=True):
+        assert found.grad is not None and expected.grad is not None
+        assert (found.grad.cpu().float() - expected.grad).norm() < 0.03 * expected.grad.norm()
 
 
 # --- chosen by measurement --------------------------------------------------------------------------------------------
