@@ -233,7 +233,7 @@ def _choose_last(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowering | No
         return None
     if not follows and len(windows.kernel) <= 2 and _slides_far(call, a):
         return None
-    if computes_in_bfloat16(a.dtype) and conv_matrix.takes(windows):
+    if computes_in_bfloat16(a.dtype) and conv_matrix.is_one_product(windows):
         return PRODUCT
     if len(windows.kernel) > 2:
         return None if _is_small_volume(windows, image, outputs) else _choose_for_volumes(call, channels, outputs)

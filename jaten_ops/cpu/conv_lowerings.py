@@ -274,7 +274,7 @@ def _possible_last(call: ConvCall, a: Any, b: Any) -> dict[str, Lowering]:
         return found | _possible_groups(call, a, size)
     if is_open_to_eigen(call, a):
         found["direct"] = LAST_DIRECT
-    if conv_matrix.takes(windows):
+    if conv_matrix.is_one_product(windows):
         found["product"] = PRODUCT
     if conv_winograd.takes(windows) and is_open_to_eigen(call, a):
         found["tiles"] = TILES

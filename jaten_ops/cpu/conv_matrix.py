@@ -17,7 +17,7 @@ from ..kernel_base.promotion import cast
 from .dot_reductions import contract, product_over_rows
 
 
-def takes(windows: Windows) -> bool:
+def is_one_product(windows: Windows) -> bool:
     """True if a convolution is one product of what the image and the kernel have, each in another order at most."""
     if windows.groups > 1 or any(windows.padding):
         return False
@@ -25,7 +25,7 @@ def takes(windows: Windows) -> bool:
 
 
 def _under_windows(x: jax.Array, windows: Windows, positions: Shape) -> jax.Array:
-    """What lies under each window, as a row of a matrix (positions, terms)."""
+    """A matrix (positions, terms) whose rows are the elements under each window."""
     if math.prod(windows.kernel) == 1:
         x = lax.slice(x, (0,) * x.ndim, x.shape, (1, *windows.stride, 1))
     else:

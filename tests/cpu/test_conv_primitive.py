@@ -82,7 +82,7 @@ WIDE_WAYS: dict[str, Callable[[_Function], _Function]] = {
 @pytest.mark.parametrize("name", ["forward", "input_gradient", "in groups"])
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_results_that_are_not_rounded(name: str, way: str, dtype: Any) -> None:
-    """Of half precision in float32; derivatives by the operands are rounded, once for each."""
+    """They are float32 for half precision; derivatives by the operands are rounded, once for each."""
     call, *operands = CALLS[name]
     a, b = (jnp.asarray(x, dtype) for x in operands)
     wide = call._replace(is_wide=True)
