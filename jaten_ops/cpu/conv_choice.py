@@ -89,9 +89,11 @@ def ruled(call: ConvCall, a: Any, b: Any, *, follows: bool) -> Way:
 def ruled_first(call: ConvCall, a: Any, b: Any) -> Way:
     """The way that the rules choose in a program whose images have their channels first."""
     size = Size.of(call, a, b)
-    of_weight, terms = call.part == "weight_gradient", size.of_group[0] * size.taps
-    if is_by_library(call, a, b) and terms > (_FEW_PRODUCTS if size.is_depthwise else _LITTLE):
+    of_weight = call.part == "weight_gradient"
+    if is_by_library(call, a, b) and size.of_group[0] * size.taps > _little(call, size):
         return BY_LIBRARY
+    if _is_product_of_short(call, a, size):
+        return Way(PATCHES, last=False)
     if _is_by_rows(call, a, size, 2 * _LEAST_OF_ROWS):  # more, since all is brought into another order
         return Way(ROWS, last=True)
     if has_few_channels(call, size):
@@ -99,6 +101,29 @@ def ruled_first(call: ConvCall, a: Any, b: Any) -> Way:
     if call.windows.groups == 1 and len(call.windows.kernel) <= 2 and _slides_far(call, a):
         return Way(PATCHES, last=False)
     return Way(choose(call.windows, size.image, size.outputs, of_weight or fits(call.windows, a.shape[2:])), last=False)
+
+
+def _little(call: ConvCall, size: Size) -> int:
+    """The terms of a sum that take no longer, with channels first, than to bring the channels last."""
+    if not size.is_depthwise:
+        return _LITTLE
+    return _MOST_IN_PRODUCT if max(call.windows.stride) == 1 else _FEW_PRODUCTS
+
+
+def _is_product_of_short(call: ConvCall, a: Any, size: Size) -> bool:
+    """True if a part of bfloat16 with channels first is best one product of what lies under each window."""
+    windows = call.windows
+    if not computes_in_bfloat16(a.dtype) or windows.groups > 1 or len(windows.kernel) > 2:
+        return False
+    if apart(windows):
+        return True
+    if call.part == "weight_gradient" and min(size.channels, size.outputs) < 2 * _LEAST_OF_ROWS:
+        return size.taps <= _FEW_PRODUCTS or not has_few_channels(call, size)
+    if call.part != "input_gradient" or max(windows.stride) == 1:
+        return False
+    # what the windows have in common is added up element by element, which takes long for large images
+    few = math.prod(a.shape[2:]) <= _FEW_POSITIONS or size.channels <= FEW_CHANNELS or len(windows.kernel) == 1
+    return few and size.taps <= _MOST_IN_PRODUCT
 
 
 def _best(call: ConvCall, a: Any, b: Any, usual: Way, *, last: bool) -> Way:
@@ -150,7 +175,8 @@ def is_by_library(call: ConvCall, a: Any, b: Any) -> bool:
 # --- the rules, with channels first -----------------------------------------------------------------------------------
 
 _LITTLE, _RATHER_LITTLE = 32, 80  # terms of a sum
-_FEW_PRODUCTS = 9  # of neighbours, which take no longer than to bring the channels last
+_MOST_IN_PRODUCT, _FEW_POSITIONS = 25, 64  # elements of a kernel, and of an image
+_FEW_PRODUCTS = 9
 # terms that are written out where matrix products are slow, of groups of as many channels
 _RATHER_MANY, _CHANNELS_OF_FEW = 100, 12
 
@@ -231,7 +257,7 @@ def _choose_last(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowering | No
         return None
     if is_small(windows, image, outputs) or (apart(windows) and (not follows or len(windows.kernel) > 2)):
         return None
-    if not follows and len(windows.kernel) <= 2 and _slides_far(call, a):
+    if not follows and len(windows.kernel) <= 2 and (_slides_far(call, a) or _is_product_of_short(call, a, size)):
         return None
     if computes_in_bfloat16(a.dtype) and conv_matrix.is_one_product(windows):
         return PRODUCT
