@@ -11,6 +11,8 @@ _COMPUTATION = re.compile(r"^(?:ENTRY )?%([\w.-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.-]+) = .*?[\]})] ([a-z][a-z-]*)\(")
 _CALLED = re.compile(r"\bcalls=%([\w.-]+)")
 
+_ONEDNN = "__onednn$"  # calls of oneDNN's convolutions
+
 _PRODUCTS = {"dot", "convolution"}
 _MOVES = {
     "bitcast", "broadcast", "concatenate", "constant", "copy", "dynamic-slice", "dynamic-update-slice", "fusion",
@@ -35,7 +37,8 @@ def _kinds(text: str) -> Program:
             computation = found[1]
         elif found := _INSTRUCTION.match(line):
             called = _CALLED.search(line)
-            inside[computation].append((found[1], found[2], called[1] if called else None))
+            opcode = "convolution" if _ONEDNN in line else found[2]
+            inside[computation].append((found[1], opcode, called[1] if called else None))
 
     def opcodes(computation: str) -> Iterator[str]:
         for _, opcode, called in inside[computation]:
@@ -86,7 +89,8 @@ def _own_times(line: Any) -> Iterator[tuple[Any, str, float]]:
     for event in line.events:
         stats = dict(event.stats)
         if "hlo_op" in stats:
-            found.append((event.start_ns, event.start_ns + event.duration_ns, stats["program_id"], stats["hlo_op"]))
+            name = stats["hlo_op"].partition(_ONEDNN)[0]  # XLA appends what it calls
+            found.append((event.start_ns, event.start_ns + event.duration_ns, stats["program_id"], name))
     found.sort(key=lambda e: (e[0], -e[1]))
     own = [end - start for start, end, _, _ in found]
     open_: list[int] = []

@@ -1,4 +1,6 @@
-"""Profile of a call, by kind of work, beside Inductor's: `python -m benchmarks.profile [--case mlp] [--json FILE]`.
+"""Profile of a call, by kind of work, beside Inductor's.
+
+`python -m benchmarks.profile [--case mlp] [--dtype float32] [--json FILE]`.
 
 Both are profiled, by JAX's profiler and by torch's, and what they ran is sorted into
 
@@ -58,6 +60,7 @@ def main() -> int:
     names = f"only: {', '.join(CASES)}, or drawn ones, as torchvision:shufflenet_v2_x1_5"
     parser.add_argument("--case", action="append", type=known_name, metavar="NAME", help=names)
     parser.add_argument("--job", choices=JOBS, help="only this job")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--threads", type=int, default=1, help="threads for torch and for XLA alike")
     parser.add_argument("--json", type=Path, default=Path("build/profiles.json"), help="where the measurements go")
     parser.add_argument("--here", action="store_true", help="in this process, the first case alone")
@@ -78,7 +81,7 @@ def main() -> int:
 def _elsewhere(case: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """A case in a process of its own, with caches that are empty."""
     progress(case)
-    arguments = ["--case", case, "--here", "--threads", str(options.threads)]
+    arguments = ["--case", case, "--here", "--threads", str(options.threads), "--dtype", options.dtype]
     arguments += ["--job", options.job] if options.job else []
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "profile.json"
@@ -89,7 +92,7 @@ def _elsewhere(case: str, options: argparse.Namespace) -> list[dict[str, Any]]:
             return json.loads(file.read_text())
     jobs = [options.job] if options.job else case_of(case).jobs
     error = f"the process ended with {done.returncode}"
-    return [{"case": case, "job": job, "dtype": "float32", "error": error} for job in jobs]
+    return [{"case": case, "job": job, "dtype": options.dtype, "error": error} for job in jobs]
 
 
 def _profiled(case: Case, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -99,16 +102,17 @@ def _profiled(case: Case, options: argparse.Namespace) -> list[dict[str, Any]]:
     for job in [j for j in case.jobs if options.job in (None, j)]:
         contenders = {SUBJECT: _kernels_of_xla, OTHER: _kernels_of_torch}
         with settings(case), torch._inductor.config.patch({"cpp.enable_kernel_profile": True}):
-            measured = {name: _measured(name, case, job, kernels) for name, kernels in contenders.items()}
-        results.append({"case": case.name, "job": job, "dtype": "float32", "milliseconds": measured})
+            dtype = getattr(torch, options.dtype)
+            measured = {name: _measured(name, case, job, dtype, kernels) for name, kernels in contenders.items()}
+        results.append({"case": case.name, "job": job, "dtype": options.dtype, "milliseconds": measured})
         torch._dynamo.reset()
         jax.clear_caches()
     return results
 
 
-def _measured(name: str, case: Case, job: str, kernels: Profiler) -> dict[str, float]:
+def _measured(name: str, case: Case, job: str, dtype: torch.dtype, kernels: Profiler) -> dict[str, float]:
     """Milliseconds of a call, in all and by kinds."""
-    call = CONTENDERS[name](case, job, torch.float32)
+    call = CONTENDERS[name](case, job, dtype)
     for _ in range(3):
         call()
     times = []

@@ -183,6 +183,14 @@ def test_kinds_of_kernels() -> None:
     assert hlo.kinds_of([line], [kinds], calls=2) == {"products": 1.5, "loops": 1.5}
 
 
+def test_a_call_of_onednn_is_a_product() -> None:
+    """In a profile its name has an end that it does not have in the program."""
+    call = '%convolution.1 = f32[2]{0} custom-call(%x, %w), custom_call_target="__onednn$convolution"'
+    (kinds,) = hlo.programs_of([f"ENTRY %main (x: f32[2], w: f32[2]) -> f32[2] {{\n  ROOT {call}\n}}"])
+    line = SimpleNamespace(events=[_event("convolution.1__onednn$convolution", 0, 2e6)])
+    assert hlo.kinds_of([line], [kinds], calls=1) == {"products": 2.0}
+
+
 def _profile(case: str) -> table.Result:
     mine = {"call": 4.0, "products": 2.0, "loops": 1.0, "optimizer": 0.5, "around": 0.5}
     times = {"jaten": mine, "Inductor": {"call": 5.0, "products": 5.0, "optimizer": 0.0, "around": 0.0}}
