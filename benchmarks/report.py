@@ -82,8 +82,11 @@ def added(report: dict[str, Any], published: dict[str, Any]) -> tuple[dict[str, 
 
 
 def _differences(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
-    """The names of what both environments have, and differently; torchax may have been there for some."""
-    return {name for name in one.keys() & other.keys() if one[name] != other[name]}
+    """The names of what both environments have, and differently; torchax may have been there for some.
+
+    The system's kernel, in `platform`, may be another: it has no part in what is measured.
+    """
+    return {name for name in one.keys() & other.keys() if one[name] != other[name] and name != "platform"}
 
 
 def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
