@@ -84,7 +84,7 @@ def added(report: dict[str, Any], published: dict[str, Any]) -> tuple[dict[str, 
 def _differences(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
     """The names of what both environments have, and differently; torchax may have been there for some.
 
-    The system's kernel, in `platform`, may be another: it has no part in what is measured.
+    The build of the system's kernel, in `platform`, may be another: pages do not name it.
     """
     return {name for name in one.keys() & other.keys() if one[name] != other[name] and name != "platform"}
 

@@ -176,7 +176,7 @@ def is_by_library(call: ConvCall, a: Any, b: Any) -> bool:
 
 _LITTLE, _RATHER_LITTLE = 32, 80  # terms of a sum
 _MOST_IN_PRODUCT, _FEW_POSITIONS = 25, 64  # elements of a kernel, and of an image
-_FEW_PRODUCTS = 9  # of a kernel for each channel
+_FEW_PRODUCTS = 9  # elements of a small kernel
 # terms that are written out where matrix products are slow, of groups of as many channels
 _RATHER_MANY, _CHANNELS_OF_FEW = 100, 12
 

@@ -90,6 +90,7 @@ def test_results_that_are_not_rounded(name: str, way: str, dtype: Any) -> None:
     run, expected = (WIDE_WAYS[way](functools.partial(of.compute, wide)) for of in (conv_primitive, xla))
     for got, want in zip(*(jax.tree.leaves(jax.jit(f)(a, b)) for f in (run, expected)), strict=True):
         assert got.dtype == want.dtype
+        # sums of float32 in another order; what is rounded to half precision, each by half of its last place
         rounding = 2e-4 if got.dtype == np.float32 else 2 * float(jnp.finfo(dtype).eps)
         bound = rounding * float(jnp.abs(want).max())
         np.testing.assert_allclose(got.astype(np.float32), want.astype(np.float32), rtol=rounding, atol=bound)
