@@ -1,17 +1,20 @@
 """Single convolutions and their gradients, compiled by jaten, beside eager torch's, one thread.
 
 `python -m benchmarks.convolutions [--only PATTERN] [--dtype float32] [--autotune MODE] [--output FILE]`. Prints a
-Markdown table of eager torch's times and of the ratios of jaten's to them. `--output docs/convolutions.md` also makes
-it a section of that page, in the place of the last one of this dtype, mode and processor.
+Markdown table of eager torch's times and of the ratios of jaten's to them, and of what jaten's time goes to where it is
+over the bar, in the kinds of `benchmarks.profile`. `--output docs/convolutions.md` also makes both a section of that
+page, in the place of the last one of this dtype, mode and processor.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import gc
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,11 +25,13 @@ import jaten_ops  # noqa: F401  # registers the backend
 from jaten_ops.xla.autotune_mode import MODES
 
 from .processes import processor
+from .profile import kernels_of_xla
 from .threads import pin_threads
 from .timing import by_turns, ratio
 
 ROUNDS = 9
 BAR = 1.5
+PROFILED = 20  # calls
 
 
 class Conv(NamedTuple):
@@ -135,8 +140,26 @@ TABLE: dict[str, Conv] = {
     "video 1x3x3": Conv((1, 64, 8, 28, 28), 64, (1, 3, 3), 1, 0),
 }
 
+KERNELS = ("products", "loops", "moves")
 PARTS = ("forward", "input's gradient", "weight's gradient")
-Rows = dict[str, list[tuple[float, float]]]
+
+
+class Measured(NamedTuple):
+    """A convolution or a gradient.
+
+    Attributes:
+        eager, jaten: seconds of a call.
+        ratio: of jaten's time to eager torch's.
+        kinds: milliseconds of jaten's call by kinds of kernels, if the ratio is over the bar.
+    """
+
+    eager: float
+    jaten: float
+    ratio: float
+    kinds: Mapping[str, float]
+
+
+Rows = dict[str, list[Measured]]
 
 
 def jobs(conv: Conv, dtype: torch.dtype) -> Iterator[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]]:
@@ -160,19 +183,21 @@ def jobs(conv: Conv, dtype: torch.dtype) -> Iterator[tuple[Callable[..., Any], t
     yield gradient(1), (grad, x, weight)
 
 
-def measured(conv: Conv, dtype: torch.dtype, options: dict[str, Any]) -> list[tuple[float, float]]:
-    """Eager torch's seconds and the ratio of jaten's time to it, for each of `PARTS`."""
+def measured(conv: Conv, dtype: torch.dtype, options: dict[str, Any]) -> list[Measured]:
+    """What each of `PARTS` takes."""
     rows = []
     for function, given in jobs(conv, dtype):
         torch._dynamo.reset()
+        gc.collect()  # of programs that are gone, which the profile would have to tell from this one
         compiled = torch.compile(function, backend="jaten", fullgraph=True, dynamic=False, options=options)
         found, expected = compiled(*given), function(*given)
         bound = 0.02 if dtype == torch.bfloat16 else 1e-4  # of the largest element
         assert (found - expected).abs().max() <= bound * expected.abs().max(), "they differ"
-        timings = by_turns(
-            {"eager": lambda f=function, g=given: f(*g), "jaten": lambda f=compiled, g=given: f(*g)}, ROUNDS
-        )
-        rows.append((timings["eager"].median, ratio(timings["jaten"], timings["eager"]).median))
+        calls = {"eager": functools.partial(function, *given), "jaten": functools.partial(compiled, *given)}
+        timings = by_turns(calls, ROUNDS)
+        over = ratio(timings["jaten"], timings["eager"]).median
+        kinds = kernels_of_xla(calls["jaten"], PROFILED) if over > BAR else {}
+        rows.append(Measured(timings["eager"].median, timings["jaten"].median, over, kinds))
     return rows
 
 
@@ -181,15 +206,30 @@ def table(rows: Rows) -> Iterator[str]:
     yield f"| convolution | {' | '.join(f'eager, {part} | jaten / eager' for part in PARTS)} |"
     yield f"| --- |{' ---: |' * 2 * len(PARTS)}"
     for name, parts in rows.items():
-        cells = [f"{seconds * 1e6:.0f} µs | {f'**{r:.2f}**' if r > BAR else f'{r:.2f}'}" for seconds, r in parts]
+        ratios = [f"**{part.ratio:.2f}**" if part.ratio > BAR else f"{part.ratio:.2f}" for part in parts]
+        cells = [f"{part.eager * 1e6:.0f} µs | {shown}" for part, shown in zip(parts, ratios, strict=True)]
         yield f"| {name} | {' | '.join(cells)} |"
     yield ""
     for number, part in enumerate(PARTS):
-        ratios = [parts[number][1] for parts in rows.values()]
+        ratios = [parts[number].ratio for parts in rows.values()]
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         over = sum(r > BAR for r in ratios)
         most = f"at most {max(ratios):.2f}, {over} of {len(ratios)} over {BAR}"
         yield f"- {part}: {mean:.2f} in the geometric mean, {most}"
+
+
+def profiles(rows: Rows) -> Iterator[str]:
+    """The lines of a Markdown table of what the time goes to where the ratio is over the bar."""
+    missed = [(name, *of) for name, parts in rows.items() for of in zip(PARTS, parts, strict=True) if of[1].kinds]
+    if missed:
+        yield f"\nWhat those over {BAR} take, in µs of a call:\n"
+        yield f"| convolution | part | ratio | jaten | {' | '.join(KERNELS)} | around | eager |"
+        yield f"| --- | --- |{' ---: |' * (len(KERNELS) + 4)}"
+    for name, part, found in missed:
+        kinds = [found.kinds.get(kind, 0.0) * 1e3 for kind in KERNELS]
+        around = max(0.0, found.jaten * 1e6 - sum(kinds))
+        times = [f"{microseconds:.0f}" for microseconds in (found.jaten * 1e6, *kinds, around, found.eager * 1e6)]
+        yield f"| {name} | {part} | {found.ratio:.2f} | {' | '.join(times)} |"
 
 
 PAGE = """# Single convolutions
@@ -198,7 +238,8 @@ Made by `python -m benchmarks.convolutions --output docs/convolutions.md`, with 
 all` for the sections that say so: convolutions with the sizes of layers of known networks, and their gradients,
 each a program of its own. Images have channels first; the time to bring them into another order is in jaten's. Times
 are medians of turns in one process, ratios medians of the ratios within each round: below 1, jaten is faster. Those
-over 1.5 are bold.
+over 1.5 are bold, and a second table says what their time goes to, by JAX's profiler: products are what libraries
+compute, oneDNN with its own reordering; loops what XLA compiles; moves transpositions and copies; around is the rest.
 """
 
 
@@ -226,7 +267,7 @@ def main() -> None:
             print(f"\r{done} of {len(chosen)}: {name:40}", end="", file=sys.stderr)
             rows[name] = measured(conv, getattr(torch, options.dtype), {"autotune": options.autotune})
     head = f"{options.dtype}, {processor()}, one thread" + (", autotune" if options.autotune != "off" else "")
-    body = "\n".join(table(rows))
+    body = "\n".join([*table(rows), *profiles(rows)])
     print(f"\n{head}\n\n{body}")
     if options.output:
         page = options.output.read_text(encoding="utf-8") if options.output.exists() else ""

@@ -100,7 +100,7 @@ def _profiled(case: Case, options: argparse.Namespace) -> list[dict[str, Any]]:
     pin_threads(options.threads)
     results = []
     for job in [j for j in case.jobs if options.job in (None, j)]:
-        contenders = {SUBJECT: _kernels_of_xla, OTHER: _kernels_of_torch}
+        contenders = {SUBJECT: kernels_of_xla, OTHER: _kernels_of_torch}
         with settings(case), torch._inductor.config.patch({"cpp.enable_kernel_profile": True}):
             dtype = getattr(torch, options.dtype)
             measured = {name: _measured(name, case, job, dtype, kernels) for name, kernels in contenders.items()}
@@ -168,19 +168,19 @@ def _kind_of_torch(name: str) -> str | None:
     return "moves" if any(w in _MOVES for w in words) else "loops"
 
 
-def _kernels_of_xla(call: Callable[[], Any]) -> Counter[str]:
-    """The kernels of XLA's programs."""
+def kernels_of_xla(call: Callable[[], Any], calls: int = CALLS) -> Counter[str]:
+    """Milliseconds of a call by kinds of the kernels of XLA's programs."""
     with tempfile.TemporaryDirectory() as folder:
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0
         with jax.profiler.trace(folder, profiler_options=options):
-            for _ in range(CALLS):
+            for _ in range(calls):
                 call()
         (file,) = Path(folder).rglob("*.xplane.pb")
         lines = [line for plane in jax.profiler.ProfileData.from_file(str(file)).planes for line in plane.lines]
     gc.collect()
     texts = [c.as_text() for c in gc.get_objects() if isinstance(c, jax.stages.Compiled)]
-    return kinds_of(lines, programs_of(text for text in texts if text), CALLS)
+    return kinds_of(lines, programs_of(text for text in texts if text), calls)
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ class Way(NamedTuple):
             given: the orders of the operands that the function takes, and of its result. Where they are not those of
                 the lowering, it transposes.
         """
-        part, result, wide = self.lowering.of(call.part), call.result(a, b), self._computes_in(call, a.dtype)
+        part, result, wide = self._part(call), call.result(a, b), self._computes_in(call, a.dtype)
         wanted = orders(call, len(result)) if self.last else program_orders(len(result))
         shape = tuple(result[d] for d in wanted.result)
 
@@ -158,6 +158,10 @@ class Way(NamedTuple):
             return _reordered(found, wanted.result, given.result)
 
         return run
+
+    def _part(self, call: ConvCall) -> _Part:
+        found = self.lowering.of(call.part)
+        return functools.partial(found, is_wide=call.is_wide) if self.lowering is ONEDNN else found
 
     def _computes_in(self, call: ConvCall, dtype: np.dtype) -> np.dtype:
         """The dtype that the lowering is given operands of: bfloat16 as it is where a library multiplies it."""

@@ -21,24 +21,24 @@ def computes_part(call: ConvCall) -> bool:
     return call.part == "forward" or windows.groups == 1  # groups of images are not, either
 
 
-def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
-    """The output, of this shape."""
+def forward(x: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, is_wide: bool) -> jax.Array:
+    """The output, of this shape, of float32 if it is wide."""
     image, padding = _cropped(x, windows.padding, windows.padding)
-    return onednn.convolve(image, weight, windows.stride, padding, windows.dilation, windows.groups)
+    return onednn.convolve(image, weight, windows.stride, padding, windows.dilation, windows.groups, is_wide)
 
 
-def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: Shape, is_wide: bool) -> jax.Array:
     """The transpose by the input, of this shape; without strides."""
-    return forward(grad, *conv_direct.turned(weight, windows), shape)
+    return forward(grad, *conv_direct.turned(weight, windows), shape, is_wide)
 
 
-def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape) -> jax.Array:
+def weight_gradient(x: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, is_wide: bool) -> jax.Array:
     """The transpose by the weight, of this shape, for one group: the output's gradient slides over the input."""
     image, padding = _cropped(x, windows.padding, windows.behind(grad.shape[1:-1], x.shape[1:-1]))
     spatial = range(1, x.ndim - 1)
     images, terms = (x.ndim - 1, *spatial, 0), (*spatial, 0, x.ndim - 1)
     found = onednn.convolve(
-        lax.transpose(image, images), lax.transpose(grad, terms), windows.dilation, padding, windows.stride, 1
+        lax.transpose(image, images), lax.transpose(grad, terms), windows.dilation, padding, windows.stride, 1, is_wide
     )
     return lax.transpose(found, terms)
 

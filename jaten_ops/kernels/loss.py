@@ -16,6 +16,7 @@ from ..cpu import exponentials
 from ..kernel_base import checks
 from ..kernel_base.promotion import cast, compute_type, result_type, size_number
 from .arithmetic import add, mul, true_divide
+from .float_functions import log1p_exp
 from .reduction import chosen, positions
 
 NONE, MEAN, SUM = 0, 1, 2
@@ -187,7 +188,7 @@ def binary_cross_entropy_backward(grad_output, self, target, weight=None, reduct
 def binary_cross_entropy_with_logits(self, target, weight=None, pos_weight=None, reduction=MEAN):
     dtype = target.dtype  # of which ATen's loss is made, in place
     (self, target, weight, pos_weight), _ = _computed(self, target, weight, pos_weight)
-    minus_log_sigmoid = jnp.logaddexp(-self, jnp.zeros((), self.dtype))
+    minus_log_sigmoid = log1p_exp(-self)
     if pos_weight is not None:
         minus_log_sigmoid = ((pos_weight - 1) * target + 1) * minus_log_sigmoid
     losses = (1 - target) * self + minus_log_sigmoid

@@ -10,7 +10,8 @@ that might have one keep XLA's default.
 
 LLVM unrolls a loop of few steps before it vectorizes, and then cannot: gathering rows of 64 elements takes twice as
 long. Unrolling pays for shorter rows, and for loops that test for padding. So a program with such rows and without
-padding is compiled without unrolling.
+padding is compiled without unrolling. Before jaxlib 0.12 it is not, either, if it transposes more: there LLVM
+vectorizes such a loop by gathering elements, which takes twice as long as one by one.
 
 XLA's older emitters of loops write less code than those of today: a kernel compiles in half to two thirds of the time,
 and for arrays of a few KiB it runs as fast. So kernels of such arrays are compiled with them; graphs, which are called
@@ -30,6 +31,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jaxlib.version
 
 from . import compiler_bugs, cpu_features, matmul_library
 
@@ -52,6 +54,10 @@ _MOST = 30 * 2**20  # bytes of an array; XLA may widen it twofold, since bfloat1
 _PADS = re.compile("stablehlo.(convolution|pad|reduce_window)")
 _MIDDLE = 13, 72  # elements of a row: shorter rows gain from unrolling, longer ones are not unrolled
 _LEAST_ELEMENTS = 2**12  # elements of an array, for its rows to count
+_GATHERS = jaxlib.version.__version_info__ < (0, 12)  # in loops that transpose
+
+_TRANSPOSED = re.compile(r"(%\w+) = stablehlo\.transpose %\w+, dims = \[([\d, ]*)\] : \(tensor<((?:\d+x)*)")
+_FACTORS = re.compile(r"stablehlo\.dot_general (%\w+), (%\w+)")  # transposing them is part of a product
 
 _Type = tuple[str, str, str]
 _TYPE = re.compile(r"tensor<((?:\d+x)*)(complex<)?[a-z]+(\d+)")  # shape, and the bits of an element, in StableHLO
@@ -108,7 +114,8 @@ def of_program(platform: str, text: str) -> Told:
     if cpu_features.multiplies_fast() and matmul_library.suits_eigen(text):
         more |= _known(_not_set(_BY_EIGEN))
     more |= around_bugs(platform, text)
-    return Told(known(platform) | more, keeps_loops=not _PADS.search(text) and _are_middle(types))
+    keeps_loops = not _PADS.search(text) and _gain_from_loops(types) > (_transposed(text) if _GATHERS else 0)
+    return Told(known(platform) | more, keeps_loops)
 
 
 def of_absent(text: str) -> Told:
@@ -143,15 +150,34 @@ def keeps_loops() -> bool:
     return _keeps_loops.get()
 
 
-def _are_middle(types: Collection[_Type]) -> bool:
-    """True if most rows are too short for LLVM to vectorize their loops, yet long enough for vectors."""
+def _gain_from_loops(types: Collection[_Type]) -> int:
+    """The elements of rows that are too short for LLVM to vectorize their loops, yet long enough for vectors.
+
+    0 if many rows are shorter.
+    """
     middle = short = 0
     for shape, _, _ in types:
-        sizes = [int(size) for size in shape.split("x")[:-1]]
+        sizes = _sizes(shape)
         if sizes and math.prod(sizes) >= _LEAST_ELEMENTS:
             middle += math.prod(sizes) * (_MIDDLE[0] <= sizes[-1] <= _MIDDLE[1])
             short += math.prod(sizes) * (1 < sizes[-1] < _MIDDLE[0])
-    return middle > 4 * short
+    return middle if middle > 4 * short else 0
+
+
+def _transposed(text: str) -> int:
+    """The elements that a program transposes so that others lie beside each other."""
+    factors = {name for pair in _FACTORS.findall(text) for name in pair}
+    found = 0
+    for name, dims, shape in _TRANSPOSED.findall(text):
+        sizes = _sizes(shape)
+        order = [d for d in map(int, dims.split(",")) if sizes[d] > 1] if sizes else []
+        if order and order[-1] != max(order) and name not in factors:
+            found += math.prod(sizes)
+    return found
+
+
+def _sizes(shape: str) -> list[int]:
+    return [int(size) for size in shape.split("x")[:-1]]
 
 
 def _field(number: int, content: bytes) -> bytes:
@@ -192,7 +218,7 @@ def _largest(types: Collection[_Type]) -> int:
 
 
 def _bytes(shape: str, is_complex: str, bits: str) -> int:
-    return math.prod(map(int, shape.split("x")[:-1])) * max(int(bits), 8) // 8 * (2 if is_complex else 1)
+    return math.prod(_sizes(shape)) * max(int(bits), 8) // 8 * (2 if is_complex else 1)
 
 
 def _not_set(options: Options) -> Options:

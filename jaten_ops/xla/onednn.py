@@ -43,6 +43,7 @@ def convolve(
     padding: Sequence[tuple[int, int]],
     dilation: Sequence[int],
     groups: int,
+    is_wide: bool = True,
 ) -> jax.Array:
     """The convolution of an image (N, ..., C) by a kernel (..., C / groups, O), in a program for a CPU.
 
@@ -52,25 +53,27 @@ def convolve(
         padding: zeros before and behind each.
         dilation: elements from one under a window to the next.
         groups: of channels, each of which has a kernel.
+        is_wide: whether the output is of float32, and else rounded to the image's dtype.
 
     Returns:
-        The output (N, ..., O), of float32.
+        The output (N, ..., O).
     """
-    found: jax.Array = convolution_p.bind(
-        image, kernel, stride=tuple(stride), padding=tuple(map(tuple, padding)), dilation=tuple(dilation), groups=groups
-    )
+    settings = {"stride": tuple(stride), "padding": tuple(map(tuple, padding)), "dilation": tuple(dilation)}
+    found: jax.Array = convolution_p.bind(image, kernel, **settings, groups=groups, is_wide=is_wide)
     return found
 
 
 def _plain(image: Any, kernel: Any, **given: Any) -> jax.Array:
-    """The same by XLA's convolution, in float32."""
+    """The same by XLA's convolution, computed in float32."""
+    dtype = np.float32 if given["is_wide"] else image.dtype
     last = image.ndim - 1
     image, kernel = (lax.convert_element_type(x, np.float32) for x in (image, kernel))
     order = (0, last, *range(1, last)), (last, last - 1, *range(last - 1)), (0, last, *range(1, last))
-    return lax.conv_general_dilated(
+    found = lax.conv_general_dilated(
         image, kernel, given["stride"], given["padding"], rhs_dilation=given["dilation"],
         dimension_numbers=lax.ConvDimensionNumbers(*order), feature_group_count=given["groups"],
     )  # fmt: skip
+    return lax.convert_element_type(found, dtype)
 
 
 @functools.cache
@@ -92,7 +95,7 @@ def _abstract_eval(image: Any, kernel: Any, **given: Any) -> Any:
 def _lowered(ctx: Any, image: Any, kernel: Any, **given: Any) -> Any:
     if ctx.module_context.lowering_parameters.for_export:  # another machine's XLA may know no such call
         return mlir.lower_fun(functools.partial(_plain, **given), multiple_results=False)(ctx, image, kernel)
-    config = _config(ctx.avals_in[1].shape, **given)
+    config = _config(ctx.avals_in[1].shape, **{name: value for name, value in given.items() if name != "is_wide"})
     return jax.ffi.ffi_lowering(_TARGET, backend_config=config, api_version=_ORIGINAL)(ctx, image, kernel)
 
 
@@ -169,7 +172,7 @@ def is_there(dtype: str = "float32") -> bool:
     """
     draw = np.random.default_rng(0).standard_normal
     image, kernel = (draw(shape, np.float32) for shape in ((1, 5, 5, 4), (3, 3, 2, 4)))
-    given = {"stride": (2, 1), "padding": ((1, 0), (1, 1)), "dilation": (1, 1), "groups": 2}
+    given = {"stride": (2, 1), "padding": ((1, 0), (1, 1)), "dilation": (1, 1), "groups": 2, "is_wide": True}
     try:
         with jax.ensure_compile_time_eval(), jax.default_device(cpu_client.device()):
             operands = [jax.numpy.asarray(x, dtype) for x in (image, kernel)]

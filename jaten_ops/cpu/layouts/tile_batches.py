@@ -225,5 +225,5 @@ def _transposition(step: Instruction, shapes: list[_Shape], prefix: _Shape, batc
 
 _RULES = {
     "elementwise": _elementwise, "dot_general": _product, "broadcast_in_dim": _broadcast, "reshape": _reshape,
-    "squeeze": _reduction, "transpose": _transposition,
+    "squeeze": _reduction, "transpose": _transposition, "optimization_barrier": _elementwise,
 } | {f"reduce_{name}": _reduction for name in ("and", "max", "min", "or", "prod", "sum")}  # fmt: skip
