@@ -12,7 +12,9 @@ import argparse
 import functools
 import gc
 import math
+import statistics
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -148,13 +150,12 @@ class Measured(NamedTuple):
     """A convolution or a gradient.
 
     Attributes:
-        eager, jaten: seconds of a call.
-        ratio: of jaten's time to eager torch's.
-        kinds: milliseconds of jaten's call by kinds of kernels, if the ratio is over the bar.
+        eager: seconds of eager torch's call.
+        ratio: of jaten's time to that.
+        kinds: milliseconds of jaten's call by kinds of work, and the rest as "around", if the ratio is over the bar.
     """
 
     eager: float
-    jaten: float
     ratio: float
     kinds: Mapping[str, float]
 
@@ -196,9 +197,22 @@ def measured(conv: Conv, dtype: torch.dtype, options: dict[str, Any]) -> list[Me
         calls = {"eager": functools.partial(function, *given), "jaten": functools.partial(compiled, *given)}
         timings = by_turns(calls, ROUNDS)
         over = ratio(timings["jaten"], timings["eager"]).median
-        kinds = kernels_of_xla(calls["jaten"], PROFILED) if over > BAR else {}
-        rows.append(Measured(timings["eager"].median, timings["jaten"].median, over, kinds))
+        rows.append(Measured(timings["eager"].median, over, _profile(calls["jaten"]) if over > BAR else {}))
     return rows
+
+
+def _profile(call: Callable[[], Any]) -> dict[str, float]:
+    """Milliseconds of a call by kinds of work."""
+    begun: list[float] = []
+
+    def timed() -> None:
+        begun.append(time.perf_counter())
+        call()
+        begun[-1] = time.perf_counter() - begun[-1]
+
+    kinds = kernels_of_xla(timed, PROFILED)
+    found = {kind: kinds[kind] for kind in KERNELS}
+    return found | {"around": max(0.0, statistics.mean(begun) * 1e3 - sum(found.values()))}
 
 
 def table(rows: Rows) -> Iterator[str]:
@@ -221,14 +235,14 @@ def table(rows: Rows) -> Iterator[str]:
 def profiles(rows: Rows) -> Iterator[str]:
     """The lines of a Markdown table of what the time goes to where the ratio is over the bar."""
     missed = [(name, *of) for name, parts in rows.items() for of in zip(PARTS, parts, strict=True) if of[1].kinds]
+    kinds = (*KERNELS, "around")
     if missed:
         yield f"\nWhat those over {BAR} take, in µs of a call:\n"
-        yield f"| convolution | part | ratio | jaten | {' | '.join(KERNELS)} | around | eager |"
-        yield f"| --- | --- |{' ---: |' * (len(KERNELS) + 4)}"
+        yield f"| convolution | part | ratio | eager | jaten | {' | '.join(kinds)} |"
+        yield f"| --- | --- |{' ---: |' * (len(kinds) + 3)}"
     for name, part, found in missed:
-        kinds = [found.kinds.get(kind, 0.0) * 1e3 for kind in KERNELS]
-        around = max(0.0, found.jaten * 1e6 - sum(kinds))
-        times = [f"{microseconds:.0f}" for microseconds in (found.jaten * 1e6, *kinds, around, found.eager * 1e6)]
+        milliseconds = found.eager * 1e3, sum(found.kinds.values()), *(found.kinds[kind] for kind in kinds)
+        times = [f"{ms * 1e3:.0f}" for ms in milliseconds]
         yield f"| {name} | {part} | {found.ratio:.2f} | {' | '.join(times)} |"
 
 
@@ -238,8 +252,9 @@ Made by `python -m benchmarks.convolutions --output docs/convolutions.md`, with 
 all` for the sections that say so: convolutions with the sizes of layers of known networks, and their gradients,
 each a program of its own. Images have channels first; the time to bring them into another order is in jaten's. Times
 are medians of turns in one process, ratios medians of the ratios within each round: below 1, jaten is faster. Those
-over 1.5 are bold, and a second table says what their time goes to, by JAX's profiler: products are what libraries
-compute, oneDNN with its own reordering; loops what XLA compiles; moves transpositions and copies; around is the rest.
+over 1.5 are bold, and a second table says what their time goes to, by JAX's profiler in calls one after the other:
+products are what libraries compute, oneDNN with its own reordering; loops what XLA compiles; moves transpositions and
+copies; around is the rest.
 """
 
 

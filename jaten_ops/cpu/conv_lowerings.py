@@ -78,6 +78,7 @@ def by_images(compute: Callable[..., jax.Array], layout: ConvLayout) -> Lowering
 EIGEN = _lowering(conv_eigen)
 TAPS = _lowering(conv_taps, FIRST)
 PATCHES = _lowering(conv_patches)
+ONEDNN_FIRST = _lowering(conv_onednn, FIRST)
 
 # channels last
 LAST_DIRECT = _lowering(conv_direct)
@@ -88,7 +89,7 @@ ONE_BY_ONE = Lowering(
 )  # of each group
 PRODUCT = _lowering(conv_matrix)
 ROWS = _lowering(conv_rows)
-ONEDNN = _lowering(conv_onednn)
+ONEDNN = _lowering(conv_onednn, LAST)
 BLOCKS = _lowering(conv_space_to_depth)
 TILES = Lowering(
     functools.partial(conv_winograd.forward, plain=conv_direct.forward),
@@ -161,11 +162,14 @@ class Way(NamedTuple):
 
     def _part(self, call: ConvCall) -> _Part:
         found = self.lowering.of(call.part)
-        return functools.partial(found, is_wide=call.is_wide) if self.lowering is ONEDNN else found
+        return functools.partial(found, is_wide=call.is_wide) if self._is_by_onednn() else found
+
+    def _is_by_onednn(self) -> bool:
+        return self.lowering in (ONEDNN, ONEDNN_FIRST)
 
     def _computes_in(self, call: ConvCall, dtype: np.dtype) -> np.dtype:
         """The dtype that the lowering is given operands of: bfloat16 as it is where a library multiplies it."""
-        of_short = self.lowering in (ROWS, ONEDNN) or self.lowering.of(call.part) in PATCHES
+        of_short = self.lowering is ROWS or self._is_by_onednn() or self.lowering.of(call.part) in PATCHES
         by_library = of_short and computes_in_bfloat16(dtype)
         by_product = dtype == jnp.bfloat16 and self._is_product(call)
         return dtype if by_library or by_product else compute_type(dtype)
@@ -259,6 +263,8 @@ def _possible_first(call: ConvCall, a: Any, b: Any) -> dict[str, Lowering]:
     most = FEW_TERMS if windows.groups == 1 else MOST_TAPS
     if size.taps * size.of_group[0] <= most or has_few_channels(call, size):
         found["taps"] = TAPS
+    if is_open_to_onednn(call, a) and 0 not in (*a.shape, *b.shape, *call.shape):
+        found["onednn"] = ONEDNN_FIRST
     copies = math.prod(windows.positions(size.image[2:])) * size.image[0] * size.channels * size.taps
     if not size.is_depthwise and copies <= _MOST_COPIES:
         found["patches"] = PATCHES

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 _may_be_called: ContextVar[bool] = ContextVar("jaten_onednn", default=False)
 
 convolution_p = Primitive("onednn_convolution")
-"""Takes an image (N, ..., C) and a kernel (..., C / groups, O), both of float32 or of bfloat16."""
+"""Takes an image and a kernel, both of float32 or of bfloat16."""
 
 
 def convolve(
@@ -43,9 +43,10 @@ def convolve(
     padding: Sequence[tuple[int, int]],
     dilation: Sequence[int],
     groups: int,
+    numbers: lax.ConvDimensionNumbers,
     is_wide: bool = True,
 ) -> jax.Array:
-    """The convolution of an image (N, ..., C) by a kernel (..., C / groups, O), in a program for a CPU.
+    """The convolution of an image by a kernel, in a program for a CPU.
 
     Args:
         image, kernel: of float32, or of bfloat16.
@@ -53,25 +54,22 @@ def convolve(
         padding: zeros before and behind each.
         dilation: elements from one under a window to the next.
         groups: of channels, each of which has a kernel.
+        numbers: which dimensions are which. Images and outputs of different orders take hundreds of times as long.
         is_wide: whether the output is of float32, and else rounded to the image's dtype.
-
-    Returns:
-        The output (N, ..., O).
     """
     settings = {"stride": tuple(stride), "padding": tuple(map(tuple, padding)), "dilation": tuple(dilation)}
-    found: jax.Array = convolution_p.bind(image, kernel, **settings, groups=groups, is_wide=is_wide)
+    settings |= {"groups": groups, "numbers": numbers, "is_wide": is_wide}
+    found: jax.Array = convolution_p.bind(image, kernel, **settings)
     return found
 
 
 def _plain(image: Any, kernel: Any, **given: Any) -> jax.Array:
     """The same by XLA's convolution, computed in float32."""
     dtype = np.float32 if given["is_wide"] else image.dtype
-    last = image.ndim - 1
     image, kernel = (lax.convert_element_type(x, np.float32) for x in (image, kernel))
-    order = (0, last, *range(1, last)), (last, last - 1, *range(last - 1)), (0, last, *range(1, last))
     found = lax.conv_general_dilated(
         image, kernel, given["stride"], given["padding"], rhs_dilation=given["dilation"],
-        dimension_numbers=lax.ConvDimensionNumbers(*order), feature_group_count=given["groups"],
+        dimension_numbers=given["numbers"], feature_group_count=given["groups"],
     )  # fmt: skip
     return lax.convert_element_type(found, dtype)
 
@@ -105,18 +103,25 @@ def _config(
     padding: Sequence[tuple[int, int]],
     dilation: Sequence[int],
     groups: int,
+    numbers: lax.ConvDimensionNumbers,
 ) -> str:
     """XLA's configuration of the call, as text; its numbers are text, too."""
-    last = len(kernel) - 1
-    image = {"data": {"batch_dim": "0", "feature_dim": f"{last}", "spatial_dims": _texts(range(1, last))}, "dims": "0"}
-    dims = {"input_feature_dim": f"{last - 1}", "output_feature_dim": f"{last}"}
-    filters = dims | {"shape": _texts(kernel), "spatial_dims": _texts(range(last - 1))}
+    outputs, terms, *spatial = numbers.rhs_spec
+    dims = {"input_feature_dim": f"{terms}", "output_feature_dim": f"{outputs}"}
+    filters = dims | {"shape": _texts(kernel), "spatial_dims": _texts(spatial)}
     low, high = zip(*padding, strict=True)
     window = {"pad_left": _texts(low), "pad_right": _texts(high), "size": []}
     window |= {"strides": _texts(stride), "window_dilations": _texts(dilation)}
-    config = {"dims": f"{len(kernel)}", "feature_groups": f"{groups}", "input": image, "output": image}
-    config |= {"kernel": {"dims": "0", "filter": filters}, "window": window}
-    return json.dumps({"onednn_conv_config": config})
+    config = {"dims": f"{len(kernel)}", "feature_groups": f"{groups}"}
+    config |= {"input": _of_image(numbers.lhs_spec), "output": _of_image(numbers.out_spec)}
+    return json.dumps({"onednn_conv_config": config | {"kernel": {"dims": "0", "filter": filters}, "window": window}})
+
+
+def _of_image(order: Sequence[int]) -> dict[str, Any]:
+    batch, channels, *spatial = order
+    return {
+        "data": {"batch_dim": f"{batch}", "feature_dim": f"{channels}", "spatial_dims": _texts(spatial)}, "dims": "0"
+    }  # fmt: skip
 
 
 def _texts(numbers: Any) -> list[str]:
@@ -173,6 +178,7 @@ def is_there(dtype: str = "float32") -> bool:
     draw = np.random.default_rng(0).standard_normal
     image, kernel = (draw(shape, np.float32) for shape in ((1, 5, 5, 4), (3, 3, 2, 4)))
     given = {"stride": (2, 1), "padding": ((1, 0), (1, 1)), "dilation": (1, 1), "groups": 2, "is_wide": True}
+    given["numbers"] = lax.ConvDimensionNumbers((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
     try:
         with jax.ensure_compile_time_eval(), jax.default_device(cpu_client.device()):
             operands = [jax.numpy.asarray(x, dtype) for x in (image, kernel)]
