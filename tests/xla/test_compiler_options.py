@@ -164,3 +164,33 @@ def test_operations_stand_in_a_program_as_expected() -> None:
     summed = jax.jit(lambda x: jax.lax.cumsum(x, 1)).lower(jnp.ones((512, 64))).as_text()
     convolved = jax.jit(_convolved).lower(jnp.ones((4, 32, 32, 16)), jnp.ones((3, 3, 16, 32))).as_text()
     assert not any(compiler_options.of_program("cpu", text).keeps_loops for text in (padded, summed, convolved))
+
+
+def _channels_last(x: jax.Array) -> jax.Array:
+    return jnp.transpose(x, (0, 2, 3, 1))
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "elements"),
+    [
+        (_channels_last, [(2, 64, 32, 32)], 2 * 64 * 32 * 32),
+        (lambda x: _channels_last(_channels_last(x)), [(2, 64, 32, 32)], 2 * 2 * 64 * 32 * 32),
+        (_channels_last, [(2, 1, 32, 32)], 0),  # nothing but a dimension of one element moves
+        (lambda x: jnp.transpose(x, (0, 2, 1, 3)), [(2, 64, 8, 32)], 0),  # rows stay as they are
+        (lambda x, w: x @ w.T, [(64, 32), (48, 32)], 0),  # a part of the product
+        (lambda x, w: (x @ w.T, jnp.sin(w.T)), [(64, 32), (48, 32)], 48 * 32),
+        (lambda x: x.T, [()], 0),
+    ],
+)
+def test_what_a_program_transposes(fn: Any, shapes: list[tuple[int, ...]], elements: int) -> None:
+    text = jax.jit(fn).lower(*[jnp.ones(shape) for shape in shapes]).as_text()
+    assert compiler_options._transposed(text) == elements
+
+
+def test_a_program_that_transposes_more_is_unrolled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As before jaxlib 0.12, whatever jaxlib is here."""
+    text = jax.jit(_channels_last).lower(jnp.ones((2, 128, 32, 32))).as_text()
+    for gathers, keeps in ((True, False), (False, True)):
+        monkeypatch.setattr(compiler_options, "_GATHERS", gathers)
+        assert compiler_options.of_program("cpu", text).keeps_loops == keeps
+        assert compiler_options.of_program("cpu", "tensor<1024x64xf32>").keeps_loops
