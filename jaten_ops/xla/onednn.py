@@ -57,9 +57,10 @@ def convolve(
         numbers: which dimensions are which. Images and outputs of different orders take hundreds of times as long.
         is_wide: whether the output is of float32, and else rounded to the image's dtype.
     """
-    settings = {"stride": tuple(stride), "padding": tuple(map(tuple, padding)), "dilation": tuple(dilation)}
-    settings |= {"groups": groups, "numbers": numbers, "is_wide": is_wide}
-    found: jax.Array = convolution_p.bind(image, kernel, **settings)
+    found: jax.Array = convolution_p.bind(
+        image, kernel, stride=tuple(stride), padding=tuple(map(tuple, padding)), dilation=tuple(dilation),
+        groups=groups, numbers=numbers, is_wide=is_wide,
+    )  # fmt: skip
     return found
 
 
@@ -90,10 +91,11 @@ def _abstract_eval(image: Any, kernel: Any, **given: Any) -> Any:
     return jax.make_jaxpr(functools.partial(_plain, **given))(image, kernel).out_avals[0]
 
 
-def _lowered(ctx: Any, image: Any, kernel: Any, **given: Any) -> Any:
+def _lowered(ctx: Any, image: Any, kernel: Any, *, is_wide: bool, **given: Any) -> Any:
     if ctx.module_context.lowering_parameters.for_export:  # another machine's XLA may know no such call
-        return mlir.lower_fun(functools.partial(_plain, **given), multiple_results=False)(ctx, image, kernel)
-    config = _config(ctx.avals_in[1].shape, **{name: value for name, value in given.items() if name != "is_wide"})
+        plain = functools.partial(_plain, is_wide=is_wide, **given)
+        return mlir.lower_fun(plain, multiple_results=False)(ctx, image, kernel)
+    config = _config(ctx.avals_in[1].shape, **given)
     return jax.ffi.ffi_lowering(_TARGET, backend_config=config, api_version=_ORIGINAL)(ctx, image, kernel)
 
 
@@ -112,9 +114,10 @@ def _config(
     low, high = zip(*padding, strict=True)
     window = {"pad_left": _texts(low), "pad_right": _texts(high), "size": []}
     window |= {"strides": _texts(stride), "window_dilations": _texts(dilation)}
-    config = {"dims": f"{len(kernel)}", "feature_groups": f"{groups}"}
+    config: dict[str, Any] = {"dims": f"{len(kernel)}", "feature_groups": f"{groups}"}
     config |= {"input": _of_image(numbers.lhs_spec), "output": _of_image(numbers.out_spec)}
-    return json.dumps({"onednn_conv_config": config | {"kernel": {"dims": "0", "filter": filters}, "window": window}})
+    config |= {"kernel": {"dims": "0", "filter": filters}, "window": window}
+    return json.dumps({"onednn_conv_config": config})
 
 
 def _of_image(order: Sequence[int]) -> dict[str, Any]:
