@@ -185,7 +185,7 @@ def jobs(conv: Conv, dtype: torch.dtype) -> Iterator[tuple[Callable[..., Any], t
 
 
 def measured(conv: Conv, dtype: torch.dtype, options: dict[str, Any]) -> list[Measured]:
-    """What each of `PARTS` takes."""
+    """The times of each of `PARTS`."""
     rows = []
     for function, given in jobs(conv, dtype):
         torch._dynamo.reset()
