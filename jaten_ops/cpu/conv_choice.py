@@ -310,7 +310,7 @@ def _choose_for_groups(call: ConvCall, a: Any, b: Any, follows: bool) -> Lowerin
     if len(windows.kernel) > 2 or 0 in (*a.shape, *b.shape, *call.shape):
         return None
     if size.is_depthwise:
-        few = part == "weight_gradient" and size.channels < _LANES_OF_SUMS
+        few = part == "weight_gradient" and size.channels < _LANES_OF_SUMS and windows.stride[-1] > 1
         return DEPTHWISE if follows and size.taps <= MOST_TAPS and not few else None
     of_group, taps = size.of_group, size.taps
     if not follows and taps == 1:

@@ -132,11 +132,20 @@ def _all_at_once(image: jax.Array, grad: jax.Array, windows: Windows, shape: Sha
 
 
 def _row_by_row(image: jax.Array, grad: jax.Array, windows: Windows, shape: Shape, layout: ConvLayout) -> jax.Array:
-    """The weight's gradient, the products of a row in each of its columns: those are added at the end."""
+    """The weight's gradient, the products of a row in each of its columns: those are added at the end.
+
+    Without strides a row and its channels are one dimension: XLA vectorizes no loop over few channels.
+    """
     outer = grad.shape[1:-2]  # the rows of an image
     row, channels = grad.shape[-2:]
-    rows = lax.reshape(grad, (grad.shape[0] * math.prod(outer), row, channels))
-    reach = [*(r + 1 for r in windows.reach()[:-1]), image.shape[-2]]
+    is_flat = windows.stride[-1] == 1
+    of_row = (row * channels,) if is_flat else (row, channels)
+    rows = lax.reshape(grad, (grad.shape[0] * math.prod(outer), *of_row))
+    if is_flat:
+        image = lax.reshape(image, (*image.shape[:-2], image.shape[-2] * channels, 1))
+        dilation = *windows.dilation[:-1], windows.dilation[-1] * channels
+        windows = windows._replace(dilation=dilation)
+    reach = [*(r + 1 for r in windows.reach()[:-1]), *image.shape[-2:]]
     taps = list(np.ndindex(*windows.kernel))
 
     def add(i: jax.Array, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -146,11 +155,12 @@ def _row_by_row(image: jax.Array, grad: jax.Array, windows: Windows, shape: Shap
             start.insert(0, lax.rem(rest, i.dtype.type(size)) * i.dtype.type(stride))
             rest = lax.div(rest, i.dtype.type(size))
         start.insert(0, rest)
-        block = lax.dynamic_slice(image, start, (1, *reach, channels))
+        block = lax.dynamic_slice(image, start, (1, *reach))
         by_row = lax.dynamic_index_in_dim(rows, i, keepdims=False)
-        under = [layout.under(block, windows, tap, (1,) * len(outer) + (row,)) for tap in taps]
-        return tuple(map(lax.add, sums, [lax.reshape(u, by_row.shape) * by_row for u in under]))
+        under = [layout.under(block, windows, tap, (*[1] * len(outer), of_row[0])) for tap in taps]
+        return tuple(map(lax.add, sums, [lax.reshape(u, of_row) * by_row for u in under]))
 
-    zeros = tuple(jnp.zeros((row, channels), grad.dtype) for _ in taps)
+    zeros = tuple(jnp.zeros(of_row, grad.dtype) for _ in taps)
     sums = lax.fori_loop(0, rows.shape[0], add, zeros)
-    return lax.reshape(lax.concatenate([lax.reduce_sum(s, (0,))[None] for s in sums], 0), shape)
+    by_channel = [lax.reduce_sum(lax.reshape(s, (row, channels)), (0,)) for s in sums]
+    return lax.reshape(lax.concatenate([s[None] for s in by_channel], 0), shape)
