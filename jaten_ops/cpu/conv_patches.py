@@ -18,7 +18,7 @@ from ..kernel_base.conv_parts import FIRST, Windows
 from ..kernel_base.materialize import stored
 from ..kernel_base.promotion import cast, moved_as_bits
 from .conv_phases import Phases, interleaved
-from .dot_reductions import contract
+from .dot_reductions import contract, is_better_exchanged
 
 _FEW_POSITIONS = 64  # of an image: below, a matrix product of all images beats one for each
 
@@ -52,6 +52,8 @@ def input_gradient(grad: jax.Array, weight: jax.Array, windows: Windows, shape: 
     matrices, rows = _matrices(weight, windows.groups, images), _rows(grad, windows.groups, images)
     if overlap:  # of few positions, which are turned instead of the weight
         columns = _turned(contract(_turned(rows), matrices, _dims(matrices)))
+    elif grad.dtype == np.float32 and is_better_exchanged(matrices.shape[-1], *reversed(rows.shape[-2:])):
+        columns = _turned(lax.optimization_barrier(contract(_turned(rows), matrices, _dims(matrices))))
     else:
         columns = contract(_turned(matrices), rows, _dims(matrices))
     image = jax.ShapeDtypeStruct(shape, columns.dtype)
