@@ -31,8 +31,8 @@ def _max(x: jax.Array, axis: int) -> jax.Array:
 def _apart(x: jax.Array) -> jax.Array:
     """The same array, which XLA's CPU computes before what reads it.
 
-    Else YNNPACK's kernel for sums takes what is computed of a sum as well, or stores all exponents since another step
-    reads them: a softmax of rows of 128 takes half as much time again, a loss of cross entropy twice the time.
+    Else YNNPACK's kernel for sums takes in what is computed of a sum as well, or stores every term, for what else reads
+    it: a softmax of rows of 128 takes half as much time again, a loss of cross entropy up to twice the time.
     """
     return by_platform(x, cpu=lax.optimization_barrier, default=lambda x: x)
 
