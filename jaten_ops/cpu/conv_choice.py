@@ -13,6 +13,7 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaten_ops.xla import autotune, autotune_mode, cpu_features, onednn
@@ -31,6 +32,7 @@ from .conv_lowerings import (
     LAST_DIRECT,
     ONE_BY_ONE,
     ONEDNN,
+    ONEDNN_FIRST,
     PATCHES,
     PRODUCT,
     ROWS,
@@ -91,7 +93,7 @@ def ruled_first(call: ConvCall, a: Any, b: Any) -> Way:
     size = Size.of(call, a, b)
     of_weight = call.part == "weight_gradient"
     if is_by_library(call, a, b) and size.of_group[0] * size.taps > _little(call, size):
-        return BY_LIBRARY
+        return BY_LIBRARY if a.dtype == jnp.bfloat16 else Way(ONEDNN_FIRST, last=False)
     if _is_product_of_short(call, a, size):
         return Way(PATCHES, last=False)
     if _is_by_rows(call, a, size, 2 * _LEAST_OF_ROWS):  # more, since all is brought into another order
@@ -155,12 +157,18 @@ _LEAST_OF_LIBRARY = 2**20  # multiplications: of fewer, what comes before them t
 
 
 def is_by_library(call: ConvCall, a: Any, b: Any) -> bool:
-    """True if oneDNN computes a part fastest: one of bfloat16 that the processor multiplies, and no plain product."""
-    if not computes_in_bfloat16(a.dtype) or not onednn.may_be_called() or not is_open_to_onednn(call, a):
+    """True if oneDNN computes a part fastest: of bfloat16 that the processor multiplies all but plain products.
+
+    Of float32, on such processors, those of groups and of volumes that nothing else computes well: a program with such
+    a call is compiled in each process.
+    """
+    if not onednn.may_be_called() or not cpu_features.multiplies_bfloat16() or not is_open_to_onednn(call, a):
         return False
     windows, size = call.windows, Size.of(call, a, b)
     if size.taps == 1 or apart(windows) or size.multiplications(windows) < _LEAST_OF_LIBRARY:
         return False
+    if a.dtype != jnp.bfloat16:
+        return a.dtype == np.float32 and call.part != "weight_gradient" and _is_far_off(windows, size)
     if windows.groups == 1 and is_small(windows, size.image, size.outputs):
         return False
     if size.is_depthwise and len(windows.kernel) == 1:  # which it has no loop for
@@ -170,6 +178,16 @@ def is_by_library(call: ConvCall, a: Any, b: Any) -> bool:
         positions = math.prod(windows.positions(size.image[2:]))
         return planes and size.image[0] >= MANY_IMAGES and positions >= _MANY_POSITIONS
     return not has_few_channels(call, size)
+
+
+_LEAST_OF_GROUP, _MOST_OF_VOLUME = 8, 16  # channels
+
+
+def _is_far_off(windows: Windows, size: Size) -> bool:
+    """True if a convolution of float32 takes about twice as long as it might by other ways than oneDNN."""
+    if windows.groups > 1:
+        return min(size.of_group) >= _LEAST_OF_GROUP
+    return len(windows.kernel) > 2 and windows.kernel[0] > 1 and size.channels <= _MOST_OF_VOLUME
 
 
 # --- the rules, with channels first -----------------------------------------------------------------------------------

@@ -263,7 +263,8 @@ def _possible_first(call: ConvCall, a: Any, b: Any) -> dict[str, Lowering]:
     most = FEW_TERMS if windows.groups == 1 else MOST_TAPS
     if size.taps * size.of_group[0] <= most or has_few_channels(call, size):
         found["taps"] = TAPS
-    if is_open_to_onednn(call, a) and 0 not in (*a.shape, *b.shape, *call.shape):
+    # of bfloat16 with channels first, threads of XLA's wait for each other in it without end
+    if a.dtype == np.float32 and is_open_to_onednn(call, a) and 0 not in (*a.shape, *b.shape, *call.shape):
         found["onednn"] = ONEDNN_FIRST
     copies = math.prod(windows.positions(size.image[2:])) * size.image[0] * size.channels * size.taps
     if not size.is_depthwise and copies <= _MOST_COPIES:
@@ -295,7 +296,7 @@ def _possible_last(call: ConvCall, a: Any, b: Any) -> dict[str, Lowering]:
 
 def is_open_to_onednn(call: ConvCall, a: Any) -> bool:
     """True if oneDNN is there, and computes a call, in float32 or bfloat16."""
-    if not conv_onednn.computes_part(call) or compute_type(a.dtype) != np.float32:
+    if compute_type(a.dtype) != np.float32 or not conv_onednn.computes_part(call, tuple(a.shape[2:])):
         return False
     return onednn.is_there("bfloat16" if computes_in_bfloat16(a.dtype) else "float32")
 

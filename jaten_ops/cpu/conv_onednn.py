@@ -14,12 +14,25 @@ from ..xla import onednn
 from . import conv_direct
 
 
-def computes_part(call: ConvCall) -> bool:
-    """True if a part of a convolution is one that oneDNN computes."""
+def computes_part(call: ConvCall, sizes: Shape) -> bool:
+    """True if a part of a convolution is one that oneDNN computes, for the spatial sizes of the first operand.
+
+    For windows that lie in the padding alone, or are larger than the image, it has no kernel of its own. What it
+    computes instead has threads that wait for each other: with several of XLA's the call may not return.
+    """
     windows = call.windows
-    if call.part == "input_gradient":  # zeros between the gradients are none of oneDNN's settings
-        return max(windows.stride) == 1
-    return call.part == "forward" or windows.groups == 1  # groups of images are not, either
+    reach, low = windows.reach(), windows.padding
+    high: Sequence[int] = low
+    if call.part == "input_gradient":
+        low = high = tuple(r - p for r, p in zip(reach, low, strict=True))
+    elif call.part == "weight_gradient":
+        positions = windows.positions(sizes)
+        reach = tuple(s * (n - 1) for s, n in zip(windows.stride, positions, strict=True))
+        high = windows.behind(positions, sizes)
+    # zeros between the gradients are none of oneDNN's settings, and groups of images are not, either
+    is_known = max(windows.stride) == 1 if call.part == "input_gradient" else windows.groups == 1
+    fits = [max(b, e) <= r < n + min(b, e, 0) for b, e, r, n in zip(low, high, reach, sizes, strict=True)]
+    return all(fits) and (is_known or call.part == "forward")
 
 
 def forward(

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from jaten_ops.cpu import conv_choice
-from jaten_ops.cpu.conv_lowerings import EIGEN, PATCHES, TAPS, Way, fits, possible
+from jaten_ops.cpu.conv_lowerings import EIGEN, ONEDNN, ONEDNN_FIRST, PATCHES, TAPS, Way, fits, possible
 from jaten_ops.kernel_base.conv_parts import ConvCall, Windows
 from jaten_ops.xla import cpu_features, onednn
 
@@ -212,6 +212,38 @@ def test_the_choice_where_a_library_may_be_called(
     with onednn.calling(is_allowed=True):
         assert found().computes_as(possible(call, *operands)[chosen], call)
     assert found() != conv_choice.BY_LIBRARY
+
+
+@pytest.mark.parametrize(
+    ("part", "windows", "shape", "outputs", "follows", "is_chosen"),
+    [
+        ("forward", PLAIN._replace(groups=6), (1, 144, 28, 28), 144, True, True),
+        ("forward", PLAIN._replace(groups=6), (1, 144, 28, 28), 144, False, True),
+        ("input_gradient", PLAIN._replace(groups=6), (1, 144, 28, 28), 144, True, True),
+        ("weight_gradient", PLAIN._replace(groups=6), (1, 144, 28, 28), 144, True, False),
+        ("forward", PLAIN._replace(groups=32), (1, 128, 28, 28), 128, True, False),  # four channels each
+        ("forward", PLAIN._replace(groups=64), (8, 64, 28, 28), 64, True, False),
+        ("forward", PLAIN, (8, 64, 28, 28), 64, True, False),
+        ("forward", ONE._replace(groups=2), (8, 64, 28, 28), 64, True, False),
+        ("forward", VOLUME, (2, 16, 16, 16, 16), 16, False, True),
+        ("forward", VOLUME, (2, 64, 16, 16, 16), 64, False, False),
+        ("input_gradient", VOLUME, (2, 16, 16, 16, 16), 16, True, True),
+    ],
+)
+def test_the_choice_for_float32_where_a_library_may_be_called(
+    part: str, windows: Windows, shape: tuple[int, ...], outputs: int, follows: bool, is_chosen: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(onednn, "is_there", lambda _: True)
+    call, *operands = _call(part, windows, shape, outputs, np.float32)
+    for is_allowed, is_new in ((True, True), (True, False), (False, True)):
+        monkeypatch.setattr(cpu_features, "multiplies_bfloat16", lambda is_new=is_new: is_new)
+        with onednn.calling(is_allowed):
+            assert conv_choice.is_by_library(call, *operands) == (is_chosen and is_allowed and is_new)
+            way = conv_choice.ruled(call, *operands, follows=True)
+            if not follows:
+                way = conv_choice.ruled_first(call, *operands)
+        assert (way.lowering in (ONEDNN, ONEDNN_FIRST)) == (is_chosen and is_allowed and is_new)
 
 
 @pytest.mark.sampled(8)

@@ -33,8 +33,12 @@ CASES = {
     "volumes": (Windows((3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1), 1), (2, 4, 5, 6, 7), 6),
     "volumes, strides": (Windows((3, 2, 3), (2, 2, 1), (2, 0, 1), (2, 1, 2), 1), (2, 3, 7, 6, 8), 4),
     "volumes, groups": (Windows((2, 2, 2), (1, 1, 1), (0, 1, 0), (1, 1, 1), 2), (1, 4, 4, 4, 4), 6),
+    "more padding than window": (Windows((1, 3), (1, 1), (2, 2), (1, 2), 2), (1, 4, 9, 8), 4),
     "elements at the end under no window": (Windows((2, 2), (3, 3), (0, 0), (1, 1), 1), (1, 2, 7, 7), 3),
 }
+
+# which parts oneDNN has no kernel of its own for, and what it computes instead may not return with several threads
+NOT_BY_ONEDNN = {"a window larger than the input": {0, 1, 2}, "three dimensions": {2}, "more padding than window": {0}}
 
 
 def _calls(case: str) -> list[tuple[ConvCall, np.ndarray, np.ndarray]]:
@@ -74,6 +78,7 @@ def test_onednn_computes_the_same(case: str, number: int) -> None:
     names, ways = {"onednn", "onednn, channels last"}, possible(call, a, b)
     groups, strides = call.windows.groups, call.windows.stride
     is_taken = {"forward": True, "input_gradient": max(strides) == 1, "weight_gradient": groups == 1}[call.part]
+    is_taken = is_taken and number not in NOT_BY_ONEDNN.get(case, ())
     assert names & ways.keys() == (names if is_taken else set())
     for name in names & ways.keys():
         for given in (orders(call, a.ndim), program_orders(a.ndim)):
