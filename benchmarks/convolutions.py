@@ -28,6 +28,7 @@ from jaten_ops.xla.autotune_mode import MODES
 
 from .processes import processor
 from .profile import kernels_of_xla
+from .table import KINDS
 from .threads import pin_threads
 from .timing import by_turns, ratio
 
@@ -142,7 +143,6 @@ TABLE: dict[str, Conv] = {
     "video 1x3x3": Conv((1, 64, 8, 28, 28), 64, (1, 3, 3), 1, 0),
 }
 
-KERNELS = ("products", "loops", "moves")
 PARTS = ("forward", "input's gradient", "weight's gradient")
 
 
@@ -211,8 +211,7 @@ def _profile(call: Callable[[], Any]) -> dict[str, float]:
         begun[-1] = time.perf_counter() - begun[-1]
 
     kinds = kernels_of_xla(timed, PROFILED)
-    found = {kind: kinds[kind] for kind in KERNELS}
-    return found | {"around": max(0.0, statistics.mean(begun) * 1e3 - sum(found.values()))}
+    return kinds | {"around": max(0.0, statistics.mean(begun) * 1e3 - kinds.total())}
 
 
 def table(rows: Rows) -> Iterator[str]:
@@ -235,13 +234,13 @@ def table(rows: Rows) -> Iterator[str]:
 def profiles(rows: Rows) -> Iterator[str]:
     """The lines of a Markdown table of what the time goes to where the ratio is over the bar."""
     missed = [(name, *of) for name, parts in rows.items() for of in zip(PARTS, parts, strict=True) if of[1].kinds]
-    kinds = (*KERNELS, "around")
+    kinds = [kind for kind in KINDS if kind != "optimizer"]
     if missed:
         yield f"\nWhat those over {BAR} take, in µs of a call:\n"
         yield f"| convolution | part | ratio | eager | jaten | {' | '.join(kinds)} |"
         yield f"| --- | --- |{' ---: |' * (len(kinds) + 3)}"
     for name, part, found in missed:
-        milliseconds = found.eager * 1e3, sum(found.kinds.values()), *(found.kinds[kind] for kind in kinds)
+        milliseconds = found.eager * 1e3, sum(found.kinds.values()), *(found.kinds.get(kind, 0.0) for kind in kinds)
         times = [f"{ms * 1e3:.0f}" for ms in milliseconds]
         yield f"| {name} | {part} | {found.ratio:.2f} | {' | '.join(times)} |"
 

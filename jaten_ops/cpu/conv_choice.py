@@ -184,7 +184,7 @@ _LEAST_OF_GROUP, _MOST_OF_VOLUME = 8, 16  # channels
 
 
 def _is_far_off(windows: Windows, size: Size) -> bool:
-    """True if other ways to compute a convolution of float32 take about twice as long as oneDNN."""
+    """True if other ways to compute a convolution of float32 take up to twice as long as oneDNN."""
     if windows.groups > 1:
         return min(size.of_group) >= _LEAST_OF_GROUP
     return len(windows.kernel) > 2 and windows.kernel[0] > 1 and size.channels <= _MOST_OF_VOLUME

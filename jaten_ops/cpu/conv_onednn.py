@@ -24,15 +24,19 @@ def computes_part(call: ConvCall, sizes: Shape) -> bool:
     reach, low = windows.reach(), windows.padding
     high: Sequence[int] = low
     if call.part == "input_gradient":
+        if max(windows.stride) > 1:  # zeros between the gradients are none of oneDNN's settings
+            return False
         low = high = tuple(r - p for r, p in zip(reach, low, strict=True))
     elif call.part == "weight_gradient":
+        if windows.groups > 1:  # groups of images are not, either
+            return False
         positions = windows.positions(sizes)
         reach = tuple(s * (n - 1) for s, n in zip(windows.stride, positions, strict=True))
         high = windows.behind(positions, sizes)
-    # zeros between the gradients are none of oneDNN's settings, and groups of images are not, either
-    is_known = max(windows.stride) == 1 if call.part == "input_gradient" else windows.groups == 1
-    fits = [max(b, e) <= r < n + min(b, e, 0) for b, e, r, n in zip(low, high, reach, sizes, strict=True)]
-    return all(fits) and (is_known or call.part == "forward")
+    return all(
+        max(before, behind) <= r < size + min(before, behind, 0)
+        for before, behind, r, size in zip(low, high, reach, sizes, strict=True)
+    )
 
 
 def forward(
