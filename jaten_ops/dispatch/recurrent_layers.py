@@ -1,6 +1,7 @@
 """`nn.LSTM`, `nn.GRU` and `nn.RNN` on the device `jax`: an operator for each layer and direction.
 
-ATen composes them from several operators for each time step.
+ATen composes them from several operators for each time step. In forward mode the layers and cells are composed by
+torch's functions in Python, since ATen's composition has fused cells on a device, which have no forward mode.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..kernels import rnn
+from ..ops.namespace import operator_of
 from ..ops.user_ops import op
 from ..registry.handlers import ABOVE_AUTOGRAD, Handler, handler
 from ..tensor.operand_values import is_traced
 from .operands import is_on_jax, with_constants
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+_IMPLICIT = torch._C.DispatchKey.CompositeImplicitAutograd
 
 op(
     "jaten_nn::rnn_layer(Tensor input, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh,"
@@ -67,10 +71,31 @@ def _layers(
     return (input, *[torch.stack([final[n] for final in last]) for n in range(len(states))])
 
 
+def _has_tangent(operand: Any) -> bool:
+    """True for a traced tensor, or a sequence of some, in forward mode: a graph of Dynamo's enters no level."""
+    if isinstance(operand, (list, tuple)):
+        return any(map(_has_tangent, operand))
+    if not isinstance(operand, Tensor) or not is_traced(operand):
+        return False
+    tangent = torch._VF._unpack_dual(operand, level=0)[1]  # type: ignore[operator]  # its stubs have no functions
+    return tangent is not None
+
+
+def _composition(operator: Any) -> Handler:
+    """An operator's composition of others, which has derivatives in forward mode where it is asked for."""
+
+    def run(*args: Any) -> Any:
+        if forward_ad._current_level >= 0 or any(map(_has_tangent, args)):
+            in_python = _CELLS.get(operator) or operator.py_kernels[_IMPLICIT]
+            return in_python(*with_constants(args))
+        return operator._op_dk(_IMPLICIT, *args)
+
+    return run
+
+
 def _implementation(cell: str) -> Handler:
     """The handler of `aten::{cell}.input`."""
-    composition: Any = getattr(torch.ops.aten, cell).input
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    composition = _composition(operator_of(f"{cell}.input", "aten"))
 
     def run(
         input: Tensor, hx: Any, params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float,
@@ -81,13 +106,36 @@ def _implementation(cell: str) -> Handler:
         steps = input.transpose(0, 1) if batch_first and input.dim() == 3 else input
         whole = states and states[0].shape[:1] == (num_layers * directions,)
         if not whole or not _suits(cell, steps, states, params, has_biases, directions):
-            settings = has_biases, num_layers, dropout, train, bidirectional, batch_first
-            return composition._op_dk(key, input, hx, params, *settings)
+            return composition(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
         out, *last = _layers(cell, steps, states, params, dropout if train else 0.0, directions)
         return (out.transpose(0, 1) if batch_first else out, *last)
 
     return run
 
 
+def _gru_cell(
+    input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> Tensor:
+    of_input = torch.nn.functional.linear(input, w_ih, b_ih).chunk(3, 1)
+    of_state = torch.nn.functional.linear(hx, w_hh, b_hh).chunk(3, 1)
+    reset, update = [torch.sigmoid(x + h) for x, h in zip(of_input[:2], of_state[:2], strict=True)]
+    new = torch.tanh(of_input[2] + reset * of_state[2])
+    return new + update * (hx - new)
+
+
+def _lstm_cell(
+    input: Tensor, hx: Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    of_input, of_state = torch.nn.functional.linear(input, w_ih, b_ih), torch.nn.functional.linear(hx[0], w_hh, b_hh)
+    i, f, g, o = (of_input + of_state).chunk(4, 1)
+    cx = torch.sigmoid(f) * hx[1] + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(cx), cx
+
+
+_CELLS: dict[Any, Handler] = {torch.ops.aten.gru_cell.default: _gru_cell, torch.ops.aten.lstm_cell.default: _lstm_cell}
+
 for _cell in _GATES:
     handler(f"aten::{_cell}.input", keys=(ABOVE_AUTOGRAD,))(_implementation(_cell))
+for _overload in ("lstm.data", "gru.data", "lstm_cell", "gru_cell"):
+    handler(f"aten::{_overload}", keys=(ABOVE_AUTOGRAD,))(_composition(operator_of(_overload, "aten")))

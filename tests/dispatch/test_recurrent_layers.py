@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 import jaten_ops  # noqa: F401  # the device jax
 
@@ -61,6 +64,57 @@ def test_values_and_gradients(name: str, settings: dict[str, Any]) -> None:
         found.append([t.detach().cpu() for t in (*results, *grads, *second)])
     for got, expected in zip(found[1], found[0], strict=True):
         torch.testing.assert_close(got, expected)
+
+
+def _packed(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    """The module applied to packed sequences of 4, 2 and 1 steps; packing them has no forward mode in torch."""
+    return lambda x: module(nn.utils.rnn.PackedSequence(x.flatten(0, 1)[:7], torch.tensor([3, 2, 1, 1])))[0].data
+
+
+# how a layer or a cell is made, and what is computed of an input (4, 3, 5) with it
+FORWARD: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], Callable[[Tensor], Tensor]]]] = {
+    **{name: (functools.partial(LAYERS[name], 5, 6), lambda m: lambda x: m(x)[0]) for name in ("LSTM", "GRU", "tanh")},
+    "LSTM, two layers": (
+        lambda: nn.LSTM(5, 6, 2, bidirectional=True, batch_first=True),
+        lambda m: lambda x: m(x)[1][1],
+    ),
+    "LSTM, projected": (lambda: nn.LSTM(5, 6, proj_size=4), lambda m: lambda x: m(x)[0]),
+    "LSTM cell": (lambda: nn.LSTMCell(5, 6, bias=False), lambda m: lambda x: m(x[0], m(x[1]))[1]),
+    "GRU cell": (lambda: nn.GRUCell(5, 6), lambda m: lambda x: m(x[0], m(x[1]))),
+}
+# torch's transforms refuse these on the CPU: they read the batch sizes from a tensor that has no memory there
+PACKED: dict[str, Any] = {f"{n}, packed": (functools.partial(LAYERS[n], 5, 6), _packed) for n in ("LSTM", "GRU")}
+
+
+def _dual(f: Callable[[Tensor], Tensor], x: Tensor, tangent: Tensor) -> Tensor:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(f(forward_ad.make_dual(x, tangent))).tangent
+
+
+def _jvp(f: Callable[[Tensor], Tensor], x: Tensor, tangent: Tensor) -> Tensor:
+    return torch.func.jvp(f, (x,), (tangent,))[1]
+
+
+WAYS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor, Tensor], Tensor]] = {
+    "dual tensors": _dual,
+    "jvp": _jvp,
+    "jacfwd": lambda f, x, _: torch.func.jacfwd(lambda x: f(x).sin().sum())(x),
+    "hessian": lambda f, x, _: torch.func.hessian(lambda x: f(x).sin().sum())(x),
+    "compiled": lambda f, x, t: torch.compile(lambda x, t: _jvp(f, x, t), backend="jaten")(x, t),
+}
+
+
+@pytest.mark.parametrize(("name", "way"), [*crossed(FORWARD, WAYS), *((name, "dual tensors") for name in PACKED)])
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_forward_mode(name: str, way: str) -> None:
+    """ATen's fused cells, which it takes on a device, have none."""
+    make, function = (FORWARD | PACKED)[name]
+    torch.manual_seed(0)
+    module = make().double()
+    x, tangent = torch.randn(2, 4, 3, 5, dtype=torch.float64)
+    expected = WAYS["jvp" if way == "compiled" else way](function(module), x, tangent)
+    found = WAYS[way](function(module.to("jax")), x.to("jax"), tangent.to("jax"))
+    torch.testing.assert_close(found.cpu(), expected)
 
 
 def _operators(result: Tensor) -> list[str]:
