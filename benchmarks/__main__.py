@@ -3,6 +3,7 @@
 Prints a Markdown table of the median times of a call and of ratios of times (quartiles in brackets; below 1, the first
 is faster), and writes every measurement to a JSON file, which `python -m benchmarks.report` reads. The first call of
 each contender, which compiles, and the warm-up are apart. Each case runs in a process of its own, with empty caches.
+What takes more than 1.15 of Inductor's time is profiled as well, as by `python -m benchmarks.profile`.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from .contenders import SUBJECT
+from .contenders import STEP, SUBJECT
 from .measure import add_options, progress
 from .models import CASES, Case, drawn
 from .processes import about, caches, write
-from .table import Result, header, means, row
+from .profile import OTHER, profiles_of
+from .table import Result, header, means, profile_header, profile_rows, ratio_of, row
 
 QUICK = {"rounds": 10, "seconds": 0.5}
 LONG = ("parameters-1000",)  # Inductor compiles it for a minute
+BAR = 1.15  # of Inductor's time, over which a profile says what the time goes to
 
 
 def main() -> int:
@@ -44,6 +47,7 @@ def main() -> int:
     start = time.monotonic()
     cases = [case for case in _chosen(options) if options.job in (None, *case.jobs)]
     results: list[Result] = []
+    profiles: list[Result] = []
     print(header(), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for done, case in enumerate(cases):
@@ -52,9 +56,14 @@ def main() -> int:
                 results.append({**result, "dtype": options.dtype})
                 progress("")
                 print(row(result), flush=True)
-            write(file, {**about("benchmarks", options.threads), "results": results})  # what is ended early has some
+                if any(r is not None and r.median > BAR for r in (ratio_of(result, n, OTHER) for n in (SUBJECT, STEP))):
+                    profiles += profiles_of(case.name, result["job"], options.dtype, options.threads)
+            # at each case, so that a run that is ended early has some
+            write(file, {**about("benchmarks", options.threads), "results": results, "profiles": profiles})
     for line in means(results):
         print(line)
+    if profiles:
+        print(profile_header(), *(line for found in profiles for line in profile_rows(found)), sep="\n")
     failures = [(r["case"], r["job"], name, text) for r in results for name, text in r["errors"].items()]
     for case_name, job, name, text in failures:
         print(f"{case_name}, {job}: {name} failed: {text}", file=sys.stderr)

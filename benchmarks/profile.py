@@ -2,13 +2,13 @@
 
 `python -m benchmarks.profile [--case mlp] [--dtype float32] [--json FILE]`.
 
-Both are profiled, by JAX's profiler and by torch's, and what they ran is sorted into
+All are profiled, by JAX's profiler and by torch's, and what they ran is sorted into
 
 - products: matrix products, convolutions and attention, with what is computed in the same kernel. Libraries compute
   them for both;
 - loops: what else is computed, by jaten convolutions with a kernel for each channel as well;
 - moves: transpositions, copies, and what else computes nothing;
-- optimizer: AdamW of torch, eager, the same for both;
+- optimizer: AdamW of torch, eager, the same for both; a whole step of `compile_step` has it in its loops;
 - around: what is left of the time of a call that is not profiled.
 
 Prints a Markdown table of milliseconds a call, and the ratio to Inductor that jaten would have if it took time for
@@ -35,12 +35,12 @@ from typing import Any
 import jax
 import torch
 
-from .contenders import CONTENDERS, SUBJECT
+from .contenders import CONTENDERS, STEP, SUBJECT, takes_part
 from .hlo import kinds_of, programs_of
 from .measure import JOBS, progress, settings
 from .models import CASES, Case, case_of, known_name
 from .processes import about, caches, write
-from .table import profile_header, profile_row
+from .table import profile_header, profile_rows
 from .threads import pin_threads
 
 OTHER = "Inductor"
@@ -71,18 +71,18 @@ def main() -> int:
     print(profile_header(), flush=True)
     found: list[dict[str, Any]] = []
     for name in options.case or CASES:
-        for result in _elsewhere(name, options):
+        for result in profiles_of(name, options.job, options.dtype, options.threads):
             found.append(result)
-            print(profile_row(result), flush=True)
+            print(*profile_rows(result), sep="\n", flush=True)
     write(options.json, {**about("benchmarks.profile", options.threads), "profiles": found})
     return 0 if all("error" not in r for r in found) else 1
 
 
-def _elsewhere(case: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """A case in a process of its own, with caches that are empty."""
+def profiles_of(case: str, job: str | None, dtype: str, threads: int) -> list[dict[str, Any]]:
+    """The profiles of a case's jobs, or of one, made in a process of its own, with caches that are empty."""
     progress(case)
-    arguments = ["--case", case, "--here", "--threads", str(options.threads), "--dtype", options.dtype]
-    arguments += ["--job", options.job] if options.job else []
+    arguments = ["--case", case, "--here", "--threads", str(threads), "--dtype", dtype]
+    arguments += ["--job", job] if job else []
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "profile.json"
         child = [sys.executable, "-m", "benchmarks.profile", *arguments, "--json", str(file)]
@@ -90,9 +90,9 @@ def _elsewhere(case: str, options: argparse.Namespace) -> list[dict[str, Any]]:
         progress("")
         if file.exists():
             return json.loads(file.read_text())
-    jobs = [options.job] if options.job else case_of(case).jobs
+    jobs = [job] if job else case_of(case).jobs
     error = f"the process ended with {done.returncode}"
-    return [{"case": case, "job": job, "dtype": options.dtype, "error": error} for job in jobs]
+    return [{"case": case, "job": job, "dtype": dtype, "error": error} for job in jobs]
 
 
 def _profiled(case: Case, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -100,7 +100,8 @@ def _profiled(case: Case, options: argparse.Namespace) -> list[dict[str, Any]]:
     pin_threads(options.threads)
     results = []
     for job in [j for j in case.jobs if options.job in (None, j)]:
-        contenders = {SUBJECT: kernels_of_xla, OTHER: _kernels_of_torch}
+        profilers = {SUBJECT: kernels_of_xla, STEP: kernels_of_xla, OTHER: _kernels_of_torch}
+        contenders = {name: kernels for name, kernels in profilers.items() if takes_part(name, case, job)}
         with settings(case), torch._inductor.config.patch({"cpp.enable_kernel_profile": True}):
             dtype = getattr(torch, options.dtype)
             measured = {name: _measured(name, case, job, dtype, kernels) for name, kernels in contenders.items()}

@@ -25,7 +25,7 @@ from .table import (
     header,
     means,
     profile_header,
-    profile_row,
+    profile_rows,
     ratio_of,
     row,
     without_empty_columns,
@@ -141,9 +141,9 @@ def _of_torchax(environment: dict[str, Any]) -> list[str]:
 _ABOUT_PROFILES = (
     "Milliseconds of a call, by JAX's and torch's profilers. Products are matrix products, convolutions, attention,",
     "with what is computed in the same kernel: a library's, on either side. Loops are what else is computed, by jaten",
-    "also convolutions with a kernel for each channel; moves what computes nothing. The optimizer is torch's own for",
-    "both, around what is left. `the least` is the ratio that there would be if jaten took time for nothing but its",
-    "products and the optimizer.",
+    "also convolutions with a kernel for each channel; moves what computes nothing. The optimizer is torch's own,",
+    "eager for both, and a part of the loops in a `jaten step`; around is what is left. `the least` is the ratio that",
+    "there would be if jaten took time for nothing but its products and the optimizer.",
 )
 
 
@@ -186,7 +186,7 @@ def page(report: dict[str, Any], plots: list[Path], command: str) -> str:
         lines += ["", first_call_header(), *[line for f in report["first_calls"] for line in first_call_row(f)]]
     if report["profiles"]:
         lines += ["", "## What a call's time goes to", "", *_ABOUT_PROFILES, "", profile_header()]
-        lines += map(profile_row, report["profiles"])
+        lines += [line for found in report["profiles"] for line in profile_rows(found)]
     lines += ["", *[f"![{plot.stem}](benchmarks/{plot.name})" for plot in plots], ""]
     return "\n".join(lines)
 

@@ -114,17 +114,25 @@ def profile_header() -> str:
     return markdown(cells) + "\n" + markdown(["---"] * len(cells))
 
 
-def profile_row(found: Result) -> str:
-    """Milliseconds by kinds; the ratio, the least that there could be with such products, and the largest share."""
+def profile_rows(found: Result) -> Iterator[str]:
+    """Milliseconds by kinds; the ratio, the least that there could be with such products, and the largest share.
+
+    A row for each of jaten's contenders.
+    """
     case = found["case"] if found["dtype"] == "float32" else f"{found['case']}, {found['dtype']}"
     if "error" in found:
-        return markdown([case, found["job"], found["error"]])
-    mine, theirs = (found["milliseconds"][name] for name in (SUBJECT, "Inductor"))
-    cells = [f"{of.get(kind, 0):.3g}" for of in (mine, theirs) for kind in ("call", *KINDS)]
-    least = (mine.get("products", 0) + mine["optimizer"]) / theirs["call"]
-    most = max(KINDS, key=lambda kind: mine.get(kind, 0))
-    cells += [f"{mine['call'] / theirs['call']:.2f}", f"{least:.2f}", f"{most} {mine[most] / mine['call']:.0%}"]
-    return markdown([case, found["job"], *cells])
+        yield markdown([case, found["job"], found["error"]])
+        return
+    theirs = found["milliseconds"]["Inductor"]
+    for name, mine in found["milliseconds"].items():
+        if name == "Inductor":
+            continue
+        cells = [f"{of.get(kind, 0):.3g}" for of in (mine, theirs) for kind in ("call", *KINDS)]
+        least = (mine.get("products", 0) + mine["optimizer"]) / theirs["call"]
+        most = max(KINDS, key=lambda kind: mine.get(kind, 0))
+        cells += [f"{mine['call'] / theirs['call']:.2f}", f"{least:.2f}", f"{most} {mine[most] / mine['call']:.0%}"]
+        job = found["job"] if name == SUBJECT else f"{found['job']}, {name}"
+        yield markdown([case, job, *cells])
 
 
 def duration(seconds: float) -> str:
