@@ -146,10 +146,11 @@ def attention_gradients(grad, query, key, value, bias, scale, out, logsumexp, ca
         return tuple(attention_backward(grad, *saved, causal, given)[:3])
 
     def in_tiles(grad, query, key, value, bias, out, logsumexp, grad_logsumexp):
-        differentiate = partial(_gradients_of_tile, scale=scale, causal=causal)
+        turned = attention_tiles.turn_gradients(key)
+        differentiate = partial(_gradients_of_tile, scale=scale, causal=causal, turned=turned)
         others = value, _four(bias), grad, out, logsumexp, grad_logsumexp
-        of_query, of_key, of_value = attention_tiles.over_heads(differentiate, query, key, others)
-        return of_query, of_key.mT, of_value.mT
+        of_query, *of_others = attention_tiles.over_heads(differentiate, query, key, others)
+        return of_query, *(x.mT if turned else x for x in of_others)
 
     operands = grad, query, key, value, bias, out, logsumexp, grad_logsumexp
     if not attention_tiles.pay(query, key):
@@ -157,18 +158,21 @@ def attention_gradients(grad, query, key, value, bias, scale, out, logsumexp, ca
     return by_platform(*operands, cpu=in_tiles, default=at_once)
 
 
-def _gradients_of_tile(query, key, value, bias, grad, out, logsumexp, grad_logsumexp, *, scale, causal):
-    """The gradients in a tile, those of key and value transposed, since XLA is slow with a wide transposed factor."""
-    of_query, totals = [], [jnp.zeros(x.mT.shape, compute_type(x.dtype)) for x in (key, value)]
+def _gradients_of_tile(query, key, value, bias, grad, out, logsumexp, grad_logsumexp, *, scale, causal, turned):
+    """The gradients in a tile, those of key and value transposed if turned."""
+    shapes = [x.mT.shape if turned else x.shape for x in (key, value)]
+    of_query, totals = [], [jnp.zeros(s, compute_type(x.dtype)) for s, x in zip(shapes, (key, value), strict=True)]
     for first, end, size in attention_tiles.stretches(query, key, causal):
         rows = slice(None), slice(None), slice(first, end)
         seen = query[rows], key[:, :, :size], value[:, :, :size], _of_pairs(bias, first, end, size)
         given = 0 if grad_logsumexp is None else grad_logsumexp[rows]
         parts = _parts(grad[rows], *seen, None, scale, out[rows], logsumexp[rows], causal, given, first)
         of_query.append(parts.of_query)
-        rest = [(0, 0), (0, 0), (0, 0), (0, key.shape[2] - size)]
+        rest = [(0, 0), (0, 0), (0, 0), (0, 0)]
+        rest[3 if turned else 2] = (0, key.shape[2] - size)
         for i, (weights, factor) in enumerate((parts.of_key, parts.of_value)):
-            totals[i] += jnp.pad(lax.optimization_barrier(contract(factor, weights, PTV)), rest)
+            product = contract(factor, weights, PTV) if turned else contract(weights, factor, PTV)
+            totals[i] += jnp.pad(lax.optimization_barrier(product), rest)
     return jnp.concatenate(of_query, 2), cast(totals[0], key.dtype), cast(totals[1], value.dtype)
 
 

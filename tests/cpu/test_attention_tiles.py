@@ -38,6 +38,11 @@ ROWS = {
     "a bias for each head": Row((2, 4, 40, 8), 4, 50, (1, 4, 40, 50)),
     "a bias for all heads": Row((2, 4, 40, 8), 2, 50, (40, 50)),
     "a bias for each batch": Row((2, 4, 600, 8), 2, 50, (2, 1, 600, 1)),
+    "keys whose gradients are turned": Row((1, 2, 40, 8), 2, 128),
+    "several batches": Row((6, 2, 20, 8), 2, 20),
+    "several batches, groups": Row((6, 4, 20, 8), 2, 20, causal=True),
+    "several batches, padded keys": Row((6, 2, 20, 8), 2, 20, (6, 1, 1, 20)),
+    "several batches, a bias for each head": Row((6, 2, 20, 8), 2, 20, (1, 2, 20, 20)),
 }
 
 
@@ -93,6 +98,18 @@ def test_tiles_of_several_heads(threads: int, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(attention_tiles, "_LEAST", np.inf)
     for mine, plain in zip(found, jax.jit(attention)(query, key, value, bias), strict=True):
         np.testing.assert_allclose(mine, plain, rtol=1e-5, atol=1e-6)  # products of other shapes round differently
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "kilobytes", "tile"),
+    [(2, 4, 16, (1, 1)), (2, 4, 8, (1, 2)), (2, 6, 5, (1, 3)), (6, 2, 2, (3, 2)), (7, 2, 2, (1, 2)), (4, 2, 1, (4, 2))],
+)
+def test_sizes_of_tiles(
+    batch: int, heads: int, kilobytes: int, tile: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 16 KiB in all, on one core."""
+    monkeypatch.setattr(cpu_features, "cores", lambda: 1)
+    assert attention_tiles._tile(batch, heads, kilobytes * 1024) == tile
 
 
 def test_masked_rows_are_zero() -> None:

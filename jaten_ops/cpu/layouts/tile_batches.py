@@ -67,6 +67,18 @@ class _Batch:
         return None
 
 
+def _sizes_of(length: int, form: _Shape) -> _Shape | None:
+    """The sizes of a stretch of so many matrices in a form of the batch; None if it is no block there."""
+    found: list[int] = []
+    for n in reversed(form):
+        size = math.gcd(length, n)
+        if length > size < n:
+            return None
+        found.append(size)
+        length //= size
+    return tuple(found[::-1])
+
+
 class _Loop:
     """Products of a batch, and the steps that make one of the factors.
 
@@ -105,10 +117,11 @@ class _Loop:
             return array
         zero = np.zeros((), first.dtype)
         starts, sizes, rest = [zero] * array.ndim, [*array.shape], first
+        of_stretch = _sizes_of(self.length, form) or ()
         for i in reversed(range(len(form))):
             n = first.dtype.type(form[i])
             if array.shape[i] > 1:
-                starts[i], sizes[i] = lax.rem(rest, n), self.length if i == len(form) - 1 else 1
+                starts[i], sizes[i] = lax.rem(rest, n), of_stretch[i]
             rest = lax.div(rest, n)
         return lax.dynamic_slice(array, starts, sizes)
 
@@ -118,8 +131,9 @@ class _Loop:
         if changed is None:
             return rebind(step.equation, taken)[0]
         shape = step.made[0].aval.shape
-        count = len(self.batch.of(shape) or ())
-        return rebind(step.equation, taken, **{changed: (*[1] * (count - 1), self.length, *shape[count:])})[0]
+        form = self.batch.of(shape) or ()
+        sizes = _sizes_of(self.length, form) or ()
+        return rebind(step.equation, taken, **{changed: (*sizes, *shape[len(form) :])})[0]
 
 
 def _loop_at(listed: Listed, at: int) -> _Loop | None:
@@ -156,10 +170,11 @@ def _paying(steps: list[tuple[Instruction, _Forms]], batch: _Batch) -> _Loop | N
         return None
     shapes = [s.made[0].aval.shape for s, _ in steps]
     forms = [batch.of(shape) for shape in shapes] + [form for _, found in steps for form in found]
-    last = math.gcd(*[form[-1] for form in forms if form is not None])
     of_matrix = max(math.prod(aval.shape) * aval.dtype.itemsize for aval in firsts) // batch.size
     most = max(cpu_features.cores(), _STRETCH // of_matrix)  # as many at a time give each core one
-    length = max(n for n in range(1, last + 1) if last % n == 0 and n <= most)
+    known = [form for form in forms if form is not None]
+    fitting = [n for n in range(1, min(most, batch.size) + 1) if batch.size % n == 0]
+    length = max(n for n in fitting if all(_sizes_of(n, form) for form in known))
     return _Loop(steps, batch, length) if length < batch.size else None
 
 
