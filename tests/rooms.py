@@ -154,8 +154,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         " passes.__init__ small_gradients wrapped_inputs",
         "generated_call",
         "buckets.padded_tensors buckets.padding_programs buckets.padding_rules compile_log graph_text keep_whole"
-        " subgraphs view_calls",
-        "graph_info",
+        " saved_views subgraphs view_calls",
+        "graph_info small_saved_tensors",
         "passes.concat_gradients passes.conjugate_numbers passes.counted_results passes.expanded_index_scatters"
         " passes.third_party_calls passes.out_of_place_views"
         " passes.new_values passes.output_offsets passes.recompute_gathers passes.recompute_norms"

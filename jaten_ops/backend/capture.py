@@ -46,6 +46,8 @@ from .passes.placed_gradients import gradient_layouts
 from .passes.view_relations import with_relations
 from .pipeline import Stage
 from .saved_tensors import hooked
+from .saved_views import save_inputs
+from .small_saved_tensors import join_saved
 from .split_graph import runnable
 from .view_calls import with_views
 from .wrapped_inputs import refuse_functional, without_tangents
@@ -93,7 +95,10 @@ def _partition(
     if _has_images(joint.graph):  # their activations are large, and cheap to recompute between two convolutions
         settings["ban_recompute_materialized_backward"] = False
     with functorch_config.patch(settings):
-        return min_cut_rematerialization_partition(joint, inputs, **options)
+        forward, backward = min_cut_rematerialization_partition(joint, inputs, **options)
+    save_inputs(forward, backward, options["num_fwd_outputs"])
+    join_saved(forward, backward, options["num_fwd_outputs"])
+    return forward, backward
 
 
 def _has_images(graph: torch.fx.Graph) -> bool:

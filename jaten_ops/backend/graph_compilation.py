@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -76,14 +77,15 @@ class Compiler:
         layouts = [o.layout(symbols, over_mesh=mesh is not None) for o in graph.arrays]
         packed = small_gradients.packs(self._small(layouts))
         kept = small_gradients.others(packed, len(layouts))
+        starts = [jax.device_put(np.uint32(start), place) for start in graph.lowered.starts.values()]
         errors: list[Exception] = []
         places = {at: _sharding(args[i]) for at, i in graph.replaced.items() if layouts[at] is None}
         request = CompileRequest(
             small_gradients.packed(_traceable(graph, args, symbols, layouts, errors, places), packed, kept),
-            self._specs(arrays, place),
-            [*orders.values(), *[None] * graph.lowered.random],
+            [*map(_spec, starts, itertools.repeat(place)), *self._specs(arrays, place)],
+            [*[None] * len(starts), *orders.values(), *[None] * graph.lowered.random],
             [*[graph.arrays[i].is_free for i in kept], *[False] * len(packed)],
-            [at for at, i in enumerate(graph.tensors) if i in graph.donated],
+            [len(starts) + at for at, i in enumerate(graph.tensors) if i in graph.donated],
         )
         written = sorted(part.input for part in graph.writes)
         beside = repr((layouts, packed, graph.lowered.default_float, written, str(device)))
@@ -107,7 +109,7 @@ class Compiler:
         exports = iter([made[i] for i in range(len(layouts))])
         random = graph.lowered.random
         plan = CallPlan(
-            gpu_memory.after_torch(run) if graph.fills_gpu else run,
+            gpu_memory.after_torch(run) if graph.fills_gpu else functools.partial(run, *starts) if starts else run,
             operands,
             [next(exports) if o.is_array else o.other(symbols) for o in graph.outputs],
             errors,
@@ -195,15 +197,16 @@ def _traceable(
 
     Results for which `places` has a sharding get that one.
     """
-    placeholders, numbers = graph.lowered.placeholders, set(graph.numbers)
+    placeholders, numbers, starts = graph.lowered.placeholders, set(graph.numbers), [*graph.lowered.starts]
     sizes = {placeholders[i]: args[i] for i in graph.sizes}
     tensors = [placeholders[i] for i in graph.tensors]
     wanted = [o.node for o in graph.arrays]
 
     def run(*arrays: jax.Array) -> list[jax.Array]:
         seed = arrays[-1] if graph.lowered.random else None
-        given = [from_operand(a) if at in numbers else a for at, a in enumerate(arrays)]
-        results, conditions = graph.lowered(sizes | dict(zip(tensors, given, strict=False)), seed, wanted)
+        given = [from_operand(a) if at in numbers else a for at, a in enumerate(arrays[len(starts) :])]
+        values = sizes | dict(zip(tensors, given, strict=False)) | dict(zip(starts, arrays, strict=False))
+        results, conditions = graph.lowered(values, seed, wanted)
         for output, array in zip(graph.arrays, results, strict=True):
             output.check(array, symbols)
         errors[:] = conditions.errors

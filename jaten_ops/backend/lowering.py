@@ -18,6 +18,7 @@ from jaten_ops import registry
 from jaten_ops.arrays import bridge, carrier
 from jaten_ops.errors import KernelError, KernelResultError, UnsupportedInputError
 from jaten_ops.kernel_base import checks, prng, promotion
+from jaten_ops.kernels import joining
 from jaten_ops.meta.refusals import refuse
 from jaten_ops.ops import result_checks
 from jaten_ops.ops.executor import KernelCall, Signature, as_meta, freeze
@@ -136,6 +137,7 @@ class _HigherOrderNode:
         return self._rule(None if key is None else jax.random.fold_in(key, self.index), *args, **kwargs)
 
 
+_PART = "jaten_nn::part"
 _READ = "_local_scalar_dense"
 """Reads a number from a tensor. In a loop or a branch it stays an array, which operators accept except as a size."""
 
@@ -166,6 +168,7 @@ class Lowered:
         random: whether it draws random numbers, and so takes a seed.
         calls: how many operators it calls.
         nodes: the graph's.
+        starts: where parts of joined tensors begin, by their nodes, for who makes operands of these numbers.
         default_float: the dtype of results that none of its operands decides.
     """
 
@@ -176,6 +179,7 @@ class Lowered:
         self._result: Any = output.args[0]
         self.outputs: list[Any] = list(self._result) if isinstance(self._result, list | tuple) else [self._result]
         self.nodes = list(gm.graph.nodes)
+        self.starts = {n: n.args[1] for n in self.nodes if overload_of(n.target) == _PART}
         self._strides = set(gm.graph.find_nodes(op="call_function", target=torch.ops.aten.sym_stride.int))
         self._steps: list[tuple[torch.fx.Node, Any]] = []
         self.random = False
@@ -206,7 +210,7 @@ class Lowered:
         """Runs the graph.
 
         Args:
-            values: for each placeholder its array, or int for a size.
+            values: for each placeholder its array, or int for a size; for parts of joined tensors where they begin.
             seed: the int64 seed of this call, None if the graph is not random.
             wanted: the nodes whose values are returned.
             scoped: whether JAX's operations are named by their nodes, as "node3" of `nodes[3]`, and not by modules.
@@ -249,6 +253,8 @@ class Lowered:
         for node, step in self._steps:
             if node.op == "get_attr":
                 env[node] = step
+            elif node in values:
+                env[node] = joining.part(read(node.args[0]), values[node], node.args[2])
             elif step is not None:
                 with jax.named_scope(f"node{step.index}" if scoped else step.scope):
                     env[node] = step.run(read, key, size_of)

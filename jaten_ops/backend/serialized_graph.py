@@ -141,7 +141,7 @@ def _target(gm: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
                 return gm.detach().clone()
     elif node.op == "call_function":
         overload = overload_of(target)
-        if overload in registry.KERNELS and "::" not in overload and target.namespace == "jaten":
+        if overload in registry.KERNELS and target.namespace in ("jaten", "jaten_nn"):
             return overload
         name = target.__name__ if isinstance(target, types.BuiltinFunctionType) else ""
         if getattr(operator, name, None) is target:
@@ -192,7 +192,8 @@ def graph_of(plan: Plan) -> torch.fx.GraphModule:
 def _function(target: str) -> Callable[..., Any]:
     if target.startswith("operator "):
         return getattr(operator, target.removeprefix("operator "))
-    return operator_of(target)
+    namespace, _, overload = target.rpartition("::")
+    return operator_of(overload, namespace or "jaten")
 
 
 def _with_nodes(value: Any, nodes: list[torch.fx.Node]) -> Any:

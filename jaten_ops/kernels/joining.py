@@ -28,6 +28,17 @@ def cat(tensors, dim=0):
     return lax.concatenate(joined, wrap_dim(dim, joined[0].ndim)) if len(joined) > 1 else joined[0]
 
 
+def joined(tensors):
+    """All elements of tensors of one dtype, in order. The kernel of `jaten_nn::joined`."""
+    # kept apart, since XLA would compute all of them in one loop, with a condition for each
+    return lax.concatenate(lax.optimization_barrier([lax.reshape(x, (x.size,)) for x in tensors]), 0)
+
+
+def part(joined, start, shape):
+    """The elements of such a tensor from one on, in a shape. The kernel of `jaten_nn::part`."""
+    return lax.reshape(lax.dynamic_slice(joined, (start,), (math.prod(shape),)), shape)
+
+
 # aten::{stack, _stack}(Tensor[] tensors, int dim=0) -> Tensor
 @kernel("stack", "_stack")
 def stack(tensors, dim=0):

@@ -3,9 +3,8 @@
 An executable's results lie each by itself. Of outputs that share memory AOTAutograd makes some again, by the tensor
 that owns it, but not those that need no gradient, nor the parts of a tensor that is taken apart, and none on the
 device, where it sees no memory. Of these the graph returns the owner alone, and their views are called on that. So they
-are of large inputs of which a view is saved for the backward, as matrices are that a product takes transposed, and of
-large outputs that are saved themselves, as a softmax is. And so they are, as in ATen's own backward, of large gradients
-that are parts of one that comes in, as those of what is concatenated.
+are of large outputs that are saved for the backward, as a softmax is. And so they are, as in ATen's own backward, of
+large gradients that are parts of one that comes in, as those of what is concatenated.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ def _taken_out(graph: torch.fx.Graph, known: _Known) -> Views | None:
         if owner in new
         or (chain if owner in inputs else _has_layout(owner) and (owners[owner] > 1 or _is_permuted(owner, chain)))
     }
-    shared |= _saved_views(outputs, known, inputs) | _saved_outputs(
+    shared |= _saved_outputs(
         outputs, known, {outputs[n]: n for n in alone if n not in shared and outputs[n] not in not_owned}
     )
     return _Maker(graph, known, inputs, new).made(outputs, shared) if shared else None
@@ -129,28 +128,11 @@ def _gradient_views(graph: torch.fx.Graph) -> Views | None:
     return views
 
 
-def _saved_views(
-    outputs: Sequence[Any], known: _Known, inputs: Mapping[torch.fx.Node, int]
-) -> dict[int, tuple[torch.fx.Node, list[torch.fx.Node]]]:
-    """The outputs saved for the backward that are views of a whole input, to which the program does not write."""
-    found = {}
-    for n in range(known.last, len(outputs)):
-        value = fake_value(outputs[n])
-        if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
-            continue
-        owner, chain = _chain(outputs[n], inputs)
-        if not chain or inputs.get(owner, -1) in {-1, *known.mutated, *known.rewritten.values()}:
-            continue
-        if _is_whole(outputs[n], owner, chain) and _is_large(value, len(chain)):
-            found[n] = owner, chain
-    return found
-
-
-def _is_large(value: Any, views: int = 1) -> TypeGuard[torch.Tensor]:
-    """True for a tensor, of a size that is known, that takes longer to copy than to view so many times."""
+def _is_large(value: Any) -> TypeGuard[torch.Tensor]:
+    """True for a tensor, of a size that is known, that takes longer to copy than to view."""
     is_known = isinstance(value, torch.Tensor) and all(isinstance(n, int) for n in value.shape)
     # `numel` and `nbytes` need known strides, too
-    return is_known and math.prod(value.shape) * value.itemsize >= _LEAST_SAVED * views
+    return is_known and math.prod(value.shape) * value.itemsize >= _LEAST_SAVED
 
 
 def _is_whole(node: torch.fx.Node, owner: torch.fx.Node, chain: Sequence[torch.fx.Node]) -> bool:

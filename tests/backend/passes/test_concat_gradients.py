@@ -156,29 +156,31 @@ class TestGolden(expecttest.TestCase):
             got,
             """\
 --- backward
-detach_1: float32[1]
-neg: float32[1]
-cos_1: float32[1]
+joined_default: float32[3]
 tangents_1: float32[1]
-mul: float32[1] = jaten::mul.Tensor(tangents_1, detach_1)
+part_default: float32[1] = jaten_nn::part(joined_default, 0, [1])
+part_default_1: float32[1] = jaten_nn::part(joined_default, 1, [1])
+part_default_2: float32[1] = jaten_nn::part(joined_default, 2, [1])
+mul: float32[1] = jaten::mul.Tensor(tangents_1, part_default)
 select_backward: float32[1, 5] = jaten::select_backward(mul, [1, 5], 1, 3)
-mul_1: float32[1] = jaten::mul.Tensor(tangents_1, neg)
+mul_1: float32[1] = jaten::mul.Tensor(tangents_1, part_default_1)
 select_backward_1: float32[1, 5] = jaten::select_backward(mul_1, [1, 5], 1, -2)
 add_2: float32[1, 5] = jaten::add.Tensor(select_backward, select_backward_1)
-mul_2: float32[1] = jaten::mul.Tensor(tangents_1, cos_1)
+mul_2: float32[1] = jaten::mul.Tensor(tangents_1, part_default_2)
 select_backward_2: float32[1, 5] = jaten::select_backward(mul_2, [1, 5], 1, 1)
 add_3: float32[1, 5] = jaten::add.Tensor(add_2, select_backward_2)
 return (add_3,)
 
 =>
 
-detach_1: float32[1]
-neg: float32[1]
-cos_1: float32[1]
+joined_default: float32[3]
 tangents_1: float32[1]
-mul: float32[1] = jaten::mul.Tensor(tangents_1, detach_1)
-mul_1: float32[1] = jaten::mul.Tensor(tangents_1, neg)
-mul_2: float32[1] = jaten::mul.Tensor(tangents_1, cos_1)
+part_default: float32[1] = jaten_nn::part(joined_default, 0, [1])
+part_default_1: float32[1] = jaten_nn::part(joined_default, 1, [1])
+part_default_2: float32[1] = jaten_nn::part(joined_default, 2, [1])
+mul: float32[1] = jaten::mul.Tensor(tangents_1, part_default)
+mul_1: float32[1] = jaten::mul.Tensor(tangents_1, part_default_1)
+mul_2: float32[1] = jaten::mul.Tensor(tangents_1, part_default_2)
 unsqueeze_default: float32[1, 1] = jaten::unsqueeze(mul, 1)
 unsqueeze_default_1: float32[1, 1] = jaten::unsqueeze(mul_1, 1)
 add_tensor: float32[1, 1] = jaten::add.Tensor(unsqueeze_default, unsqueeze_default_1)

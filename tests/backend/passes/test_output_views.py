@@ -296,24 +296,6 @@ def _results_of_forward(fn: Callable[..., torch.Tensor], *inputs: torch.Tensor) 
         return torch.compile(fn, backend="jaten")(*inputs), counts
 
 
-@pytest.mark.usefixtures("fresh_dynamo")
-def test_saved_views_of_inputs_are_no_results() -> None:
-    x, y = (torch.randn(4, 128, 96, requires_grad=True) for _ in range(2))
-
-    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return torch.bmm(x.transpose(1, 2), y)
-
-    found, counts = _results_of_forward(fn, x, y)
-    assert counts == [1]  # the product
-    grad = torch.randn_like(found)
-    expected = torch.autograd.grad(fn(x, y), (x, y), grad)
-    torch.testing.assert_close(torch.autograd.grad(found, (x, y), grad, retain_graph=True), expected)
-    with torch.no_grad():
-        x.mul_(2)  # as for eager tensors, the backward needs what was there before
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        torch.autograd.grad(found, (x, y), grad)
-
-
 SAVED_OUTPUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "softmax": lambda x: x.softmax(-1),
     "channels_last": lambda x: x.to(memory_format=torch.channels_last).exp(),
