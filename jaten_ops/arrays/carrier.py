@@ -65,3 +65,11 @@ def unwrap(tensor: torch.Tensor) -> jax.Array:
     """The array of a carrier or a `jaten_ops.Tensor`; raises as `view_of` does."""
     place = getattr(attributes.attributes_of(tensor), "place", None)  # compiled programs ask for each of their inputs
     return place.read() if type(place) is View else view_of(tensor).read()
+
+
+def snapshot(tensor: torch.Tensor) -> torch.Tensor:
+    """A carrier of the values that another one has now: later writes to that leave it alone.
+
+    Of memory that is freed and filled again, as FSDP's, it is the carrier itself.
+    """
+    return tensor if view_of(tensor).storage.root.is_freed else wrap(unwrap(tensor))

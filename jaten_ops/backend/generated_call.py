@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from jax._src.api_util import InternalFloatingPointError  # private: what jax_debug_nans raises in an executable
 
+from jaten_ops.arrays import carrier
 from jaten_ops.ops.executor import raise_first_broken
 from jaten_ops.xla import x64
 
@@ -45,7 +46,14 @@ class PackedOutput:
     place: int
 
 
-_Made = Callable[[Any], Any] | int | tuple[Any] | PackedOutput
+@dataclass(frozen=True)
+class SavedInput:
+    """An output that is an input of the device as it is now: autograd does not see writes before the backward pass."""
+
+    input: int
+
+
+_Made = Callable[[Any], Any] | int | tuple[Any] | PackedOutput | SavedInput
 
 
 @dataclass
@@ -56,7 +64,7 @@ class CallPlan:
         run: takes arrays, returns a list of them.
         operands: for each operand the number of the input and what converts it, or keeps its array.
         outputs: what makes a tensor of a result of `run`, in their order; the number of an input that is handed back;
-            a tuple of one value; or a part of a result.
+            a tuple of one value; a part of a result; or an input that is saved.
         unpackers: what makes tensors of the results with several outputs.
         errors: what the conditions stand for that are the last result; empty if there are none.
         seed: what draws the last operand, if there is a need of one.
@@ -154,6 +162,9 @@ def _outputs(outputs: Sequence[_Made], scope: dict[str, Any]) -> tuple[list[str]
     for n, output in enumerate(outputs):
         if isinstance(output, int):
             found.append(f"a{output}")
+        elif isinstance(output, SavedInput):
+            scope["snapshot"] = carrier.snapshot
+            found.append(f"snapshot(a{output.input})")
         elif isinstance(output, PackedOutput):
             found.append(f"parts_{output.result}[{output.place}]")
         elif isinstance(output, tuple):

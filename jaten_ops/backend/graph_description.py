@@ -19,6 +19,7 @@ from jaten_ops.errors import KernelResultError
 from jaten_ops.tensor.tensor import PUT_IN_PLACE, from_array, from_view
 from jaten_ops.xla import cpu_client
 
+from .generated_call import SavedInput
 from .graph_info import GraphInfo, PartialWrite
 from .layout import StridedLayout, concretize, is_symbolic, strided_layout_of
 from .lowering import Lowered
@@ -53,7 +54,7 @@ class Output:
         self.input = inputs.get(node) if is_node else None
         self.value = node.meta.get("val") if is_node else node
         self.is_array = self.input is None and isinstance(self.value, torch.Tensor)
-        self.on_jax = self.is_array and self.value.device.type == "jax"
+        self.on_jax = self.is_array and _is_on_jax(self.value)
         self._seen, self.is_gradient, self._strides, self._is_absent = seen, is_gradient, strides, is_absent
 
     def layout(self, symbols: Mapping[Any, int], *, over_mesh: bool = False) -> StridedLayout | None:
@@ -119,8 +120,12 @@ class Output:
     def other(self, symbols: Mapping[Any, int]) -> Any:
         """The entry in `CallPlan.outputs` of an output that is not made of an array."""
         if self.input is not None:
-            return self.input
+            return SavedInput(self.input) if not self._seen and _is_on_jax(self.value) else self.input
         return (PUT_IN_PLACE if self._is_absent else concretize(self.value, symbols),)
+
+
+def _is_on_jax(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "jax"
 
 
 def _with_array(tensor: torch.Tensor, array: jax.Array) -> torch.Tensor:

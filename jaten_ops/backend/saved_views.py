@@ -29,7 +29,7 @@ def save_inputs(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, r
     output = forward.graph.output_node()
     outputs: list[Any] = list(output.args[0])  # type: ignore[arg-type]  # of a graph of AOTAutograd's it is a list
     inputs = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
-    written, left_out = _written(forward.graph, outputs[:results]), set[torch.fx.Node]()
+    written, left_out = _written(forward.graph), set[torch.fx.Node]()
     for i, node in enumerate(outputs[results:], results):
         owner = memory_of(node) if isinstance(node, torch.fx.Node) else node
         made = None if owner is node or owner in written or node.name not in inputs else _made_of(node, owner)
@@ -72,7 +72,7 @@ def memory_of(node: torch.fx.Node) -> torch.fx.Node:
     return node
 
 
-def _written(graph: torch.fx.Graph, results: Collection[Any]) -> set[Any]:
+def _written(graph: torch.fx.Graph) -> set[Any]:
     """The inputs that the program writes to; all of them if that is not known."""
     placeholders = graph.find_nodes(op="placeholder")
     described = graph.output_node().meta.get("desc")

@@ -9,6 +9,7 @@ import torch
 from torch.fx.passes.split_module import split_module
 
 from jaten_ops import registry
+from jaten_ops.arrays import carrier
 from jaten_ops.ops import result_checks
 from jaten_ops.registry import external_ops
 
@@ -18,7 +19,7 @@ from .buckets.bucketed_graph import bucketed
 from .compile_log import GraphLog
 from .executable import Executable
 from .graph_info import GraphInfo
-from .nodes import attribute_of, overload_of, source_line
+from .nodes import attribute_of, fake_value, overload_of, source_line
 from .passes.data_dependent_splits import is_cut, takes_values
 from .pipeline import Stage
 
@@ -49,13 +50,30 @@ def runnable(gm: torch.fx.GraphModule, info: GraphInfo, buckets: Buckets) -> Cal
             _with_executables(part, buckets)
             part.recompile()
 
+    saved = _saved_inputs(gm, info)
+
     def run(args: list[Any]) -> list[Any]:
         taken = tuple(args)
         args.clear()
         with torch.no_grad():
-            return list(split(*taken))
+            results = list(split(*taken))
+        for i in saved:
+            results[i] = carrier.snapshot(results[i])
+        return results
 
     return run
+
+
+def _saved_inputs(gm: torch.fx.GraphModule, info: GraphInfo) -> list[int]:
+    """The places of the outputs that are inputs of the device, saved for the backward graph (see `SavedInput`)."""
+    outputs: Any = gm.graph.output_node().args[0]
+    seen = len(outputs) if info.seen is None else info.seen
+    return [i for i, n in enumerate(outputs) if i >= seen and _is_input_on_jax(n)]
+
+
+def _is_input_on_jax(node: Any) -> bool:
+    value = fake_value(node)
+    return isinstance(value, torch.Tensor) and value.device.type == "jax" and node.op == "placeholder"
 
 
 def _lay_out_positions(gm: torch.fx.GraphModule) -> None:

@@ -52,6 +52,22 @@ def test_writes_are_noticed(name: str) -> None:
             result.square().sum().backward()
 
 
+def _cut(x: Tensor, w: Tensor) -> Tensor:
+    return (x * w).sum() + x[w > 0.5].sum() * w.mT[0].exp().sum()
+
+
+@pytest.mark.parametrize("program", [torch.mul, PROGRAMS["transposed"], PROGRAMS["twice"], _cut], ids=range(4))
+def test_writes_on_the_device(program: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Compiled, the gradients are those of the values from before; eager, autograd refuses."""
+    x, w = _given("jax", 4)
+    expected = torch.autograd.grad(program(x, w).sum(), (x, w))
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        total = torch.compile(program, backend="jaten")(x, w).sum()
+    with torch.no_grad():
+        w.mul_(2)
+    torch.testing.assert_close(torch.autograd.grad(total, (x, w)), expected)
+
+
 @pytest.mark.parametrize("size", [4, 128])
 def test_nothing_is_copied(size: int) -> None:
     x, w = _given("cpu", size)
