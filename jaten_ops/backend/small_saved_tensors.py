@@ -33,11 +33,14 @@ op("jaten_nn::part(Tensor joined, int start, int[] shape) -> Tensor")(joining.pa
 def join_saved(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, results: int) -> None:
     """Changes both parts of a joint graph: small tensors that the first saves for the second are joined.
 
+    Not if sizes may change, as executables for several sizes are of operators of ATen's, nor with several devices,
+    where what lies over a mesh in parts would meet on each.
+
     Args:
         forward, backward: the parts, of ATen's operators.
         results: the number of outputs of the forward graph that are not saved.
     """
-    if len(jax.local_devices()) > 1:  # what a mesh has in parts would meet on each device
+    if len(jax.local_devices()) > 1 or any(map(_is_open, forward.graph.find_nodes(op="placeholder"))):
         return
     output = forward.graph.output_node()
     outputs: list[Any] = list(output.args[0])  # type: ignore[arg-type]  # of a graph of AOTAutograd's it is a list
@@ -99,6 +102,13 @@ def _groups(outputs: Sequence[Any], results: int, most_dims: int) -> list[list[t
         if is_own and value.dim() <= most_dims and _is_small(node):
             found[value.dtype, value.device].append(node)
     return list(found.values())
+
+
+def _is_open(node: torch.fx.Node) -> bool:
+    """True for a size that may change, and for a tensor with such a size."""
+    value = fake_value(node)
+    sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+    return any(isinstance(n, torch.SymInt) for n in sizes)
 
 
 def _order(node: torch.fx.Node) -> tuple[int, ...] | None:

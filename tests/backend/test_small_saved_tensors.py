@@ -141,6 +141,23 @@ def test_large_ones_and_few_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> N
     assert all(t.dim() == 2 for t in _saved(lambda x, w: (x @ w).sin() @ w, _given()))
 
 
+def _of_parameters(x: Tensor, w: Tensor) -> Tensor:
+    """Beside rows of any number what is saved has sizes that do not change."""
+    return (x @ w).sin() * (w.sin().exp().tanh() * w.cos()).sum(0)
+
+
+def test_sizes_that_change_are_rounded_as_before(caplog: pytest.LogCaptureFixture) -> None:
+    _, w = _given()
+    compiled = torch.compile(lambda x: _of_parameters(x, w), backend="jaten", dynamic=True)
+    with caplog.at_level("INFO", "jaten_ops"):
+        for rows in (7, 6, 9, 11, 13, 8):
+            x = torch.rand(rows, 5, dtype=torch.float64)
+            expected = torch.autograd.grad(_of_parameters(x, w).sum(), w)
+            torch.testing.assert_close(torch.autograd.grad(compiled(x).sum(), w), expected)
+    compiles = {r.getMessage() for r in caplog.records if ": compile " in r.getMessage()}
+    assert len(compiles) <= 6, compiles  # forward and backward, for the first two sizes, and for all others
+
+
 WAYS: dict[str, Callable[[Program], Program]] = {
     "compiled": lambda f: torch.compile(f, backend="jaten"),
     "checkpoint": lambda f: lambda x, w: checkpoint(torch.compile(f, backend="jaten"), x, w, use_reentrant=False),
