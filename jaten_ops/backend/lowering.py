@@ -253,8 +253,8 @@ class Lowered:
         for node, step in self._steps:
             if node.op == "get_attr":
                 env[node] = step
-            elif node in values:
-                env[node] = joining.part(read(node.args[0]), values[node], node.args[2])
+            elif node in self.starts:
+                env[node] = joining.part(read(node.args[0]), values.get(node, self.starts[node]), node.args[2])
             elif step is not None:
                 with jax.named_scope(f"node{step.index}" if scoped else step.scope):
                     env[node] = step.run(read, key, size_of)

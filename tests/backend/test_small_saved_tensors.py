@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -189,6 +190,21 @@ def test_writes_to_inputs_before_the_backward_pass_are_noticed() -> None:
             w.mul_(2)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             result.sum().backward()
+
+
+def _undefined(x: Tensor, w: Tensor) -> Tensor:
+    return (_steps(x, w) * 0).sqrt()
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_a_nan_of_the_backward_pass_is_found(device: str) -> None:
+    """There the graph runs without an executable, and of a graph from the disk less is known."""
+    x, w = _given(device=device)
+    with torch.autograd.detect_anomaly(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, that anomaly detection is slow, and where the forward call was
+        total = torch.compile(_undefined, backend="jaten")(x, w).sum()
+        with pytest.raises(RuntimeError, match="nan"):
+            total.backward()
 
 
 def test_random_masks_are_those_of_the_forward_pass() -> None:
