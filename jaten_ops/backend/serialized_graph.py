@@ -86,6 +86,7 @@ class Plan:
         return disk_store.key_of(repr([(node.frame, node.modules) for node in self.nodes]))
 
 
+_OF_SAVED_TENSORS = ("jaten_nn::joined", "jaten_nn::part")
 _PLAIN = {type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format}
 
 
@@ -141,7 +142,7 @@ def _target(gm: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
                 return gm.detach().clone()
     elif node.op == "call_function":
         overload = overload_of(target)
-        if overload in registry.KERNELS and target.namespace in ("jaten", "jaten_nn"):
+        if (overload in registry.KERNELS and target.namespace == "jaten") or overload in _OF_SAVED_TENSORS:
             return overload
         name = target.__name__ if isinstance(target, types.BuiltinFunctionType) else ""
         if getattr(operator, name, None) is target:

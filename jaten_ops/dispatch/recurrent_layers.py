@@ -21,7 +21,7 @@ from ..tensor.operand_values import is_traced
 from .operands import is_on_jax, with_constants
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-_IMPLICIT = torch._C.DispatchKey.CompositeImplicitAutograd
+_IMPLICIT, _AUTOGRAD = torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.AutogradFunctionality
 
 op(
     "jaten_nn::rnn_layer(Tensor input, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh,"
@@ -85,7 +85,8 @@ def _composition(operator: Any) -> Handler:
     """An operator's composition of others, which has derivatives in forward mode where it is asked for."""
 
     def run(*args: Any) -> Any:
-        if forward_ad._current_level >= 0 or any(map(_has_tangent, args)):
+        is_below_autograd = torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD)
+        if not is_below_autograd and (forward_ad._current_level >= 0 or any(map(_has_tangent, args))):
             in_python = _CELLS.get(operator) or operator.py_kernels[_IMPLICIT]
             return in_python(*with_constants(args))
         return operator._op_dk(_IMPLICIT, *args)
