@@ -44,6 +44,26 @@ def whole_description(description: Any) -> Any:
     return description
 
 
+def outputs_of(graph: torch.fx.Graph) -> list[Any]:
+    """The outputs of a graph of AOTAutograd's: nodes, and what is known before it runs."""
+    return list(graph.output_node().args[0])  # type: ignore[arg-type]  # there it is a list or a tuple
+
+
+def is_on_jax(node: Any) -> bool:
+    """True for a node whose value is a tensor of the device."""
+    value = fake_value(node)
+    return isinstance(value, torch.Tensor) and value.device.type == "jax"
+
+
+def inputs_written_to(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """The inputs of a joint graph, or of its forward part, that the program writes to."""
+    given = [whole_description(d) for d in graph.output_node().meta.get("desc") or []]
+    written = {getattr(d, "mutated_input", None) for d in given} - {None}
+    copied = {n.args[0] for n in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)}
+    placeholders = graph.find_nodes(op="placeholder")
+    return copied | {n for n in placeholders if whole_description(n.meta.get("desc")) in written}  # type: ignore[return-value]  # what is copied to is a node
+
+
 def is_higher_order(node: torch.fx.Node) -> bool:
     """True if a node calls an operator that takes graphs."""
     return isinstance(node.target, torch._ops.HigherOrderOperator)

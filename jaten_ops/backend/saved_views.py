@@ -14,7 +14,10 @@ import torch
 
 from jaten_ops.arrays.view_ops import is_view
 
-from .nodes import whole_description
+from .nodes import inputs_written_to, outputs_of
+
+# what is made with others, and what reads memory, of which a graph knows another order than the input's
+_NOT_REPEATED = (operator.getitem, torch.ops.aten.as_strided.default)
 
 
 def save_inputs(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, results: int) -> None:
@@ -26,10 +29,9 @@ def save_inputs(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, r
         forward, backward: the parts, of ATen's operators.
         results: the number of outputs of the forward graph that are not saved.
     """
-    output = forward.graph.output_node()
-    outputs: list[Any] = list(output.args[0])  # type: ignore[arg-type]  # of a graph of AOTAutograd's it is a list
+    outputs = outputs_of(forward.graph)
     inputs = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
-    written, left_out = _written(forward.graph), set[torch.fx.Node]()
+    written, left_out = inputs_written_to(forward.graph), set[torch.fx.Node]()
     for i, node in enumerate(outputs[results:], results):
         owner = memory_of(node) if isinstance(node, torch.fx.Node) else node
         made = None if owner is node or owner in written or node.name not in inputs else _made_of(node, owner)
@@ -43,7 +45,7 @@ def save_inputs(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, r
                 inputs[owner.name] = backward.graph.placeholder(owner.name)
             inputs[owner.name].meta = owner.meta
         _make_views(backward.graph, made, inputs[owner.name], inputs.pop(node.name))
-    if left_out or outputs != list(output.args[0]):  # type: ignore[arg-type]  # as above
+    if left_out or outputs != outputs_of(forward.graph):
         set_outputs(forward, outputs, results, left_out)
         backward.recompile()
 
@@ -72,24 +74,13 @@ def memory_of(node: torch.fx.Node) -> torch.fx.Node:
     return node
 
 
-def _written(graph: torch.fx.Graph) -> set[Any]:
-    """The inputs that the program writes to; all of them if that is not known."""
-    placeholders = graph.find_nodes(op="placeholder")
-    described = graph.output_node().meta.get("desc")
-    if described is None:
-        return set(placeholders)
-    written = {getattr(whole_description(d), "mutated_input", None) for d in described} - {None}
-    copied = {n.args[0] for n in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)}
-    return copied | {n for n in placeholders if whole_description(n.meta.get("desc")) in written}
-
-
 def _made_of(node: torch.fx.Node, owner: torch.fx.Node) -> list[torch.fx.Node] | None:
     """The nodes that make a view of an input, in order; None if one of them takes more than a tensor and constants."""
     if owner.op != "placeholder" or node.meta.get("saved_tensor_with_no_vc_check", False):
         return None
     made: list[torch.fx.Node] = []
     while node is not owner:
-        if len(node.all_input_nodes) != 1 or node.target is operator.getitem:
+        if len(node.all_input_nodes) != 1 or node.target in _NOT_REPEATED:
             return None
         made.append(node)
         node = node.all_input_nodes[0]

@@ -18,7 +18,7 @@ from jaten_ops.arrays.strides import order_of
 from jaten_ops.kernels import joining
 from jaten_ops.ops.user_ops import op
 
-from .nodes import fake_value, is_of_meta
+from .nodes import fake_value, is_of_meta, outputs_of
 from .saved_views import memory_of, set_outputs
 from .small_gradients import LARGEST
 
@@ -43,7 +43,7 @@ def join_saved(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, re
     if len(jax.local_devices()) > 1 or any(map(_is_open, forward.graph.find_nodes(op="placeholder"))):
         return
     output = forward.graph.output_node()
-    outputs: list[Any] = list(output.args[0])  # type: ignore[arg-type]  # of a graph of AOTAutograd's it is a list
+    outputs = outputs_of(forward.graph)
     inputs = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
     # images lie with their channels last, if that takes less time
     images = forward.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default)

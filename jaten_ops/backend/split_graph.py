@@ -19,7 +19,7 @@ from .buckets.bucketed_graph import bucketed
 from .compile_log import GraphLog
 from .executable import Executable
 from .graph_info import GraphInfo
-from .nodes import attribute_of, fake_value, overload_of, source_line
+from .nodes import attribute_of, is_on_jax, outputs_of, overload_of, source_line
 from .passes.data_dependent_splits import is_cut, takes_values
 from .pipeline import Stage
 
@@ -66,14 +66,9 @@ def runnable(gm: torch.fx.GraphModule, info: GraphInfo, buckets: Buckets) -> Cal
 
 def _saved_inputs(gm: torch.fx.GraphModule, info: GraphInfo) -> list[int]:
     """The places of the outputs that are inputs of the device, saved for the backward graph (see `SavedInput`)."""
-    outputs: Any = gm.graph.output_node().args[0]
+    outputs = outputs_of(gm.graph)
     seen = len(outputs) if info.seen is None else info.seen
-    return [i for i, n in enumerate(outputs) if i >= seen and _is_input_on_jax(n)]
-
-
-def _is_input_on_jax(node: Any) -> bool:
-    value = fake_value(node)
-    return isinstance(value, torch.Tensor) and value.device.type == "jax" and node.op == "placeholder"
+    return [i for i, n in enumerate(outputs) if i >= seen and is_on_jax(n) and n.op == "placeholder"]
 
 
 def _lay_out_positions(gm: torch.fx.GraphModule) -> None:

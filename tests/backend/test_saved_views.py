@@ -22,6 +22,7 @@ PROGRAMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "part": lambda x, w: x[:2, :3] @ w[1:, :3].mT * w[:2, 1:],
     "expanded": lambda x, w: (x.sum() * w.expand(3, 4, 4)).cos(),
     "twice": lambda x, w: (x @ w.mT).sin() @ w.t(),
+    "by strides": lambda x, w: x[:2, :3].sin() @ w.as_strided((3, 2), (1, 4)),
     "three": lambda x, w: torch.bmm(x.expand(2, 4, 4).transpose(1, 2), w.expand(2, 4, 4)),
 }
 

@@ -34,7 +34,7 @@ def _masks(x: Tensor, w: Tensor) -> Tensor:
 
 def _parts(x: Tensor, w: Tensor) -> Tensor:
     a, b = (x @ w).split([2, 3], 1)
-    return (a.sin() @ b[:2].cos()).exp() * (b.tan().mT @ b.mT[:3].mT.sin()).sum() + a.unbind(1)[0].sinh().sum()
+    return (a.sin() @ b[:2].cos()).tanh() * (b.exp().mT @ b.mT[:3].mT.sin()).mean() + a.unbind(1)[0].atan().sum()
 
 
 def _views_of_inputs(x: Tensor, w: Tensor) -> Tensor:
@@ -85,11 +85,15 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 def _given(dtype: torch.dtype = torch.float64, device: str = "cpu") -> tuple[Tensor, Tensor]:
     torch.manual_seed(0)
-    return tuple([torch.rand(5, 5, dtype=torch.float64).to(dtype).to(device).requires_grad_() for _ in range(2)])  # type: ignore[return-value]  # of two
+    x, w = torch.rand(2, 5, 5, dtype=torch.float64).to(dtype).to(device)
+    return x.clone().requires_grad_(), w.clone().requires_grad_()
 
 
 def _total(results: Any) -> Tensor:
-    return sum((r.double().sum() for r in results), torch.zeros(())) if isinstance(results, tuple) else results.sum()
+    """Each element counts differently: the sum of a norm has no gradient."""
+    each = results if isinstance(results, tuple) else (results,)
+    weighted = [(r.double().flatten() * torch.arange(1.0, r.numel() + 1, device=r.device)).sum() for r in each]
+    return torch.stack(weighted).sum()
 
 
 def _saved(program: Program, given: tuple[Tensor, Tensor], **settings: Any) -> list[Tensor]:
@@ -111,15 +115,15 @@ def _saved(program: Program, given: tuple[Tensor, Tensor], **settings: Any) -> l
 )
 def test_gradients(name: str, dtype: torch.dtype, device: str, dynamic: bool) -> None:
     program = PROGRAMS[name]
-    found = []
-    for run in (program, torch.compile(program, backend="jaten", dynamic=dynamic)):
-        given = _given(dtype, device)
-        grads = torch.autograd.grad(_total(run(*given)), given)
-        found.append([g.cpu().double() for g in grads])
-    tolerance = {"rtol": 0.1, "atol": 0.1} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
-    for mine, expected in zip(found[1], found[0], strict=True):
-        scale = expected.abs().max().clamp(min=1)  # a bfloat16 has 8 bits, and each product rounds
-        torch.testing.assert_close(mine / scale, expected / scale, **tolerance)
+    compiled = torch.compile(program, backend="jaten", dynamic=dynamic)
+    exact, atens, found = (
+        [g.cpu().double() for g in torch.autograd.grad(_total(run(*given)), given)]
+        for run, given in ((program, _given()), (program, _given(dtype)), (compiled, _given(dtype, device)))
+    )
+    for mine, right, aten in zip(found, exact, atens, strict=True):
+        # twice ATen's own error, and each of about 25 operations in a row rounds where that is luckily small
+        allowed = 2 * (aten - right).abs().max().item() + 25 * torch.finfo(dtype).eps * right.abs().max().item()
+        assert (mine - right).abs().max().item() <= allowed
 
 
 @pytest.mark.parametrize("device", ["cpu", "jax"])

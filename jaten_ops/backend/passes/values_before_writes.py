@@ -17,7 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from jaten_ops.arrays.view_ops import is_view
 
 from ..graph_info import GraphInfo
-from ..nodes import whole_description
+from ..nodes import inputs_written_to, whole_description
 
 _aten = torch.ops.aten
 _COPY = _aten.copy_.default
@@ -28,10 +28,9 @@ def values_before_writes(gm: torch.fx.GraphModule, info: GraphInfo) -> GraphInfo
     """Marks what a joint graph computes of such inputs, and of their views, for the partitioner."""
     graph = gm.graph
     given = [whole_description(d) for d in graph.output_node().meta.get("desc") or []]
-    written, differentiable = ({getattr(d, name, None) for d in given} for name in ("mutated_input", "grad_of"))
+    differentiable = {getattr(d, "grad_of", None) for d in given}
     placeholders = [(n, whole_description(n.meta.get("desc"))) for n in graph.find_nodes(op="placeholder")]
-    copied = {n.args[0] for n in graph.find_nodes(op="call_function", target=_COPY)}
-    _save_values_of(graph, copied | {n for n, d in placeholders if d in written - {None}}, _operands)
+    _save_values_of(graph, inputs_written_to(graph), _operands)
     others = {n for n, d in placeholders if d is not None and d not in differentiable and not hasattr(d, "output")}
     _save_values_of(graph, others, _source)  # gradients, which are of outputs, come later
     return info
