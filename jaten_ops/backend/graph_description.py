@@ -23,7 +23,7 @@ from .generated_call import SavedInput
 from .graph_info import GraphInfo, PartialWrite
 from .layout import StridedLayout, concretize, is_symbolic, strided_layout_of
 from .lowering import Lowered
-from .nodes import fake_value, is_of_meta, is_on_jax, source_line
+from .nodes import fake_value, is_jax_node, is_of_meta, source_line
 
 
 class Output:
@@ -54,7 +54,7 @@ class Output:
         self.input = inputs.get(node) if is_node else None
         self.value = node.meta.get("val") if is_node else node
         self.is_array = self.input is None and isinstance(self.value, torch.Tensor)
-        self.on_jax = self.is_array and is_on_jax(node)
+        self.on_jax = self.is_array and is_jax_node(node)
         self._seen, self.is_gradient, self._strides, self._is_absent = seen, is_gradient, strides, is_absent
 
     def layout(self, symbols: Mapping[Any, int], *, over_mesh: bool = False) -> StridedLayout | None:
@@ -120,7 +120,7 @@ class Output:
     def other(self, symbols: Mapping[Any, int]) -> Any:
         """The entry in `CallPlan.outputs` of an output that is not made of an array."""
         if self.input is not None:
-            return SavedInput(self.input) if not self._seen and is_on_jax(self.node) else self.input
+            return SavedInput(self.input) if not self._seen and is_jax_node(self.node) else self.input
         return (PUT_IN_PLACE if self._is_absent else concretize(self.value, symbols),)
 
 

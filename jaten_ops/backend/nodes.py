@@ -49,7 +49,7 @@ def outputs_of(graph: torch.fx.Graph) -> list[Any]:
     return list(graph.output_node().args[0])  # type: ignore[arg-type]  # there it is a list or a tuple
 
 
-def is_on_jax(node: Any) -> bool:
+def is_jax_node(node: Any) -> bool:
     """True for a node whose value is a tensor of the device."""
     value = fake_value(node)
     return isinstance(value, torch.Tensor) and value.device.type == "jax"

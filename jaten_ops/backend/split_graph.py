@@ -19,7 +19,7 @@ from .buckets.bucketed_graph import bucketed
 from .compile_log import GraphLog
 from .executable import Executable
 from .graph_info import GraphInfo
-from .nodes import attribute_of, is_on_jax, outputs_of, overload_of, source_line
+from .nodes import attribute_of, is_jax_node, outputs_of, overload_of, source_line
 from .passes.data_dependent_splits import is_cut, takes_values
 from .pipeline import Stage
 
@@ -68,7 +68,7 @@ def _saved_inputs(gm: torch.fx.GraphModule, info: GraphInfo) -> list[int]:
     """The places of the outputs that are inputs of the device, saved for the backward graph (see `SavedInput`)."""
     outputs = outputs_of(gm.graph)
     seen = len(outputs) if info.seen is None else info.seen
-    return [i for i, n in enumerate(outputs) if i >= seen and is_on_jax(n) and n.op == "placeholder"]
+    return [i for i, n in enumerate(outputs) if i >= seen and is_jax_node(n) and n.op == "placeholder"]
 
 
 def _lay_out_positions(gm: torch.fx.GraphModule) -> None:

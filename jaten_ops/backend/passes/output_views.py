@@ -23,7 +23,7 @@ from jaten_ops.arrays.view_ops import is_view
 
 from ..graph_info import GraphInfo
 from ..layout import expressions_of, geometry_of, strided_layout_of
-from ..nodes import fake_value, is_on_jax, overload_of
+from ..nodes import fake_value, is_jax_node, overload_of
 from ..view_calls import DETACH, ITEM, NumberRef, ViewCall, Views
 from .output_offsets import MADE_AGAIN
 
@@ -179,7 +179,7 @@ def _new_values(
     """
     found = {}
     for n, i in rewritten.items():
-        owner, chain = _chain(outputs[n], inputs) if is_on_jax(outputs[n]) else (None, [])
+        owner, chain = _chain(outputs[n], inputs) if is_jax_node(outputs[n]) else (None, [])
         back = [_inverse(node) for node in reversed(chain)]
         if owner is not None and owner not in inputs and None not in back:
             found[owner] = i, [call for call in back if call]
@@ -206,14 +206,14 @@ def _is_alone(node: Any, info: Any) -> bool:
     """True if an output is a tensor that AOTAutograd does not recreate."""
     if not isinstance(node, torch.fx.Node) or not isinstance(node.meta.get("val"), torch.Tensor):
         return False
-    return is_on_jax(node) or info is None or info.output_type not in MADE_AGAIN
+    return is_jax_node(node) or info is None or info.output_type not in MADE_AGAIN
 
 
 def _has_layout(node: torch.fx.Node) -> bool:
     """True if a result can have the layout that the graph says; not if its elements overlap."""
     value = node.meta["val"]
     sizes, strides = value.shape, value.stride()
-    if is_on_jax(node) or not all(isinstance(n, int) for n in (*sizes, *strides)):
+    if is_jax_node(node) or not all(isinstance(n, int) for n in (*sizes, *strides)):
         return True
     return value.is_contiguous() or strided_layout_of(sizes, strides) is not None
 
@@ -228,7 +228,7 @@ def _step_of(node: torch.fx.Node) -> tuple[str, torch.fx.Node] | None:
     if node.target.namespace != "aten" or not is_view(node.target):
         return None
     operand: Any = node.args[0]
-    reads_memory = node.target is torch.ops.aten.as_strided.default and is_on_jax(node)
+    reads_memory = node.target is torch.ops.aten.as_strided.default and is_jax_node(node)
     if reads_memory and not operand.meta["val"].is_contiguous():
         return None  # of memory that a graph sees row-major it reads other elements
     return str(overload_of(node.target)), operand
@@ -239,7 +239,7 @@ def _is_permuted(owner: torch.fx.Node, chain: Sequence[torch.fx.Node]) -> bool:
 
     Its strides tell so, which no result of an executable has there.
     """
-    back = [_inverse(node) for node in chain] if is_on_jax(owner) else []
+    back = [_inverse(node) for node in chain] if is_jax_node(owner) else []
     return None not in back and any(call and call[0] != "view" for call in back)
 
 
@@ -293,7 +293,7 @@ class _Maker:
         for k, (name, args) in enumerate(self._new[owner][1] if owner in self._new else ()):
             filled = torch.fx.node.map_aggregate(args, self._expressed)
             place = self._put(ViewCall(name, place, _plain(filled), {}, True), (owner, k))
-        if not chain or self._known.inference or is_on_jax(owner):
+        if not chain or self._known.inference or is_jax_node(owner):
             return self._along(chain, place, of)
         # What autograd is told of tensors is between those that AOTAutograd hands over; here is their memory alone.
         if n < self._known.last and self._known.infos[n - self._known.first].requires_grad:
@@ -305,7 +305,8 @@ class _Maker:
         for node in chain:
             overload, _ = _step_of(node)  # type: ignore[misc]  # it is a chain of views
             args, kwargs = torch.fx.node.map_arg((node.args[1:], node.kwargs), self._number)  # type: ignore[arg-type]  # it takes any function
-            step = ViewCall(overload, place, _plain(args), _plain(kwargs), is_on_jax(node.args[0]) and overload != ITEM)
+            on_jax = is_jax_node(node.args[0]) and overload != ITEM
+            step = ViewCall(overload, place, _plain(args), _plain(kwargs), on_jax)
             place = self._put(step, (node, of))
         return place
 
