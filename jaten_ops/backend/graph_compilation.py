@@ -20,6 +20,7 @@ from jaten_ops.arrays.abstract_arrays import AbstractArray
 from jaten_ops.arrays.strides import order_of, strides_in
 from jaten_ops.cpu.layouts import Order
 from jaten_ops.errors import MissingValuesError, UnsupportedInputError
+from jaten_ops.kernels import joining
 from jaten_ops.xla import autotune_mode, x64
 from jaten_ops.xla.progress import announced
 
@@ -77,7 +78,7 @@ class Compiler:
         layouts = [o.layout(symbols, over_mesh=mesh is not None) for o in graph.arrays]
         packed = small_gradients.packs(self._small(layouts))
         kept = small_gradients.others(packed, len(layouts))
-        starts = [jax.device_put(np.uint32(start), place) for start in graph.lowered.starts.values()]
+        starts = [jax.device_put(joining.summands(start), place) for start in graph.lowered.starts.values()]
         errors: list[Exception] = []
         places = {at: _sharding(args[i]) for at, i in graph.replaced.items() if layouts[at] is None}
         request = CompileRequest(

@@ -35,8 +35,23 @@ def joined(tensors):
 
 
 def part(joined, start, shape):
-    """The elements of such a tensor from one on, in a shape. The kernel of `jaten_nn::part`."""
-    return lax.reshape(lax.dynamic_slice(joined, (start,), (math.prod(shape),)), shape)
+    """The elements of such a tensor from one on, in a shape. The kernel of `jaten_nn::part`.
+
+    Args:
+        joined, shape: the tensor and the shape.
+        start: the first of the elements, or an array of numbers that add up to it (see `summands`).
+    """
+    first = start if isinstance(start, int) else start[0] + start[1] + start[2]
+    return lax.reshape(lax.dynamic_slice(joined, (first,), (math.prod(shape),)), shape)
+
+
+def summands(start: int) -> np.ndarray:
+    """A place as an operand of an executable.
+
+    Where a loop has what it computes several times as a function of its own, LLVM hands a single number to it by
+    value, no longer knows that it stays as it is, and does not vectorize the loop. Three numbers are left in memory.
+    """
+    return np.array([start, 0, 0], np.uint32)
 
 
 # aten::{stack, _stack}(Tensor[] tensors, int dim=0) -> Tensor
