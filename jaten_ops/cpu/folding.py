@@ -1,4 +1,4 @@
-"""Sums of what is computed for them, folded: stretches are added element by element, and the rest is a product.
+"""Sums of what is computed for them, folded: stretches or rows are added element by element, the rest is a product.
 
 XLA's CPU runs a sum, and what is computed in it, operator by operator. What is computed element by element is a loop
 of vectors, and where that also adds stretches, only an eighth of the terms is stored. The sum of these is a product
@@ -8,6 +8,7 @@ with ones, since XLA would make one kernel of two sums.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -40,18 +41,23 @@ class _Part(NamedTuple):
 
     def computed(self, terms: jax.Array) -> jax.Array:
         terms, n = lax.reshape(terms, self.shape), self.shape[self.axis]
-        length = n // self.parts
-        total = self._total(self._added(terms, length, 0, length * self.parts))
-        if n % self.parts == 0:
+        whole = n // self.parts * self.parts
+        total = self._total(_added(self._stretches(terms, whole)))
+        if whole == n:
             return total
-        rest = self._added(terms, 1, length * self.parts, n)
+        rest = _added([lax.slice_in_dim(terms, at, at + 1, axis=self.axis) for at in range(whole, n)])
         return total + lax.reduce_sum(rest, tuple(range(self.first, self.last + 1)))
 
-    def _added(self, terms: jax.Array, length: int, start: int, stop: int) -> jax.Array:
-        """The stretches of a length between two places, added."""
-        places = range(start, stop, length)
-        first, *others = (lax.slice_in_dim(terms, at, at + length, axis=self.axis) for at in places)
-        return sum(others, first)
+    def _stretches(self, terms: jax.Array, n: int) -> list[jax.Array]:
+        """What is added of the first n along the axis: stretches of a row, or every eighth row from each of the first.
+
+        Rows that follow each other lie next to each other. An eighth apart, many lie a power of two apart, where a
+        processor's cache has room for eight lines, and several tensors are read at once.
+        """
+        if self.axis == len(self.shape) - 1:
+            length = n // self.parts
+            return [lax.slice_in_dim(terms, at, at + length, axis=self.axis) for at in range(0, n, length)]
+        return [lax.slice_in_dim(terms, at, n, self.parts, self.axis) for at in range(self.parts)]
 
     def _total(self, terms: jax.Array) -> jax.Array:
         """The sum of what has been folded, as products with ones."""
@@ -87,6 +93,10 @@ class Fold(NamedTuple):
     def computed(self, terms: jax.Array) -> jax.Array:
         totals = self.part.computed(terms)
         return lax.reduce_sum(totals, self.others) if self.others else totals
+
+
+def _added(terms: Sequence[jax.Array]) -> jax.Array:
+    return sum(terms[1:], terms[0])
 
 
 def fold_of(shape: tuple[int, ...], axes: tuple[int, ...], in_stretches: bool = True) -> Fold | None:
