@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -82,13 +83,17 @@ def test_gradients_go_to_nans_as_atens_do(shape: str) -> None:
 
 
 @pytest.mark.parametrize(("reduce", "plain"), [(reduce_max, np.max), (reduce_min, np.min)])
-@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1), (0, 2), (2,)], ids=str)
-@pytest.mark.parametrize("shape", [(3, 11, 160), (2, 70, 40), (9, 8, 128)], ids=str)
-def test_columns(reduce: Any, plain: Any, axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    x = np.random.default_rng(0).standard_normal(shape, dtype="float32")
-    np.testing.assert_array_equal(jax.jit(reduce, static_argnums=1)(x, axes), plain(x, axes))
-    x.flat[5::37] = np.nan
-    np.testing.assert_array_equal(jax.jit(reduce, static_argnums=1)(x, axes), plain(x, axes))
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1), (0, 2), (2,), (1, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 11, 160), (2, 70, 40), (9, 8, 128), (2, 3, 1031), (300, 7, 7)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16", jnp.bfloat16], ids=str)
+def test_columns_and_rows(reduce: Any, plain: Any, axes: tuple[int, ...], shape: tuple[int, ...], dtype: Any) -> None:
+    x = np.random.default_rng(0).standard_normal(shape, dtype="float32").astype(dtype)
+    for nans in (slice(0), slice(5, None, 37), slice(-1, None)):
+        x.flat[nans] = np.nan
+        with np.errstate(invalid="ignore"):  # NumPy tells of a NaN
+            found, expected = jax.jit(reduce, static_argnums=1)(x, axes), plain(x, axes)
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found.astype("float32"), expected.astype("float32"))
 
 
 def test_a_histogram_refuses_nans() -> None:
