@@ -17,16 +17,22 @@ from jax.interpreters import ad, batching, mlir
 from . import cpu_features
 
 in_order_p = Primitive("in_order")
-"""Takes an array and gives it; its parameter says whether the array is partitioned over several devices."""
+"""Takes an array and gives it; its parameters are those of `in_order`."""
 
 
-def in_order(x: jax.Array, *, is_partitioned: bool = False) -> jax.Array:
+def in_order(x: jax.Array, *, is_partitioned: bool = False, is_moved: bool | None = None) -> jax.Array:
     """The same array; a program for a CPU folds nothing that made it into what reads it.
 
-    On processors that multiply bfloat16 it is transposed where it does not lie in the order of its dimensions already.
     Programs for other platforms have nothing of it. Sizes may be open.
+
+    Args:
+        x: the array.
+        is_partitioned: whether it is over several devices.
+        is_moved: whether it is transposed where it does not lie in the order of its dimensions already. By default it
+            is on processors that multiply bfloat16.
     """
-    found: jax.Array = in_order_p.bind(x, is_partitioned=is_partitioned)
+    moved = cpu_features.multiplies_bfloat16() if is_moved is None else is_moved
+    found: jax.Array = in_order_p.bind(x, is_partitioned=is_partitioned, is_moved=moved)
     return found
 
 
@@ -34,10 +40,10 @@ in_order_p.def_impl(lambda x, **_: x)  # all arrays outside of programs are
 in_order_p.def_abstract_eval(lambda x, **_: x)
 
 
-def _lowered(ctx: Any, x: Any, *, is_partitioned: bool) -> Any:
+def _lowered(ctx: Any, x: Any, *, is_partitioned: bool, is_moved: bool) -> Any:
     # XLA's name for the order is no part of exported programs, and nothing that XLA partitions
     is_plain = is_partitioned or ctx.module_context.lowering_parameters.for_export
-    on_cpu = _constrained if not is_plain and cpu_features.multiplies_bfloat16() else lax.optimization_barrier
+    on_cpu = _constrained if not is_plain and is_moved else lax.optimization_barrier
     return mlir.lower_fun(on_cpu, multiple_results=False)(ctx, x)
 
 

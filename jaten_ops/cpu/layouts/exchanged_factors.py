@@ -1,4 +1,4 @@
-"""Products of matrices with their factors exchanged, and the result transposed, where that takes less time.
+"""Products of matrices with their factors exchanged, and the result transposed, or with a transposed copy of one.
 
 The libraries of XLA's CPU copy a transposed factor into another order at each call: a second one before they start, a
 first one while they compute. So the smaller factor is to be the transposed one. The barriers keep XLA from turning the
@@ -16,10 +16,12 @@ from jax import lax
 
 from jaten_ops.kernel_base.platform import is_over_mesh
 from jaten_ops.xla.equations import rebind
+from jaten_ops.xla.memory_order import in_order
 
-from ..dot_reductions import is_better_exchanged
+from ..dot_reductions import is_better_exchanged, is_better_turned
 
 _FEW, _MUCH, _SOME = 32, 2**16, 2**12  # rows, and the elements of a matrix
+_LEAST_TERMS = 64  # of fewer, a copy is not worth its time
 
 
 def exchanged(equation: Any, arrays: Sequence[jax.Array], numbers: Any) -> jax.Array | None:
@@ -65,8 +67,18 @@ def _narrow(equation: Any, wide: jax.Array, narrow: jax.Array) -> jax.Array | No
     """Wide transposed matrices by narrow ones: gradients of layers with few inputs, and of attention."""
     *batch, terms, rows = wide.shape
     if not is_better_exchanged(rows, narrow.shape[-1], terms):
-        return None
+        return None if batch else _turned(equation, wide, narrow)
     leading, last = range(len(batch)), len(batch)
     numbers = ((last,), (last,)), (tuple(leading), tuple(leading))
     (found,) = rebind(equation, [narrow, wide], dimension_numbers=numbers)
     return lax.transpose(lax.optimization_barrier(found), (*leading, last + 1, last))
+
+
+def _turned(equation: Any, first: jax.Array, second: jax.Array) -> jax.Array | None:
+    """A transposed matrix by another, of a copy: gradients of layers with as many inputs as outputs."""
+    terms, rows = first.shape
+    if terms < _LEAST_TERMS or not is_better_turned(rows, second.shape[-1], terms):
+        return None
+    copy = in_order(lax.transpose(first, (1, 0)), is_moved=True)
+    (found,) = rebind(equation, [copy, second], dimension_numbers=(((1,), (0,)), ((), ())))
+    return found

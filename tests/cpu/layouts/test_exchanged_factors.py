@@ -148,10 +148,37 @@ def test_a_wide_matrix_by_a_narrow_one(name: str) -> None:
     assert ("optimization_barrier" in str(jax.make_jaxpr(ordered(fn))(wide, narrow))) == is_exchanged
 
 
+# columns of the first matrix and of the second, and the rows of both: whether a copy of the first is transposed
+COPIED = {
+    (128, 128, 64): True, (256, 256, 512): True, (256, 512, 512): False, (512, 768, 128): True, (512, 1100, 128): False,
+    (1536, 1024, 128): True, (192, 96, 128): True, (192, 128, 128): False, (200, 64, 128): False, (128, 128, 63): False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", COPIED, ids=str)
+@pytest.mark.parametrize("form", ["a gradient", "transposed before", "integers", "a batch"])
+def test_a_transposed_copy_of_a_factor(sizes: tuple[int, int, int], form: str) -> None:
+    rows, columns, terms = sizes
+    a, b = (_RNG.standard_normal((terms, n)).astype("float32") for n in (rows, columns))
+    fn, is_copied = (lambda a, b: _product(a, b, (0, 0)) + 1), COPIED[sizes]
+    if form == "transposed before":
+        a, fn = a.T.copy(), lambda a, b: _product(_t(a), b, (0, 0))
+        is_copied = False  # it lies as the library reads it
+    elif form == "integers":
+        a, b, is_copied = a.astype("int32"), b.astype("int32"), False
+    elif form == "a batch":
+        a, b, is_copied = a[None], b[None], False
+        fn = lambda a, b: _products(a, b, (1, 1))  # noqa: E731  # one of several forms
+    found, expected = jax.jit(ordered(fn))(a, b), np.asarray(fn(a, b))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    assert ("in_order" in str(jax.make_jaxpr(ordered(fn))(a, b))) == is_copied
+
+
 @pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("inputs", [8, 256])
 @pytest.mark.parametrize("device", ["cpu", "jax"])
-def test_gradient_of_a_layer_with_few_inputs(device: str) -> None:
-    layer, x = torch.nn.Linear(8, 320), torch.randn(64, 8)
+def test_gradient_of_a_layer_whose_output_is_read_across(device: str, inputs: int) -> None:
+    layer, x = torch.nn.Linear(inputs, 320 if inputs == 8 else 256), torch.randn(64, inputs)
     layer(x).sin().sum().backward()
     expected = [p.grad.clone() for p in layer.parameters()]
     layer.zero_grad()
