@@ -10,6 +10,7 @@ import contextlib
 import gc
 import json
 import sys
+import sysconfig
 import time
 import warnings
 from pathlib import Path
@@ -89,7 +90,7 @@ def measure(case: Case, job: str, options: argparse.Namespace) -> dict[str, Any]
             if name != CAPTURE and REFERENCE in values:
                 check(job, values[name], values[REFERENCE], TOLERANCES[dtype])
         except Exception as error:  # a contender that fails is a result, too
-            errors[name] = f"{type(error).__name__}: {error}".strip()[:2000]
+            errors[name] = in_words(error)
             jobs.pop(name, None)
             first_calls.pop(name, None)
     progress(f"{case.name}, {job}: timing")
@@ -97,6 +98,12 @@ def measure(case: Case, job: str, options: argparse.Namespace) -> dict[str, Any]
     progress("")
     seconds = {n: {"first call": first_calls[n], "rounds": timings[n].rounds} for n in jobs}
     return {"seconds": seconds, "errors": errors}
+
+
+def in_words(error: Exception) -> str:
+    """An error for a page: without the folders of this machine in which libraries lie."""
+    text = f"{type(error).__name__}: {error}".strip()[:2000]
+    return text.replace(f"{sysconfig.get_path('purelib')}/", "").replace(f"{Path.cwd()}/", "")
 
 
 def check(

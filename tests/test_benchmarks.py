@@ -153,6 +153,12 @@ def test_disagreement_is_seen() -> None:
 
 
 @pytest.mark.exhaustive
+def test_errors_name_no_folder_of_this_machine() -> None:
+    here = Path(measure.__file__)
+    words = measure.in_words(ValueError(f"at {torch.__file__}:1 and {here}:2"))
+    assert words == f"ValueError: at torch/__init__.py:1 and {here.relative_to(Path.cwd())}:2"
+
+
 def test_torchax_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(torchax.VARIABLE, sys.executable)
     assert contenders.takes_part(contenders.TORCHAX, CASES["linear"], "inference")
