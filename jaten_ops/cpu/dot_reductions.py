@@ -68,8 +68,9 @@ def is_better_exchanged(rows: Any, columns: Any, terms: Any) -> bool:
     return saved >= _LEAST and saved >= (_GAIN if fits else _MUCH_GAIN) * rows * columns
 
 
-_UNEVEN, _EVEN = 64, 512  # columns
-_MOST = 1024  # columns of the other matrix
+_COPIED = 64  # columns: matrices with a multiple of these are transposed fast
+_COLLIDING = 512  # columns: the rows of a matrix with a multiple of these meet in few lines of the cache
+_MOST_COLUMNS = 1024  # of the other matrix: with more, the time to read the first counts for little
 
 
 def is_better_turned(rows: Any, columns: Any, terms: Any) -> bool:
@@ -78,10 +79,10 @@ def is_better_turned(rows: Any, columns: Any, terms: Any) -> bool:
     Reading a across its rows is slow where these are a power of two apart, and takes its share of the time for narrow
     b. Measured on an AMD EPYC with AVX-512: with 512 terms (1024, 256) in 0.7 of the time, (256, 256) in 0.9.
     """
-    if not all(isinstance(n, int) for n in (rows, columns, terms)) or rows % _UNEVEN or columns < 2:
+    if not all(isinstance(n, int) for n in (rows, columns, terms)) or rows % _COPIED or columns < 2:
         return False
-    if rows % _EVEN == 0:
-        return bool(columns <= _MOST)
+    if rows % _COLLIDING == 0:
+        return bool(columns <= _MOST_COLUMNS)
     return bool(columns <= (rows if rows & (rows - 1) == 0 else rows // 2))
 
 

@@ -49,7 +49,7 @@ class _Part(NamedTuple):
         return total + lax.reduce_sum(rest, tuple(range(self.first, self.last + 1)))
 
     def _stretches(self, terms: jax.Array, n: int) -> list[jax.Array]:
-        """What is added of the first n along the axis: stretches of a row, or every eighth row from each of the first.
+        """The parts to add of the first n along the axis: stretches of a row, or each eighth row from one of the first.
 
         Rows that follow each other lie next to each other. An eighth apart, many lie a power of two apart, where a
         processor's cache has room for eight lines, and several tensors are read at once.

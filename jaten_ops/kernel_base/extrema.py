@@ -78,8 +78,9 @@ def highest(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     """`lax.reduce_max`, where it makes no difference whether a NaN is lost."""
 
     def by_columns(x: jax.Array) -> jax.Array:
-        axis = _folded_axis(x, axes) if x.ndim - 1 not in axes and x.size <= _CACHED else None
-        found, left = (x, axes) if axis is None else _folded(lax.reduce_max, x, axes, axis)
+        axis = _folded_axis(x, axes)  # None for open sizes, which are not compared
+        are_folded = axis is not None and x.ndim - 1 not in axes and x.size <= _CACHED
+        found, left = _folded(lax.reduce_max, x, axes, axis) if are_folded else (x, axes)
         return lax.reduce_max(found, left) if left else found
 
     return by_platform(x, cpu=by_columns, default=lambda x: lax.reduce_max(x, axes))
