@@ -43,9 +43,10 @@ def _save(draw, results: list[Result], file: Path, title: str) -> Path | None:
     drawn = draw(axes, results)
     if drawn:
         axes.set_title(f"{axes.get_title()} ({title})", fontsize=11)
-        axes.legend(frameon=False, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.33), fontsize=9)
         if draw is _overhead:
             axes.legend(frameon=False, fontsize=9)
+        else:  # below the names of the cases, which may be long
+            figure.legend(frameon=False, ncols=5, loc="outside lower center", fontsize=9)
         figure.savefig(file, dpi=130)
     plt.close(figure)
     return file if drawn else None
