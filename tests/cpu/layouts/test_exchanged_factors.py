@@ -167,8 +167,7 @@ def test_a_transposed_copy_of_a_factor(sizes: tuple[int, int, int], form: str) -
     elif form == "integers":
         a, b, is_copied = a.astype("int32"), b.astype("int32"), False
     elif form == "a batch":
-        a, b, is_copied = a[None], b[None], False
-        fn = lambda a, b: _products(a, b, (1, 1))  # noqa: E731  # one of several forms
+        a, b, is_copied, fn = a[None], b[None], False, lambda a, b: _products(a, b, (1, 1))
     found, expected = jax.jit(ordered(fn))(a, b), np.asarray(fn(a, b))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
     assert ("in_order" in str(jax.make_jaxpr(ordered(fn))(a, b))) == is_copied
