@@ -86,6 +86,24 @@ def is_better_turned(rows: Any, columns: Any, terms: Any) -> bool:
     return bool(columns <= (rows if rows & (rows - 1) == 0 else rows // 2))
 
 
+_SMALL, _MANY = 2**15, 8  # multiplications of each product of a batch, and the number of products
+
+
+def is_better_turned_in_batch(rows: Any, columns: Any, terms: Any, products: Any) -> bool:
+    """True if a batch of `a.T @ b` takes less time of a transposed copy of all a; sizes as in `is_better_turned`.
+
+    For each product with a transposed first factor the libraries take most of a microsecond before they compute.
+    Measured on an AMD EPYC with AVX-512, 512 products of (16, 16) by (16, 32): 0.35 to 0.5 of the time.
+
+    Args:
+        rows, columns, terms: of each product.
+        products: how many the batch has; an open size counts as many.
+    """
+    if not all(isinstance(n, int) for n in (rows, columns, terms)) or min(rows, columns) < 2:
+        return False
+    return rows * columns * terms <= _SMALL and not (isinstance(products, int) and products < _MANY)
+
+
 def product_over_rows(a: jax.Array, b: jax.Array) -> jax.Array:
     """`a.T @ b` of matrices with as many rows, as `contract` gives it."""
     numbers = (((0,), (0,)), ((), ()))

@@ -244,3 +244,10 @@ def test_open_sizes_are_not_exchanged() -> None:
     (rows,) = jax.export.symbolic_shape("n")
     assert not dot_reductions.is_better_exchanged(rows, 8, 600)
     assert not dot_reductions.is_better_exchanged(96, 8, rows)
+
+
+def test_open_sizes_of_small_products_are_not_compared() -> None:
+    (size,) = jax.export.symbolic_shape("n")
+    assert not dot_reductions.is_better_turned_in_batch(size, 8, 8, 16)
+    assert not dot_reductions.is_better_turned_in_batch(8, 8, size, 16)
+    assert dot_reductions.is_better_turned_in_batch(8, 8, 8, size)

@@ -7,6 +7,7 @@ product around again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from jaten_ops.kernel_base.platform import is_over_mesh
 from jaten_ops.xla.equations import rebind
 from jaten_ops.xla.memory_order import in_order
 
-from ..dot_reductions import is_better_exchanged, is_better_turned
+from ..dot_reductions import is_better_exchanged, is_better_turned, is_better_turned_in_batch
 
 _FEW, _MUCH, _SOME = 32, 2**16, 2**12  # rows, and the elements of a matrix
 _LEAST_TERMS = 64  # of fewer, a copy is not worth its time
@@ -67,7 +68,7 @@ def _narrow(equation: Any, wide: jax.Array, narrow: jax.Array) -> jax.Array | No
     """Wide transposed matrices by narrow ones: gradients of layers with few inputs, and of attention."""
     *batch, terms, rows = wide.shape
     if not is_better_exchanged(rows, narrow.shape[-1], terms):
-        return None if batch else _turned(equation, wide, narrow)
+        return _turned(equation, wide, narrow)
     leading, last = range(len(batch)), len(batch)
     numbers = ((last,), (last,)), (tuple(leading), tuple(leading))
     (found,) = rebind(equation, [narrow, wide], dimension_numbers=numbers)
@@ -75,10 +76,17 @@ def _narrow(equation: Any, wide: jax.Array, narrow: jax.Array) -> jax.Array | No
 
 
 def _turned(equation: Any, first: jax.Array, second: jax.Array) -> jax.Array | None:
-    """A transposed matrix by another, of a copy: gradients of layers with as many inputs as outputs."""
-    terms, rows = first.shape
-    if terms < _LEAST_TERMS or not is_better_turned(rows, second.shape[-1], terms):
+    """Transposed matrices by others, of a copy: gradients of wide layers, and of attention over few tokens."""
+    *batch, terms, rows = first.shape
+    columns = second.shape[-1]
+    if batch:
+        pays = is_better_turned_in_batch(rows, columns, terms, math.prod(batch))
+    else:
+        pays = terms >= _LEAST_TERMS and is_better_turned(rows, columns, terms)
+    if not pays:
         return None
-    copy = in_order(lax.transpose(first, (1, 0)), is_moved=True)
-    (found,) = rebind(equation, [copy, second], dimension_numbers=(((1,), (0,)), ((), ())))
+    leading, last = range(len(batch)), len(batch)
+    copy = in_order(lax.transpose(first, (*leading, last + 1, last)), is_moved=True)
+    numbers = ((last + 1,), (last,)), (tuple(leading), tuple(leading))
+    (found,) = rebind(equation, [copy, second], dimension_numbers=numbers)
     return found

@@ -173,6 +173,52 @@ def test_a_transposed_copy_of_a_factor(sizes: tuple[int, int, int], form: str) -
     assert ("in_order" in str(jax.make_jaxpr(ordered(fn))(a, b))) == is_copied
 
 
+# sizes of the batch, columns of the first matrices and of the second, the rows of both: whether a copy is transposed
+COPIED_IN_BATCH = {
+    ((16,), 16, 32, 16): True, ((2, 8), 16, 32, 16): True, ((8,), 2, 2, 3): True, ((16,), 32, 32, 32): True,
+    ((16,), 36, 36, 32): False, ((7,), 16, 32, 16): False, ((16,), 16, 1, 16): False, ((16,), 1, 16, 16): False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", COPIED_IN_BATCH, ids=str)
+@pytest.mark.parametrize("form", ["a gradient", "transposed before", "first factors in order", "bfloat16"])
+def test_transposed_copies_of_small_factors(sizes: tuple[tuple[int, ...], int, int, int], form: str) -> None:
+    batch, rows, columns, terms = sizes
+    leading, last = tuple(range(len(batch))), len(batch)
+    a, b = (_RNG.standard_normal((*batch, terms, n)).astype("float32") for n in (rows, columns))
+    dims, is_copied = ((last, last), COPIED_IN_BATCH[sizes])
+    if form == "transposed before":
+        b, dims, is_copied = np.swapaxes(b, -1, -2).copy(), (last, last + 1), False  # `a.T @ b.T`
+    elif form == "first factors in order":
+        a, dims, is_copied = np.swapaxes(a, -1, -2).copy(), (last + 1, last), False
+    elif form == "bfloat16":
+        a, b, is_copied = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), False
+
+    def fn(a: Any, b: Any) -> jax.Array:
+        numbers = ((dims[:1], dims[1:]), (leading, leading))
+        return lax.dot_general(a, b, numbers, preferred_element_type=np.float32) + 1
+
+    found, expected = jax.jit(ordered(fn))(a, b), np.asarray(fn(a, b))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    assert ("in_order" in str(jax.make_jaxpr(ordered(fn))(a, b))) == is_copied
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_gradients_of_attention_over_few_tokens(device: str, dynamic: bool) -> None:
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return ((q @ k.mT).softmax(-1) @ v).sin().sum()
+
+    qkv = [torch.randn(3, 4, 16, 8) for _ in range(3)]
+    expected = torch.autograd.grad(attention(*[t.requires_grad_() for t in qkv]), qkv)
+    moved = [t.detach().to(device).requires_grad_() for t in qkv]
+    loss = torch.compile(attention, backend="jaten", dynamic=dynamic)(*moved)
+    for gradient, wanted in zip(torch.autograd.grad(loss, moved), expected, strict=True):
+        assert device == "jax" or gradient.stride() == wanted.stride()  # compiled ones on the device are row-major
+        torch.testing.assert_close(gradient.cpu(), wanted)
+
+
 @pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("inputs", [8, 256])
 @pytest.mark.parametrize("device", ["cpu", "jax"])
