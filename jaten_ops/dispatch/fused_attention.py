@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .. import autograd
-from ..kernels.attention_parts import attention
+from ..kernels.attention_parts import attention, attention_gradients, scale_of
 from ..meta.attention import fused_sdp_choice
 from ..ops.user_ops import op
+from ..registry import gradient
 from ..registry.handlers import ABOVE_AUTOGRAD, handler
 from ..schema import RELEASE
 from ..tensor.operand_values import is_traced
@@ -24,14 +25,48 @@ from .operands import FLOATS, is_on_jax, with_constants
 _aten = torch.ops.aten
 
 
+_DIFFERENTIABLE = ("query", "key", "value")
+_QKV = "Tensor query, Tensor key, Tensor value, Tensor? bias"
+
+
 @op(
-    "jaten_nn::attention(Tensor query, Tensor key, Tensor value, Tensor? bias, bool causal, float? scale) -> Tensor",
-    differentiable=("query", "key", "value", "bias"),
+    f"jaten_nn::attention({_QKV}, bool causal, float? scale) -> (Tensor, Tensor)",
+    differentiable=_DIFFERENTIABLE,
 )
 def _attention(query: Any, key: Any, value: Any, bias: Any, causal: bool, scale: Any) -> Any:
-    if bias is not None and bias.dtype == bool:
-        bias = bias.astype("uint8")
-    return attention(query, key, value, bias, None, scale, causal)[0]
+    found: Any = attention(query, key, value, _added(bias), None, scale, causal)
+    return found
+
+
+@op(
+    f"jaten_nn::attention_backward(Tensor grad, Tensor? grad_logsumexp, {_QKV}, Tensor out, Tensor logsumexp,"
+    " bool causal, float? scale) -> (Tensor, Tensor, Tensor)",
+    differentiable=("grad", "grad_logsumexp", *_DIFFERENTIABLE, "out", "logsumexp"),
+)
+def _attention_backward(
+    grad: Any, grad_logsumexp: Any, query: Any, key: Any, value: Any, bias: Any, out: Any, logsumexp: Any,
+    causal: bool, scale: Any,
+) -> Any:  # fmt: skip
+    of_logsumexp = None if grad_logsumexp is None else grad_logsumexp[..., None]
+    return attention_gradients(
+        grad, query, key, value, _added(bias), scale_of(query, scale), out, logsumexp, causal, of_logsumexp
+    )
+
+
+def _added(bias: Any) -> Any:
+    """A mask as ATen's on a CPU has it: what is masked stays NaN."""
+    return bias.astype("uint8") if bias is not None and bias.dtype == bool else bias
+
+
+@gradient("jaten_nn::attention")
+def gradient_of_attention(grads: Any, args: Any, results: Any) -> dict[str, Any]:
+    """From the saved results: `jax.vjp` of the kernel would compute the forward again. A mask has no gradient."""
+    grad, of_logsumexp = grads
+    *tensors, causal, scale = args
+    if grad is None:
+        grad = torch.ops.jaten.zeros_like(results[0])
+    found = torch.ops.jaten_nn.attention_backward(grad, of_logsumexp, *tensors, *results, causal, scale)
+    return dict(zip(_DIFFERENTIABLE, found, strict=False))
 
 
 def _suits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, **settings: Any) -> bool:
@@ -81,7 +116,7 @@ def scaled_dot_product_attention(
             *(query, key, value, attn_mask, dropout_p, is_causal), scale=scale, enable_gqa=enable_gqa,
         )  # fmt: skip
     if not any(map(is_traced, (query, key, value))):
-        return torch.ops.jaten_nn.attention(query, key, value, attn_mask, is_causal, scale)
+        return torch.ops.jaten_nn.attention(query, key, value, attn_mask, is_causal, scale)[0]
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         lowest = torch.full((), -torch.inf, dtype=query.dtype, device=query.device)
         attn_mask = torch.where(attn_mask, lowest.new_zeros(()), lowest)

@@ -129,6 +129,26 @@ def test_it_is_one_operator(name: str) -> None:
     assert len(fused) == 2, fused  # its own and the leaves'
 
 
+def test_the_backward_pass_has_the_sums_of_the_forward() -> None:
+    leaves, settings = _operands("masked", "jax")
+    out: Any = F.scaled_dot_product_attention(*leaves, **settings)
+    assert [t.shape for t in out.grad_fn.saved_tensors].count(out.shape[:3]) == 1
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", [n for n in FUSED if n not in _BOTH])  # the composition refuses both
+def test_second_derivatives(name: str) -> None:
+    """By the results of the forward pass, which the gradients use; beside ATen's composition on the CPU."""
+    found = []
+    for device in ("jax", "cpu"):
+        leaves, settings = _operands(name, device)
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH] if device == "jax" else SDPBackend.MATH):
+            out = F.scaled_dot_product_attention(*leaves, **settings)
+            grads = torch.autograd.grad(out.sin().sum(), leaves, create_graph=True)
+            found.append([t.cpu() for t in torch.autograd.grad(sum(g.pow(2).sum() for g in grads), leaves)])
+    torch.testing.assert_close(*found, equal_nan=True)
+
+
 def test_the_kernel_may_be_chosen() -> None:
     leaves, settings = _operands("plain", "jax")
     with sdpa_kernel(SDPBackend.MATH):

@@ -89,4 +89,4 @@ def _turned(equation: Any, first: jax.Array, second: jax.Array) -> jax.Array | N
     copy = in_order(lax.transpose(first, (*leading, last + 1, last)), is_moved=True)
     numbers = ((last + 1,), (last,)), (tuple(leading), tuple(leading))
     (found,) = rebind(equation, [copy, second], dimension_numbers=numbers)
-    return found
+    return lax.optimization_barrier(found) if batch else found

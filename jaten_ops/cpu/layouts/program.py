@@ -143,7 +143,7 @@ def _run(program: core.ClosedJaxpr, values: Sequence[Ordered], rules: dict[str, 
 
 def _apply(equation: Any, operands: list[Ordered], rules: dict[str, LayoutRule]) -> list[Ordered]:
     name = equation.primitive.name
-    if rules is RULES and (branch := branch_of(equation)) is not None:
+    if (branch := branch_of(equation) if rules is RULES else cpu_branch(equation)) is not None:
         return _run(branch, operands[1:], rules)
     if name in _CALLS or (name in _JITTED and rules is RULES):
         return _run(body_of(equation), operands, rules)
@@ -176,7 +176,7 @@ def _with_matrix_rules(body: core.ClosedJaxpr) -> core.ClosedJaxpr | None:
 @functools.lru_cache(maxsize=1024)
 def _has_matrix(jaxpr: Any) -> bool:
     """True if a program transposes a matrix, or multiplies one."""
-    return any(_is_of_matrix(e) or (e.primitive.name in _JITTED and _has_matrix(body_of(e).jaxpr)) for e in jaxpr.eqns)
+    return any(map(_is_of_matrix, _equations(jaxpr)))
 
 
 def _is_of_matrix(equation: Any) -> bool:

@@ -13,6 +13,7 @@ import torch
 from jax import lax
 
 from jaten_ops.cpu.layouts import ordered
+from jaten_ops.kernel_base.platform import by_platform
 
 _RNG = np.random.default_rng(0)
 _X = _RNG.standard_normal((3, 4)).astype("float32")
@@ -113,6 +114,14 @@ def _turned(a: Any) -> jax.Array:
     return lax.transpose(a, (0, 2, 1))
 
 
+def _in_loop(a: Any, b: Any) -> jax.Array:
+    return lax.map(lambda pair: _product(_t(pair[0]), pair[1], (1, 0)), (a, b))
+
+
+def _on_cpu(a: Any, b: Any) -> jax.Array:
+    return by_platform(a, b, cpu=_in_loop, default=lambda a, b: _products(a, b, (1, 1)))
+
+
 # name: the function of wide and of narrow matrices, which have their terms before their last dimension
 NARROW: dict[str, tuple[Any, Any, Any, bool]] = {
     "as a gradient has it": (lambda a, b: _product(_t(a), b, (1, 0)) + 1, _WIDE, _NARROW, True),
@@ -134,9 +143,9 @@ NARROW: dict[str, tuple[Any, Any, Any, bool]] = {
     ),
     "a batch of narrow by wide": (lambda a, b: _products(b, a, (1, 1)), _WIDES, _NARROWS, False),
     "a batch behind": (*(lambda a, b: lax.dot_general(a, b, (((0,), (0,)), ((1,), (1,)))), _WIDES, _NARROWS, False),),
-    "in a loop": (
-        *(lambda a, b: lax.map(lambda pair: _product(_t(pair[0]), pair[1], (1, 0)), (a, b)), _WIDES, _NARROWS, True),
-    ),
+    "in a loop": (_in_loop, _WIDES, _NARROWS, True),
+    "in a loop of a CPU's own": (_on_cpu, _WIDES, _NARROWS, True),
+    "in a function with a loop": (jax.jit(_on_cpu), _WIDES, _NARROWS, True),
 }
 
 
