@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ..kernels import rnn
+from .. import autograd
+from ..kernels import recurrent_parts as parts
 from ..ops.namespace import operator_of
 from ..ops.user_ops import op
+from ..registry import gradient
 from ..registry.handlers import ABOVE_AUTOGRAD, Handler, handler
 from ..tensor.operand_values import is_traced
 from .operands import is_on_jax, with_constants
@@ -23,11 +25,40 @@ from .operands import is_on_jax, with_constants
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 _IMPLICIT, _AUTOGRAD = torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.AutogradFunctionality
 
+_TENSORS = ("input", "hx", "cx", "w_ih", "w_hh", "b_ih", "b_hh")
+_RESULTS = ("out", "hy", "cy", "gates", "cells")
+_OPERANDS = (
+    "Tensor input, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh, str cell, bool reverse"
+)
+
 op(
-    "jaten_nn::rnn_layer(Tensor input, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh,"
-    " str cell, bool reverse) -> (Tensor, Tensor, Tensor)",
-    differentiable=("input", "hx", "cx", "w_ih", "w_hh", "b_ih", "b_hh"),
-)(rnn.layer)
+    f"jaten_nn::rnn_layer({_OPERANDS}, bool train) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    differentiable=_TENSORS,
+)(parts.layer)
+
+
+@op(
+    f"jaten_nn::rnn_layer_backward({', '.join(f'Tensor? of_{r}' for r in _RESULTS)}, {_OPERANDS}, Tensor out,"
+    " Tensor? gates, Tensor? cells) -> (Tensor, Tensor, Tensor?, Tensor, Tensor, Tensor?, Tensor?)",
+    differentiable=(*(f"of_{r}" for r in _RESULTS), *_TENSORS, "out", "gates", "cells"),
+)
+def _layer_backward(
+    of_out: Any, of_hy: Any, of_cy: Any, of_gates: Any, of_cells: Any, input: Any, hx: Any, cx: Any, w_ih: Any,
+    w_hh: Any, b_ih: Any, b_hh: Any, cell: str, reverse: bool, out: Any, gates: Any, cells: Any
+) -> Any:  # fmt: skip
+    grads, operands = (of_out, of_hy, of_cy, of_gates, of_cells), (input, hx, cx, w_ih, w_hh, b_ih, b_hh)
+    return tuple(parts.layer_gradients(grads, *operands, cell, reverse, out, gates, cells))
+
+
+@gradient("jaten_nn::rnn_layer")
+def gradient_of_rnn_layer(grads: Any, args: Any, results: Any) -> dict[str, Any]:
+    """From the gates of the forward pass: `jax.vjp` of the kernel would compute them again."""
+    *operands, train = args
+    out, _, _, gates, cells = results
+    if not train:
+        gates = cells = grads[3] = grads[4] = None
+    found = torch.ops.jaten_nn.rnn_layer_backward(*grads, *operands, out, gates, cells)
+    return dict(zip(_TENSORS, found, strict=True))
 
 
 def _suits(
@@ -56,6 +87,7 @@ def _layers(
     """All layers for an input (T, B, I): the hidden states of the last one, and the final states of each."""
     count = states[0].shape[0]
     each = len(params) // count
+    train = autograd.is_recorded([input, *states, *params])
     last: list[tuple[Tensor, Tensor]] = []
     for i in range(0, count, directions):
         if i and dropout:
@@ -64,9 +96,9 @@ def _layers(
         for k in range(i, i + directions):
             hx, cx = states[0][k], states[1][k] if cell == "lstm" else None
             weights = [*params[k * each : (k + 1) * each], None, None][:4]
-            out, *final = torch.ops.jaten_nn.rnn_layer(input, hx, cx, *weights, cell, k > i)
+            out, hy, cy, *_ = torch.ops.jaten_nn.rnn_layer(input, hx, cx, *weights, cell, k > i, train)
             found.append(out)
-            last.append((final[0], final[1]))
+            last.append((hy, cy))
         input = found[0] if directions == 1 else torch.cat(found, -1)
     return (input, *[torch.stack([final[n] for final in last]) for n in range(len(states))])
 

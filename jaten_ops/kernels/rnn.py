@@ -10,62 +10,10 @@ from jax import lax
 from jaten_ops.registry import kernel
 
 from ..arrays.observers import known_values
-from ..cpu.dot_reductions import contract
 from ..kernel_base.promotion import cast, compute_type
+from .recurrent_parts import layer, layer_gradients, lstm_step
 
 _LSTM_MODE = 2
-
-
-def _times_transposed(x: jax.Array, weight: jax.Array) -> jax.Array:
-    return contract(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
-
-
-def _lstm_step(gates: jax.Array, cx: jax.Array) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
-    """New hidden state, new cell state, activated gates."""
-    i, f, g, o = jnp.split(gates, 4, axis=-1)
-    i, f, g, o = lax.logistic(i), lax.logistic(f), lax.tanh(g), lax.logistic(o)
-    cy = f * cx + i * g
-    return o * lax.tanh(cy), cy, (i, f, g, o)
-
-
-def _gru_step(gates: jax.Array, hidden: jax.Array, hx: jax.Array) -> jax.Array:
-    """New hidden state, from the products of the input and of the state, each with its bias."""
-    (r, z, n), (hr, hz, hn) = jnp.split(gates, 3, axis=-1), jnp.split(hidden, 3, axis=-1)
-    n = lax.tanh(n + lax.logistic(r + hr) * hn)
-    return (hx - n) * lax.logistic(z + hz) + n
-
-
-_PLAIN = {"rnn_tanh": lax.tanh, "rnn_relu": lambda x: lax.max(x, jnp.zeros_like(x))}
-
-
-def layer(input, hx, cx, w_ih, w_hh, b_ih, b_hh, cell: str, reverse: bool):
-    """One direction of one recurrent layer: all hidden states, the last one, and the last cell state of an LSTM.
-
-    Args:
-        input: (T, B, I).
-        hx, cx: (B, H); cx is an LSTM's, else None.
-        w_ih, w_hh: (G H, I) and (G H, H), for G gates; b_ih, b_hh: (G H,), or None.
-        cell: "lstm", "gru", "rnn_tanh" or "rnn_relu".
-    """
-    wide = compute_type(input.dtype)
-    gates = _times_transposed(input, w_ih) + (0 if b_ih is None else cast(b_ih, wide))
-    bias = 0 if b_hh is None else cast(b_hh, wide)
-
-    def step(state, gates):
-        hx, cx = state
-        hidden = _times_transposed(cast(hx, input.dtype), w_hh) + bias
-        if cell == "lstm":
-            hx, cx, _ = _lstm_step(gates + hidden, cx)
-        elif cell == "gru":
-            hx = _gru_step(gates, hidden, hx)
-        else:
-            hx = _PLAIN[cell](gates + hidden)
-        out = cast(hx, input.dtype)
-        return (cast(out, wide), cx), out
-
-    start = cast(hx, wide), jnp.zeros((0,), wide) if cx is None else cast(cx, wide)
-    (hy, cy), out = lax.scan(step, start, gates, reverse=reverse)
-    return out, cast(hy, hx.dtype), cast(cy, input.dtype if cx is None else cx.dtype)
 
 
 # aten::mkldnn_rnn_layer(Tensor input, Tensor weight0, Tensor weight1, Tensor weight2, Tensor weight3, Tensor hx_,
@@ -81,7 +29,7 @@ def mkldnn_rnn_layer(
         raise RuntimeError(f"mkldnn_rnn_layer: only LSTM (mode {_LSTM_MODE}) is supported, got mode {mode}")
     biases = (weight2, weight3) if has_biases else (None, None)
     states = (x.reshape(input.shape[1], hidden_size) for x in (hx_, cx_))
-    out, hy, cy = layer(input, *states, weight0, weight1, *biases, "lstm", reverse)
+    out, hy, cy, *_ = layer(input, *states, weight0, weight1, *biases, "lstm", reverse)
     workspace = jnp.zeros((0,), jnp.uint8)  # the backward computes the gates again
     return out, hy.reshape(hx_.shape), cy.reshape(cx_.shape), workspace
 
@@ -96,14 +44,14 @@ def mkldnn_rnn_layer_backward(
     input, weight1, weight2, weight3, weight4, hx_, cx_tmp, output, hy_, cy_, grad_output, grad_hy, grad_cy, reverse,
     mode, hidden_size, num_layers, has_biases, train, bidirectional, batch_sizes, batch_first, workspace
 ):  # fmt: skip
-    def layer(*tensors):
-        return mkldnn_rnn_layer(
-            *tensors, reverse, batch_sizes, mode, hidden_size, num_layers, has_biases, bidirectional, batch_first, train
-        )[:3]
-
-    results, pull = jax.vjp(layer, input, weight1, weight2, weight3, weight4, hx_, cx_tmp)
-    grads = (grad_output, grad_hy, grad_cy)
-    return pull(tuple(jnp.zeros_like(r) if g is None else g for g, r in zip(grads, results, strict=True)))
+    hx, cx = (x.reshape(input.shape[1], hidden_size) for x in (hx_, cx_tmp))
+    biases = (weight3, weight4) if has_biases else (None, None)
+    grads = grad_output, *(None if g is None else g.reshape(hx.shape) for g in (grad_hy, grad_cy))
+    found = layer_gradients(grads, input, hx, cx, weight1, weight2, *biases, "lstm", reverse, output)
+    of_input, of_hx, of_cx, *of_weights = found
+    if not has_biases:
+        of_weights[2:] = jnp.zeros_like(weight3), jnp.zeros_like(weight4)
+    return of_input, *of_weights, of_hx.reshape(hx_.shape), of_cx.reshape(cx_tmp.shape)
 
 
 # Fused cells: gates of the input and of the state come in as products, without bias
@@ -118,7 +66,7 @@ def _sum_gates(like: jax.Array, *terms: jax.Array | None) -> jax.Array:
 @kernel("_thnn_fused_lstm_cell")
 def thnn_fused_lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
     gates = _sum_gates(cx, input_gates, hidden_gates, input_bias, hidden_bias)
-    hy, cy, activated = _lstm_step(gates, cast(cx, gates.dtype))
+    hy, cy, activated = lstm_step(gates, cast(cx, gates.dtype))
     return cast(hy, cx.dtype), cast(cy, cx.dtype), cast(jnp.concatenate(activated, -1), cx.dtype)
 
 

@@ -49,7 +49,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "settings"), crossed(LAYERS, SETTINGS))
 def test_values_and_gradients(name: str, settings: dict[str, Any]) -> None:
-    """With and without states at the start; second derivatives of the former, of one layer."""
+    """With and without states at the start; second derivatives too."""
     found, given = [], not settings.get("bias", True) or not settings
     x = torch.randn(4, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     for module, device in zip(_pair(name, **settings), ("cpu", "jax"), strict=True):
@@ -59,11 +59,61 @@ def test_values_and_gradients(name: str, settings: dict[str, Any]) -> None:
         results = [out, *_tensors(last)]
         wanted = [inputs[0], *(_tensors(inputs[1]) if given else ()), *module.parameters()]
         total = sum((r * r).sum() for r in results)
-        grads = torch.autograd.grad(total, wanted, create_graph=not settings)
-        second = () if settings else torch.autograd.grad(sum((g * g).sum() for g in grads), inputs[0])
+        grads = torch.autograd.grad(total, wanted, create_graph=True)
+        second = torch.autograd.grad(sum((g * g).sum() for g in grads), wanted)
         found.append([t.detach().cpu() for t in (*results, *grads, *second)])
     for got, expected in zip(found[1], found[0], strict=True):
         torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_without_saved_gates(name: str) -> None:
+    """Of a call that was not made for training."""
+    module = _pair(name)[1]
+    cell = name.lower() if name in ("LSTM", "GRU") else f"rnn_{name}"
+    x = torch.randn(4, 3, 5, dtype=torch.float64).to("jax").requires_grad_()
+    hx, cx = (torch.full((3, 6), n, dtype=torch.float64, device="jax", requires_grad=True) for n in (0.5, -0.3))
+    wanted = [x, hx, *([cx] if cell == "lstm" else []), *module.parameters()]
+    found = []
+    for train in (True, False):
+        out, hy, cy, gates, cells = torch.ops.jaten_nn.rnn_layer(
+            x, hx, cx if cell == "lstm" else None, *module.parameters(), cell, True, train
+        )
+        assert train or gates.numel() == cells.numel() == 0
+        total = out.sin().sum() + hy.cos().sum() + (cy.sin().sum() if cell == "lstm" else 0)
+        grads = torch.autograd.grad(total, wanted, create_graph=True)
+        found.append([*grads, *torch.autograd.grad(sum(g.pow(2).sum() for g in grads), wanted)])
+    for with_gates, without in zip(*found, strict=True):
+        torch.testing.assert_close(without.cpu(), with_gates.cpu())
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_where_all_is_zero(name: str) -> None:
+    found = []
+    for module, device in zip(_pair(name), ("cpu", "jax"), strict=True):
+        with torch.no_grad():
+            [p.zero_() for p in module.parameters()]
+        x = torch.ones(4, 3, 5, dtype=torch.float64, device=device, requires_grad=True)
+        found.append([g.cpu() for g in torch.autograd.grad(module(x)[0].sum(), [x, *module.parameters()])])
+    for got, expected in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(("name", "dtype"), crossed(LAYERS, [torch.bfloat16, torch.float16]), ids=str)
+def test_gradients_in_half_precision(name: str, dtype: torch.dtype) -> None:
+    """No further from those in double precision, of the same operands, than ten roundings of the largest element."""
+    module = _pair(name)[1].to(dtype)
+    x = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(1)).to(dtype)
+    found = []
+    for wide, device in ((torch.float64, "cpu"), (dtype, "jax")):
+        own = copy.deepcopy(module).to(device).to(wide)
+        leaf = x.to(device).to(wide).requires_grad_()
+        found.append(torch.autograd.grad(own(leaf)[0].sum(), [leaf, *own.parameters()]))
+    for expected, got in zip(*found, strict=True):
+        bound = 10 * torch.finfo(dtype).eps * expected.abs().max().item()
+        assert got.dtype == dtype
+        torch.testing.assert_close(got.cpu().double(), expected, rtol=0, atol=bound)
 
 
 def _packed(module: nn.Module) -> Callable[[Tensor], Tensor]:
