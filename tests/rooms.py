@@ -71,8 +71,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "conv_primitive",
         "layouts.rules",
         "layouts.steps",
-        "layouts.break_chains layouts.folded_sums layouts.joined_products layouts.nan_checks layouts.short_rows"
-        " layouts.serialize_lapack layouts.sums_as_products layouts.tile_batches layouts.tile_gather_scatter",
+        "layouts.break_chains layouts.folded_sums layouts.joined_parts layouts.joined_products layouts.nan_checks"
+        " layouts.short_rows layouts.serialize_lapack layouts.sums_as_products layouts.tile_batches"
+        " layouts.tile_gather_scatter",
         "layouts.program",
         "layouts.__init__",
         "__init__",
@@ -80,9 +81,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "kernels": (
         "as_strided assertions attention_parts batch_norm_parts bitwise comparison complex_functions control_flow"
         " conversion convolution ctc distance dropout embedding fft flex_attention foreach matrices normalization"
-        " optimizers philox polynomials ragged reduction regions reparameterized rnn views windows",
+        " optimizers philox polynomials ragged recurrent_parts reduction regions reparameterized views windows",
         "creation decomposition deformable_convolution fake_quantization float_functions im2col indexing"
-        " joining ldl matmul padding pooling randomness resampling scan sorting third_party_ops unary"
+        " joining ldl matmul padding pooling randomness resampling rnn scan sorting third_party_ops unary"
         " unfolding variance weight_norm",
         "activation arithmetic detection grid_sampler histogram linalg offsets position_sensitive_pooling scaled_matmul"
         " scatter segment_reduce softmax special unique",

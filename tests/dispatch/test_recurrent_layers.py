@@ -68,7 +68,7 @@ def test_values_and_gradients(name: str, settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_gradients_without_saved_gates(name: str) -> None:
-    """Of a call that was not made for training."""
+    """A call that was not made for training has no gates to save."""
     module = _pair(name)[1]
     cell = name.lower() if name in ("LSTM", "GRU") else f"rnn_{name}"
     x = torch.randn(4, 3, 5, dtype=torch.float64).to("jax").requires_grad_()

@@ -16,10 +16,9 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from .steps import Instruction, Listed, Value
+from .steps import ADDITIONS, Instruction, Listed, Value
 
 _SEVERAL = 3
-_ADDITIONS = frozenset({"add", "add_any"})
 
 
 class _Kind(NamedTuple):
@@ -65,15 +64,15 @@ class _Sum(NamedTuple):
 def with_joined_products(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """The program with its sums of several products computed as one product; the same object if it has none."""
     names = [e.primitive.name for e in program.jaxpr.eqns]
-    if names.count("dot_general") < _SEVERAL or _ADDITIONS.isdisjoint(names):
+    if names.count("dot_general") < _SEVERAL or ADDITIONS.isdisjoint(names):
         return program
     listed = Listed(program)
     left_out: set[int] = set()
     sums: dict[int, _Sum] = {}
     for step in reversed(listed.steps):  # the last addition of a sum first
-        if step.name in _ADDITIONS and id(step) not in left_out and step.made[0].aval.ndim == 2:
-            additions, leaves = _leaves(step, listed.users)
-            if (found := _joined(leaves, listed.users)) is not None:
+        if step.name in ADDITIONS and id(step) not in left_out and step.made[0].aval.ndim == 2:
+            additions, leaves = listed.summands(step)
+            if (found := _joined(leaves, listed)) is not None:
                 sums[id(step)] = found
                 left_out |= {id(s) for s in additions}
                 left_out |= {id(s) for group in found.groups for term in group for s in term.steps}
@@ -86,30 +85,11 @@ def with_joined_products(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
     return listed.applied(apply) if sums else program
 
 
-def _leaves(root: Instruction, users: dict[int, list[Any]]) -> tuple[list[Instruction], list[Any]]:
-    """The other additions of the sum that ends with a step, and what they add."""
-    additions, leaves, left = [], [], list(root.taken)
-    while left:
-        atom = left.pop()
-        maker = _only_maker(atom, users)
-        if maker is not None and maker.name in _ADDITIONS and atom.aval == root.made[0].aval:
-            additions.append(maker)
-            left += maker.taken
-        else:
-            leaves.append(atom)
-    return additions, leaves
-
-
-def _only_maker(atom: Any, users: dict[int, list[Any]]) -> Instruction | None:
-    """The step that makes a value which only one other takes."""
-    return atom.maker if isinstance(atom, Value) and len(users.get(id(atom), ())) == 1 else None
-
-
-def _joined(leaves: list[Any], users: dict[int, list[Any]]) -> _Sum | None:
+def _joined(leaves: list[Any], listed: Listed) -> _Sum | None:
     by_kind: defaultdict[_Kind, list[_Term]] = defaultdict(list)
     others = []
     for leaf in leaves:
-        term = _term(leaf, users)
+        term = _term(leaf, listed)
         if term is None:
             others.append(leaf)
         else:
@@ -121,14 +101,14 @@ def _joined(leaves: list[Any], users: dict[int, list[Any]]) -> _Sum | None:
     return _Sum(groups, [leaf for leaf in leaves if id(leaf) not in chosen])
 
 
-def _term(leaf: Any, users: dict[int, list[Any]]) -> _Term | None:
+def _term(leaf: Any, listed: Listed) -> _Term | None:
     """A summand as a term, if it is a product that has few terms beside its size."""
     steps, swapped = [], False
-    maker = _only_maker(leaf, users)
+    maker = listed.only_maker(leaf)
     while maker is not None and _is_transposition(maker):
         steps.append(maker)
         swapped = not swapped
-        maker = _only_maker(maker.taken[0], users)
+        maker = listed.only_maker(maker.taken[0])
     if maker is None or maker.name != "dot_general" or not all(isinstance(x, Value) for x in maker.taken):
         return None
     (of_a, of_b), batch = maker.equation.params["dimension_numbers"]

@@ -19,6 +19,7 @@ from jaten_ops.xla.platform_branches import cpu_branch
 
 from .break_chains import with_chains_stored
 from .folded_sums import with_folded_sums
+from .joined_parts import with_joined_parts
 from .joined_products import with_joined_products
 from .nan_checks import with_quick_nan_checks
 from .rules import MATRIX_RULES, RULES, LayoutRule, traced_scope, within, work_of
@@ -46,8 +47,8 @@ def ordered(
     Args:
         fn: a JAX function.
         platform: what it runs on, by default JAX's first choice. Only a CPU's program becomes another one: its
-            convolutions ask for an order, rows are gathered and scattered in stretches, as are products of a batch,
-            sums become products or are folded, long chains are stored.
+            convolutions ask for an order, padded parts are joined, rows are gathered and scattered in stretches, as are
+            products of a batch, sums become products or are folded, long chains are stored.
         taken: for each array that it takes the order in which its dimensions come; None for the program's.
         free: asked after `fn` was traced, for each result whether it may be left in any order.
         left: is filled with the order of each result, None for the program's.
@@ -62,7 +63,7 @@ def ordered(
         inputs = [_as_program(a, order) for a, order in zip(leaves, orders, strict=True)]
         program, shape = jax.make_jaxpr(fn, return_shape=True)(*jax.tree.unflatten(jax.tree.structure(arrays), inputs))
         if on_cpu:
-            program = in_batches(in_stretches(program))
+            program = in_batches(in_stretches(with_joined_parts(program)))
             if not _has_images(program.jaxpr):  # whose dimensions will lie in another order
                 program = with_folded_sums(with_sums_as_products(with_quick_nan_checks(program)))
             program = with_chains_stored(with_joined_products(program))

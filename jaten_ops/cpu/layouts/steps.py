@@ -15,6 +15,8 @@ from jaten_ops.xla.platform_branches import cpu_branch
 from .rules import RULES, traced_scope, within
 
 _CALLS = frozenset({"custom_jvp_call", "jit", "pjit"})
+ADDITIONS = frozenset({"add", "add_any"})
+_MOVES = frozenset({"broadcast_in_dim", "pad"})
 _BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
@@ -122,11 +124,9 @@ def _is_simple_call(equation: Any) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _is_simple(jaxpr: Any) -> bool:
-    """True if it computes element by element."""
-    return all(
-        e.primitive.name in ELEMENTWISE or e.primitive.name == "broadcast_in_dim" or _is_simple_call(e)
-        for e in _computing(jaxpr)
-    )
+    """True if it computes element by element, and moves these."""
+    names = (e.primitive.name for e in _computing(jaxpr) if not _is_simple_call(e))
+    return all(name in ELEMENTWISE or name in _MOVES for name in names)
 
 
 def _computing(jaxpr: Any) -> Iterator[Any]:
@@ -179,6 +179,23 @@ class Listed:
         self.steps: list[Instruction] = []
         self._results = list_steps(program.jaxpr, self._operands, self.steps)
         self.users = users_of(self.steps, self._results)
+
+    def only_maker(self, atom: Any) -> Instruction | None:
+        """The step that makes a value which only one other takes."""
+        return atom.maker if isinstance(atom, Value) and len(self.users.get(id(atom), ())) == 1 else None
+
+    def summands(self, root: Instruction) -> tuple[list[Instruction], list[Any]]:
+        """The other additions of the sum that ends with a step, and what they add, from right to left."""
+        additions, leaves, left = [], [], list(root.taken)
+        while left:
+            atom = left.pop()
+            maker = self.only_maker(atom)
+            if maker is not None and maker.name in ADDITIONS and atom.aval == root.made[0].aval:
+                additions.append(maker)
+                left += maker.taken
+            else:
+                leaves.append(atom)
+        return additions, leaves
 
     def applied(self, apply: Callable[[Instruction, dict[int, Any]], Sequence[Any]]) -> core.ClosedJaxpr:
         """The program in which `apply` makes what each step does, of the values that are known by their `id`.

@@ -176,8 +176,10 @@ class _Group:
                 yield value
 
     def pays(self) -> bool:
+        """True if what need not be stored is more than half of the rows that are made before, and read once more."""
         gathered = sum(_bytes(s.made[0].aval) for s in self.steps if s.name == "gather")
-        return gathered >= self._large
+        read = sum(b for v in self.sliced() if (b := _bytes(v.aval)) >= self._large)
+        return gathered >= self._large and 2 * gathered > read
 
 
 class _Loop:

@@ -141,6 +141,12 @@ def _columns(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
     return jnp.zeros((WIDTH, NODES), x.dtype).at[:, t].add(_take(x, s).T, mode=IN_BOUNDS)
 
 
+def _of_rows_that_are_stored(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
+    """The gradient of a maximum: twice as much is read again as is not stored."""
+    messages, largest = _take(x, s), _take(jnp.sin(x), t)
+    return messages, largest, _add(jnp.where(messages > largest, _take(x, t), 0), s)
+
+
 def _few(x: Any, s: Any, t: Any, w: Any, b: Any) -> Any:
     return _add(_take(x, s[:200]), t[:200])
 
@@ -149,6 +155,7 @@ PROGRAMS: dict[Callable[..., Any], int] = {
     _sum: 1, _weighted: 1, _of_both_ends: 1, _checked: 1, _largest: 1, _last: 1, _heads: 1, _halves: 1, _two_layers: 2,
     _kept: 0, _used_as_a_whole: 1, _across: 0, _columns: 0, _few: 0, _attention: 1, _needed_early: 1, _aggregations: 1,
     _normalized: 0, _of_a_result: 1, _as_many_nodes: 2, _as_many_nodes_share: 0, _crossed: 1,
+    _of_rows_that_are_stored: 0,
 }  # fmt: skip
 
 
