@@ -79,7 +79,17 @@ def matmul_backward(grad, self, other, mask):
     return masked(mask, self, other)
 
 
-# Recurrent cells
+# Recurrent layers and cells
+
+
+@fake("mkldnn_rnn_layer")  # ATen's has an empty workspace
+def mkldnn_rnn_layer(
+    input, weight0, weight1, weight2, weight3, hx_, cx_, reverse, batch_sizes, mode, hidden_size, *flags
+):  # fmt: skip
+    length, batch, _ = input.shape
+    wide = torch.float32 if input.dtype in (torch.bfloat16, torch.float16) else input.dtype
+    workspace = input.new_empty((length, batch, 5 * hidden_size), dtype=wide)
+    return input.new_empty((length, batch, hidden_size)), as_contiguous(hx_), as_contiguous(cx_), workspace
 
 
 @fake("_thnn_fused_gru_cell")

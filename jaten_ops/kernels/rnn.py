@@ -24,14 +24,16 @@ def mkldnn_rnn_layer(
     input, weight0, weight1, weight2, weight3, hx_, cx_, reverse, batch_sizes, mode, hidden_size, num_layers,
     has_biases, bidirectional, batch_first, train
 ):  # fmt: skip
-    """One direction of one LSTM layer: input (T, B, I), states (B, H) or (1, B, H), weights of input and of state."""
+    """One direction of one LSTM layer: input (T, B, I), states (B, H) or (1, B, H), weights of input and of state.
+
+    The workspace has the gates and the cell states, (T, B, 5 H), whatever `train` says: in graphs it is always False.
+    """
     if mode != _LSTM_MODE:
         raise RuntimeError(f"mkldnn_rnn_layer: only LSTM (mode {_LSTM_MODE}) is supported, got mode {mode}")
     biases = (weight2, weight3) if has_biases else (None, None)
     states = (x.reshape(input.shape[1], hidden_size) for x in (hx_, cx_))
-    out, hy, cy, *_ = layer(input, *states, weight0, weight1, *biases, "lstm", reverse)
-    workspace = jnp.zeros((0,), jnp.uint8)  # the backward computes the gates again
-    return out, hy.reshape(hx_.shape), cy.reshape(cx_.shape), workspace
+    out, hy, cy, *saved = layer(input, *states, weight0, weight1, *biases, "lstm", reverse, train=True)
+    return out, hy.reshape(hx_.shape), cy.reshape(cx_.shape), jnp.concatenate(saved, -1)
 
 
 # aten::mkldnn_rnn_layer_backward(Tensor input, Tensor weight1, Tensor weight2, Tensor weight3, Tensor weight4,
@@ -47,7 +49,8 @@ def mkldnn_rnn_layer_backward(
     hx, cx = (x.reshape(input.shape[1], hidden_size) for x in (hx_, cx_tmp))
     biases = (weight3, weight4) if has_biases else (None, None)
     grads = grad_output, *(None if g is None else g.reshape(hx.shape) for g in (grad_hy, grad_cy))
-    found = layer_gradients(grads, input, hx, cx, weight1, weight2, *biases, "lstm", reverse, output)
+    saved = jnp.split(workspace, [4 * hidden_size], -1) if workspace.size else (None, None)  # a user may have none
+    found = layer_gradients(grads, input, hx, cx, weight1, weight2, *biases, "lstm", reverse, output, *saved)
     of_input, of_hx, of_cx, *of_weights = found
     if not has_biases:
         of_weights[2:] = jnp.zeros_like(weight3), jnp.zeros_like(weight4)

@@ -1,7 +1,7 @@
 """Dtypes and shapes of results: those that kernels give, where ATen's fake tensors have others.
 
 The statistics of a norm are float32 on a CPU if its parameters are, whatever the input is. A mask to the power of True
-or False is a mask. The losses of a single sample, not reduced, have no dimension.
+or False is a mask. The losses of a single sample, not reduced, have no dimension. ATen's workspace of an LSTM is empty.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def _is_single(node: torch.fx.Node) -> bool:
 
 _ASKED = {
     "pow.Tensor_Scalar": _is_mask,
+    "mkldnn_rnn_layer": lambda node: True,
     **dict.fromkeys(("multi_margin_loss", "multilabel_margin_loss_forward"), _is_single),
 }
 """Operators beside those of half precision whose results a fake is asked for, each with the nodes in question."""
