@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from jaten_ops.kernel_base.materialize import stored
 from jaten_ops.kernel_base.platform import is_over_mesh
 from jaten_ops.xla.equations import rebind
 from jaten_ops.xla.memory_order import in_order
@@ -86,7 +87,8 @@ def _turned(equation: Any, first: jax.Array, second: jax.Array) -> jax.Array | N
     if not pays:
         return None
     leading, last = range(len(batch)), len(batch)
-    copy = in_order(lax.transpose(first, (*leading, last + 1, last)), is_moved=True)
+    # apart from what computes the factor: in a loop that transposes XLA would compute that again, and not by vectors
+    copy = stored(lambda a: in_order(lax.transpose(a, (*leading, last + 1, last)), is_moved=True), first)
     numbers = ((last + 1,), (last,)), (tuple(leading), tuple(leading))
     (found,) = rebind(equation, [copy, second], dimension_numbers=numbers)
     return lax.optimization_barrier(found) if batch else found
