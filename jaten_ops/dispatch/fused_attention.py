@@ -61,12 +61,9 @@ def _added(bias: Any) -> Any:
 @gradient("jaten_nn::attention")
 def gradient_of_attention(grads: Any, args: Any, results: Any) -> dict[str, Any]:
     """From the saved results: `jax.vjp` of the kernel would compute the forward again. A mask has no gradient."""
-    grad, of_logsumexp = grads
     *tensors, causal, scale = args
-    if grad is None:
-        grad = torch.ops.jaten.zeros_like(results[0])
-    found = torch.ops.jaten_nn.attention_backward(grad, of_logsumexp, *tensors, *results, causal, scale)
-    return dict(zip(_DIFFERENTIABLE, found, strict=False))
+    found = torch.ops.jaten_nn.attention_backward(*grads, *tensors, *results, causal, scale)
+    return dict(zip(_DIFFERENTIABLE, found, strict=True))
 
 
 def _suits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, **settings: Any) -> bool:
